@@ -92,7 +92,8 @@ lock:            ## requirements.lock anew
 	@build/lock/bin/python -m pip -qq install torch==2.13.0
 	@build/lock/bin/python -m pip -qq install '.[minilm,studio,bench,docs,dev]'
 	@grep '^#' requirements.lock > build/lock.txt
-	@build/lock/bin/python -m pip freeze --exclude manyheads | grep -viE '^(torch|triton|nvidia|cuda)' >> build/lock.txt
+	@build/lock/bin/python -m pip freeze --exclude manyheads | grep -viE '^(torch|nvidia|cuda)' \
+	  | sed "s/^\(triton==.*\)/\1; sys_platform == 'linux'/" >> build/lock.txt
 	@mv build/lock.txt requirements.lock && rm -rf build && echo "requirements.lock: written"
 
 clean:           ## remove what make made: .venv, dist, site, caches
@@ -104,7 +105,7 @@ clean:           ## remove what make made: .venv, dist, site, caches
 $(READY): pyproject.toml requirements.lock Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "manyheads needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..." >&2; exit 2; }
-	@echo "setting up $(VENV) (the first time: some minutes, 2 GB)" >&2; begun=$$(date +%s); \
+	@echo "setting up $(VENV) (the first time: some minutes, 4 GB)" >&2; begun=$$(date +%s); \
 	  took() { echo "  $$1: $$(($$(date +%s) - since)) s" >&2; since=$$(date +%s); }; since=$$begun; \
 	  $(PYTHON) -m venv $(VENV) \
 	  && $(PIP) install torch==2.13.0 && took "torch 2.13.0, first and alone" \

@@ -93,6 +93,20 @@ def _studio() -> Iterator[Bar]:
     yield Bar("studio", None, "file_bytes", "one file of 512 tokens", 3e6, unit="bytes")
 
 
+def _cuda() -> Iterator[Bar]:
+    for tokens, default, everything in ((8_192, 1.15, 1.3), (32_768, 1.4, 1.7), (131_072, 1.8, 2.3)):
+        line = f"statistics, {tokens:,} tokens"
+        for name, most in {"default": default, "all": everything}.items():
+            yield Bar("cuda", line, f"{name}.ratio", f'an 8 B Llama with "{name}" {line}, against its forward', most)
+    yield Bar(
+        "cuda", "statistics, 131,072 tokens", "extra_gb", "memory that statistics of 131,072 tokens add", 1.0, unit="GB"
+    )
+    for tokens in (8_192, 32_768):
+        line = f"the pass alone, {tokens:,} tokens"
+        for name, most in {"shape": 1.0, "all": 1.8}.items():
+            yield Bar("cuda", line, f"{name}.ratio", f"{line}, {name} requests, against sdpa", most)
+
+
 BARS: Sequence[Bar] = (
     *_passes(),
     Bar("statistics_pass", 8_192, "extra_gb", 'memory that "all" statistics add, 8,192 tokens', 0.3, unit="GB"),
@@ -117,6 +131,7 @@ BARS: Sequence[Bar] = (
     Bar("training", "tiny-code", "times_null", "tiny-code's induction over its null, held-out first repeats", least=5),
     Bar("training", "quick", "slowest", "`--quick` of the slowest preset", 60, unit="s"),
     *_studio(),
+    *_cuda(),
 )
 
 

@@ -23,8 +23,10 @@ Everything but `--walk` is read from the source text with `ast` and `tokenize`. 
   `manyheads look` without what runs in `cli/` or in loading; the others are `measure(lm, texts, ["entropy"])` and
   `prune_heads(lm, heads).save(folder)`.
 
-`--worst` is a check instead: it lists where one of the WORST names is assigned outside a comprehension, and ends with 1
-if one is.
+`--worst` is a check instead: it lists where one of the WORST names is assigned outside a comprehension, and where a
+tensor is made without a device in a package that meets a model's tensors (MEETS); it ends with 1 if there is such a
+place. Such a tensor is the host's, wherever the model is. Where that is meant, `device="cpu"` says it, or a line
+`# device: ...` with the reason for all that its file makes. Random numbers of a generator are the generator's.
 """
 
 from __future__ import annotations
@@ -56,6 +58,13 @@ PRONOUNS = WORST | {
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 GLANCED = 12  # lines; with it, the walks of the house before its second plan count about what its readers opened
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+MEETS = {"nn", "recording", "models", "statistics", "interventions", "roles", "compat", "studio"}
+FACTORIES = {
+    *("arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint", "randn"),
+    *("randperm", "tensor", "zeros"),
+}
 
 
 class Import(NamedTuple):
@@ -119,6 +128,19 @@ class Source:
             return node.name.startswith("_") and not node.name.startswith("__") and uses[node.name] - in_itself == 1
 
         return [node.name for node in functions if is_used_once(node)], [n.name for n in methods if is_used_once(n)]
+
+    def without_device(self) -> Iterator[tuple[int, str]]:
+        """Every tensor that is made without saying where, unless the file says it for all: the line, and by what."""
+        if any(line.startswith("# device: ") for line in self.text.splitlines()):
+            return
+        for node in self.nodes:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            by_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
+            # None is `**options`, which may hold a device.
+            places = {"device", "generator", "out", None} & {keyword.arg for keyword in node.keywords}
+            if by_torch and node.func.attr in FACTORIES and not places:
+                yield node.lineno, node.func.attr
 
     def bound(self) -> Iterator[tuple[str, int, bool]]:
         """Every variable that is bound: its name, the line, and whether it is assigned outside a comprehension."""
@@ -315,14 +337,19 @@ def measured(src: Path, tests: Path, walk: bool) -> dict[str, Any]:
 
 
 def worst(src: Path) -> int:
-    """Print where one of the worst names is assigned; 1 if there is such a place."""
-    sources = (Source(path, src) for path in sorted(src.rglob("*.py")))
+    """Print where one of the worst names is assigned, or a tensor made without a device; 1 if there is such a place."""
+    sources = [Source(path, src) for path in sorted(src.rglob("*.py"))]
     places = sorted({(source.path, line, name) for source in sources for name, line, assigned in source.bound()
                      if assigned and name in WORST})  # fmt: skip
     for path, line, name in places:
         print(f"{os.path.relpath(path)}:{line}: {name!r} says nothing of what it is: give it the noun of its value")
     print(f"names: {len(places)} of the worst are assigned" if places else "names: clean")
-    return int(bool(places))
+    meeting = [source for source in sources if source.path.relative_to(src).parts[1] in MEETS]
+    homeless = [(source.path, *place) for source in meeting for place in source.without_device()]
+    for path, line, factory in homeless:
+        print(f"{os.path.relpath(path)}:{line}: torch.{factory} without a device: give the one of the tensor it meets")
+    print(f"devices: {len(homeless)} tensors are made without one" if homeless else "devices: clean")
+    return int(bool(places or homeless))
 
 
 def main() -> int:
@@ -330,7 +357,7 @@ def main() -> int:
     parser.add_argument("--src", type=Path, default=ROOT / "src", help="the folder that holds the package")
     parser.add_argument("--json", action="store_true", help="the figures and the lists behind them")
     parser.add_argument("--walk", action="store_true", help="trace what a reader opens as well (a minute or two)")
-    parser.add_argument("--worst", action="store_true", help="only check the names of variables")
+    parser.add_argument("--worst", action="store_true", help="only check names of variables, and devices of tensors")
     parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     src = arguments.src.resolve()

@@ -39,7 +39,7 @@ RUNS = {
     "compat": ["benchmarks.compat"],
     "training": ["benchmarks.training"],
     "studio": ["benchmarks.studio"],
-    "cuda": ["benchmarks.statistics_pass", "4096", "16384", "--device", "cuda", "--no-memory"],
+    "cuda": ["benchmarks.cuda"],
 }
 ON_GPU = frozenset({"cuda"})
 
@@ -73,17 +73,21 @@ def _run(name: str, results: dict[str, Any]) -> bool:
         print(f"{name}: no GPU here, so it is not run; {outcome}.", file=sys.stderr)
         return True
     print(f"{name} ...", file=sys.stderr, flush=True)
-    done = subprocess.run([sys.executable, "-m", *RUNS[name]], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
+    process = subprocess.Popen([sys.executable, "-m", *RUNS[name]], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:  # shown as they come: a run on a lent machine may be cut off
+        print(line, end="", flush=True)
+        lines += [json.loads(line)] if line.startswith("{") else []
+    if process.wait():
         return False
     results[name] = {
         "date": date.today().isoformat(),
         "machine": gpu if name in ON_GPU else _machine(),
         **{package: version(package) for package in ("torch", "transformers", "numpy")},
-        "lines": [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")],
+        "lines": lines,
     }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(done.stdout, end="", flush=True)
     return True
 
 

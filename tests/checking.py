@@ -49,6 +49,8 @@ def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
         return SHAPED(fn, typechecker=typechecker)
     if all(hint in (Any, "Any") for hint in fn.__annotations__.values()):
         return fn
+    if "triton" in fn.__globals__:  # which compiles the very function that it is handed
+        return fn
     if "<locals>" in fn.__qualname__ and running.calls < math.inf:
         if fn.__code__ in INNER:
             return fn

@@ -114,6 +114,7 @@ cases = {
     "attend: numbers": lambda: mh.attend(1, 2, 3),
     "attend: two dtypes": lambda: mh.attend(q, k.double(), v),
     "attend: booleans": lambda: mh.attend(q, k, v, mask=torch.ones(5, 5, dtype=torch.bool)),
+    "a dtype that is a number": lambda: mh.load("minilm", dtype=5),
     "record a name": lambda: mh.record("minilm", "x"),
     "record nothing": lambda: mh.record(lm, None),
     "measure a number": lambda: mh.measure(lm, 3),
@@ -215,6 +216,7 @@ WORDS = {
         "NaN in a mask": ("ShapeError", "attn_mask holds NaN or +inf, which would make whole rows NaN"),
         "infinity in a mask": ("ShapeError", "key_padding_mask holds NaN or +inf"),
         "positions below 0": ("ShapeError", "positions has -1: they count from 0. Shift them."),
+        "a dtype that is a number": ("ModelError", "dtype=5 is no dtype for weights. Use one of float64, "),
         "whole numbers for weights": ("ShapeError", "dtype=torch.int64 is no dtype for weights"),
         "attend: numbers": ("ShapeError", "q is a int: attend wants tensors (text, head, position, width)"),
         "attend: two dtypes": (

@@ -15,7 +15,7 @@ from manyheads.cli.main import main
 
 from ..models.odd import tiny_t5
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
-from ..shortpages import shorten_pages
+from ..short_pages import shorten_pages
 
 TEXT = "Ada gave Grace the key, and Grace kept the key."
 PAGE_TEXTS = 100  # enough for labels; the whole page is read in tests/roles

@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 import manyheads
 from manyheads.cli.arguments import METRICS
@@ -24,6 +25,7 @@ from manyheads.cli.commands import COMMANDS
 from manyheads.cli.main import main
 from manyheads.cli.terminal.progress import Talk
 from manyheads.interventions import METRICS as OF_THE_LIBRARY
+from manyheads.models import load
 
 from .conftest import assert_refused, start
 
@@ -96,7 +98,7 @@ def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loade
 
 @pytest.mark.parametrize("error", [ImportError("of ours"), ImportError("x", name="manyheads.nn"), ValueError("Key")])
 def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
-    def fail(name):
+    def fail(name, **how):
         raise error
 
     monkeypatch.setattr("manyheads.models.load", fail)
@@ -124,7 +126,7 @@ def test_a_line_that_cannot_be_read_is_one_line_on_stderr(run, arguments, said):
 
 
 def test_our_own_fault_is_exit_1_and_debug_shows_where(run, monkeypatch):
-    def fail(name):
+    def fail(name, **how):
         raise RuntimeError("the flux is reversed\nand more")
 
     monkeypatch.setattr("manyheads.models.load", fail)
@@ -144,12 +146,14 @@ def test_debug_shows_where_also_for_what_was_asked_wrong_but_not_within_a_text(r
 
 
 def test_memory_and_a_full_disk_are_said_plainly(run, monkeypatch):
-    def hungry(name):
-        raise MemoryError
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")):
 
-    monkeypatch.setattr("manyheads.models.load", hungry)
-    ran = run("look", TEXT)
-    assert ran.code == 1 and "out of memory" in ran.err
+        def hungry(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr("manyheads.models.load", hungry)
+        ran = run("look", TEXT)
+        assert ran.code == 1 and "out of memory" in ran.err and "a fault of manyheads" not in ran.err
 
 
 def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
@@ -249,7 +253,7 @@ def test_a_closed_pipe_ends_quietly(bert_folder, cache):
 
 @pytest.mark.slow  # loads models anew, each with its advice
 def test_other_libraries_are_silent_while_a_command_runs_and_speak_again_afterwards(run, monkeypatch, minilm):
-    def chatter(name):
+    def chatter(name, **how):
         logging.getLogger("transformers.somewhere").warning("advice")
         warnings.warn("a warning that nobody asked for", stacklevel=1)
         return minilm
@@ -365,3 +369,52 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(run, monkeypatch, tm
 
 def test_the_metrics_that_may_be_typed_are_those_of_the_library_that_need_no_labels():
     assert [*METRICS] == ["auto", *(name for name in OF_THE_LIBRARY if not name.startswith("class"))]
+
+
+# ---------------------------------------------------------------------------------------------------------- devices
+
+
+LOADING = ("look", "head", "roles", "ablate", "importance", "prune", "convert", "learn", "studio")
+
+
+def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
+    options = {command.__name__: inspect.signature(command).parameters.keys() for command in COMMANDS}
+    assert {name for name, names in options.items() if {"device", "dtype"} <= names} == set(LOADING)
+    loads = re.compile("load_model|gather|desk_of")
+    assert {command.__name__ for command in COMMANDS if loads.search(inspect.getsource(command))} == set(LOADING)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "toaster"], "--device='toaster' cannot be used: "),
+        (["--dtype", "float31"], "dtype='float31' is no dtype for weights. Use one of float64, "),
+    ],
+)
+@pytest.mark.parametrize("line", [["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]])
+def test_a_device_or_dtype_that_is_not_there_is_one_line(run, monkeypatch, line, options, said):
+    monkeypatch.setattr("manyheads.models.load", load)
+    assert_refused(run(*line, *options), said)
+
+
+def test_a_way_to_make_a_pass_that_is_none_is_refused_before_a_model_is_loaded(run, monkeypatch):
+    monkeypatch.setattr("manyheads.models.load", lambda *what, **how: pytest.fail("loaded"))
+    monkeypatch.setenv("MANYHEADS_PASS", "foo")
+    for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
+        assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
+
+
+def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):
+    line = ("ablate", "L1H0", TEXT, "--controls", "0")
+    note = "is on cpu, as MANYHEADS_DEVICE says; --device takes another"
+    monkeypatch.setenv("MANYHEADS_DEVICE", "cpu")
+    assert note in run(*line).err and note not in run(*line, "--device", "cpu").err
+    assert f'"{TEXT}" --device cpu' in " ".join(run("look", TEXT, "--device", "cpu").out.split())
+    monkeypatch.setenv("MANYHEADS_DEVICE", "toaster")
+    assert_refused(run(*line), "MANYHEADS_DEVICE='toaster' cannot be used: ")
+
+
+def test_json_holds_the_device_and_the_dtype(run):
+    line = ("ablate", "L1H0", "x = y + 1", "--model", "tiny-code", "--controls", "0", "--json")
+    document = json.loads(run(*line, "--device", "cpu", "--dtype", "float64").out)
+    assert "float64, as asked; on cpu, as asked" in document["loaded"]

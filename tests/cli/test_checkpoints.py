@@ -26,7 +26,7 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert ran.code == 0, ran.err
     assert ran.lines[0] == "minilm without L3H7, L4H0-1: 3 heads removed"
     assert "parameters  22,713,216 -> 22,565,472 (-0.7 %)" in ran.out
-    assert "saved       smaller, compact: in a fresh process equal to 1.5e-07" in ran.out
+    assert "saved       smaller, compact: in a fresh process on cpu, equal to 1.5e-07" in ran.out
     assert "mh.load('smaller')" in ran.out and "transformers.BertModel.from_pretrained('smaller/zeroed')" in ran.out
     assert "because     transformers has no config for what is left" in ran.out
     assert "a hunch." in (tmp_path / "smaller" / "README.md").read_text()
@@ -139,7 +139,7 @@ def test_a_merge_says_what_is_lost_and_gained_before_uptraining_and_where_it_is(
     assert "loss, nats a token" in ran.out and "over 4 texts" in ran.out and "decoding, tokens a second" in ran.out
     assert "KV cache of 80 tokens, bytes  92,160" in ran.out and "-66.7 %" in ran.out
     assert "  L0 0." in ran.out and "  L2 0." in ran.out
-    assert "Saved in grouped, as LlamaForCausalLM: in a fresh process equal to 1.5e-07." in ran.out
+    assert "Saved in grouped, as LlamaForCausalLM: in a fresh process on cpu, equal to 1.5e-07." in ran.out
     assert "transformers.LlamaForCausalLM.from_pretrained('grouped')" in ran.out
     assert [site.num_kv_heads for site in mh.load("grouped").spec.sites] == [2, 2, 2]
 
@@ -159,7 +159,7 @@ def test_json_of_a_merge_is_one_document_and_neighbours_are_merged_where_asked(r
         "saved",
     ]  # fmt: skip
     assert said["groups"] == {layer: [[0, 1], [2, 3], [4, 5]] for layer in "012"}
-    assert said["saved"] == {"folder": "grouped", "loads_as": "LlamaForCausalLM", "error": 1.5e-7}
+    assert said["saved"] == {"folder": "grouped", "loads_as": "LlamaForCausalLM", "error": 1.5e-7, "tried_on": "cpu"}
     regrouped = json.loads(run("convert", "--kv-heads", "3", "--model", folder, "--out", "grouped", "--json").out)
     assert regrouped["groups"] != said["groups"]
     assert all(regrouped["error_by_layer"][layer] < said["error_by_layer"][layer] for layer in "01")

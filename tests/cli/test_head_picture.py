@@ -13,9 +13,9 @@ from manyheads.figures import save_picture
 from manyheads.figures.picture import overlaid
 from manyheads.recording.media import Grid, grid_of
 
-from ..models.tinymedia import saved, some_picture, square, tiny_deit, tiny_siglip, tiny_swin, tiny_vit, wide, windowed
-from ..models.tinymedia import spectra as spectra_of
-from ..models.tinymedia import tiny_whisper as whisper_of
+from ..models.tiny_media import saved, some_picture, square, tiny_deit, tiny_siglip, tiny_swin, tiny_vit, wide, windowed
+from ..models.tiny_media import spectra as spectra_of
+from ..models.tiny_media import tiny_whisper as whisper_of
 from .conftest import assert_refused
 
 SHADES = "·░▒▓█"

@@ -179,6 +179,7 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
     [
         (("nothing",), "there is no lesson 'nothing'. There are: "),
         (("--run", "x"), "need a lesson"),
+        (("masks", "--device", "toaster"), "--device='toaster' cannot be used: "),
         (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: masked-scores, "),
         (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
         (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),

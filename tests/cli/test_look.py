@@ -58,7 +58,7 @@ def test_the_summary_says_what_it_rests_on(run, labels):
         "minilm · 6 layers x 12 heads · 22.7 million parameters",
         f'"{TEXT}" · 14 tokens',
         f"rest on 100 texts of our own, {labels.num_tokens:,} tokens; remembered from an earlier run",
-        "weights exact: the model's own fused kernel returned the lse",
+        "weights exact: the model's own fused kernel returned the lse (torch's CPU kernel)",
         "What the 72 heads do",
         "[CLS] draws",
         "found, not assumed",
@@ -368,7 +368,7 @@ def test_a_place_that_cannot_be_written_is_known_before_the_work(run, monkeypatc
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    monkeypatch.setattr("manyheads.models.load", lambda name: pytest.fail("loaded first"))
+    monkeypatch.setattr("manyheads.models.load", lambda *_, **__: pytest.fail("loaded first"))
     assert_refused(run("look", "x", "--save", "t.csv"), "--save t.csv cannot be written: Permission denied.")
     (tmp_path / "t.png").mkdir()
     assert_refused(run("look", "x", "--plot", "t.png"), "--plot t.png is a folder: name a file in it.")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import manyheads as mh
+from manyheads.cli.arguments import ModelChoice
 from manyheads.cli.roles import page, ranking
 from manyheads.corpora import page_texts
 from manyheads.roles import RULES
@@ -123,7 +124,10 @@ def said_of(roles, role=None):
     """The page, or a ranking, of roles made up."""
     notes = {"model": "tiny", "labels": "attention is not effect: ..."}
     found = replace(roles, notes=notes)
-    return [line.plain for line in (page(found, "some", "minilm", ["-"]) if role is None else ranking(found, role, 2))]
+    return [
+        line.plain
+        for line in (page(found, "some", ModelChoice("minilm"), ["-"]) if role is None else ranking(found, role, 2))
+    ]
 
 
 def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_their_own():

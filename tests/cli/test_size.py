@@ -47,7 +47,9 @@ def test_without_arguments_it_shows_the_preset_that_people_compare_to(sized):
     assert "8.00 FLOPs a byte" in ran.out
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in PRESETS if name != "gpt2")]
+)
 def test_every_page_keeps_to_its_width_and_has_bars(sized, name):
     ran = sized(name)
     assert ran.code == 0 and ran.lines[0].startswith(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 
@@ -20,9 +21,7 @@ def _texts(path: Path) -> None:
 
 
 def _treebank(path: Path) -> None:
-    from manyheads.corpora import bundled_texts as gold
-
-    shutil.copy(Path(gold.__file__).with_name(gold.FILE), path)
+    shutil.copy(str(files("manyheads.corpora") / "sentences.conllu"), path)
 
 
 def _config(path: Path) -> None:

@@ -4,23 +4,28 @@ Of attention, the chooser's own words are told, and numbers that are not NumPy's
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from manyheads import base, models
 from manyheads.doctor import FINE, NOTE, WRONG, attention, packages, trials
 from manyheads.doctor import examination as trying
 from manyheads.doctor.attention import CASES, arguments, backends
 from manyheads.doctor.findings import Finding
 from manyheads.doctor.imports import module_of
-from manyheads.models import BUNDLED
+from manyheads.errors import GuardError, ModelError
+from manyheads.models import BUNDLED, recorder
 from manyheads.nn import attend
 from manyheads.nn.attention import Attended
+from manyheads.recording.exact_map import one_pass
 
 CPU = torch.device("cpu")
 SMALL = [case for case in CASES if case.tokens < 100]
@@ -144,7 +149,51 @@ def test_every_bundled_model_that_is_here_is_recorded():
     trials.bundled.cache_clear()
     assert list(trials.bundled()) == list(BUNDLED)
     (found,) = trials.recording_of("tiny-code")
-    assert found.state == "fine" and "4 layers with 32 heads; the guard found " in found.found
+    assert found.state == "fine" and "4 layers with 32 heads, on cpu; the guard found " in found.found
+
+
+def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
+    (found,) = trials.devices()
+    assert (found.subject, found.state) == ("recordings on cpu", FINE)
+    numbers = r"(\S+) \S+e-\d+ \(of \S+\)"
+    assert re.findall(numbers, found.found) == ["float32", "bfloat16", "float16", "float64"]
+    assert "has no" not in found.found
+
+
+def test_a_dtype_that_cannot_be_recorded_and_one_that_the_device_lacks_are_said(monkeypatch):
+    def record(lm, texts):
+        if lm.dtype == torch.float16:
+            raise GuardError("layer 0 is off\nby much")
+        return recorder.record(lm, texts)
+
+    monkeypatch.setattr(models, "record", record)
+    monkeypatch.setattr(base, "dtypes_of", lambda device: [torch.float32, torch.float16])
+    (found,) = trials.devices()
+    assert found.state == WRONG and found.found.startswith("float16 failed with GuardError: layer 0 is off; off from")
+    assert "by float32 " in found.found and found.found.endswith("the device has no bfloat16 and no float64")
+    assert "--device cpu" in found.remedy
+
+
+def test_a_device_variable_that_is_wrong_is_said_once(monkeypatch):
+    monkeypatch.setenv("MANYHEADS_DEVICE", "toaster")
+    (wrong,) = [found for found in (*trials.machine(), *trials.recordings(), *trials.page()) if found.state == WRONG]
+    assert wrong.line.startswith("MANYHEADS_DEVICE: MANYHEADS_DEVICE='toaster' cannot be used: ")
+    assert wrong.remedy == "Use one of cpu, or unset it."
+    (page,) = trials.page()
+    assert (page.state, page.line) == (NOTE, "its page: not looked at, since MANYHEADS_DEVICE is wrong.")
+
+
+def test_an_accelerator_that_is_full_is_said_once(monkeypatch):
+    from manyheads.studio import Workspace  # noqa: F401  a module imported below would keep the function that is put in
+
+    def choose_device(*_):
+        raise ModelError("cuda cannot be used now: CUDA out of memory. Choose another. Here is: cpu, cuda:0.")
+
+    monkeypatch.delenv("MANYHEADS_DEVICE", raising=False)
+    monkeypatch.setattr(base, "choose_device", choose_device)
+    (wrong,) = [found for found in (*trials.machine(), *trials.recordings(), *trials.page()) if found.state == WRONG]
+    assert wrong.line.startswith("models are loaded on: cuda cannot be used now: CUDA out of memory. Choose another. ")
+    assert wrong.remedy == "Use one of cpu, cuda:0."
 
 
 def test_a_step_without_what_it_needs_is_left_out():
@@ -242,9 +291,33 @@ def test_wrong_numbers_are_found_in_every_float32_case(monkeypatch, change):
     monkeypatch.setattr(attention, "attend", with_results(change))
     monkeypatch.setattr(attention, "CASES", [case for case in SMALL if case.dtype == torch.float32])
     monkeypatch.setattr(attention, "devices", lambda: [CPU])
-    found = [each for each in backends() if not each.subject.startswith("a layer")]
+    found = [each for each in backends() if not each.subject.startswith(("a layer", "statistics"))]
     assert len(found) == 6 and {each.state for each in found} == {WRONG}
     assert all("is allowed" in each.found and "Install torch anew" in each.remedy for each in found)
+
+
+def test_statistics_by_the_pass_lie_by_numpy_and_what_made_it_is_said():
+    (found,) = attention.statistics(CPU)
+    assert (found.subject, found.state) == ("statistics on cpu", FINE)
+    assert re.fullmatch(r"tiles: .* no NVIDIA GPU; \S+e-\d+ from NumPy", found.found)
+
+
+@pytest.mark.parametrize("kind", ["Mass", "Entropy", "Square", "Maximum", "Strongest", "Distance", "Received", "Band",
+                                  "Match"])  # fmt: skip
+def test_a_statistic_that_is_wrong_is_found_whichever_it_is(monkeypatch, kind):
+    def prepare(tokens, requests):
+        plan = one_pass.prepare(tokens, requests)
+        return SimpleNamespace(run=lambda layer: damaged(plan.run(layer)))
+
+    def damaged(reduced):
+        (request,) = [request for request in reduced.values if type(request).__name__ == kind]
+        reduced.values[request][1, 3, 40] += 1
+        return reduced
+
+    monkeypatch.setattr(attention, "prepare", prepare)
+    (found,) = attention.statistics(CPU)
+    assert found.state == WRONG and f"from NumPy ({kind}), where 1e-04 is allowed" in found.found
+    assert "MANYHEADS_PASS=tiles" in found.remedy
 
 
 def test_a_case_that_fails_leaves_the_others(monkeypatch):

@@ -59,11 +59,22 @@ def test_zero_differs_from_paper_and_nothing_is_transparent():
     assert colours[:, 3].tolist() == [255, 255, 0]
 
 
+def free_colours(count=5):
+    """Colours that a new role may take: farthest from all roles for every kind of eye, and legible on both papers."""
+    steps = (*range(0, 256, 17),)
+    candidates = [f"#{r:02X}{g:02X}{b:02X}" for r, g, b in itertools.product(steps, steps, steps)]
+    candidates = [c for c in candidates if contrast(c, PAPER) > 2 and contrast(c, DARK_PAPER) > 2]
+    light, roles = (np.array([linear(c) for c in cs]) for cs in (candidates, [s.colour for s in (*ROLES, UNLABELLED)]))
+    seen = [(oklab(light @ np.transpose(eyes)), oklab(roles @ np.transpose(eyes))) for eyes in SEEN_AS.values()]
+    distances = np.min([np.linalg.norm(one[:, None] - other, axis=-1).min(1) for one, other in seen], axis=0)
+    return [candidates[i] for i in np.argsort(-distances)[:count] if distances[i] >= TOLD_APART]
+
+
 @pytest.mark.parametrize("eyes", SEEN_AS)
 def test_roles_are_told_apart(eyes):
     seen = {s.name: oklab(linear(s.colour) @ np.transpose(SEEN_AS[eyes])) for s in (*ROLES, UNLABELLED)}
     near = [(a, b) for a, b in itertools.combinations(seen, 2) if np.linalg.norm(seen[a] - seen[b]) < TOLD_APART]
-    assert not near
+    assert not near, f"too near each other: {near}; free: {free_colours()}"
 
 
 def test_each_role_has_its_own_hue_and_words_and_each_group_its_letter():

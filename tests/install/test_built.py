@@ -14,7 +14,21 @@ from .environments import linked
 pytestmark = pytest.mark.slow
 EXTRAS = ((), ("minilm",), ("studio",), ("bench",), ("minilm", "studio"))
 WHEEL_BYTES, ARCHIVE_BYTES = 10_000_000, 15_000_000
-KINDS = {".py", ".typed", ".md", ".json", ".txt", ".conllu", ".html", ".js", ".css", ".svg", ".parquet", ".safetensors"}
+KINDS = {
+    ".py",
+    ".pyi",
+    ".typed",
+    ".md",
+    ".json",
+    ".txt",
+    ".conllu",
+    ".html",
+    ".js",
+    ".css",
+    ".svg",
+    ".parquet",
+    ".safetensors",
+}
 
 
 @pytest.fixture(scope="module")

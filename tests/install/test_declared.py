@@ -9,7 +9,10 @@ import pytest
 from .building import PACKAGE
 from .environments import closure_of
 
-OPTIONAL = {"soundfile"}  # asked for by name, with the line to type, where a sound file is no .wav
+OPTIONAL = {
+    "soundfile",  # asked for by name, with the line to type, where a sound file is no .wav
+    "triton",  # comes with torch where there is a GPU; without it maps are read by tiles, which is said
+}
 
 
 def imported(folder, besides=()):

@@ -17,7 +17,7 @@ import manyheads as mh
 from tests.models.eager import implementation
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
-from tests.models.tinymedia import tiny_vit
+from tests.models.tiny_media import tiny_vit
 
 SAME = 1e-5  # of the largest output
 MATTERS = 1e-4

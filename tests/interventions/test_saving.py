@@ -29,9 +29,9 @@ from manyheads.interventions.save import save as saving
 from manyheads.interventions.save import save_converted
 from manyheads.interventions.save import whole_folder as wholefolders
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
-from manyheads.models import quietly
+from manyheads.models import LoadedModel, quietly
 from manyheads.models.weights import compact_form as compact
-from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand, mha_of_type
+from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, assert_same, by_hand, mha_of_type
 from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer
 
 EXTRA = {  # what a config can say of one half or with other means
@@ -406,6 +406,25 @@ def test_without_evidence_the_card_says_so_and_a_stock_folder_is_plain(fresh, tm
     assert "**Evidence for removing them:** none was given." in (saved.folder / "README.md").read_text()
     assert mh.load(saved.folder, tokenizer=False).spec.sites == small.spec.sites
     assert json.loads((saved.folder / "manyheads.json").read_text())["form"] == "stock"
+
+
+@pytest.mark.parametrize(("free", "tried_on"), [(1, "cpu, since a try on cuda:0 takes 0.0 GB and "), (9**9, "cuda:0")])
+def test_a_folder_is_tried_on_the_cpu_where_the_models_device_has_no_room_for_it(
+    free, tried_on, fresh, tmp_path, trusting, monkeypatch
+):
+    small = prune_heads(mh.load(STOCK["llama"].make(fresh), tokenizer=False), STOCK["llama"].remove)
+    cuda, model = torch.device("cuda", 0), small.model
+    place = property(lambda lm: cuda if lm.model is model else torch.device("cpu"))
+    monkeypatch.setattr(LoadedModel, "device", place)
+    monkeypatch.setattr(trials, "free_bytes", {cuda: free}.get)
+    monkeypatch.setattr(nn.Module, "to", lambda module, device: module)  # there is no such device
+    lm, words = trials.where_to_try(small)
+    assert words.startswith(tried_on) and (lm is small) == (tried_on == "cuda:0")
+    if lm is not small:
+        assert lm.removed == small.removed and lm.device.type == "cpu"
+        assert not {id(x) for x in lm.model.parameters()} & {id(x) for x in small.model.parameters()}
+        assert_same(lm.model, small.model)
+    assert small.save(tmp_path / "out").tried_on == words
 
 
 def test_a_stock_form_that_does_not_pass_its_trial_gives_way_and_is_said(fresh, tmp_path, trusting):

@@ -70,7 +70,7 @@ def nothing_is_left_behind():
 @pytest.fixture
 def seeing(fresh, tmp_path):
     """`seeing("vit")`: saved to a folder with its processor, and loaded from there."""
-    from tests.models.tinymedia import PICTURES, saved
+    from tests.models.tiny_media import PICTURES, saved
 
     def make(name):
         model, processor = PICTURES[name]
@@ -81,7 +81,7 @@ def seeing(fresh, tmp_path):
 
 @pytest.fixture
 def whisper(fresh, tmp_path):
-    from tests.models.tinymedia import saved, spectra, tiny_whisper
+    from tests.models.tiny_media import saved, spectra, tiny_whisper
 
     def make(tokenizer=None, **config):
         folder = saved(tmp_path / "whisper", tiny_whisper(draw(fresh), **config), spectra())
@@ -92,7 +92,7 @@ def whisper(fresh, tmp_path):
 
 @pytest.fixture
 def wav2vec2(fresh, tmp_path):
-    from tests.models.tinymedia import saved, tiny_wav2vec2, waves
+    from tests.models.tiny_media import saved, tiny_wav2vec2, waves
 
     def make(mask=True, **config):
         return mh.load(saved(tmp_path / "wav2vec2", tiny_wav2vec2(draw(fresh), **config), waves(mask)))

@@ -24,6 +24,8 @@ from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanEr
 from manyheads.models import BUNDLED, load, quietly, record
 from manyheads.models.describe import max_positions_of
 from manyheads.models.loading import checkpoints as bundled
+from manyheads.models.loading import load as load_module
+from manyheads.models.loading import pretrained
 from manyheads.models.loading.checkpoints import Bundled, find_bundled
 from manyheads.models.loading.load import refusing_head_mask, require_usable
 from tests.models.folders import BUILDERS, QUERY, answer_hub, change_config, change_weights, outputs
@@ -53,8 +55,9 @@ def test_a_language_model_head_is_kept(tmp_path):
 
 def test_because_says_class_dtype_device_attention_and_where_it_was_found(bert):
     because = load(str(bert)).because
-    for part in ("BertModel, which its config.json names", "float32, as its config.json says", "on cpu, the default",
-                 "attention by sdpa, the choice of transformers", f"from the folder {bert}"):  # fmt: skip
+    for part in ("BertModel, which its config.json names", "float32, as its config.json says",
+                 "on cpu, since no accelerator is here", "attention by sdpa, the choice of transformers",
+                 f"from the folder {bert}"):  # fmt: skip
         assert part in because
     change_config(bert, dtype=None)
     assert "float32, as it is stored" in load(bert).because
@@ -148,6 +151,9 @@ def test_a_damaged_file_is_named(bert):
         load(bert)
     (bert / "config.json").write_text("[]")
     with pytest.raises(ModelError, match="config.json is a list, not a mapping"):
+        load(bert)
+    (bert / "config.json").write_text('{"architectures": true}')
+    with pytest.raises(ModelError, match=r"config.json says architectures=True, which should be a list of names\."):
         load(bert)
 
 
@@ -603,6 +609,71 @@ def test_nan_in_a_model_in_hand_is_refused():
 def test_an_option_that_cannot_be_met_is_an_error(bert, options, words):
     with pytest.raises(ModelError, match=words):
         load(bert, **options)
+
+
+def test_a_flash_kernel_over_weights_that_it_lacks_is_refused(bert, monkeypatch):
+    monkeypatch.setattr(load_module, "_attention", lambda model: "flash_attention_2")
+    message = "flash_attention_2 computes in float16 and bfloat16 only, and these weights are float32: load with dtype="
+    with pytest.raises(ModelError, match=message):
+        load(bert)
+    assert load(bert, dtype="fp16").dtype == torch.float16
+
+
+def test_weights_go_straight_to_an_accelerator_and_one_that_is_too_small_is_said(bert, monkeypatch):
+    cuda, options = torch.device("cuda", 1), []
+
+    def out_of_memory(folder, **how):
+        options.append(how)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(load_module, "choose_device", lambda device: (cuda, "the accelerator here"))
+    monkeypatch.setattr(pretrained, "free_bytes", {cuda: 3_000_000}.get)
+    monkeypatch.setattr(transformers.BertModel, "from_pretrained", out_of_memory)
+    message = r"bert does not fit on cuda:1, where 3\.00 MB are free: its weights are [\d.]+ [kM]B of files"
+    with pytest.raises(ModelError, match=message):
+        load(bert)
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: None)  # no accelerate
+    with pytest.raises(ModelError, match="does not fit"):
+        load(bert)
+    assert [how.get("device_map") for how in options] == [{"": cuda}, None]
+
+
+CHILD = """
+import sys, threading
+import manyheads as mh
+
+def anonymous():
+    with open("/proc/self/status", encoding="ascii") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+mh.load(sys.argv[1], tokenizer=False)  # imports
+before, peak, over = anonymous(), 0, threading.Event()
+
+def watch():
+    global peak
+    while not over.wait(0.001):
+        peak = max(peak, anonymous())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+lm = mh.load(sys.argv[2], tokenizer=False, dtype=sys.argv[3])
+over.set()
+watcher.join()
+print((peak - before) / sum(weight.nbytes for weight in lm.model.parameters()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("dtype", "least", "most"), [("bfloat16", -0.1, 0.1), ("float32", 0.9, 1.1)])
+def test_a_weight_exists_once_while_a_model_loads(dtype, least, most, bert, tmp_path):
+    sizes = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048, "num_hidden_layers": 12}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=1000))
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "larger")
+    command = [sys.executable, "-c", CHILD, str(bert), str(tmp_path / "larger"), dtype]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # As it is stored, a weight stays in its mapped file; in another dtype it is made once.
+    assert least < float(done.stdout) < most
 
 
 def test_another_attention_than_the_one_asked_for_is_an_error(bert, monkeypatch):

@@ -17,7 +17,7 @@ from manyheads.models.inputs.media import look, picture_of, sounds_of
 from manyheads.recording.media import frames_of, grid_of
 from tests.models.eager import SHARP, assert_near, draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_tokenizer
-from tests.models.tinymedia import (
+from tests.models.tiny_media import (
     PICTURES,
     RATE,
     saved,

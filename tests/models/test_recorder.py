@@ -449,23 +449,49 @@ def test_the_size_is_said_before_it_is_taken_and_is_right(name, keep, loaded, fr
     assert said == f"recording 3 texts of up to {longest} tokens: {rec.num_bytes / 1e6:.1f} MB"
 
 
-def test_a_recording_that_would_not_fit_is_refused_before_the_model_runs(loaded, monkeypatch):
-    lm = loaded("llama")
-    assert lm.spec.sites  # the probe is another matter
-    monkeypatch.setattr(recorder, "free_memory_bytes", lambda: 3_000_000_000)
-    lm.model.register_forward_pre_hook(lambda *_: pytest.fail("the model ran"))
-    for path, module in lm.model.named_children():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_recording_that_would_not_fit_is_refused_before_the_model_runs_and_what_fits_is_said(
+    dtype, loaded, monkeypatch, caplog
+):
+    lm = mh.load(loaded("llama").model.to(dtype), tokenizer=loaded("llama").tokenizer)
+    with caplog.at_level(logging.INFO, logger="manyheads"):
+        rec = mh.record(lm, "the cat sat on the table")
+    num_tokens = rec.tokens.longest
+    assert caplog.messages == [f"recording 1 texts of up to {num_tokens} tokens: {rec.num_bytes / 1e6:.1f} MB"]
+    # Room for what was recorded, to the byte; then for a byte less.
+    free = math.ceil(rec.num_bytes / recorder.MEMORY_SHARE)
+    monkeypatch.setattr(recorder, "free_bytes", {torch.device("cpu"): free}.get)
+    assert mh.record(lm, "the cat sat on the table").num_bytes == rec.num_bytes
+    for path, module in [("the model", lm.model), *lm.model.named_children()]:
         module.register_forward_pre_hook(lambda *_, path=path: pytest.fail(f"{path} ran"))
-    monkeypatch.setattr(recorder, "MEMORY_SHARE", 1e-9)
-    wanted = r"would take 0\.0 GB and 3\.0 GB are free: record fewer or shorter texts, or use measure\(\)"
-    with pytest.raises(ModelError, match=wanted):
-        mh.record(lm, "the cat sat on the table")
+    message = (
+        rf"would take [\d.]+ kB on cpu, where [\d.]+ kB are free: about {num_tokens} tokens fit, and these are "
+        rf"{num_tokens + 1}, padding included\. Record fewer or shorter texts, or use measure\(\)"
+    )
+    with pytest.raises(ModelError, match=message):
+        mh.record(lm, "the cat sat on the table the")
+    with pytest.raises(ModelError, match=r"about .* tokens fit, and these are "):
+        mh.record(lm, "the cat", generate=num_tokens)
+
+
+def test_a_device_that_runs_out_of_memory_on_the_way_is_an_error_in_words(loaded):
+    lm = loaded("llama")
+    assert lm.spec.sites
+
+    def run_out(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    for module in lm.model.modules():
+        module.register_forward_pre_hook(run_out)
+    message = r"ran out of memory on cpu as it read 2 tokens, padding included; [\d.]+ kB of it were for the "
+    with pytest.raises(ModelError, match=message):
+        mh.record(lm, "the cat")
 
 
 def test_where_the_system_does_not_say_what_is_free_nothing_is_refused(loaded, monkeypatch):
     lm = loaded("llama")
-    monkeypatch.setattr(recorder, "free_memory_bytes", lambda: None)
+    monkeypatch.setattr(recorder, "free_bytes", lambda device: None)
     assert mh.record(lm, "the cat").num_bytes > 0
     monkeypatch.undo()
-    free = recorder.free_memory_bytes()
+    free = recorder.free_bytes(lm.device)
     assert free is None or free > 1e6

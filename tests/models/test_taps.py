@@ -22,8 +22,11 @@ from transformers import (
     GPTJConfig,
     GPTJModel,
     LlamaModel,
+    modeling_flash_attention_utils,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+from transformers.generation.continuous_batching.continuous_api import ContinuousMixin
+from transformers.integrations import flex_attention
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
@@ -48,7 +51,14 @@ def assert_identical(got, want):
 
 def installed():
     """What the tap wraps, and what a model gets when it looks its attention function up."""
-    wrapped = {name: vars(AttentionInterface).get(name) for name in ("get_interface", "__getitem__")}
+    looked_up = (
+        (AttentionInterface, ("get_interface", "__getitem__")),
+        (PreTrainedModel, ("get_compiled_call",)),
+        (ContinuousMixin, ("init_continuous_batching",)),
+        (modeling_flash_attention_utils, ("lazy_import_flash_attention",)),
+        (flex_attention, ("compile_friendly_flex_attention",)),
+    )
+    wrapped = {name: vars(owner).get(name) for owner, names in looked_up for name in names}
     return {**wrapped, "table": dict(AttentionInterface._global_mapping), "sdpa": ALL_ATTENTION_FUNCTIONS["sdpa"]}
 
 
@@ -91,7 +101,7 @@ def test_outputs_under_a_tap_are_bit_identical(name, attention, mode, made, fres
             assert len(calls) == len(state.sites) == num_layers(model)
             assert state.guard_error < GUARDED
             if attention == "sdpa":  # no second pass: the lse is the kernel's own, in every mode
-                assert list(state.because) == ["the model's own fused kernel returned the lse"]
+                assert list(state.because) == ["the model's own fused kernel returned the lse (torch's CPU kernel)"]
 
 
 @pytest.mark.thinned

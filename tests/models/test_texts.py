@@ -13,7 +13,7 @@ from manyheads.recording import Words, text_seed
 from manyheads.recording.tokens import Stretch
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert
-from tests.recording.wordtexts import KINDS, tokenizer
+from tests.recording.word_texts import KINDS, tokenizer
 
 AROUND = [("", ""), ("   ", ""), ("\n\n\t", "\n"), ("", "  \n "), ("\u00a0 \u3000", "\u00a0"), ("👍🏽 ", " 👩\u200d👧")]
 BODY = "The cat didn't sit.\nThey  see dogs"

@@ -20,6 +20,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -87,6 +89,14 @@ def tiny_llama(num_kv_heads: int = 3, *, seed: int = 0, sharpness: float = 5.0, 
     }
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     return _made(LlamaForCausalLM, LlamaConfig(**{**sizes, **other, **ends, **config}), seed, sharpness)
+
+
+def tiny_mistral(*, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any:
+    """2 layers, 6 heads of 8 over 2, a window of 6 in every layer, 72 positions; sdpa and eager."""
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 48}
+    other = {"intermediate_size": 52, "max_position_embeddings": 72, "vocab_size": VOCAB_SIZE, "sliding_window": 6}
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    return _made(MistralForCausalLM, MistralConfig(**{**sizes, **other, **ends, **config}), seed, sharpness)
 
 
 def tiny_gemma2(*, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any:

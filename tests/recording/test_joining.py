@@ -110,8 +110,7 @@ def in_parallel(rank, meet, seed, num_kv_heads):
         mh.measure(each, TEXTS, "sink_norm_mass", sinks=Sinks(first=True)).column("sink_norm_mass")
         for each in (lm, mh.load(tiny_llama(num_kv_heads, seed=seed), tokenizer=tokenizer))
     ]
-    mine = [3 * rank + head + 6 * layer for layer in range(3) for head in range(3)]
-    torch.testing.assert_close(torch.tensor(norms[0]), torch.tensor(norms[1][mine]), rtol=0, atol=EXACT)
+    torch.testing.assert_close(torch.tensor(norms[0]), torch.tensor(norms[1]), rtol=0, atol=EXACT)  # of all heads
     dist.destroy_process_group()
 
 

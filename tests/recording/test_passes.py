@@ -313,7 +313,9 @@ BREAK = {
     "a border that is never looked at": (
         Mask,
         "visible",
-        lambda self, rows, keys: torch.ones(1, 1, rows.stop - rows.start, keys.stop - keys.start, dtype=torch.bool),
+        lambda self, rows, keys, **_: torch.ones(
+            1, 1, rows.stop - rows.start, keys.stop - keys.start, dtype=torch.bool
+        ),
     ),
     "signed distances": (
         Distance,

@@ -17,7 +17,7 @@ from manyheads.recording import LayerRecord, Received, Recording, Tokens
 from manyheads.recording import layer as records
 from manyheads.recording.exact_map.requests import Mass
 from manyheads.spec import Site
-from tests.recording.onelayer import LENGTHS, SCALE, D, G, H, assert_near, make_case
+from tests.recording.one_layer import LENGTHS, SCALE, D, G, H, assert_near, make_case
 
 MASKS = ("bidirectional", "causal", "window", "holes", "head by head", "dead rows")
 OPTIONS = ("plain", "softcap", "sinks", "bias", "shared bias", "everything")

@@ -13,8 +13,8 @@ from manyheads.recording import LayerRecord, Words
 from manyheads.recording import layer as records
 from manyheads.recording.words import HOWS, Merging, Unit, merge
 from manyheads.spec import Site
-from tests.recording.onelayer import LENGTHS, assert_near, make_case
-from tests.recording.wordtexts import CAFE, FAMILY, made_of, made_up, naive_merge, words_in
+from tests.recording.one_layer import LENGTHS, assert_near, make_case
+from tests.recording.word_texts import CAFE, FAMILY, made_of, made_up, naive_merge, words_in
 
 # ------------------------------------------------------------------------------------------------------------- merging
 

@@ -15,7 +15,7 @@ from tokenizers import decoders
 from manyheads.errors import TextError
 from manyheads.recording import Tokens, Words
 from manyheads.recording.words import Unit, is_space, run_spans, word_spans
-from tests.recording.wordtexts import BYTE_KINDS, KINDS, TEXTS, WORDS_OF, made_of, made_up, tokenizer, words_in
+from tests.recording.word_texts import BYTE_KINDS, KINDS, TEXTS, WORDS_OF, made_of, made_up, tokenizer, words_in
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

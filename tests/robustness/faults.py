@@ -27,7 +27,7 @@ from manyheads.studio import write_report
 from manyheads.training.checkpoints import History, read_state, save_state
 from manyheads.training.session import write_json
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
-from tests.statistics.corpusruns import some_texts, tiny_lm
+from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 HEADS, WIDTH = 3, 16
 

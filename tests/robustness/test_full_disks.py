@@ -16,7 +16,7 @@ import pytest
 import manyheads as mh
 from manyheads.errors import FileAccessError
 from tests.robustness.faults import WRITERS, measure_resumed, write_page
-from tests.statistics.corpusruns import assert_same_tables
+from tests.statistics.corpus_runs import assert_same_tables
 
 FULL = r"the disk is full\. Free some space, or use another disk\."
 TOO_LARGE = r"files there cannot be that large\. Use another disk, or write less\."

@@ -32,10 +32,10 @@ from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.server.serve import Guard
-from tests.robustness import filetargets, wordtargets
-from tests.robustness.filetargets import padded, signed, split
-from tests.robustness.plantargets import PLAN, plan_tensors
-from tests.robustness.statetargets import TEXTS, lm_of_states, states
+from tests.robustness import file_targets, word_targets
+from tests.robustness.file_targets import padded, signed, split
+from tests.robustness.plan_targets import PLAN, plan_tensors
+from tests.robustness.state_targets import TEXTS, lm_of_states, states
 
 DIGITS = "9" * 5000
 
@@ -51,7 +51,7 @@ def test_a_span_of_heads_far_past_the_last_one_is_not_counted_through():
 
 
 def test_a_description_cannot_claim_more_than_can_be_listed():
-    spec = json.loads(wordtargets.specs()[0])
+    spec = json.loads(word_targets.specs()[0])
     spec["sites"][0]["num_heads"] = 2**21
     with pytest.raises(RecordingError, match="site 0: num_heads=2097152 is not from 0 to 1048576: the file is damaged"):
         ModelSpec.from_dict(spec)
@@ -72,7 +72,7 @@ def test_a_description_cannot_claim_more_than_can_be_listed():
     ],
 )  # fmt: skip
 def test_a_config_of_damaged_numbers_is_refused_by_the_field(family, fields, words):
-    base = wordtargets.CONFIGS.get(family, wordtargets.CONFIGS["llama"])
+    base = word_targets.CONFIGS.get(family, word_targets.CONFIGS["llama"])
     with pytest.raises(ModelError, match=words):
         mh.size({"model_type": family, **base, "use_sliding_window": True, "sliding_window": 7, **fields})
 
@@ -102,7 +102,7 @@ def test_a_recording_that_is_nearly_all_padding_is_refused_before_it_takes_memor
     opened.layers._recent = Cache(1)  # under test a check of types has looked at a layer already
     monkeypatch.setattr(lazy, "free_memory_bytes", lambda: 500_000_000)
     with pytest.raises(
-        RecordingError, match=r"layer\.0 of .*b\.heads would take 0\.4 GB with its padding, and 0\.5 GB are"
+        RecordingError, match=r"layer\.0 of .*b\.heads would take 368\.0 MB with its padding, and 500\.0 MB are"
     ):
         opened.layers[0]
     monkeypatch.setattr(lazy, "free_memory_bytes", lambda: None)
@@ -110,7 +110,7 @@ def test_a_recording_that_is_nearly_all_padding_is_refused_before_it_takes_memor
 
 
 def model_folder(tmp_path, **config):
-    folder = shutil.copytree(filetargets.checkpoint(), tmp_path / "model")
+    folder = shutil.copytree(file_targets.checkpoint(), tmp_path / "model")
     about = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**about, **config}))
     return folder
@@ -180,7 +180,7 @@ def test_a_state_that_is_signed_and_says_what_no_run_says_is_refused(which, chan
 
 
 def test_labels_of_which_a_byte_was_changed_are_measured_again(tmp_path):
-    (whole,) = wordtargets.labels()
+    (whole,) = word_targets.labels()
     (tmp_path / "page.json").write_bytes(whole)
     found = remembered(tmp_path / "page.json")
     assert found is not None and found.num_texts == 7 and found.because.startswith("remembered from an earlier run")
@@ -222,12 +222,12 @@ def test_a_file_of_patterns_that_is_none_is_refused(text, kind, words, tmp_path)
 
 
 def test_pictures_and_sounds_that_claim_too_much_are_refused_and_streamed_ones_are_read(tmp_path):
-    (tmp_path / "a.png").write_bytes(filetargets.wide_picture())
+    (tmp_path / "a.png").write_bytes(file_targets.wide_picture())
     with pytest.raises(
         FileAccessError, match=r"cannot read .*a\.png as a picture: Image size \(10000000000 pixels\) exceeds"
     ):
         picture_of(tmp_path / "a.png")
-    (tmp_path / "a.wav").write_bytes(filetargets.long_sound())  # a head that was written before the end was known
+    (tmp_path / "a.wav").write_bytes(file_targets.long_sound())  # a head that was written before the end was known
     (samples,) = sounds_of(str(tmp_path / "a.wav"), None, 16_000)
     with wave.open(str(tmp_path / "b.wav"), "wb") as file:
         file.setnchannels(1)

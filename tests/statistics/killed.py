@@ -14,7 +14,7 @@ import time
 import torch
 
 import manyheads as mh
-from tests.statistics.corpusruns import STATISTICS, differences, small_batches, some_texts, tiny_lm
+from tests.statistics.corpus_runs import STATISTICS, differences, small_batches, some_texts, tiny_lm
 
 
 def main(folder: str, kills: int) -> None:

@@ -18,7 +18,7 @@ import manyheads as mh
 from manyheads.base import ALONE, torchrun
 from manyheads.corpora import corpus_of
 from manyheads.statistics.corpus_run import run as workers
-from tests.statistics.corpusruns import STATISTICS, differences, small_batches, some_texts, tiny_lm
+from tests.statistics.corpus_runs import STATISTICS, differences, small_batches, some_texts, tiny_lm
 
 TEXTS = [*some_texts(90), "", " "]
 

@@ -13,7 +13,7 @@ from manyheads.spec import Site
 from manyheads.statistics import alignment
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE
-from tests.models.tinymedia import tiny_whisper
+from tests.models.tiny_media import tiny_whisper
 
 LENGTHS = (11, 7, 2)
 

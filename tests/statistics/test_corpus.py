@@ -25,7 +25,7 @@ from manyheads.statistics.corpus_run import chunks as surveys
 from manyheads.statistics.statistic import Block
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
-from tests.statistics.corpusruns import (
+from tests.statistics.corpus_runs import (
     CHUNK,
     ROUNDING,
     STATISTICS,
@@ -115,7 +115,7 @@ def test_memory_is_the_same_for_ten_times_the_sentences():
 PEAK = """
 import resource, sys
 import manyheads as mh
-from tests.statistics.corpusruns import STATISTICS, some_texts, tiny_lm
+from tests.statistics.corpus_runs import STATISTICS, some_texts, tiny_lm
 
 some, count = some_texts(500), int(sys.argv[1])
 table = mh.measure(tiny_lm(), (f"{some[i % 500]} {i}" for i in range(count)), STATISTICS, kinds=True)

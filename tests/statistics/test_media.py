@@ -11,7 +11,7 @@ from manyheads.reference.cells import TextFacts
 from manyheads.statistics import STATISTICS
 from tests.models.eager import draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_tokenizer
-from tests.models.tinymedia import (
+from tests.models.tiny_media import (
     PICTURES,
     RATE,
     saved,
@@ -105,7 +105,8 @@ def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_na
     assert crossing == [f"model.decoder.layers.{layer}.encoder_attn" for layer in range(2)]
     assert table.notes["decoder"] == "a transcript that was given"
     alone = mh.measure(whisper, audio=sounds, sampling_rate=RATE, statistics="entropy")
-    assert alone["decoder:L0H1", "entropy"] == 0.0 and alone.notes["decoder"] == "its start tokens alone"
+    # One key, so one score, added up two ways: it is up to 30 of 8 products here, and other processors add in other orders.
+    assert abs(alone["decoder:L0H1", "entropy"]) < 1e-4 and alone.notes["decoder"] == "its start tokens alone"
 
 
 def test_windows_of_a_picture_add_up_to_it(loaded, fresh):

@@ -16,7 +16,7 @@ from manyheads.base import ALONE, torchrun
 from manyheads.base.processes import _interrupt, joined_processes
 from manyheads.corpora import is_about_texts
 from manyheads.errors import LostProcessError
-from tests.statistics.corpusruns import some_texts, tiny_lm
+from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 ROOT = Path(__file__).parents[2]
 SAME = 1e-6

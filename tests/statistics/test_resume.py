@@ -25,7 +25,7 @@ from manyheads.statistics.corpus_run import run as workers
 from manyheads.statistics.corpus_run import store
 from manyheads.statistics.corpus_run.store import RunFolder
 from tests.models.tiny import tiny_bert, tiny_tokenizer
-from tests.statistics.corpusruns import (
+from tests.statistics.corpus_runs import (
     CHUNK,
     STATISTICS,
     assert_near,

@@ -43,7 +43,7 @@ def facts_of(layer):
 def test_weights_on_chosen_keys_are_those_of_the_map(kind, fresh):
     layer, maps = some_layer(fresh, kind)
     keys = torch.stack([torch.randperm(N, generator=fresh)[:C] for _ in range(B)])
-    got = key_weights(layer, layer.mask.expand(B), keys, layer.q.dtype)
+    got = key_weights(layer, keys, layer.q.dtype)
     torch.testing.assert_close(got, torch.stack([maps[b][:, :, keys[b]] for b in range(B)]), atol=1e-6, rtol=1e-5)
 
 

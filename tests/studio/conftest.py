@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from manyheads.models.loading.checkpoints import find_bundled
 from manyheads.roles import label_page
-from tests.shortpages import shorten_pages
+from tests.short_pages import shorten_pages
 from tests.studio.chromium import chromium
 from tests.studio.serving import minilm_studio, save_mixed
 

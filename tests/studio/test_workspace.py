@@ -8,6 +8,7 @@ import json
 import pytest
 
 from manyheads.cli.main import main
+from manyheads.errors import ModelError
 from manyheads.studio import NotHere, Workspace
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.state import recordings as recordings_module
@@ -15,6 +16,7 @@ from manyheads.studio.state import workspace as workspace_module
 from manyheads.studio.state.recordings import Recordings
 from manyheads.studio.state.workspace import ModelPlace
 from manyheads.studio.views.maps import unpack
+from tests.models.tiny import tiny_bert
 from tests.robustness.faults import recording
 
 
@@ -43,13 +45,29 @@ def test_a_model_that_is_named_comes_first_and_once(tmp_path):
 def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch):
     workspace = Workspace({name: ModelPlace(name, name, name) for name in "abc"})
 
-    def load(path):
+    def load(path, **how):
         if path == "a":  # two other models are requested while it loads, as another thread may
             assert [workspace.load(name) for name in "bc"] == [["b"], ["c"]]
         return [path]
 
     monkeypatch.setattr(workspace_module, "load", load)
     assert workspace.load("a") == ["a"] and list(workspace.loaded) == ["c", "a"]
+
+
+def test_models_are_loaded_on_the_device_and_in_the_dtype_of_the_studio_and_a_model_in_hand_stays(monkeypatch):
+    monkeypatch.setenv("MANYHEADS_DEVICE", "cpu")
+    lm = workspace_module.load(tiny_bert(), tokenizer=False, name="mine")
+    workspace = Workspace.of()
+    workspace.add_model(lm)
+    devices = {entry.name: entry.device for entry in workspace.model_entries()}
+    assert devices.pop("mine") == "cpu, where it was" and set(devices.values()) == {"cpu, as MANYHEADS_DEVICE says"}
+    workspace = Workspace.of(device="cpu", dtype="bfloat16")
+    assert {entry.device for entry in workspace.model_entries()} == {"cpu, as asked"}
+    assert "bfloat16, as asked; on cpu, as asked" in workspace.load("tiny-code").because
+    with pytest.raises(ModelError, match="device='toaster' cannot be used"):
+        Workspace.of(device="toaster")
+    with pytest.raises(ModelError, match="dtype='float31' is no dtype"):
+        Workspace.of(dtype="float31")
 
 
 def test_a_recording_is_found_although_another_file_has_gone(tmp_path):

@@ -10,7 +10,6 @@ does not attend   a forward pass made no attention call and no softmax: a convol
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,7 +22,7 @@ from manyheads.models import record_call
 from manyheads.recording import LayerRecord, Recording
 from tests.sweep.architectures import NoClass, architecture, one_line
 from tests.sweep.build import LARGEST, Built, NotBuilt, build, largest, make
-from tests.sweep.oracle import Maps, alike, run, seeded
+from tests.sweep.oracle import Maps, alike, own_maps, run, seeded
 from tests.sweep.special import ATTENDS_WITHOUT_SOFTMAX
 
 ALLOWED = 1e-5
@@ -61,8 +60,8 @@ class Verdict:
         return asdict(self)
 
 
-def judge(name: str) -> Verdict:
-    """Build, record, compare."""
+def judge(name: str, device: str = "cpu") -> Verdict:
+    """Build, record, compare; on a device, with the maps that the model itself makes there."""
     verdict = Verdict(name)
     try:
         found = architecture(name)
@@ -74,6 +73,10 @@ def judge(name: str) -> Verdict:
     except Exception as error:
         verdict.because = f"its config could not be made: {one_line(error)}"
         return verdict
+    if device != "cpu":
+        inputs = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in built.inputs.items()}
+        model = built.model.to(device)
+        built = replace(built, model=model, inputs=inputs, maps=own_maps(model, inputs))
     verdict.model, verdict.recipe = built.cls.__name__, built.recipe
     verdict.padded = _is_padded(built.inputs)
     return _compared(verdict, built)
@@ -119,6 +122,7 @@ def _recorded_model(built: Built) -> tuple[Any, str]:
     except (ValueError, ImportError, NotImplementedError):
         return built.model, "eager"
     model.load_state_dict(built.model.state_dict())
+    model.to(next(built.model.parameters()).device)
     if not alike(built.maps.output, run(model, built.inputs)):
         return built.model, UNLIKE  # compare like with like
     return model, str(model.config._attn_implementation)
@@ -176,7 +180,7 @@ def _distance(layer: LayerRecord, own: Tensor, inputs: dict[str, Any]) -> tuple[
         return float("inf"), 0.0
     worst = peak = 0.0
     for text, length in enumerate(layer.lengths.tolist()):
-        ours, theirs = layer.weights(text=text), own[text]
+        ours, theirs = layer.weights(text=text).to(own.device), own[text]
         if length < theirs.shape[1]:  # the record is trimmed to the text: so is the map
             first = _first_real(inputs, text, theirs.shape[1], length)
             rows = slice(first, first + length)
@@ -246,6 +250,3 @@ def _window(layers: list[LayerRecord]) -> int | None:
 def _is_padded(inputs: dict[str, Any]) -> bool:
     mask = inputs.get("attention_mask")
     return isinstance(mask, Tensor) and bool((mask == 0).any())
-
-
-logging.getLogger("manyheads").setLevel(logging.ERROR)

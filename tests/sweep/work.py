@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import select
@@ -61,6 +62,7 @@ def _child(name: str, writer: int) -> None:
         os.dup2(silent, 1)
         os.dup2(silent, 2)
     warnings.simplefilter("ignore")
+    logging.getLogger("manyheads").setLevel(logging.ERROR)
     try:
         text = json.dumps(judge(name).to_dict())
         os.write(writer, text.encode())

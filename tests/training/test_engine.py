@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -172,6 +173,15 @@ def test_what_is_measured_leaves_no_trace_in_the_training(tmp_path):
     without = train(run_of(), tmp_path / "b.safetensors")
     assert with_it.history.columns["loss"][1:] == without.history.columns["loss"][1:]
     assert with_it.history.taken("noise")[0] == [0, 4, 8, 12] and not any(seen)
+
+
+@pytest.mark.parametrize(("device", "forked"), [("cpu", []), ("cuda:1", [torch.device("cuda", 1)])])
+def test_random_numbers_are_put_back_on_the_models_device_alone(device, forked, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("manyheads.training.loop.device_of", lambda model: torch.device(device))
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: asked.append(devices) or nullcontext())
+    train(run_of(measure=lambda model, step: {}), tmp_path / "a.safetensors")
+    assert asked == [forked] * 4
 
 
 @pytest.mark.parametrize(

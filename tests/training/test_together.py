@@ -19,7 +19,7 @@ import torch
 
 from manyheads.errors import PlanError
 from manyheads.training import carry_out
-from manyheads.training.together import SINGLE, own_gpu, together
+from manyheads.training.together import SINGLE, require_gpu_for_each_process, together
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -74,6 +74,7 @@ def test_a_run_whose_process_was_killed_goes_on_in_any_number_of_them(found):
     assert_trained_alike(found["again by one"], found["one"])
 
 
+@pytest.mark.slow
 def test_dropout_goes_on_bit_by_bit_in_as_many_processes(found):
     assert found["noisy killed"][0] == {}
     for each in found["noisy again"]:
@@ -120,12 +121,11 @@ def test_alone_nothing_is_shared():
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
     with pytest.raises(PlanError, match="3 processes on a machine with 2 GPUs: start one a GPU .--nproc-per-node 2."):
-        own_gpu()
+        require_gpu_for_each_process()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert own_gpu() == torch.device("cuda", 1)
+    require_gpu_for_each_process()
 
 
 def started(folder: Path, steps: int) -> subprocess.CompletedProcess[str]:

@@ -155,6 +155,11 @@ def no_access(verb: str, path: str | os.PathLike[str], error: OSError | ValueErr
 MEMORY_SHARE = 0.7  # of the memory that is free: what would take more is refused before it starts
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: this machine's, or that of a device (torch's error, by name: torch need not be there)."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
 def free_memory_bytes() -> int | None:
     """What the system could give without swapping; None where it does not say."""
     try:

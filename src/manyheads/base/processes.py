@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from manyheads.base.text import first_line
-from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
+from manyheads.errors import LostProcessError, ManyHeadsError, ModelError, StatisticError
 
 PATIENCE = timedelta(days=30)  # the fastest process waits for the slowest, with the sums of all its batches in hand
 _FINE, _REFUSED = b"+", b"-"  # the first byte of what process 0 computed: an answer, or why there is none
@@ -30,11 +30,15 @@ _FINE, _REFUSED = b"+", b"-"  # the first byte of what process 0 computed: an an
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's number, and how many there are. `group` is theirs alone; None where there is one process."""
+    """This process's number, and how many there are. `group` is None where there is one process.
+
+    `device`: where the group's backend takes what is gathered and added. What all share is broadcast on the CPU.
+    """
 
     rank: int = 0
     world: int = 1
     group: Any = field(default=None, repr=False)
+    device: str = "cpu"
 
     def first(self, compute: Callable[[], bytes]) -> bytes:
         """What process 0 computes, everywhere. Its errors are raised everywhere."""
@@ -70,21 +74,23 @@ class Ranks:
         if self.group is None:
             return [data]
         with _reached():
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-            dist.all_gather(sizes, torch.tensor([len(data)]), group=self.group)
+            sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.world)]
+            dist.all_gather(sizes, torch.tensor([len(data)], device=self.device), group=self.group)
             # gloo gathers what is of one size: everything is padded to the longest.
             width = max(1, max(int(size) for size in sizes))
             padded = torch.zeros(width, dtype=torch.uint8)
             padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else padded[:0]
-            buffers = [torch.empty(width, dtype=torch.uint8) for _ in range(self.world)]
-            dist.all_gather(buffers, padded, group=self.group)
-        return [buffer[: int(size)].numpy().tobytes() for buffer, size in zip(buffers, sizes, strict=True)]
+            buffers = [torch.empty(width, dtype=torch.uint8, device=self.device) for _ in range(self.world)]
+            dist.all_gather(buffers, padded.to(self.device), group=self.group)
+        return [buffer[: int(size)].cpu().numpy().tobytes() for buffer, size in zip(buffers, sizes, strict=True)]
 
     def add(self, tensor: Tensor) -> None:
         """Make of every process' tensor the sum of all, in place."""
         if self.group is not None:
             with _reached():
-                dist.all_reduce(tensor, group=self.group)
+                there = tensor.to(self.device)  # the tensor itself where it is there already
+                dist.all_reduce(there, group=self.group)
+                tensor.copy_(there)
 
 
 ALONE = Ranks()
@@ -115,6 +121,56 @@ def own_rank() -> int:
 def is_split(model: Any) -> bool:
     """Whether the processes hold parts of one model: then they read every text together."""
     return any(hasattr(parameter, "to_local") for parameter in model.parameters())
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether FSDP2 (`fully_shard`) gathers the model's weights while it runs: then every process sees all heads."""
+    # By its methods: to import torch's FSDP takes a while, and whoever has such a model has done it.
+    return any(hasattr(module, "unshard") and hasattr(module, "reshard") for module in model.modules())
+
+
+def splits_heads(model: Any) -> bool:
+    """Whether each process has heads of its own (tensor parallelism).
+
+    Errors: ModelError where tensor parallelism and FSDP divide the same weights: that was never tried.
+    """
+    if not is_split(model):
+        return False
+    if not is_sharded(model):
+        return True
+    if any(len(_divided(weight)) > 1 for weight in model.parameters()):
+        raise ModelError(
+            f"the weights of this {type(model).__name__} are divided twice, by tensor parallelism and by FSDP: use one "
+            f'of them, or neither (device_map="auto").'
+        )
+    return False
+
+
+def _divided(weight: Any) -> list[int]:
+    """The dimensions of the processes' mesh over which a weight is divided."""
+    return [index for index, placement in enumerate(getattr(weight, "placements", ())) if placement.is_shard()]
+
+
+def processes_of_heads(model: Any) -> Ranks:
+    """The processes among which tensor parallelism divides the model's heads; this one alone where it does not.
+
+    They speak in the group in which the model itself does: all of them are in the same call of it.
+    """
+    divided = ((weight, _divided(weight)) for weight in model.parameters())
+    mesh, dimension = next(((weight.device_mesh, over[0]) for weight, over in divided if over), (None, 0))
+    if mesh is None or not splits_heads(model):
+        return ALONE
+    group = mesh.get_group(dimension)
+    return Ranks(dist.get_rank(group), dist.get_world_size(group), group, mesh.device_type)
+
+
+def require_all_heads(model: Any, name: str, function: str) -> None:
+    """Errors: ModelError where tensor parallelism divides the heads, of which `function` needs all in one process."""
+    if splits_heads(model):
+        raise ModelError(
+            f"{function} needs all of {name} in one process, and tensor parallelism divides it among several: load it "
+            f'whole, on several devices with device_map="auto". (record and measure take it as it is.)'
+        )
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads import corpora, models, recording, roles
+from manyheads import base, corpora, models, recording, roles
 from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import Talk
@@ -31,11 +31,15 @@ DEFAULT_MODEL = "minilm"
 TEXT_HELP = "What to read, in quotes; - reads it from stdin. None: a sentence of our own."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
 MODEL_HELP = "minilm or tiny-code (come with us), a folder, or a name on the Hugging Face hub."
+DEVICE_HELP = "Where it computes: cpu, cuda, cuda:1 ... None: MANYHEADS_DEVICE, else the accelerator here, else cpu."
+DTYPE_HELP = "Its weights: float32, bfloat16, float16 or float64. None: as they are stored."
 HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
 TEXT_OR_OWN_HELP = "What to read, in quotes; - reads it from stdin. None: 64 texts of our own."
 TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, parted by empty lines; - is stdin."
 
 ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+DeviceName = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP)]
+DtypeName = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=DTYPE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Measure the labels anew, and remember nothing.")]
 HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
@@ -238,8 +242,36 @@ def texts_in(source: Source, lines: bool) -> list[str]:
 # The slow steps that follow: a model loaded, a head of it chosen, its heads labelled. Each says what is going on.
 
 
-def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
-    """The model by that name; `reads=False`: without a tokenizer where none lies beside it."""
+@dataclass(frozen=True)
+class ModelChoice:
+    """The model that a command line names, and where and in which dtype it is to compute; None: as `load` chooses."""
+
+    name: str
+    device: str | None = None
+    dtype: str | None = None
+
+    @property
+    def arguments(self) -> str:
+        """What to add to a command so that it takes the same model in the same way; "" for what it takes anyway."""
+        options = {"--model": None if self.name == DEFAULT_MODEL else self.name}
+        options |= {"--device": self.device, "--dtype": self.dtype}
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value is not None)
+
+
+def chosen_place(device: str | None) -> tuple[Any, str]:
+    """Where a command is to compute, and why: called before anything is loaded, as is known then what cannot be.
+
+    Errors: ModelError for a device that is not here, ShapeError for a MANYHEADS_PASS that is none.
+    """
+    from manyheads.recording.exact_map.launches import chosen_pass  # deferred: imports torch
+
+    chosen_pass()
+    return base.choose_device(device, "--device")
+
+
+def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
+    """The model that was chosen; `reads=False`: without a tokenizer where none lies beside it."""
+    name = choice.name
     local = name in models.BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
     # What may have to be fetched from the hub leaves the terminal's last line to the hub's own bars.
     with talk.step(f"loading {name}" if local else f"loading {name} (fetched from the hub the first time)", bar=local):
@@ -247,14 +279,19 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
         from manyheads.models.loading.pretrained import OPTIONS, has_tokenizer_files
 
         folder = Path(name)
+        options: dict[str, Any] = {"device": choice.device, "dtype": choice.dtype}
+        _, why_there = chosen_place(choice.device)
         if not reads and folder.is_dir() and not has_tokenizer_files(folder):
-            return models.load(name, tokenizer=False)
+            options["tokenizer"] = False
         try:
-            return models.load(name)
+            lm = models.load(name, **options)
         except ModelError as error:  # which offers options of Python's `load`, and none that can be typed
             if OPTIONS not in str(error):
                 raise
             raise ModelError(str(error).replace(OPTIONS, "")) from error
+    if choice.device is None and why_there != base.NO_ACCELERATOR:
+        talk.note(f"{lm.name} is on {lm.device}, {why_there}; --device takes another")
+    return lm
 
 
 def head_of(lm: Any, name: str) -> Any:
@@ -278,8 +315,3 @@ def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
     except TextError as error:
         because = f"this model cannot read the page that they rest on: {error}"
         return roles.PageLabels((), {}, recording.Sinks(), {}, 0, 0, because)
-
-
-def model_arguments(name: str) -> str:
-    """What to add to a command so that it takes the same model."""
-    return "" if name == DEFAULT_MODEL else f" --model {shlex.quote(name)}"

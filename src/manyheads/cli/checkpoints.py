@@ -15,7 +15,10 @@ from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     TEXTS_HELP,
     AsJson,
+    DeviceName,
+    DtypeName,
     HeadNames,
+    ModelChoice,
     ModelName,
     Texts,
     TextsAreLines,
@@ -52,6 +55,8 @@ def prune(
     as_json: AsJson = False,
     empty_layers: Annotated[bool, typer.Option("--empty-layers", help="A layer may lose all of its heads.")] = False,
     evidence: Annotated[str | None, typer.Option("--evidence", metavar="TEXT", help=EVIDENCE_HELP)] = None,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """Remove heads for good, and save the smaller model.
 
@@ -75,7 +80,7 @@ def prune(
         require_forwards(heads)
     check_folder(out)
     texts = None if heads is not None else given_texts(talk, [], file, lines, model)
-    lm = load_model(talk, model, reads=texts is not None)
+    lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)
     if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:
         raise PlanError(f"--lowest {lowest} is all of the {len(lm.spec.heads)} heads of {lm.name}: give fewer.")
     if heads is None:
@@ -124,7 +129,7 @@ def pruned_document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
 
     facts = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
     where = {key: str(value) if isinstance(value, Path) else value for key, value in vars(saved).items()}
-    return {"model": facts.pop("from"), **facts, "saved": where}
+    return {"model": {**facts.pop("from"), "because": pruned.because}, **facts, "saved": where}
 
 
 def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
@@ -141,7 +146,7 @@ def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     by_class = f"transformers.{saved.loads_as}.from_pretrained({str(saved.zeroed or saved.folder)!r})"
     lines += [
         ("checked", f"equals the model with these heads at zero, to {pruned.error:.1e} of the largest output"),
-        ("saved", f"{saved.folder}, {saved.form}: in a fresh process equal to {saved.error:.1e}"),
+        ("saved", f"{saved.folder}, {saved.form}: in a fresh process on {saved.tried_on}, equal to {saved.error:.1e}"),
         ("load it", by_class if saved.zeroed is None else f"mh.load({str(saved.folder)!r})"),
     ]
     if saved.zeroed is not None:
@@ -167,6 +172,8 @@ def convert(
     file: Annotated[str | None, typer.Option("--file", metavar="TEXTS", help=FILE_HELP, show_default=False)] = None,
     lines: TextsAreLines = False,
     as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """Merge key/value heads into fewer (MHA to GQA or MQA), and save the model.
 
@@ -178,7 +185,7 @@ def convert(
     talk = Talk()
     check_folder(out)
     texts = None if file is None else texts_in(read_source([], file), lines)
-    lm = load_model(talk, model, reads=texts is not None)
+    lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
         converted = interventions.convert_to_gqa(lm, kv_heads, regroup=not no_regroup, texts=texts)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
@@ -195,14 +202,15 @@ def converted_document(converted: Converted, saved: Saved) -> dict[str, Any]:
     from manyheads.interventions.save.save_converted import as_dict
 
     facts = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
-    where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error}
-    return {"model": facts.pop("from"), **facts, "saved": where}
+    where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error, "tried_on": saved.tried_on}
+    return {"model": {**facts.pop("from"), "because": converted.because}, **facts, "saved": where}
 
 
 def converted_lines(converted: Converted, saved: Saved) -> list[str]:
     """The same for people."""
     present = converted.before.layers[0].num_kv_heads
     errors = [f"L{layer} {error:.3f}" for layer, error in converted.error_by_layer.items()]
+    tried = f"in a fresh process on {saved.tried_on}, equal to {saved.error:.1e}"
     rows = [errors[begin : begin + ERRORS_A_LINE] for begin in range(0, len(errors), ERRORS_A_LINE)]
     return [
         clean(f"{converted.name}: {present} key/value heads of each layer merged into {converted.num_kv_heads}"),
@@ -212,6 +220,6 @@ def converted_lines(converted: Converted, saved: Saved) -> list[str]:
         f"Relative error of {converted.error_because}:",
         *("  " + "  ".join(row) for row in rows),
         "",
-        clean(f"Saved in {saved.folder}, as {saved.loads_as}: in a fresh process equal to {saved.error:.1e}."),
+        clean(f"Saved in {saved.folder}, as {saved.loads_as}: {tried}."),
         clean(f"Load it: transformers.{saved.loads_as}.from_pretrained({str(saved.folder)!r})"),
     ]

@@ -17,8 +17,11 @@ from manyheads.cli.arguments import (
     PICTURE_ENDINGS,
     TABLE_ENDINGS,
     AsJson,
+    DeviceName,
+    DtypeName,
     HeadNames,
     MetricName,
+    ModelChoice,
     ModelName,
     TextOrOwn,
     Texts,
@@ -28,7 +31,6 @@ from manyheads.cli.arguments import (
     check_output,
     given_texts,
     load_model,
-    model_arguments,
     to_file,
 )
 from manyheads.cli.terminal.console import clean, emit_document, knows_blocks, print_whole, stdout_console
@@ -64,6 +66,8 @@ def ablate(
     controls: Annotated[int, typer.Option("--controls", metavar="N", min=0, help="Random sets of as many heads.")] = 10,
     save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
     as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """What is lost without some heads, beside as many heads chosen at random.
 
@@ -85,7 +89,7 @@ def ablate(
         )
     texts = given_texts(talk, words, file, lines, model)
     corpus_texts = None if corpus is None else given_texts(talk, [], corpus, lines).texts
-    lm = load_model(talk, model)
+    lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("reading the texts, with these heads and without") as progress:
         result = interventions.effect(
             lm, requested, texts.texts, metric=metric, corpus=corpus_texts, controls=controls, progress=progress
@@ -96,7 +100,7 @@ def ablate(
 
         prepare(lm, requested, (corpus_texts or texts.texts) if requested.needs_corpus else None)[0].save(save_plan)
     if as_json:
-        emit_document({"origin": texts.origin, **result.to_dict()})
+        emit_document({"origin": texts.origin, "loaded": lm.because, **result.to_dict()})
     else:
         rows = ablation_lines(lm, result, texts, save_plan)
         print_whole(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words for label, words in rows)
@@ -203,6 +207,8 @@ def importance(
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     curve: Annotated[Path | None, to_file("--curve", "Draw what is lost as heads go: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """What every head is worth on some texts, from the ones that can go to the ones that cannot.
 
@@ -218,7 +224,8 @@ def importance(
     check_metric(metric)
     Ablate("L*", kind=kind)  # refuses a kind that there is not, in its own words
     texts = given_texts(talk, text or [], file, lines, model)
-    lm = load_model(talk, model)
+    choice = ModelChoice(model, device, dtype)
+    lm = load_model(talk, choice)
     first, by_gradient = "gradient" if estimator == "gradient" else "ablation", "reading, forwards and back"
     with talk.step(by_gradient if first == "gradient" else "reading the texts without each head") as progress:
         result = interventions.importance(lm, texts.texts, first, kind=kind, metric=metric, progress=progress)
@@ -236,9 +243,9 @@ def importance(
             removed = removal_curve(lm, texts.texts, result.estimator, kind=kind, metric=metric, progress=progress)
         figures.save_curve(removed, curve)
     if as_json:
-        emit_document(importance_document(result, second, removed, texts))
+        emit_document({"loaded": lm.because, **importance_document(result, second, removed, texts)})
     else:
-        print_whole(importance_lines(result, second, texts, model, stdout_console()))
+        print_whole(importance_lines(result, second, texts, choice, stdout_console()))
         print_whole(f"wrote {clean(str(path))}" for path in (save, curve) if path is not None)
 
 
@@ -264,7 +271,7 @@ def importance_document(
 
 
 def importance_lines(
-    result: Importance, second: Importance | None, texts: Texts, model: str, console: Console
+    result: Importance, second: Importance | None, texts: Texts, model: ModelChoice, console: Console
 ) -> list[Text]:
     """A shade for every head, the ones at either end with their numbers, and what to try next."""
     unit = f" {result.unit}" if result.unit else ""
@@ -285,7 +292,7 @@ def importance_lines(
             index = index_of[head]
             span = f"({low[index]:.3g} to {high[index]:.3g})" if len(result.per_text) > 1 else ""
             lines.append(Text(f"  {head!s:<12}{result.values[index]:>10.4g}  {span}"))
-    added = model_arguments(model)
+    added = model.arguments
     return [
         *lines,
         Text(),

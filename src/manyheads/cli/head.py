@@ -20,6 +20,9 @@ from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
     AsJson,
+    DeviceName,
+    DtypeName,
+    ModelChoice,
     ModelName,
     NoCache,
     Source,
@@ -29,7 +32,6 @@ from manyheads.cli.arguments import (
     head_of,
     label_heads,
     load_model,
-    model_arguments,
     read_source,
     source_note,
     to_file,
@@ -72,7 +74,7 @@ class HeadLooked:
     """One head on one text: its label from the page, the layer's record of the text, the table of its statistics."""
 
     lm: Any
-    model: str
+    model: ModelChoice
     source: Source
     head: Any
     role: Any
@@ -97,24 +99,26 @@ def head(
     no_cache: NoCache = False,
     image: Annotated[str | None, typer.Option("--image", metavar="FILE", help=IMAGE_HELP)] = None,
     patch: Annotated[str | None, typer.Option("--patch", metavar="R,C", help=PATCH_HELP)] = None,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """One head: its role with the evidence, where each word looks, the strongest links, a small map.
 
     For example: manyheads head L2H9 "Ada gave Grace the key, and Grace kept the key."
     """
-    words = text or []
+    words, choice = text or [], ModelChoice(model, device, dtype)
     Head.parse(name)
     if image is not None:
         if words or file is not None:
             raise TextError("a text and --image were given: give one of them.")
-        return look_at_picture(name, image, patch, model, plot, as_json)
+        return look_at_picture(name, image, patch, choice, plot, as_json)
     if patch is not None:
         raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
     check_output(plot, "--plot", PICTURE_ENDINGS)
     source, talk = read_source(words, file, model), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
-    looked = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
+    looked = gather(talk, source, name, choice, window, plot=plot, remember=not no_cache)
     if as_json:
         emit_document(document(looked, top))
     else:
@@ -122,7 +126,14 @@ def head(
 
 
 def gather(
-    talk: Talk, source: Source, name: str, model: str, window: int, *, plot: Path | None = None, remember: bool = True
+    talk: Talk,
+    source: Source,
+    name: str,
+    model: ModelChoice,
+    window: int,
+    *,
+    plot: Path | None = None,
+    remember: bool = True,
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
@@ -207,7 +218,7 @@ def find_links(layer: Any, head: int, top: int) -> Links:
     looks: list[tuple[Link, ...]] = []
     best: list[Link] = []
     for begin in range(0, length, ROWS):
-        weights = layer.weights(head=head, queries=slice(begin, begin + ROWS))
+        weights = layer.weights(head=head, queries=slice(begin, begin + ROWS)).cpu()
         values, keys = weights.topk(min(top, length), dim=-1)
         for row, (value, key) in enumerate(zip(values.tolist(), keys.tolist(), strict=True)):
             pairs = zip(key, value, strict=True)
@@ -245,7 +256,7 @@ def print_page(looked: HeadLooked, top: int) -> None:
     console = stdout_console()
     links = find_links(looked.layer, looked.head.index, top)
     arguments = looked.source.arguments and f" {looked.source.arguments}"
-    model = model_arguments(looked.model)
+    model = looked.model.arguments
     this = f"manyheads head {looked.head}{arguments}{model}"
     offers = [(f"{this} --plot map.png", "the map as a picture")]
     if looked.window < looked.num_windows and arguments:
@@ -379,7 +390,7 @@ def document(looked: HeadLooked, top: int) -> dict[str, Any]:
     tokens, table, role = looked.layer.tokens, looked.table, looked.role
     index = table.heads.index(looked.head)
     return {
-        "model": {"asked": looked.model, "name": looked.lm.name, "because": looked.lm.because},
+        "model": {"asked": looked.model.name, "name": looked.lm.name, "because": looked.lm.because},
         "head": str(looked.head),
         "role": None if role is None else role.name,
         "evidence": None if role is None else evidence_of(role),

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import figures, models
-from manyheads.cli.arguments import PICTURE_ENDINGS, check_output, head_of, load_model, model_arguments
+from manyheads.cli.arguments import PICTURE_ENDINGS, ModelChoice, check_output, head_of, load_model
 from manyheads.cli.look import hanging, offered
 from manyheads.cli.terminal.console import (
     cells_of,
@@ -42,7 +42,7 @@ class PictureLooked:
     """One head on one picture: the row of weights, whose row it is, and where its positions lie."""
 
     lm: Any
-    model: str
+    model: ModelChoice
     head: Any
     image: str
     grid: Any
@@ -69,7 +69,9 @@ class PictureLooked:
         return [(row, column, value) for (row, column), value in zip(places, values.tolist(), strict=False)]
 
 
-def look_at_picture(name: str, image: str, patch: str | None, model: str, plot: Path | None, as_json: bool) -> None:
+def look_at_picture(
+    name: str, image: str, patch: str | None, model: ModelChoice, plot: Path | None, as_json: bool
+) -> None:
     """The whole command, once it is known that it is about a picture."""
     place = None
     if patch is not None:
@@ -88,7 +90,7 @@ def look_at_picture(name: str, image: str, patch: str | None, model: str, plot: 
 
 
 def gather(
-    talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: str, plot: Path | None
+    talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: ModelChoice, plot: Path | None
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
@@ -116,7 +118,7 @@ def gather(
         rows = slice(position, position + 1)
     else:
         looker, rows = MEAN, grid.patches
-    row = layer.weights(head=head.index, queries=rows).mean(0)
+    row = layer.weights(head=head.index, queries=rows).mean(0).cpu()
     looked = PictureLooked(lm, model, head, image, grid, looker, place, row, layer.because)
     written = ()
     if plot is not None:
@@ -166,7 +168,7 @@ def print_page(looked: PictureLooked) -> None:
     patches = Text(" ")
     for row, column, weight in strongest:
         patches.append_text(Text.assemble("  ", (f"{row},{column} ", "bold"), f"{weight:.1%}"))
-    command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{model_arguments(looked.model)}"
+    command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{looked.model.arguments}"
     offers = [
         (f"{command} --plot seen.png", "the weights drawn on the picture"),
         (f"{command} --patch {strongest[0][0]},{strongest[0][1]}", "where the strongest patch itself looks"),
@@ -225,7 +227,7 @@ def _map(looked: PictureLooked, console: Console) -> list[Text]:
 def document(looked: PictureLooked) -> dict[str, Any]:
     """Everything about it as plain data."""
     return {
-        "model": {"asked": looked.model, "name": looked.lm.name, "because": looked.lm.because},
+        "model": {"asked": looked.model.name, "name": looked.lm.name, "because": looked.lm.because},
         "head": str(looked.head),
         "image": looked.image,
         "grid": asdict(looked.grid),

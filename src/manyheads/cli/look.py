@@ -26,6 +26,9 @@ from manyheads.cli.arguments import (
     PICTURE_ENDINGS,
     TABLE_ENDINGS,
     AsJson,
+    DeviceName,
+    DtypeName,
+    ModelChoice,
     ModelName,
     NoCache,
     Source,
@@ -34,7 +37,6 @@ from manyheads.cli.arguments import (
     check_output,
     label_heads,
     load_model,
-    model_arguments,
     read_source,
     source_note,
     to_file,
@@ -76,7 +78,7 @@ class Looked:
     """
 
     lm: Any
-    model: str
+    model: ModelChoice
     source: Source
     labels: Any
     table: Any
@@ -101,6 +103,8 @@ def look(
         str, typer.Option("--statistics", metavar="NAMES", help="default, all, or names separated by commas.")
     ] = "default",
     no_cache: NoCache = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """What every head of a model does, with the evidence, and its numbers on your text.
 
@@ -122,7 +126,8 @@ def look(
     source, talk = read_source(words, file, model), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
-    looked = gather(talk, source, model, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
+    choice = ModelChoice(model, device, dtype)
+    looked = gather(talk, source, choice, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
     if as_json:
         emit_document(document(looked))
     else:
@@ -137,7 +142,7 @@ def look(
 def gather(
     talk: Talk,
     source: Source,
-    model: str,
+    model: ModelChoice,
     statistics: str,
     long: str,
     *,
@@ -198,7 +203,7 @@ PAGE, YOURS = "on the page", "on your text"
 def print_page(looked: Looked) -> None:
     console = stdout_console()
     arguments = looked.source.arguments and f" {looked.source.arguments}"
-    model = model_arguments(looked.model)
+    model = looked.model.arguments
     head = example_head(looked.labels) or looked.table.heads[0]
     offers = [(f"manyheads head {head}{arguments}{model}", "one head: where each word looks")]
     if not looked.source.origin.startswith("file"):
@@ -414,7 +419,7 @@ def document(looked: Looked) -> dict[str, Any]:
             "text": {name: measures.number(column[index]) for name, column in columns.items()},
         })  # fmt: skip
     return {
-        "model": {"asked": looked.model, "because": lm.because, **lm.spec.to_dict()},
+        "model": {"asked": looked.model.name, "because": lm.because, **lm.spec.to_dict()},
         "text": {
             "origin": source.origin,
             "text": source.text,

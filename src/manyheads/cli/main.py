@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from manyheads import doctor
+from manyheads.base import is_out_of_memory
 from manyheads.cli import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
 from manyheads.errors import ManyHeadsError
 
@@ -97,8 +98,8 @@ def _explain(error: Exception, debug: bool) -> int:
         _say(f"the output cannot be written: {error.strerror}.")
         _drop_stdout()
         return ASKED_WRONG
-    if isinstance(error, MemoryError):
-        _say("out of memory. Give a shorter text, or a machine with more of it.")
+    if is_out_of_memory(error):
+        _say("out of memory. Give a shorter text, a smaller --dtype, or a --device with more of it.")
         return FAULT
     summary = f"{type(error).__name__}: {error}".strip().split("\n")[0]
     advice = "" if debug else f" Run it again with {DEBUG} to see where, and please report that."

@@ -64,7 +64,7 @@ def figure(value: float | None, unit: str) -> str:
         return ABSENT
     if unit.startswith("share"):
         return f"{100 * value:.1f}%"
-    return f"{value:.1f}" if unit == "tokens" or abs(value) >= 100 else f"{value:.2f}"
+    return f"{value:z.1f}" if unit == "tokens" or abs(value) >= 100 else f"{value:z.2f}"
 
 
 def span(low: float, high: float, unit: str) -> str:

@@ -22,10 +22,12 @@ from manyheads.cli.arguments import (
     STDIN,
     TABLE_ENDINGS,
     AsJson,
+    DeviceName,
+    DtypeName,
+    ModelChoice,
     ModelName,
     check_output,
     load_model,
-    model_arguments,
     to_file,
 )
 from manyheads.cli.role_words import ABSENT, figure, plain, q_words, span
@@ -83,6 +85,8 @@ def roles(
     families: Annotated[Path | None, to_file("--families", "Draw how far apart heads are: .svg, .png, .pdf.")] = None,
     report: Annotated[Path | None, to_file("--report", "Write a report on one page: .html.")] = None,
     as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """Which head does what over a corpus: how surely, against which chance level, ranked by question.
 
@@ -91,7 +95,7 @@ def roles(
 
     For example: manyheads roles --corpus treebank.conllu --report roles.html
     """
-    talk = Talk()
+    talk, choice = Talk(), ModelChoice(model, device, dtype)
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(families, "--families", PICTURE_ENDINGS)
@@ -138,7 +142,7 @@ def roles(
             talk.silence()  # the first process speaks for all, the others say nothing but what goes wrong
         elif world > 1:
             talk.note(f"{world} processes share the corpus")
-        lm = load_model(talk, model)
+        lm = load_model(talk, choice)
         labelled = _find(
             talk, lm, texts, second, passages=passages, patterns=own_patterns, resume=resume, on_questions=judge
         )
@@ -162,10 +166,10 @@ def roles(
         were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
         talk.note(f"{count:,} text{were} left out")
     if as_json:
-        emit_document(document(labelled, texts.origin))
+        emit_document({"loaded": lm.because, **document(labelled, texts.origin)})
         return
     rankings = [line for role in ask or [] for line in ranking(labelled, role, top)]
-    print_whole(rankings or page(labelled, texts.origin, model, sources))
+    print_whole(rankings or page(labelled, texts.origin, choice, sources))
     print_whole(f"wrote {clean(str(path))}" for path in (save, plot, families, report) if path is not None)
 
 
@@ -301,7 +305,7 @@ def document(labelled: Roles, origin: str) -> dict[str, Any]:
     }
 
 
-def page(labelled: Roles, origin: str, model: str, sources: Sequence[str]) -> list[Text]:
+def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str]) -> list[Text]:
     """The heads by role, then the questions that some head answers, then what it rests on."""
     sums = labelled.table.sums
     texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
@@ -321,7 +325,7 @@ def page(labelled: Roles, origin: str, model: str, sources: Sequence[str]) -> li
     lines += [*_by_question(labelled), Text()] if answered else []
     lines += [*by_probe(labelled), *_basis(labelled, answered)]
     lines += [Text(), Text("Try next", style="bold")]
-    added = model_arguments(model)
+    added = model.arguments
     best = next((claim for claim in _best(labelled) if claim.holds), None)
     ablate = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
     if STDIN in sources:  # which is spent: no command is offered that would read it again

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from manyheads import studio as local_page
+from manyheads.cli.arguments import DeviceName, DtypeName, chosen_place
 from manyheads.cli.terminal.console import emit
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
@@ -32,6 +33,8 @@ def studio(
     port: Annotated[int | None, typer.Option("--port", metavar="N", min=0, max=65535, help=PORT_HELP)] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     get: Annotated[str | None, typer.Option("--get", metavar="PATH", help=GET_HELP)] = None,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """A local page: every head of a model on your text, any recording at any length, experiments, sizes, lessons.
 
@@ -39,18 +42,19 @@ def studio(
     """
     talk = Talk()
     with talk.step("starting the studio"):
-        desk = desk_of(paths or [], model, folder)
+        desk = desk_of(paths or [], model, folder, device, dtype)
     if get is not None:
         print_answer(desk, get)
         return
     open_studio(talk, desk, host=host, port=port, browser=browser)
 
 
-def desk_of(paths: list[Path], model: str | None, folder: Path | None) -> Any:
-    """What the studio works with. Errors: ModelError where its extra is missing, FileAccessError."""
+def desk_of(paths: list[Path], model: str | None, folder: Path | None, device: str | None, dtype: str | None) -> Any:
+    """What the studio works with. Errors: ModelError where its extra or the device is missing, FileAccessError."""
     if lacking := [name for name in SERVER if find_spec(name) is None]:
         raise ModelError(f'the studio needs {" and ".join(lacking)}: pip install "manyheads[studio]".')
-    workspace = local_page.Workspace.of(paths, model, folder)
+    chosen_place(device)
+    workspace = local_page.Workspace.of(paths, model, folder, device=device, dtype=dtype)
     first = next(iter(workspace.files), None) if len(paths) == 1 and paths[0].is_file() else None
     return local_page.Desk(workspace, None if first is None else workspace.file_id(first))
 

@@ -3,6 +3,8 @@
 Texts go one by one, as those tools take them, so that no padding and no batch can change a number.
 """
 
+# device: a text is the host's; its model's inputs are sent by `model_inputs`
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -92,12 +94,12 @@ def as_list(texts: Any, parts: tuple[int, ...] = (1, 2)) -> list[tuple[str, ...]
 
 
 def row_blocks(layer: LayerRecord, text: int) -> Iterator[tuple[slice, Float[Tensor, "h r n"]]]:
-    """One text's exact map, a block of rows at a time."""
+    """One text's exact map, a block of rows at a time, on the host."""
     length = layer.num_queries(text)
     step = max(1, BLOCK_CELLS // (layer.site.num_heads * max(1, length)))
     for row in range(0, length, step):
         rows = slice(row, min(row + step, length))
-        yield rows, layer.weights(None, rows, None, text)
+        yield rows, layer.weights(None, rows, None, text).cpu()
 
 
 def heads_of(layers: Sequence[LayerRecord]) -> tuple[Head, ...]:

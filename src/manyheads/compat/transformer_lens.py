@@ -11,6 +11,8 @@ the mean of their scores; heads that are not requested are -1. Changed: wrong in
 asserts. Source: their published code, checked on 4.3.
 """
 
+# device: what is read of a layer is moved to the host first
+
 from __future__ import annotations
 
 import logging
@@ -148,7 +150,7 @@ class Question:
             raise StatisticError(f"error_measure={measure!r} is no measure: use one of {', '.join(ERROR_MEASURES)}.")
         if isinstance(pattern, str):
             return Question(_kind(pattern), measure, exclude_bos, exclude_current)
-        pattern = torch.as_tensor(pattern)
+        pattern = torch.as_tensor(pattern).cpu()
         if pattern.ndim != 2 or pattern.shape[0] != pattern.shape[1] or not pattern.equal(pattern.tril()):
             raise ShapeError(
                 f"the detection pattern has shape {tuple(pattern.shape)}"
@@ -207,7 +209,7 @@ def _require_length(ids: Any, limit: int | None) -> Any:
 def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "h"]:
     if question.measure == "abs":
         mask = one_text(layer, text).mask
-        ahead = mask.stop > torch.arange(1, mask.num_queries + 1)
+        ahead = mask.stop > torch.arange(1, mask.num_queries + 1, device="cpu")
         if bool(ahead.any() if mask.dense is None else mask.dense.triu(1).any()):
             raise StatisticError(
                 f"{layer.site.module} looks ahead, and error_measure='abs' is for causal models, whose maps are lower-"

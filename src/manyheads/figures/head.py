@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError
 from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
-from manyheads.figures.paper import SMALL, Sheet, fitted, kind_of, text_width
+from manyheads.figures.paper import SMALL, Sheet, fitted, kind_of, on_host, text_width
 
 MOST = 1_040  # pixels of a map's longer side, and so the most cells that are drawn one by one: two for each of 512
 LARGEST_CELL = 46
@@ -134,7 +134,7 @@ def save_head(
     Errors: FileAccessError; ShapeError for anything but a map, or labels of another number than its rows or keys.
     """
     kind_of(path)
-    array = np.asarray(weights, dtype=np.float64)
+    array = np.asarray(on_host(weights), dtype=np.float64)
     if array.ndim != 2 or not array.size:
         raise ShapeError(f"weights has the shape {array.shape}: give one head's map, rows x keys, at least one cell.")
     num_rows, num_keys = array.shape

@@ -345,6 +345,11 @@ class Sheet:
             )
 
 
+def on_host(values: Any) -> Any:
+    """An array as it is, a tensor of any device as NumPy can read it."""
+    return values.detach().cpu() if hasattr(values, "detach") else values
+
+
 def kind_of(path: str | os.PathLike[str]) -> str:
     """The path's ending, if it is one that can be written. Raises FileAccessError: call it before the work."""
     kind = Path(path).suffix.lower()

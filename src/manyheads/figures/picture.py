@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
-from manyheads.figures.paper import SMALL, Sheet, kind_of, text_width
+from manyheads.figures.paper import SMALL, Sheet, kind_of, on_host, text_width
 from manyheads.roles.role_table import role_style
 
 PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
@@ -51,7 +51,7 @@ def save_picture(
     positions that are no patches, by name. Errors: FileAccessError; ShapeError for weights that are no grid.
     """
     kind_of(path)
-    grid = np.asarray(weights, dtype=np.float64)
+    grid = np.asarray(on_host(weights), dtype=np.float64)
     if grid.ndim != 2 or not grid.size or len(pixels) != grid.size:
         raise ShapeError(f"weights of the shape {grid.shape} are not one for each of {len(pixels)} patches.")
     peak = float(grid.max()) or 1.0

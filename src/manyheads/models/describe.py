@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyheads.base import first_line
+from manyheads.base import first_line, is_sharded
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.open_taps import no_way_in
@@ -70,7 +70,8 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = Fal
     By default without gradient, and without the model's head (a language model's, a classifier's): `grad`, `head`.
     Errors: ModelError in place of what the model raises about its inputs.
     """
-    body = model if head else getattr(model, "base_model", model)
+    # FSDP gathers the weights of the outermost module when that is called, and of no part of it.
+    body = model if head or is_sharded(model) else getattr(model, "base_model", model)
     takes = inspect.signature(body.forward).parameters
     if next(iter(inputs)) not in takes:  # the "base model" of some families begins after their embeddings
         body, takes = model, inspect.signature(model.forward).parameters
@@ -80,7 +81,7 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = Fal
     try:
         with torch.set_grad_enabled(grad):
             return body(**named)
-    except ManyHeadsError:
+    except (ManyHeadsError, torch.OutOfMemoryError):  # the latter says nothing of the input but its size
         raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ModelError(

@@ -11,9 +11,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from manyheads.base import first_line
 from manyheads.errors import ModelError
 from manyheads.models.describe import run
 from manyheads.models.inputs.texts import Reading, batches, model_inputs, tokens_of
+from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import AttentionCall, Observer
 from manyheads.models.taps.open_taps import Tap, no_way_in
 from manyheads.models.taps.tap import tap
@@ -44,7 +46,17 @@ class BatchRead(NamedTuple, Generic[W]):
 def watch(model: nn.Module, name: str, forward: Callable[[], object], observer: Observer) -> Tap:
     """Run `forward` under a guarded tap. Errors: ModelError where the model made no call that could be seen."""
     with tap(model, on_call=observer) as state:
-        forward()
+        try:
+            forward()
+        except RuntimeError as error:
+            # torch's own words name an operation deep in the model, and not the input.
+            if "on the same device" not in str(error):
+                raise
+            place = device_of(model)
+            raise ModelError(
+                f"{name} takes its inputs on {place}, and some are on another device ({first_line(error)}): move "
+                f"them, as in ids.to({str(place)!r})."
+            ) from error
     if not state.sites:
         raise ModelError(no_way_in(model, name, state.by_hand))
     return state

@@ -7,7 +7,8 @@ of the keepers of all batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from manyheads.base import MEMORY_SHARE, free_memory_bytes
+from manyheads.base import MEMORY_SHARE, free_bytes
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models.describe import model_facts
 from manyheads.models.inputs import generation, media
@@ -32,12 +33,14 @@ from manyheads.models.inputs.texts import (
     tokens_of,
     writes_apart,
 )
+from manyheads.models.loading.offloaded import device_of
 from manyheads.models.reading import observe, read_batches, watch
-from manyheads.models.taps.call import AttentionCall
+from manyheads.models.taps.call import AttentionCall, spread
 from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log
 from manyheads.nn import attend
 from manyheads.recording import Layer, LayerRecord, Recording, Tokens
 from manyheads.recording.layer import together
+from manyheads.sizing.units import gb
 from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")
@@ -88,7 +91,10 @@ def record(
     if generate is None:
         return _record_texts(lm, texts, long, tensors)
     count, prompts = generate, read_prompts(lm, texts, generate, options)
-    keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
+    read = max(map(len, prompts))
+    longest = max(read, count) if writes_apart(lm) else read + count - 1  # nobody reads the last token
+    with _room(lm, len(prompts), longest, tensors):
+        keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
     lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
     about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
     return recording_of([keeper], [], None, lm.model, [state], about)
@@ -116,21 +122,21 @@ def _record_texts(lm: Any, texts: str | Sequence[str], long: str, tensors: froze
     reading = read_texts(lm, texts, long)
     rarity = rarity_table(reading, lm.spec.vocab_size or 0)
     tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
-    _announce(lm.spec, tokens, tensors)
     groups = batches(reading)
     # A single batch needs no joining, so it keeps the order in which the texts came.
     groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
     keepers, states = [], []
-    for batch in read_batches(
-        lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
-    ):
-        keepers.append(batch.watcher)
-        states.append(batch.tap)
     written = decoder_tokens(lm, tokens)
     by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
     about = {**model_facts(lm), "windows": reading.because}
     about |= {} if written is None else {"decoder": decoder_story(lm)}
-    return recording_of(keepers, groups, by_stack, lm.model, states, about)
+    with _room(lm, tokens.num_texts, tokens.longest, tensors):
+        for batch in read_batches(
+            lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
+        ):
+            keepers.append(batch.watcher)
+            states.append(batch.tap)
+        return recording_of(keepers, groups, by_stack, lm.model, states, about)
 
 
 def _record_media(
@@ -138,17 +144,16 @@ def _record_media(
 ) -> Recording:
     """Pictures or sounds; beside them what a decoder reads, or writes."""
     main = media_inputs.texts.main
-    if main is not None:
-        _announce(lm.spec, main.tokens, tensors)
     about = media_inputs.provenance
-    if count is None:
-        keeper = Keeper(media_inputs.texts, tensors)
-        state = observe(lm, media_inputs.inputs, keeper.observe)
-    else:
-        about = {**about, "decoder": generation.WRITTEN, "generated": _generation_facts(count, options)}
-        keeper, state = _keep_writing(
-            lm, lambda: CallTexts(main, generation.write(lm, media_inputs.inputs, count, options)), tensors
-        )
+    with nullcontext() if main is None else _room(lm, main.tokens.num_texts, main.tokens.longest, tensors):
+        if count is None:
+            keeper = Keeper(media_inputs.texts, tensors)
+            state = observe(lm, media_inputs.inputs, keeper.observe)
+        else:
+            about = {**about, "decoder": generation.WRITTEN, "generated": _generation_facts(count, options)}
+            keeper, state = _keep_writing(
+                lm, lambda: CallTexts(main, generation.write(lm, media_inputs.inputs, count, options)), tensors
+            )
     return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
 
 
@@ -182,21 +187,38 @@ def _tensors_to_keep(keep: Sequence[str]) -> frozenset[str]:
     return frozenset(keep)
 
 
-def _announce(spec: Any, tokens: Tokens, tensors: frozenset[str]) -> None:
-    """Log the recording's size, and refuse one that would not fit in memory."""
-    width = sum(
-        site.num_heads * (site.qk_dim + 1) + site.num_kv_heads * (site.qk_dim + site.v_dim * ("v" in tensors))
-        for site in spec.sites
-    )
+REMEDY = "Record fewer or shorter texts, or use measure(), which keeps nothing."
+
+
+@contextmanager
+def _room(lm: Any, num_texts: int, longest: int, tensors: frozenset[str]) -> Iterator[None]:
+    """Log the size of the recording that is made in the block, and refuse one that would not fit where it is kept."""
+    token_bytes: dict[torch.device, int] = {}  # of each device that holds layers
+    for site in lm.spec.sites:
+        module = lm.model.get_submodule(site.module.split("#")[0])
+        device = lm.device if next(module.parameters(), None) is None else device_of(module)
+        numbers = site.num_heads * site.qk_dim + site.num_kv_heads * (site.qk_dim + site.v_dim * ("v" in tensors))
+        size = numbers * lm.dtype.itemsize + site.num_heads * torch.float32.itemsize  # the lse's, for any dtype
+        token_bytes[device] = token_bytes.get(device, 0) + size
     # Padding included, since layers lie padded in memory; a file has less.
-    size = width * tokens.num_texts * tokens.longest * 4
-    log.info("recording %s texts of up to %s tokens: %.1f MB", tokens.num_texts, tokens.longest, size / 1e6)
-    free = free_memory_bytes()
-    if free is not None and size > MEMORY_SHARE * free:
+    num_tokens = num_texts * longest
+    size = sum(token_bytes.values()) * num_tokens
+    log.info("recording %s texts of up to %s tokens: %.1f MB", num_texts, longest, size / 1e6)
+    for device, one_token in token_bytes.items():
+        free = free_bytes(device)
+        if free is not None and one_token * num_tokens > MEMORY_SHARE * free:
+            raise ModelError(
+                f"this recording would take {gb(one_token * num_tokens)} on {device}, where {gb(free)} are "
+                f"free: about {MEMORY_SHARE * free // one_token:,.0f} tokens fit, and these are {num_tokens:,}, "
+                f"padding included. {REMEDY}"
+            )
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
         raise ModelError(
-            f"this recording would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: record fewer or "
-            f"shorter texts, or use measure(), which keeps nothing."
-        )
+            f"{lm.name} ran out of memory on {lm.device} as it read {num_tokens:,} tokens, padding included; "
+            f"{gb(size)} of it were for the recording. {REMEDY}"
+        ) from error
 
 
 @dataclass(eq=False)
@@ -207,7 +229,7 @@ class Keeper:
     tensors: frozenset[str]
     stacks: dict[str, list[LayerRecord]] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
-    error: float = 0.0  # the largest error of a weight against float64
+    errors: list[Float64[Tensor, ""]] = field(default_factory=list)  # of a weight against float64, the largest by layer
     spills: bool = False
 
     def observe(self, call: AttentionCall) -> None:
@@ -217,7 +239,7 @@ class Keeper:
         layer = aligner.layer(call)
         # Before the error is measured: what stands in provenance is the error of the lse that is kept.
         layer = replace(layer, lse=sharpened(layer))
-        self.error = max(self.error, float64_error(layer))
+        self.errors.append(float64_error(layer))
         self.spills |= aligner.spills
         v = call.v if call.crosses else aligner.roll(call.v)
         record = LayerRecord(
@@ -234,6 +256,11 @@ class Keeper:
             call.because,
         )
         self.stacks.setdefault(call.site.stack, []).append(record)
+
+    @property
+    def error(self) -> float:
+        """The largest error of a weight against float64, read of the device once for all layers."""
+        return float(torch.stack([error.to(self.errors[0].device) for error in self.errors]).max())
 
 
 def recording_of(
@@ -284,11 +311,14 @@ def sharpened(layer: Layer) -> Tensor:
     """The lse, from float64 in heads whose scores are so large that float32 would round their weights by over 1e-6."""
     heads_per_group = layer.q.shape[1] // layer.k.shape[1]
     largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, heads_per_group).amax(1)
-    groups = (largest > LARGE_SCORE).nonzero()[:, 0]
-    if layer.q.dtype != torch.float32 or not len(groups):
+    if layer.q.dtype != torch.float32:
+        return layer.lse
+    groups = (largest.cpu() > LARGE_SCORE).nonzero()[:, 0]
+    if not len(groups):
         return layer.lse
     # Whole groups, not single heads: the heads of a group share their keys, which are chosen by group.
-    heads = (groups[:, None] * heads_per_group + torch.arange(heads_per_group)).flatten()
+    heads = (groups[:, None] * heads_per_group + torch.arange(heads_per_group, device="cpu")).flatten()
+    groups, heads = (index.to(layer.q.device, non_blocking=True) for index in (groups, heads))
     rule, mask, lse = layer.rule, layer.mask, layer.lse.clone()
     if mask.dense is not None and mask.dense.shape[1] > 1:
         mask = replace(mask, dense=mask.dense[:, heads])
@@ -299,19 +329,19 @@ def sharpened(layer: Layer) -> Tensor:
     return lse
 
 
-def float64_error(layer: Layer) -> float:
+def float64_error(layer: Layer) -> Float64[Tensor, ""]:
     """How far weights by the layer's lse lie from those that float64 gives for the same q and k, on sampled rows.
 
     What is left is the rounding of the lse itself, kept in float32, and of a kernel that made it in a half type.
     """
-    rows = torch.linspace(layer.q.shape[2] - 1, 0, min(layer.q.shape[2], ERROR_ROWS)).round().long().unique()
+    rows = spread(layer.q.shape[2], ERROR_ROWS)
     if not len(rows) or not layer.k.shape[2] or not len(layer.q):
-        return 0.0
+        return layer.q.new_zeros((), dtype=torch.float64)
     sample = layer.one_text(0, rows, layer.k.shape[2])
-    alive = sample.mask.counts() > 0
+    alive = (sample.mask.counts() > 0).to(layer.q.device, non_blocking=True)
     # A weight is exp(score - lse): the largest weight of a row is off by as much of itself as the lse is off.
     off = torch.where(alive[:, None], (sample.lse.double() - float64_lse(sample)).abs(), 0)
-    return float(off.expm1().max())
+    return off.expm1().max()
 
 
 def float64_lse(layer: Layer) -> Float64[Tensor, "b h q"]:

@@ -5,6 +5,8 @@ from .caches import KVCache as KVCache
 from .feed_forward import FeedForward as FeedForward
 from .feed_forward import SwiGLU as SwiGLU
 from .feed_forward import gated_width as gated_width
+from .fused_kernels import FUSED_KERNELS as FUSED_KERNELS
+from .fused_kernels import row_lse as row_lse
 from .layer import MultiHeadAttention as MultiHeadAttention
 from .layer_inputs import View as View
 from .masks import DENSE_ROWS as DENSE_ROWS
@@ -16,6 +18,7 @@ from .mixing import remove_hook as remove_hook
 from .positions import Rope as Rope
 from .projections import Projection as Projection
 from .scores import Rule as Rule
+from .scores import exact_arithmetic as exact_arithmetic
 from .scores import exact_weights as exact_weights
 from .scores import grouped_scores as grouped_scores
 from .state_dicts import dump_state as dump_state

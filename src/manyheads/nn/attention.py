@@ -2,10 +2,10 @@
 
 `weight[i, j] = exp(score[i, j] - lse[i])`, exactly, so nobody needs the full map. Two backends share one contract:
 
-- `fused`: torch's fused CPU kernel, which returns the lse for free. It serves float masks badly, softcap and bias
-  not at all, so it is used where a text's visible keys are a plain slice or a causal triangle. Sinks are exact on
-  top of it: they only rescale the output. It needs d_q = d_k = d_v, so the narrower side is padded with zeros,
-  which changes no bit of the result. It kills the process on an empty axis: never called with one.
+- `fused`: torch's fused kernel (`fused_kernels`), which returns the lse for free. It serves float masks badly, softcap
+  and bias not at all, so it is used where a text's visible keys are a plain slice or a causal triangle. Sinks are exact
+  on top of it: they only rescale the output. It needs d_q = d_k = d_v, so the narrower side is padded with zeros,
+  which changes no bit of the result. The CPU's kills the process on an empty axis: never called with one.
 - `tiles`: blocks of rows in plain torch, O(block) memory, for everything else and every other device.
 
 `decode_one` is the path of a single new token against many cached ones; it returns no lse.
@@ -28,10 +28,12 @@ from torch import Tensor
 
 from manyheads.base import check_groups
 from manyheads.errors import ShapeError
+from manyheads.nn.fused_kernels import WIDTHS, FusedKernel, kernel_for
 from manyheads.nn.masks import Mask
-from manyheads.nn.scores import Rule, check_softcap
+from manyheads.nn.scores import Rule, check_softcap, exact_arithmetic
 
 BLOCK_CELLS = 4_000_000  # cells of one block of rows in `tiles`: 16 MB of float32, near the size of a last-level cache
+ACCELERATOR_CELLS = 1 << 25  # the same on an accelerator, which has memory for more and pays by the call: 134 MB
 BACKENDS = ("auto", "fused", "tiles")
 LONG_KEYS = 1024  # below it a decoding step is a few calls' overhead, and the fused kernel makes fewest
 
@@ -66,42 +68,42 @@ def attend(
     Cost: O(q * k * d) time, O(q * f) memory. No gradient of lse. Errors: ShapeError.
     Source: Dao 2023, FlashAttention-2. Oracle: `reference.attend`.
     """
-    _check(q, k, v, softcap, sinks, bias, backend)
+    _check(q, k, v, mask, softcap, sinks, bias, backend)
     rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
-    if mask is not None and not isinstance(mask, Mask):
-        raise ShapeError(
-            f"mask is a {type(mask).__name__}: give a Mask of manyheads.nn.masks, as Mask.causal(queries, keys) or "
-            f"Mask.from_dense(booleans of (text, head, query, key), True = may look) makes one."
-        )
-    mask = Mask.full(q.shape[2], k.shape[2], q.device) if mask is None else mask
-    if (mask.num_queries, mask.num_keys) != (q.shape[2], k.shape[2]):
-        raise ShapeError(
-            f"the mask is for {mask.num_queries} queries and {mask.num_keys} keys, but q has {q.shape[2]} and k "
-            f"has {k.shape[2]}: build it with these sizes."
-        )
-    if mask.start.shape[0] not in (1, q.shape[0]):
-        raise ShapeError(f"the mask is for {len(mask.start)} texts, but q has {len(q)}: give 1 or {len(q)}.")
-    plan, why_not = _fused_plan(q, k, v, mask, rule)
+    mask = Mask.full(q.shape[2], k.shape[2]) if mask is None else mask
+    plan, why_not = (None, "asked for by name") if backend == "tiles" else _fused_plan(q, k, v, mask, rule)
     if backend == "fused" and plan is None:
         raise ShapeError(f"backend='fused' cannot serve this call: {why_not}. Use backend='auto' or 'tiles'.")
-    if plan is not None and backend != "tiles":
-        out, lse = _fused(q, k, v, rule, plan)
-        return Attended(out, lse, f"fused: torch's CPU kernel returns the lse ({plan.kind})")
-    out, lse = _tiles(q, k, v, mask, rule)
-    return Attended(out, lse, f"tiles: {why_not if backend == 'auto' else 'asked for by name'}")
+    if plan is None:
+        out, lse = _tiles(q, k, v, mask, rule)
+        return Attended(out, lse, f"tiles: {why_not}")
+    return Attended(*_fused(q, v, rule, plan), plan.because)
 
 
 def log_sum_exp(
     q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], mask: Mask, rule: Rule
 ) -> tuple[Float32[Tensor, "b h q"], str]:
-    """The lse alone, and the backend that gave it: for calls whose own function did not return one."""
-    values = k if k.shape[-1] else k.new_zeros(*k.shape[:3], 1)
-    attended = attend(q, k, values, mask=mask, **rule.options)
-    return attended.lse.float(), attended.because
+    """The lse alone, and the backend that gave it: for calls whose own function did not return one.
+
+    Cost: that of `attend`; where no fused kernel serves the call, without its product with the values.
+    """
+    _check(q, k, k, mask, rule.softcap, rule.sinks, rule.bias, "auto")
+    # A fused kernel reads values whatever one wants of it; the keys are as good as any, and lie there already.
+    plan, why_not = _fused_plan(q, k, k, mask, rule)
+    if plan is not None:
+        return _fused(q, k, rule, plan)[1].float(), plan.because
+    return _tiles(q, k, None, mask, rule)[1].float(), f"tiles: {why_not}"
 
 
 def _check(
-    q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None, bias: Tensor | None, backend: str
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+    backend: str,
 ) -> None:
     # Torch would broadcast what does not fit, or fail in a block of rows far from the argument that is wrong.
     if backend not in BACKENDS:
@@ -133,12 +135,27 @@ def _check(
     check_softcap(softcap)
     if sinks is not None and sinks.shape != q.shape[1:2]:
         raise ShapeError(f"sinks has shape {tuple(sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
+    for name, extra in {"sinks": sinks, "bias": bias}.items():
+        if extra is not None and extra.device != q.device:
+            raise ShapeError(f"{name} is on {extra.device} and q on {q.device}: move one, as in {name}.to(q.device).")
     if bias is not None:
         full, shape = (*q.shape[:3], k.shape[2]), tuple(bias.shape)
         if len(shape) != 4 or shape[2:] != full[2:] or shape[0] not in (1, full[0]) or shape[1] not in (1, full[1]):
             raise ShapeError(
                 f"bias has shape {shape}, but (text, head, query, key) is {full}: only texts and heads may be 1."
             )
+    if mask is not None and not isinstance(mask, Mask):
+        raise ShapeError(
+            f"mask is a {type(mask).__name__}: give a Mask of manyheads.nn.masks, as Mask.causal(queries, keys) or "
+            f"Mask.from_dense(booleans of (text, head, query, key), True = may look) makes one."
+        )
+    if mask is not None and (mask.num_queries, mask.num_keys) != (q.shape[2], k.shape[2]):
+        raise ShapeError(
+            f"the mask is for {mask.num_queries} queries and {mask.num_keys} keys, but q has {q.shape[2]} and k "
+            f"has {k.shape[2]}: build it with these sizes."
+        )
+    if mask is not None and mask.start.shape[0] not in (1, q.shape[0]):
+        raise ShapeError(f"the mask is for {len(mask.start)} texts, but q has {len(q)}: give 1 or {len(q)}.")
 
 
 @dataclass(frozen=True)
@@ -152,20 +169,21 @@ class _Span:
     causal: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Plan:
-    kind: str
-    spans: tuple[_Span, ...]
-    widened: bool  # 16-bit inputs are given to the kernel in float32
+    """Fused calls: the span that each covers, its kernel, and q, k and v of it as the kernel takes them."""
+
+    calls: tuple[tuple[_Span, FusedKernel, tuple[Tensor, Tensor, Tensor]], ...]
+    because: str
 
 
 def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[_Plan | None, str]:
     """Fused calls that cover every text, or None and the reason."""
     # From what costs nothing to ask to what looks at numbers: the last question reads runs of every text.
-    if q.device.type != "cpu":
+    if q.device.type not in ("cpu", "cuda"):
         return None, f"no fused kernel for device {q.device.type!r} yet returns what we need"
     if rule.softcap is not None:
-        return None, "softcap is not in any fused CPU kernel"
+        return None, "softcap is not in any fused kernel"
     if rule.bias is not None:
         return None, "an additive bias would need an n x n tensor"
     if mask.dense is not None:
@@ -180,11 +198,30 @@ def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tupl
     fused = tuple(span for span in spans if span is not None)
     if len(fused) < len(spans):
         return None, "rows see runs that are no plain slice"
-    # Without AVX-512, torch's kernel approximates exp for 16-bit types: its lse is off by up to 4e-5, ours is held to
-    # 5e-6. In float32 it is exact, and takes 1.16 times as long (docs/lab.yaml).
-    widened = q.dtype.itemsize == 2 and torch.backends.cpu.get_cpu_capability() != "AVX512"
-    kind = ("all texts in one call" if shared else "one call a text") + (", in float32" if widened else "")
-    return _Plan(kind, fused, widened), ""
+    # Without AVX-512, torch's CPU kernel approximates exp for 16-bit types: its lse is off by up to 4e-5, ours is held
+    # to 5e-6. In float32 it is exact, and takes 1.16 times as long (docs/lab.yaml).
+    on_cpu, dtype = q.device.type == "cpu", q.dtype
+    if on_cpu and dtype.itemsize == 2 and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        q, k, v = q.float(), k.float(), v.float()
+    # Zeros add nothing to a dot product, and nothing to the output but columns that are cut off.
+    wide = max(q.shape[-1], v.shape[-1])
+    wide = wide if on_cpu else -(-wide // WIDTHS) * WIDTHS
+    q, k, v = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
+    # The kernel reads head vectors as if their numbers lay side by side; it does not look, and reads past the end.
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    calls: list[tuple[_Span, FusedKernel, tuple[Tensor, Tensor, Tensor]]] = []
+    for span in fused:
+        if span.rows == 0:
+            continue
+        keys = slice(span.first, span.last)
+        part = (q[span.texts, :, : span.rows], k[span.texts, :, keys], v[span.texts, :, keys])
+        kernel = kernel_for(*part, span.causal, rule.scale)
+        if kernel is None:
+            return None, f"torch has no fused kernel with an lse for {dtype} and {wide} wide heads on {q.device.type}"
+        calls.append((span, kernel, part))
+    names = " and ".join(sorted({kernel.name for _, kernel, _ in calls})) or "CPU"
+    kind = ("all texts in one call" if shared else "one call a text") + (", in float32" if q.dtype != dtype else "")
+    return _Plan(tuple(calls), f"fused: torch's {names} kernel returns the lse ({kind})"), ""
 
 
 def _span(start: Tensor, stop: Tensor, texts: slice) -> _Span | None:
@@ -204,36 +241,24 @@ def _span(start: Tensor, stop: Tensor, texts: slice) -> _Span | None:
         return None
     if bool((stop[:rows] == last).all()):
         return _Span(texts, first, last, rows, False)
-    triangle = first + 1 + torch.arange(rows, device=start.device)
+    triangle = first + 1 + torch.arange(rows, device="cpu")
     if bool((stop[:rows] == triangle).all()):
         return _Span(texts, first, last, rows, True)
     return None
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Tensor, Tensor]:
+def _fused(q: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Tensor, Tensor]:
     """Run the plan's calls. Sinks: the kernel's output is rescaled by the share of the denominator that is not sink."""
-    width, num_rows, dtype = v.shape[-1], q.shape[2], q.dtype
-    if plan.widened:
-        q, k, v = q.float(), k.float(), v.float()
-    narrow, wide = min(q.shape[-1], width), max(q.shape[-1], width)
-    if narrow < wide:  # zeros add nothing to a dot product, and nothing to the output but columns that are cut off
-        q, k, v = (F.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
-    # The kernel reads head vectors as if their numbers lay side by side; it does not look, and reads past the end.
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    width, dtype = v.shape[-1], q.dtype
     # bfloat16 would round an lse of 10 by up to 0.03, and with it every weight of its row by 3 %.
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     # Rows in no span keep these: output 0 and lse -inf, the contract for rows that see nothing.
-    out = q.new_zeros(*q.shape[:3], width)
-    lse = torch.full(q.shape[:3], -torch.inf, dtype=lse_dtype)
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    for span in plan.spans:
-        if span.rows == 0:
-            continue
-        keys = slice(span.first, span.last)
-        part = (q[span.texts, :, : span.rows], k[span.texts, :, keys], v[span.texts, :, keys])
-        part_out, part_lse = kernel(*part, 0.0, span.causal, scale=rule.scale)
+    out = q.new_zeros(*q.shape[:3], width, dtype=plan.calls[0][2][0].dtype if plan.calls else dtype)
+    lse = q.new_full(q.shape[:3], -torch.inf, dtype=lse_dtype)
+    for span, kernel, part in plan.calls:
+        part_out, part_lse = kernel.run(*part, span.causal, rule.scale)
         # The usual case, one call for everything: its tensors are the answer, and no second copy is made.
-        if len(plan.spans) == 1 and span.rows == num_rows:
+        if len(plan.calls) == 1 and part_lse.shape == lse.shape:
             out, lse = part_out[..., :width], part_lse
         else:
             out[span.texts, :, : span.rows], lse[span.texts, :, : span.rows] = part_out[..., :width], part_lse
@@ -245,8 +270,12 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Te
     return (out * share.to(out.dtype)[..., None]).to(dtype), with_sinks.detach()
 
 
-def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Tensor, Tensor]:
-    """Blocks of rows against the keys that any of them sees; softmax in float32, its maximum subtracted."""
+@exact_arithmetic()
+def _tiles(q: Tensor, k: Tensor, v: Tensor | None, mask: Mask, rule: Rule) -> tuple[Tensor, Tensor]:
+    """Blocks of rows against the keys that any of them sees; softmax in float32, its maximum subtracted.
+
+    Without values, the output is empty and the lse is the same.
+    """
     compute = torch.float64 if q.dtype == torch.float64 else torch.float32
     num_texts, num_heads, num_rows, dim = q.shape
     # Query heads a key/value head. Sizes are spelt out, never -1: torch cannot guess them where an axis is empty.
@@ -254,7 +283,8 @@ def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Ten
     sinks = None if rule.sinks is None else rule.sinks.to(compute)[None, :, None, None]
     blocks: list[Tensor] = []
     sums: list[Tensor] = []
-    step = max(1, BLOCK_CELLS // max(1, num_texts * num_heads * k.shape[2]))
+    cells = BLOCK_CELLS if q.device.type == "cpu" else ACCELERATOR_CELLS
+    step = max(1, cells // max(1, num_texts * num_heads * k.shape[2]))
     for row in range(0, num_rows, step):
         rows = slice(row, min(row + step, num_rows))
         # Keys that none of these rows sees have weight zero and are not computed.
@@ -265,7 +295,7 @@ def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Ten
         height, width = block_q.shape[2], block_k.shape[2]
         packed = block_q.reshape(num_texts, k.shape[1], served * height, dim) @ block_k.transpose(2, 3) * rule.scale
         scores = rule.finish(packed.reshape(num_texts, num_heads, height, width), rows, keys)
-        scores = scores.masked_fill(~mask.visible(rows, keys), -torch.inf)
+        scores = scores.masked_fill(~mask.visible(rows, keys, device=q.device), -torch.inf)
         # amax of an empty axis is an error: a block of rows that all see nothing has no keys.
         top = scores.amax(-1, keepdim=True) if width else scores.new_full((*scores.shape[:3], 1), -torch.inf)
         top = top if sinks is None else torch.maximum(top, sinks)
@@ -274,14 +304,16 @@ def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Ten
         total = weights.sum(-1, keepdim=True)
         total = total if sinks is None else total + (sinks - top).exp()
         sums.append((top + total.log())[..., 0])
+        if v is None:
+            continue
         # The clamp is for the branch that is not taken: 0 / 0 there would be NaN in the gradient of the other one too.
         weights = torch.where(total > 0, weights / total.clamp_min(torch.finfo(compute).tiny), 0)
         packed = weights.reshape(num_texts, v.shape[1], served * height, width)
         out = packed @ v[:, :, keys].to(compute)
         blocks.append(out.reshape(num_texts, num_heads, height, v.shape[-1]).to(q.dtype))
-    if not blocks:
-        return q.new_zeros(num_texts, num_heads, 0, v.shape[-1]), q.new_zeros(num_texts, num_heads, 0, dtype=compute)
-    return torch.cat(blocks, 2), torch.cat(sums, 2).detach()
+    lse = torch.cat(sums, 2).detach() if sums else q.new_zeros(num_texts, num_heads, 0, dtype=compute)
+    width = 0 if v is None else v.shape[-1]
+    return torch.cat(blocks, 2) if blocks else q.new_zeros(num_texts, num_heads, 0, width), lse
 
 
 def decode_one(

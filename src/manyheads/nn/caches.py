@@ -145,8 +145,16 @@ class KVCache:
         if self._k is not None and self._v is not None:
             self._k, self._v = self._k[index], self._v[index]
 
-    def stands_for(self, source: Tensor | None) -> None:
-        """Filled cross caches are asked whether this is the text they hold. Errors: ShapeError where it is another."""
+    def stands_for(self, source: Tensor | None, query: Tensor) -> None:
+        """Filled cross caches are asked whether this is the text they hold, and where `query` is.
+
+        Errors: ShapeError where the text is another one, or on another device.
+        """
+        if self._k is not None and self._k.device != query.device:
+            raise ShapeError(
+                f"query is on {query.device}, but this cross cache holds keys on {self._k.device}: reset() it after "
+                f"moving the layer."
+            )
         if source is not None and (self._source is None or self._source() is not source):
             raise ShapeError("this cross cache holds another text's keys: leave key out, or reset() the cache first.")
 

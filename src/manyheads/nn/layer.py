@@ -107,7 +107,7 @@ class MultiHeadAttention(nn.Module):
         self.alibi, self.add_zero_attn = alibi, add_zero_attn
         self.scale = sizes.head_dim**-0.5 if scale is None else scale if isinstance(scale, float | int) else 1.0
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        by_head = None if scale is None or isinstance(scale, float | int) else torch.as_tensor(scale).to(**factory)
+        by_head = None if scale is None or isinstance(scale, float | int) else torch.as_tensor(scale, **factory)
         self.register_buffer("scale_by_head", by_head, persistent=False)
         maps = injected(projections) if isinstance(projections, Mapping) else own_projections(embed_dim, sizes, factory)
         self.qkv_proj, self.out_proj = maps
@@ -338,7 +338,7 @@ def _check_call(
     if positions is not None:
         _check_positions(layer, query, key, positions)
     if cache is not None:
-        _check_cache(layer, key, cache, is_causal)
+        _check_cache(layer, query, key, cache, is_causal)
 
 
 def _check_inputs(
@@ -417,12 +417,12 @@ def _check_positions(layer: MultiHeadAttention, query: Tensor, key: Tensor | Non
         raise ShapeError(f"positions has {int(positions.min())}: they count from 0. Shift them.")
 
 
-def _check_cache(layer: MultiHeadAttention, key: Tensor | None, cache: KVCache, is_causal: bool) -> None:
+def _check_cache(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, cache: KVCache, is_causal: bool) -> None:
     if not torch.compiler.is_compiling():
         cache.serve(layer)
     if cache.kind == "cross":
         if cache.filled:
-            cache.stands_for(key)
+            cache.stands_for(key, query)
         elif key is None:
             raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
         if layer.rotary is not None or layer.alibi or layer.causal or is_causal or layer.window is not None:

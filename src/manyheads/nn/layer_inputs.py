@@ -289,12 +289,12 @@ class View:
         """The same as runs of keys, for `attend`, records and the tap; dense only where the rows are no runs."""
         if self.visible is None and not self.extra:
             if not self.by_position:
-                return Mask.full(self.num_queries, self.num_keys, device)
+                return Mask.full(self.num_queries, self.num_keys)
             if self.causal:
-                return Mask.causal(self.num_queries, self.num_keys, window=self.window, device=device)
+                return Mask.causal(self.num_queries, self.num_keys, window=self.window)
         visible = self.dense(device)
         if visible is None:
-            return Mask.full(self.num_queries, self.num_keys, device)
+            return Mask.full(self.num_queries, self.num_keys)
         texts, heads = visible.shape[:2]
         return Mask.from_dense(visible.expand(texts, heads, self.num_queries, self.num_keys))
 

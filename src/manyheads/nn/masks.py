@@ -2,7 +2,8 @@
 
 Full, causal, cached, sliding-window, chunked, packed and padded attention all let a query see one contiguous
 run of keys, `start <= key < stop`. Two vectors say it exactly, at any length; chance levels follow from
-cumulative sums. Only where a mask is *proven* not to fit (`Mask.from_dense` checks every row) is it kept dense.
+cumulative sums. They live on the host, wherever the model is: loops over blocks ask them where to go on.
+Only where a mask is *proven* not to fit (`Mask.from_dense` checks every row) is it kept dense.
 An empty run (`start == stop`) is a row that sees nothing: its weights and its output are zero, its lse is -inf.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,7 +26,8 @@ DENSE_ROWS = 512  # rows of a dense mask looked at together: bounds the temporar
 class Mask:
     """Runs of visible keys: row i of text b sees keys `start[b, i] <= key < stop[b, i]`.
 
-    `dense` (True = may look) is set only where some row's keys are no run; `start` and `stop` then bound it.
+    `dense` (True = may look) is set only where some row's keys are no run; `start` and `stop` then bound it. It stays
+    on the device where it was made. Runs are moved to the host, once; what a mask answers about itself is there too.
     """
 
     start: Int[Tensor, "b q"]
@@ -32,10 +35,16 @@ class Mask:
     num_keys: int
     dense: Bool[Tensor, "#b h q k"] | None = None
 
+    def __post_init__(self) -> None:
+        if self.start.device.type != "cpu":
+            runs = torch.stack([self.start, self.stop]).cpu()  # together: each copy is a wait
+            object.__setattr__(self, "start", runs[0])
+            object.__setattr__(self, "stop", runs[1])
+
     @staticmethod
-    def full(num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> Mask:
+    def full(num_queries: int, num_keys: int) -> Mask:
         """Every row sees every key."""
-        start = torch.zeros(1, num_queries, dtype=torch.long, device=device)
+        start = torch.zeros(1, num_queries, dtype=torch.long, device="cpu")
         return Mask(start, torch.full_like(start, num_keys), num_keys)
 
     @staticmethod
@@ -45,7 +54,6 @@ class Mask:
         *,
         offset: int | None = None,
         window: int | None = None,
-        device: torch.device | str = "cpu",
     ) -> Mask:
         """Row i sees keys up to `i + offset`, at most the last `window` of them.
 
@@ -55,14 +63,14 @@ class Mask:
         if window is not None and window < 1:
             raise ShapeError(f"{window=} lets a row see nothing, not even its own token: give 1 or more, or None.")
         offset = num_keys - num_queries if offset is None else offset
-        stop = (torch.arange(num_queries, device=device)[None] + 1 + offset).clamp(0, num_keys)
+        stop = (torch.arange(num_queries, device="cpu")[None] + 1 + offset).clamp(0, num_keys)
         start = torch.zeros_like(stop) if window is None else (stop - window).clamp_min(0)
         return Mask(start, stop, num_keys)
 
     @staticmethod
     def from_lengths(lengths: Int[Tensor, "b"], num_queries: int, num_keys: int) -> Mask:
         """Rows of text b see its first `lengths[b]` keys; rows past the length see nothing."""
-        rows = torch.arange(num_queries, device=lengths.device)[None]
+        lengths, rows = lengths.cpu(), torch.arange(num_queries, device="cpu")[None]
         stop = torch.where(rows < lengths[:, None], lengths[:, None], 0).long()
         return Mask(torch.zeros_like(stop), stop, num_keys)
 
@@ -75,19 +83,20 @@ class Mask:
         """
         num_texts, num_heads, num_queries, num_keys = visible.shape
         start = torch.zeros(num_texts, num_queries, dtype=torch.long, device=visible.device)
-        stop, fits = torch.zeros_like(start), True
+        stop, holes = torch.zeros_like(start), torch.zeros((), dtype=torch.bool, device=visible.device)
         if not visible.numel():
             return Mask(start, stop, num_keys)
         for row in range(0, num_queries, DENSE_ROWS):
             rows = slice(row, row + DENSE_ROWS)
             block = visible[:, :, rows].any(1) if num_heads > 1 else visible[:, 0, rows]
-            fits &= num_heads == 1 or bool((visible[:, :, rows] == block[:, None]).all())
+            if num_heads > 1:
+                holes |= (visible[:, :, rows] != block[:, None]).any()
             count, first = block.sum(-1), block.to(torch.uint8).argmax(-1)
             last = num_keys - block.flip(-1).to(torch.uint8).argmax(-1)
             start[:, rows], stop[:, rows] = first, torch.where(count > 0, last, first)
             # As many visible keys as the run is long: only then is there no hole between its first and its last.
-            fits &= bool((stop[:, rows] - start[:, rows] == count).all())
-        return Mask(start, stop, num_keys, None if fits else visible)
+            holes |= (stop[:, rows] - start[:, rows] != count).any()
+        return Mask(start, stop, num_keys, visible if bool(holes) else None)
 
     @property
     def num_queries(self) -> int:
@@ -95,9 +104,11 @@ class Mask:
 
     def counts(self) -> Int[Tensor, "b q"]:
         """How many keys each row sees (over all heads, where heads differ)."""
-        if self.dense is None:
-            return self.stop - self.start
-        return self.dense.any(1).sum(-1)
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> Int[Tensor, "b q"]:
+        return self.stop - self.start if self.dense is None else self.dense.any(1).sum(-1).cpu()
 
     def uniform_mass(self, column: Float[Tensor, "#b k"]) -> Float[Tensor, "b q"]:
         """The exact chance level: the mass on `column` if a row spread its weight evenly over what it may see.
@@ -108,21 +119,25 @@ class Mask:
         column = column.double()
         if self.dense is not None:
             visible, num_keys = self.dense.double(), self.dense.sum(-1)
-            levels = (visible @ column[:, None, :, None])[..., 0] / num_keys.clamp_min(1)
-            return levels.sum(1) / (num_keys > 0).sum(1).clamp_min(1)
+            levels = (visible @ column.to(visible.device)[:, None, :, None])[..., 0] / num_keys.clamp_min(1)
+            return (levels.sum(1) / (num_keys > 0).sum(1).clamp_min(1)).cpu()
         num_texts = max(self.start.shape[0], column.shape[0])
         # A 0 before the first: a run's mass is then one difference, also of a run that begins at the first key.
         sums = torch.nn.functional.pad(column.cumsum(-1), (1, 0)).expand(num_texts, -1)
         start, stop = self.start.expand(num_texts, -1), self.stop.expand(num_texts, -1)
         return (sums.gather(1, stop) - sums.gather(1, start)) / (stop - start).clamp_min(1)
 
-    def visible(self, rows: slice, keys: slice, heads: Sequence[int] | None = None) -> Bool[Tensor, "b h r c"]:
+    def visible(
+        self, rows: slice, keys: slice, heads: Sequence[int] | None = None, device: torch.device | str = "cpu"
+    ) -> Bool[Tensor, "b h r c"]:
         """A dense window of the mask (True = may look), of some heads; the head axis has size 1 unless heads differ."""
         if self.dense is not None:
             window = self.dense[:, :, rows, keys]
-            return window if heads is None or window.shape[1] == 1 else window[:, list(heads)]
-        index = torch.arange(self.num_keys, device=self.start.device)[keys]
-        start, stop = self.start[:, rows, None], self.stop[:, rows, None]
+            window = window if heads is None or window.shape[1] == 1 else window[:, list(heads)]
+            return window.to(device, non_blocking=torch.device(device).type != "cpu")
+        index = torch.arange(self.num_keys, device=device)[keys]
+        # Two numbers a row are sent, and the cells are made where they are needed.
+        start, stop = (runs[:, rows, None].to(device, non_blocking=True) for runs in (self.start, self.stop))
         return ((index >= start) & (index < stop))[:, None]
 
     def texts(self, chosen: slice | Tensor) -> Mask:
@@ -144,7 +159,7 @@ class Mask:
         Padding rows come out empty. For self-attention, where rows and keys are the same tokens.
         """
         mask, longest = self.expand(len(lengths)), int(lengths.max()) if len(lengths) else 0
-        row = torch.arange(longest, device=self.start.device)[None]
+        row = torch.arange(longest, device="cpu")[None]
         source = (row + first[:, None]).clamp_max(max(self.num_queries - 1, 0))
         start = (mask.start.gather(1, source) - first[:, None]).clamp_min(0)
         stop = torch.minimum(mask.stop.gather(1, source) - first[:, None], lengths[:, None])

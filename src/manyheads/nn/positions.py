@@ -12,6 +12,8 @@ sections 3.2-3.4; Press et al. 2022, section 3 (ALiBi).
 Oracle: transformers' own functions, and a plain complex rotation.
 """
 
+# device: torch's default, as of its own layers; moved with the layer
+
 from __future__ import annotations
 
 import math

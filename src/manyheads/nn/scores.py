@@ -10,7 +10,9 @@ page: the NumPy oracle (`manyheads.reference`) and the guard that checks recorde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +76,41 @@ def check_softcap(softcap: float | None) -> None:
     """Errors: ShapeError."""
     if softcap is not None and not softcap > 0:
         raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
+
+
+class _Exact:
+    """How many are in `exact_arithmetic` now, of all threads, and what the first of them found set."""
+
+    lock = threading.Lock()
+    inside = 0
+    before: Any = "none"
+
+
+@contextmanager
+def exact_arithmetic() -> Generator[None]:
+    """Products of matrices in the dtype that they have, also in a model that runs under autocast or with TF32.
+
+    Autocast would round float32 factors to bfloat16, TF32 to ten bits: an lse that the model's kernel computed would no
+    longer fit the scores, and no row would add up to 1. The setting for TF32 is the process's: what another thread
+    multiplies meanwhile is exact, too.
+    """
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    matmul = torch.backends.cuda.matmul
+    with _Exact.lock:
+        if _Exact.inside == 0:
+            _Exact.before, matmul.fp32_precision = matmul.fp32_precision, "ieee"
+        _Exact.inside += 1
+    try:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, False)
+        yield
+    finally:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, True)
+        with _Exact.lock:
+            _Exact.inside -= 1
+            if _Exact.inside == 0:
+                matmul.fp32_precision = _Exact.before
 
 
 def grouped_scores(

@@ -4,6 +4,10 @@
 left-aligned, padding rolled away. A question costs no more than its answer needs: chosen cells from q and k, statistics
 of the whole map by one pass over tiles, a window of the map for people's eyes, and small maps for a grid of all heads.
 
+A layer's tensors are where its model was: windows of weights (`weights`, `weights_at`, `word_weights`, `tiles`) and
+`project` come from there; the answers of a pass (`reduce`, `received`) and small maps are on the host, and so is all
+that a file holds.
+
 Texts of similar length are read together, so that little of a batch is padding; `together` makes one record of the
 batches' records again, left-aligned and padded to the longest text. Cost: a copy of the record.
 Sources: Dao 2023 (lse), docs/decisions.
@@ -96,7 +100,11 @@ class LayerRecord:
         self, queries: Int[Tensor, "pairs"], keys: Int[Tensor, "pairs"], text: int = 0
     ) -> Float[Tensor, "h pairs"]:
         """The exact weights of chosen cells, all heads. Cost: O(pairs * h * d). Hidden cells are 0."""
-        text, queries, keys = self._text(text), torch.as_tensor(queries), torch.as_tensor(keys)
+        text, queries, keys = (
+            self._text(text),
+            torch.as_tensor(queries, device="cpu"),
+            torch.as_tensor(keys, device="cpu"),
+        )
         limits = {"queries": (queries, self.num_queries(text)), "keys": (keys, self.num_keys(text))}
         for name, (index, limit) in limits.items():
             if len(index) and not 0 <= int(index.min()) <= int(index.max()) < limit:
@@ -181,9 +189,10 @@ class LayerRecord:
             raise ShapeError(
                 f"features has {features.shape[0]} rows, but text {text} has {num_keys} keys: give one row a key."
             )
+        queries = None if queries is None else queries.cpu()
         if queries is not None and len(queries) and not 0 <= int(queries.min()) <= int(queries.max()) < num_rows:
             raise ShapeError(f"queries run to {int(queries.max())}, but text {text} has {num_rows} of them.")
-        values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
+        values = features.to(self.q.device).float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
         trimmed = self._layer.one_text(text, slice(num_rows) if queries is None else queries, num_keys)
         q, k, mask, rule = trimmed.q.float(), trimmed.k.float(), trimmed.mask, trimmed.rule
         return attend(q, k, values, mask=mask, **rule.options).out[0]
@@ -254,11 +263,12 @@ def small_maps(layer: LayerRecord, size: int, text: int = 0, rows_a_block: int |
     row_blocks, key_blocks = min(size, num_rows), min(size, num_keys)
     rows = None
     if rows_a_block is not None and num_rows > rows_a_block * row_blocks:
-        place = (torch.arange(row_blocks * rows_a_block, dtype=torch.float64) + 0.5) / (row_blocks * rows_a_block)
+        count = row_blocks * rows_a_block
+        place = (torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) / count
         rows = (place * num_rows).long()
         of_rows = of_rows[rows]
     columns = torch.nn.functional.one_hot(of_keys, key_blocks).float()
-    mass = layer.project(columns, text, rows)
+    mass = layer.project(columns, text, rows).cpu()
     sums = mass.new_zeros(len(mass), row_blocks, key_blocks).index_add_(1, of_rows, mass)
     visible = visible_blocks(one_text(layer, text, rows).mask, of_rows, of_keys, (row_blocks, key_blocks)).float()
     maps = (sums / visible).masked_fill(visible == 0, torch.nan)
@@ -287,7 +297,7 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
     biases, bias = [part.rule.bias for part in parts], None
     if any(x is not None for x in biases):
         heads = max(x.shape[1] for x in biases if x is not None)
-        bias = torch.zeros(num_texts, heads, num_rows, num_keys)
+        bias = first.q.new_zeros(num_texts, heads, num_rows, num_keys, dtype=torch.float32)
         for added, texts in zip(biases, places, strict=True):
             if added is not None:
                 bias[list(texts), :, : added.shape[2], : added.shape[3]] = added.to(bias.dtype)
@@ -309,15 +319,17 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
 
 
 def _mask(masks: Sequence[Mask], places: Sequence[Sequence[int]], num_texts: int, num_rows: int, num_keys: int) -> Mask:
-    start, stop = (torch.zeros(num_texts, num_rows, dtype=torch.long) for _ in range(2))
+    start, stop = (torch.zeros(num_texts, num_rows, dtype=torch.long, device="cpu") for _ in range(2))
     dense = None
-    if any(mask.dense is not None for mask in masks):
+    if planes := [mask.dense for mask in masks if mask.dense is not None]:
         heads = max(1 if mask.dense is None else mask.dense.shape[1] for mask in masks)
-        dense = torch.zeros(num_texts, heads, num_rows, num_keys, dtype=torch.bool)
+        dense = planes[0].new_zeros(num_texts, heads, num_rows, num_keys)
     for mask, texts in zip(masks, places, strict=True):
         expanded, rows = mask.expand(len(texts)), slice(0, mask.num_queries)
         start[list(texts), rows], stop[list(texts), rows] = expanded.start, expanded.stop
         # One dense mask makes all of them dense; runs that were proven exact give the same cells.
         if dense is not None:
-            dense[list(texts), :, rows, : mask.num_keys] = mask.visible(rows, slice(0, mask.num_keys))
+            dense[list(texts), :, rows, : mask.num_keys] = mask.visible(
+                rows, slice(0, mask.num_keys), device=dense.device
+            )
     return Mask(start, stop, num_keys, dense)

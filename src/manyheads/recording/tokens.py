@@ -10,6 +10,8 @@ Treebanks come as this (`corpora`), and statistics of syntax and coreference rea
 without it is no error: it counts for every statistic that needs no gold.
 """
 
+# device: tokens are the host's
+
 from __future__ import annotations
 
 import hashlib

@@ -17,6 +17,8 @@ Cost: O(characters). Sources: Unicode's general categories; Clark et al. 2019, s
 code takes the first piece.
 """
 
+# device: words are the host's
+
 from __future__ import annotations
 
 import re
@@ -375,29 +377,35 @@ class Merging:
             raise StatisticError(f"{how=} is not a way to merge the rows of a word: use one of {', '.join(HOWS)}.")
         self._how, self._rows, self._columns = how, from_words, to_words
         self._num_rows, self._num_columns = (int(w.max()) + 1 if len(w) else 0 for w in (from_words, to_words))
-        in_word, row_index = from_words >= 0, torch.arange(len(from_words))
+        in_word, row_index = from_words >= 0, torch.arange(len(from_words), device="cpu")
         rows = from_words[in_word]
-        first = torch.full((self._num_rows,), len(row_index)).scatter_reduce(0, rows, row_index[in_word], "amin")
+        first = torch.full((self._num_rows,), len(row_index), device="cpu").scatter_reduce(
+            0, rows, row_index[in_word], "amin"
+        )
         counts = rows.bincount(minlength=self._num_rows).double()
         # A word's rows may come in two blocks, so which row is its first, and how many it has, is settled before them.
-        self._share = torch.zeros(len(row_index), dtype=torch.float64)  # of a row of pieces in its word's row
+        self._share = torch.zeros(
+            len(row_index), dtype=torch.float64, device="cpu"
+        )  # of a row of pieces in its word's row
         self._share[in_word] = (row_index[in_word] == first[rows]).double() if how == "first" else 1 / counts[rows]
         self._map: Tensor | None = None
         self._mass: Tensor | None = None
 
     def add(self, weights: Float[Tensor, "*h r k"], begin: int) -> None:
-        """Take in the rows of pieces from `begin` on. Float32 at least; float64 stays."""
+        """Take in the rows of pieces from `begin` on. Float32 at least; float64 stays. The map is where they are."""
         dtype = torch.promote_types(weights.dtype, torch.float32)
         heads, span = weights.shape[:-2], slice(begin, begin + weights.shape[-2])
         if self._map is None:
-            self._map = torch.zeros(*heads, self._num_rows, self._num_columns, dtype=dtype)
-            self._mass = torch.zeros(*heads, self._num_rows, dtype=dtype)
+            self._map = weights.new_zeros(*heads, self._num_rows, self._num_columns, dtype=dtype)
+            self._mass = weights.new_zeros(*heads, self._num_rows, dtype=dtype)
         assert self._mass is not None
         rows, columns = self._rows[span], self._columns
         # Pieces of no word are cut out first: index_add knows no -1.
-        weights = weights[..., rows >= 0, :][..., columns >= 0].to(dtype)
+        row_index, column_index = ((numbers >= 0).nonzero()[:, 0].to(weights.device) for numbers in (rows, columns))
         share, rows, columns = self._share[span][rows >= 0].to(dtype), rows[rows >= 0], columns[columns >= 0]
-        sums = torch.zeros(*weights.shape[:-1], self._num_columns, dtype=dtype).index_add_(-1, columns, weights)
+        share, rows, columns = (part.to(weights.device) for part in (share, rows, columns))
+        weights = weights[..., row_index, :][..., column_index].to(dtype)
+        sums = weights.new_zeros(*weights.shape[:-1], self._num_columns).index_add_(-1, columns, weights)
         if self._how == "max":
             self._map.scatter_reduce_(-2, rows[:, None].expand_as(sums), sums, "amax")
             self._mass.index_add_(-1, rows, share * sums.sum(-1))

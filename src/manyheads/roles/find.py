@@ -13,6 +13,8 @@ not words). A number says how often a head does something; a sentence shows what
 Cost of examples: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is counted.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 import logging
@@ -27,7 +29,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.base import is_split
-from manyheads.base.processes import own_rank
+from manyheads.base.processes import own_rank, require_all_heads, splits_heads
 from manyheads.corpora import Corpus, Document, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
@@ -90,7 +92,8 @@ def find_roles(
     corpus, on which every claim is tried again (`claim.elsewhere`): about one label in five does not travel. `examples`
     texts are kept for every label, and for every question's best head. `probes` asks random repeats, copying and
     retrieval, too (`roles.probes`; `roles.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the
-    first alone has examples and probes.
+    first alone has examples and probes. Where processes hold heads of one model (tensor parallelism) all get all
+    roles, without examples, and probes are refused.
 
     `on_questions` is called with every role and its question as soon as the corpus' head tells them, before the long
     reading: what it raises ends the run. `on_reading` is called with each reading's name as it begins: "texts",
@@ -103,6 +106,8 @@ def find_roles(
     if texts is None:
         raise TextError("texts=None: give a text, a list of texts, or a corpus (corpora.files.open_corpus).")
     check_resume(resume)
+    if probes:
+        require_all_heads(lm.model, lm.name, "find_roles(probes=True)")
     begins = on_reading or (lambda name: None)
     # Patterns are checked here, before the first reading: one that is none must not show when a corpus has been read.
     questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
@@ -141,6 +146,9 @@ def find_roles(
     roles = Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes)
     if ranks is None and own_rank() and not is_split(lm.model):
         return roles  # the first process shows examples, and is probed
+    if splits_heads(lm.model):  # each process has some heads' maps alone
+        left_out = "left out: the heads are divided among processes" if examples else ""
+        return replace(roles, notes={**notes, **({"examples": left_out} if left_out else {})})
     begins("examples")
     shown_texts = {
         **find_examples(lm, questions.head, roles, questions.all_statistics, table.sinks, examples, own),

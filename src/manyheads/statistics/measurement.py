@@ -26,6 +26,7 @@ from manyheads.statistics.corpus_run.run import measure_corpus
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import CROSSING, UNSEEN, WORDY, Measured, Progress, two_sided
 from manyheads.statistics.sinks import find_sinks
+from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
 from manyheads.statistics.tally import Gathered
@@ -59,7 +60,9 @@ def measure(
     memory. Texts that fail are then named and counted (`table.failures`, the notes), and the others measured.
     `statistics` may be a function of the `Survey` of a corpus' beginning. `resume` is a folder in which the run keeps
     its sums: if it is stopped in any way, the same call goes on where it was; a finished run is read back from there.
-    Where torch.distributed is initialised, its processes share a corpus (`ranks=ALONE`: they do not). `progress`
+    Where torch.distributed is initialised, its processes share a corpus (`ranks=ALONE`: they do not). Processes that
+    hold parts of one model (tensor parallelism, FSDP2) read every text together, whatever `ranks` says: each must make
+    the same call, and each gets the table of all heads; `resume` is refused. `progress`
     is then called with how far reading has come and with `Corpus.total`, which may be None. A list is streamed too
     where one of these arguments is used; else all of it is read at once, and a text that fails is an error.
 
@@ -97,7 +100,8 @@ def measure(
     for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
         gathered.add(batch.watcher.contribution(batch.tap))
     notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
-    return gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm)})
+    table = gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm)})
+    return whole_table(lm.model, table)
 
 
 def _measure_media(
@@ -128,7 +132,7 @@ def _measure_media(
         CROSSING: ", ".join(crossing),
         UNSEEN: left_out(state.by_hand),
     }
-    return gathered.table(chosen, Sinks(), notes)
+    return whole_table(lm.model, gathered.table(chosen, Sinks(), notes))
 
 
 def measure_call(
@@ -157,7 +161,7 @@ def measure_call(
     }
     gathered = Gathered()
     gathered.add(batch.contribution(state))
-    return gathered.table(chosen, Sinks(), notes)
+    return whole_table(module, gathered.table(chosen, Sinks(), notes))
 
 
 def _without_words(requested: tuple[Statistic, ...]) -> tuple[tuple[Statistic, ...], str]:

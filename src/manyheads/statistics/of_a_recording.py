@@ -6,6 +6,8 @@ neighbours (distances, offsets, repeats) cannot be computed from such rows, and 
 were read.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -4,8 +4,11 @@ What is left of a layer is two numbers a text, head and statistic; of the batch,
 All ways of measuring (texts in memory, a corpus, pictures, a recording) come here, and share the words of their notes.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -64,6 +67,7 @@ class Measured:
     left_out: list[str] = field(default_factory=list)
     seeds: tuple[int, ...] = ()  # of what is measured, where its tokens are no words that would give them
     dtype: torch.dtype = torch.float32  # in which the pass computed
+    passes: Counter[str] = field(default_factory=Counter)  # what made the pass of how many layers on a device
 
     def observe(self, call: AttentionCall) -> None:
         """Reduce a call's map, finish every statistic, and keep two numbers a text, head and statistic."""
@@ -78,12 +82,14 @@ class Measured:
                 self.plans[id(tokens)] = (tokens, prepare(tokens, requests))
             layer = aligner.layer(call)
             reduced = self.plans[id(tokens)][1].run(layer)
+            if layer.q.device.type != "cpu":  # on the CPU there is nothing to choose
+                self.passes[f"statistics by {reduced.because}"] += 1
             if self.with_kinds:
                 even = reduced.plan.once(reduced.mask, "even", lambda: evenly(reduced.mask, tokens))
                 places = reduced.plan.once(reduced.mask, "places", lambda: Places.of(tokens))
                 self.kinds.append(KindCounts.of(tokens, places, reduced[Received()], even))
             needs_values = any("values" in statistic.asks for statistic in self.statistics)
-            norms = aligner.roll(call.value_norms()[..., None])[..., 0] if needs_values else None
+            norms = aligner.roll(call.value_norms()[..., None])[..., 0].cpu() if needs_values else None
             # One float64 layer decides for the batch: rounding its
             # numbers to float32 would lose what the pass computed.
             if layer.q.dtype == torch.float64:
@@ -119,7 +125,7 @@ class Measured:
             columns=tuple(columns),
             kinds=KindCounts.beside(self.kinds) if self.kinds else None,
             num_tokens=int(tokens.lengths.sum()),
-            backend=dict(state.because),
+            backend={**state.because, **self.passes},
             guard_error=state.guard_error,
             edited=state.edited,
         )

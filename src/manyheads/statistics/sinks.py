@@ -5,6 +5,8 @@ few short texts the attention that every token receives is added up over all hea
 receives more than `SINK_MASS` of all attention, and more than `SINK_EXCESS` times its even share, is a sink.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections import Counter
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from manyheads.base.processes import processes_of_heads
 from manyheads.models import AttentionCall, Piece, Reading, tokens_of
 from manyheads.models import observe as observe_batch
 from manyheads.models.taps.call import Aligner
@@ -44,6 +47,10 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
             parked.add(plan.run(aligner.layer(call)))
 
     observe_batch(lm, tokens, observe)
+    ranks = processes_of_heads(lm.model)
+    ranks.add(parked.received)
+    # The mean over all heads is that of the processes' means: each has as many.
+    parked.received /= ranks.world
     return parked.sinks(tokens)
 
 

@@ -11,6 +11,8 @@ One that is to belong to the table is a function in a file of `defined/` that re
 that calls it, and its oracle in `reference/statistics.py`; `make pages` then writes it into the docs.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -38,7 +40,10 @@ class PerText(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """The argument of `finish`: the pass's answers, and facts about rows, tokens and values, each computed once."""
+    """The argument of `finish`: the pass's answers, and facts about rows, tokens and values, each computed once.
+
+    All of it is on the host, but for `layer`, whose tensors are where the model is.
+    """
 
     reduced: Reduced
     value_norms: Float[Tensor, "b h k"] | None = None

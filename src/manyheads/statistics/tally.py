@@ -9,6 +9,8 @@ What a text adds is rounded to the precision that it was computed in (float32, m
 that was written down and read again adds to the last bit what it would have added at once.
 """
 
+# device: sums are the host's
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

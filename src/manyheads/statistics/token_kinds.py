@@ -12,6 +12,8 @@ the end.
 Source of the rank statistic: Mann and Whitney 1947, as the share of pairs (the area under the ROC curve).
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from manyheads.base import is_out_of_memory
 from manyheads.errors import ManyHeadsError
 from manyheads.studio.schema.base import Problem
 
@@ -75,7 +76,7 @@ def problem_of(error: BaseException) -> tuple[int, Problem]:
     for kind, status in STATUS.items():
         if isinstance(error, kind):
             return status, Problem(kind=type(error).__name__, words=str(error))
-    if isinstance(error, MemoryError):
+    if is_out_of_memory(error):
         return 503, Problem(kind="MemoryError", words="Out of memory: try a shorter text or a smaller model.")
     log.error("a fault in the studio", exc_info=error)
     words = f"This is a fault of manyheads, not yours: {type(error).__name__}: {str(error)[:300]}"

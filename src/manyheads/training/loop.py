@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from manyheads.errors import ModelError
+from manyheads.models.loading.offloaded import device_of
 from manyheads.training.checkpoints import History, read_state, restore, save_state
 from manyheads.training.runs import Batch, Progress, Run, Settings
 from manyheads.training.together import SINGLE, Team
@@ -139,7 +140,8 @@ def _measured(run: Run, model: nn.Module, step: int) -> Mapping[str, float]:
         return {}
     model.eval()
     # Forked: a preset that measures more often, or other things, trains on the same random numbers.
-    with torch.no_grad(), torch.random.fork_rng():
+    device = device_of(model)
+    with torch.no_grad(), torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
         return run.measure(model, step)
 
 

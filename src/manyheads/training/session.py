@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from manyheads.base import locked, no_access, replacing, torchrun
+from manyheads.base import choose_device, locked, no_access, replacing, torchrun
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
 from manyheads.plan import SEEDS
 from manyheads.training.charts import Chart
@@ -29,7 +29,7 @@ from manyheads.training.loop import Trained, train
 from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
 from manyheads.training.runs import Progress, num_parameters
-from manyheads.training.together import own_gpu, together
+from manyheads.training.together import require_gpu_for_each_process, together
 
 BEGUN, REPORT = "run.json", "report.json"
 UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`base.files` names it so)
@@ -68,9 +68,9 @@ def carry_out(
 
     Under torchrun, every process calls this with the same arguments, and they share the rows of every batch.
 
-    `steps` replaces each run's own number. `data`: what to learn from, where the preset takes it. `device` None: the
-    accelerator where there is one, else the CPU. `progress(words)` is called with the name of the next part of the
-    work, and returns a function that is then called with its steps.
+    `steps` replaces each run's own number. `data`: what to learn from, where the preset takes it. `device` None: what
+    MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU. `progress(words)` is called with the
+    name of the next part of the work, and returns a function that is then called with its steps.
     Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError;
     LostProcessError where one of several processes is gone.
     """
@@ -82,6 +82,8 @@ def carry_out(
     if data is not None and not preset.takes_data:
         raise PlanError(f"{data} was given as data, and {preset.name} makes its own: leave it out.")
     place, because = choose_device(device)
+    if device is None and place.type != "cpu":
+        require_gpu_for_each_process()
     setup = Setup(seed, quick, steps, folder, place, data)
     options = {"preset": preset.name, "seed": seed, "quick": quick, "steps": steps}
     begun = time.perf_counter()
@@ -149,15 +151,6 @@ def run_report(run: Trained) -> dict[str, Any]:
 
 def checkpoint_of(folder: Path, run: str) -> Path:
     return folder / f"checkpoint-{run}.safetensors"
-
-
-def choose_device(device: torch.device | str | None) -> tuple[torch.device, str]:
-    """The device to train on, and the reason for it in words."""
-    if device is not None:
-        return torch.device(device), "as asked"
-    if torch.cuda.is_available():
-        return own_gpu(), "since there is one"
-    return torch.device("cpu"), "since there is no GPU"
 
 
 def versions() -> dict[str, str]:

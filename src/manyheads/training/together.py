@@ -123,13 +123,11 @@ def together(device: torch.device) -> Iterator[Team]:
             dist.destroy_process_group(group)
 
 
-def own_gpu() -> torch.device:
-    """The GPU of this process among those of its machine. Errors: PlanError where processes are more than GPUs."""
-    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+def require_gpu_for_each_process() -> None:
+    """Raises PlanError where this machine's processes are more than its GPUs: gradients are shared by one a process."""
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.accelerator.device_count()
     if processes > gpus:
         raise PlanError(
             f"{processes} processes on a machine with {gpus} GPU{'s' * (gpus != 1)}: start one a GPU "
-            f"(--nproc-per-node {gpus}), or hide the GPUs to train on the CPU (CUDA_VISIBLE_DEVICES=)."
+            f"(--nproc-per-node {gpus}), or train on the CPU (MANYHEADS_DEVICE=cpu)."
         )
-    local_rank = os.environ.get("LOCAL_RANK")
-    return torch.device("cuda") if local_rank is None else torch.device("cuda", int(local_rank))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from manyheads import lessons
-from manyheads.cli.arguments import AsJson, load_model
+from manyheads.cli.arguments import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
 from manyheads.cli.terminal.console import emit, emit_document, stdout_console
 from manyheads.cli.terminal.progress import Talk
 from manyheads.lessons.lesson import Lesson, LessonError
@@ -38,6 +38,8 @@ def learn(
     reset: Annotated[bool, typer.Option("--reset", help="Forget all points.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
     as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
 ) -> None:
     """Lessons whose every number is computed as you read: cells to run with your own numbers, questions, points.
 
@@ -65,12 +67,14 @@ def learn(
     values = {name: value for name, _, value in parted}
     if values and not (cell or answered):
         raise LessonError("NAME=VALUE goes with --run CELL or --answer CHECK VALUE: add one of them.")
+    if device is not None:  # what a lesson shows before its first model needs none
+        chosen_place(device)
     loaded: dict[str, Any] = {}
 
     def load(name: str) -> Any:
         """Each model once, saying that it is loaded."""
         if name not in loaded:
-            loaded[name] = load_model(talk, name)
+            loaded[name] = load_model(talk, ModelChoice(name, device, dtype))
         return loaded[name]
 
     if cell is not None:

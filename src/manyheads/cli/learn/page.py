@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from manyheads.cli.arguments import model_arguments
+from manyheads.cli.arguments import ModelChoice
 from manyheads.cli.terminal.console import (
     Column,
     clean,
@@ -181,10 +181,11 @@ def print_ran(ran: Ran, console: Console) -> None:
 
 def link_lines(ran: Ran) -> list[Text]:
     """How to go on with the heads that a cell names."""
-    return [
-        Text(f"See all of it: manyheads head {link.head} {shlex.quote(clean(link.text))}{model_arguments(link.model)}")
+    commands = (
+        f"manyheads head {link.head} {shlex.quote(clean(link.text))}{ModelChoice(link.model).arguments}"
         for link in ran.links
-    ]
+    )
+    return [Text(f"See all of it: {command}") for command in commands]
 
 
 # ------------------------------------------------------------------------------------------------------------- a table

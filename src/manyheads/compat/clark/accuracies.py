@@ -14,6 +14,8 @@ nothing corefers with is not marked; where such are marked (GUM), the nearest me
 with. Source: section 4.3, Table 2.
 """
 
+# device: guesses and gold are the host's
+
 from __future__ import annotations
 
 from collections import Counter

@@ -11,6 +11,8 @@ sums never divided: their script's name says average, it gives sums over rows an
 `head_distances.py`.
 """
 
+# device: what is read of a layer is moved to the host first
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
@@ -79,9 +81,9 @@ def attention_masses(
         for layer in read.layers:
             for name, offset in OFFSETS.items():
                 rows = torch.arange(max(0, -offset), min(length, length - offset))
-                masses[name].append(layer.weights_at(rows, rows + offset, read.text).double().sum(-1) / length)
+                masses[name].append(layer.weights_at(rows, rows + offset, read.text).double().sum(-1).cpu() / length)
             # What each row gives to all tokens of a kind together, without a map.
-            received = layer.project(columns.float(), read.text).double()
+            received = layer.project(columns.float(), read.text).double().cpu()
             for column, name in enumerate(("sep", "cls", "punct")):
                 masses[name].append(received[..., column].sum(-1) / length)
             masses["sep_sep"].append((received[..., 0] * seps).sum(-1) / max(num_seps, 1))
@@ -161,7 +163,7 @@ def head_distances(lm_or_recording: Any, texts: Texts | None = None) -> HeadDist
         step = max(1, BLOCK_CELLS // (len(heads) * length))
         for row in range(0, length, step):
             rows = slice(row, min(row + step, length))
-            block = torch.cat([layer.weights(None, rows, None, read.text) for layer in read.layers]).double()
+            block = torch.cat([layer.weights(None, rows, None, read.text).cpu() for layer in read.layers]).double()
             block = ((1 - UNIFORM_SHARE_OF_DISTANCES) * block + UNIFORM_SHARE_OF_DISTANCES / length).flatten(1)
             entropy = _entropy(block)
             # Against itself and all later heads: the divergence is symmetric.

@@ -7,6 +7,8 @@ written, which moves some relations by several points. Attention to a word is th
 that of its first piece: their code's default, though the paper says the mean. Source: section 4.1, `bpe_utils.py`.
 """
 
+# device: what is read of a layer is moved to the host first
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -108,7 +110,7 @@ def most_attended(
     for start in range(0, len(of_words), step):
         rows = torch.arange(start, min(start + step, len(of_words)))
         from_words, span = numbered([units[of_words[row]] for row in rows])
-        weights = layer.weights(None, span, keys, read.text)
+        weights = layer.weights(None, span, keys, read.text).cpu()
         block = _merged(weights.half().float() if half else weights, from_words, to_words, mode)
         block = (block.half().float() if half else block)[..., of_words]
         # A word never counts as its own, although most heads give it some weight.

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import nn
 
+from manyheads.base.processes import require_all_heads
 from manyheads.errors import PlanError
 from manyheads.interventions.apply.computed import Prepared, compute, model_digest, open_plan
 from manyheads.interventions.apply.edits import NOTHING, Acts, Editor, plans_of
@@ -114,6 +115,8 @@ def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
     """
     if not isinstance(lm, nn.Module):
         require_loaded(lm)
+    model, name = (lm, type(lm).__name__) if isinstance(lm, nn.Module) else (lm.model, lm.name)
+    require_all_heads(model, name, "a plan")
     if isinstance(plan, str | os.PathLike):
         plan = open_plan(plan)
     if isinstance(plan, Prepared):

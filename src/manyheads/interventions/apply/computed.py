@@ -232,7 +232,10 @@ class _Means:
             shape = (longest, *texts[0].shape[1:])
             old, counts = self.sums.get(name), self.counts.get(name)
             # Counts by position, since texts differ in length: late positions have fewer texts than early ones.
-            self.sums[name], self.counts[name] = torch.zeros(shape, dtype=torch.float64), torch.zeros(longest)
+            self.sums[name], self.counts[name] = (
+                torch.zeros(shape, dtype=torch.float64, device="cpu"),
+                torch.zeros(longest, device="cpu"),
+            )
             if old is not None and counts is not None:
                 self.sums[name][: len(old)], self.counts[name][: len(old)] = old, counts
         for text in texts:
@@ -263,7 +266,7 @@ def _outputs_on(lm: Any, texts: Sequence[Any], name: str, layers: Layers) -> dic
     tensors: dict[str, Tensor] = {}
     for site, parts in rows.items():
         tensors[f"{name}:{site}"] = nn.utils.rnn.pad_sequence(parts, batch_first=True)
-        tensors[f"{name}:{site}{LENGTHS}"] = torch.tensor([len(part) for part in parts])
+        tensors[f"{name}:{site}{LENGTHS}"] = torch.tensor([len(part) for part in parts], device="cpu")
     return tensors
 
 

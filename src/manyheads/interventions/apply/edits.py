@@ -53,7 +53,7 @@ class TextPositions:
         if call.site.stack == CROSS:
             if self.last is not None and self.last.shape == (num_texts, num_rows):
                 return self.last
-            return torch.arange(num_rows)[None].expand(num_texts, -1)
+            return torch.arange(num_rows, device="cpu")[None].expand(num_texts, -1)
         # A cache that holds everything shows in the mask: the last visible key lies that far beyond the call's rows.
         mask = call.mask.expand(num_texts)
         cached = max(0, int(mask.stop.max()) - num_rows) if mask.stop.numel() else 0
@@ -66,7 +66,7 @@ class TextPositions:
             cached, begins = max(cached, rows), earlier_begins if len(earlier_begins) == num_texts else begins
         # By the layer's own path: layers of one model may keep windows of different lengths, or the whole past.
         self.rows_before[name] = (cached + num_rows, begins)
-        self.last = (torch.arange(num_rows)[None] + cached - begins).clamp_min(0)
+        self.last = (torch.arange(num_rows, device="cpu")[None] + cached - begins).clamp_min(0)
         return self.last
 
 
@@ -249,7 +249,7 @@ class Editor:
             steps = [act.step for act in acts]
             if all(isinstance(step, Scale) or (isinstance(step, Ablate) and step.kind == "zero") for step in steps):
                 # float64, so that the product of several steps is rounded once, when it meets the outputs.
-                factor = torch.ones(len(self.acts.plans), call.site.num_heads, dtype=torch.float64)
+                factor = torch.ones(len(self.acts.plans), call.site.num_heads, dtype=torch.float64, device="cpu")
                 for act in acts:
                     factor[act.plan, list(act.heads)] *= _factor_of(act.step)
                 self.factors[key] = factor
@@ -421,7 +421,8 @@ def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slic
     q, k = exact(call.q[samples][:, heads, rows]), exact(call.k[samples][:, kv_heads(call, heads)])
     rule = call.rule.texts(samples).heads(heads)
     scores = rule.finish(q @ k.transpose(2, 3) * rule.scale, rows)
-    visible = call.mask.expand(call.q.shape[0]).texts(samples).visible(rows, slice(None), heads).to(scores.device)
+    mask = call.mask.expand(call.q.shape[0]).texts(samples)
+    visible = mask.visible(rows, slice(None), heads, scores.device)
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     if rule.sinks is not None:
         sink = rule.sinks.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)

@@ -23,7 +23,7 @@ from manyheads.base import divisors
 from manyheads.errors import ModelError, ShapeError
 from manyheads.interventions.convert.grouping import Groups, distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.convert.table import choose_quality, compare
-from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
+from manyheads.interventions.prune.verify import SAME, difference, outputs_of, random_inputs, require_in_memory
 from manyheads.interventions.save.save_converted import Converted
 from manyheads.interventions.save.stock_form import Proposal, checked
 from manyheads.models import LoadedModel, kept_in
@@ -61,8 +61,8 @@ def convert_to_gqa(
 
     Raises ShapeError where `num_kv_heads` does not divide the present number; ModelError for a model whose config
     cannot count them, or whose copy did not pass a check; TextError and StatisticError for what cannot be compared.
-    Cost: a second copy of the model (and of each in float32 for the checks, if it is in half precision), five passes
-    over two short texts; with `texts`, two passes over them and some decoding.
+    Cost: a second copy of the model (and its largest weight in float32 for the checks, if it is in half precision),
+    five passes over two short texts; with `texts`, two passes over them and some decoding.
     """
     sites = _require_convertible(lm, num_kv_heads)
     quality = None if texts is None else choose_quality(lm, texts, metric)  # faults before anything slow begins
@@ -165,7 +165,7 @@ def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
     for layer, projections in by_layer.items():
         order = [head for group in groups[layer] for head in group]
         _select(projections, _query_heads(projections.site, groups[layer]), order)
-    _require_same("its heads in another order", outputs_of(in_full(lm.model), inputs), model, inputs)
+    _require_same("its heads in another order", outputs_of(lm.model, inputs, in_full=True), model, inputs)
     # Each group's mean goes into the places of all of its key/value heads: weights, biases and other tensors. So the
     # shapes stay, and the model still runs: what merging costs is measured before any head is dropped.
     for layer, projections in by_layer.items():
@@ -183,7 +183,7 @@ def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
                     tensor = projections.module.get_parameter(path)
                     tensor.copy_(merge(tensor.movedim(axis, 0), num_groups, repeated=True).movedim(0, axis))
     # From here on outputs must stay: each group's heads are equal, and dropping all but one changes nothing.
-    merged = outputs_of(in_full(model), inputs)
+    merged = outputs_of(model, inputs, in_full=True)
     for layer, projections in by_layer.items():
         site = projections.site
         _select(projections, range(site.num_heads), range(0, site.num_kv_heads, len(groups[layer][0])))
@@ -204,7 +204,7 @@ def _select(projections: Projections, heads: Sequence[int], kv_heads: Sequence[i
 def _require_same(change: str, expected: dict[str, Tensor], model: nn.Module, inputs: dict[str, Tensor]) -> None:
     """Raises ModelError unless the model's outputs are as before; `change` names the step that was taken."""
     try:
-        gap = difference(outputs_of(in_full(model), inputs), expected)
+        gap = difference(outputs_of(model, inputs, in_full=True), expected)
     except Exception as error:  # any kind: the model was changed where it should not be
         raise ModelError(f"with {change} it does not run ({type(error).__name__}: {error})") from error
     if not gap <= SAME:

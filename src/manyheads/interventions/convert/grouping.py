@@ -11,6 +11,8 @@ Cost: O(g^2) a swap for g heads; 32 heads take 30 ms, 128 half a second.
 Source: Ainslie et al. 2023, section 2.1 (mean pooling, of neighbours); Chen et al. 2024, AsymGQA (groups by likeness).
 """
 
+# device: groups are found on the host
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -119,7 +119,7 @@ def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> t
             current[:] = [batch]
             old.append(metric.read(metrics.outputs_of(before, batch, head=metric.head), batch))
     new = [metric.read(metrics.outputs_of(after, batch, head=metric.head), batch) for batch in corpus.batches]
-    changes = torch.zeros(corpus.num_texts, dtype=torch.float64)
+    changes = torch.zeros(corpus.num_texts, dtype=torch.float64, device="cpu")
     for batch, old_reading, new_reading in zip(corpus.batches, old, new, strict=True):
         changes[list(batch.places)] = metric.change(old_reading, new_reading).double().cpu()
     metrics.require_numbers(changes, metric, "these texts")
@@ -153,9 +153,11 @@ def _twin_errors(
             old, new = (result[0] if isinstance(result, tuple) else result for result in results)
             real = current[0].real
             if real is not None and real.shape == old.shape[:2]:  # padding has outputs too, and they mean nothing
+                real = real.to(old.device)
                 old, new = old[real], new[real]
+            # A model may be split over devices: each layer adds up where it is, and its sum goes to the first of them.
             for index, values in enumerate((new - old, old)):
-                sums[layer][index] = sums[layer][index] + values.double().square().sum()
+                sums[layer][index] = sums[layer][index] + values.double().square().sum().to(before.device)
 
         return hook
 

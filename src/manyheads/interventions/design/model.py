@@ -10,6 +10,8 @@ edited. Cost: under a second, mostly for the tokenizer; 64 numbers per token of 
 Source: Elhage et al. 2021, "A mathematical framework for transformer circuits", on attention-only models.
 """
 
+# device: a design is made on the host
+
 from __future__ import annotations
 
 import math

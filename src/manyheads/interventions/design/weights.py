@@ -39,6 +39,8 @@ Costello 2004, appendix C, for the generator polynomials; Vaswani et al. 2017, s
 moves.
 """
 
+# device: a design is made on the host
+
 from __future__ import annotations
 
 import math

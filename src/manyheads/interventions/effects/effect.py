@@ -167,7 +167,7 @@ def carried_out(
     # A flat metric keeps no readings: those of KL are whole distributions, the largest tensors of all.
     before: list[Tensor] = []
     after: list[Tensor] = []
-    changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64)
+    changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64, device="cpu")
     for done, batch in enumerate(corpus.batches):
         plain = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
         # All editors on one batch before the next: the plain reading is then held for a single batch.

@@ -30,6 +30,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.interventions.effects import metrics
@@ -172,6 +173,7 @@ def importance(
     Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
     """
     metrics.require_loaded(lm)
+    require_all_heads(lm.model, lm.name, "importance")
     if estimator not in ESTIMATORS:
         raise StatisticError(f"{estimator=} is unknown: use one of {', '.join(ESTIMATORS)}.")
     if reduce not in REDUCE:
@@ -226,7 +228,7 @@ def gradients(
     means over tokens alike.
     Errors: StatisticError for a metric without a derivative.
     """
-    values = torch.zeros(corpus.num_texts, len(lm.spec.heads), dtype=torch.float64)
+    values = torch.zeros(corpus.num_texts, len(lm.spec.heads), dtype=torch.float64, device="cpu")
     generator = torch.Generator().manual_seed(seed)
     for batch in corpus.batches:
         if metric.flat:
@@ -273,7 +275,7 @@ def _squares(
     count = min(directions, width)
     # Orthonormal: directions that overlap would count the same turn twice, and as many as the width would not be exact.
     basis = torch.linalg.qr(torch.randn(width, count, generator=generator))[0].T.to(reading)
-    total = torch.zeros(len(batch.places), len(lm.spec.heads), dtype=torch.float64)
+    total = torch.zeros(len(batch.places), len(lm.spec.heads), dtype=torch.float64, device="cpu")
     for number, direction in enumerate(basis):
         side = (units * direction).sum()
         # The graph is needed for every direction, and its memory is freed with the last one.
@@ -311,7 +313,7 @@ class _Gates:
         by_layer, size = dict(zip(self.by_layer, slopes, strict=True)), len(self.all[0])
         for head in spec.heads:
             slope = by_layer.get((head.stack, head.layer))
-            yield torch.zeros(size, 1).double() if slope is None else slope[:, head.index].double().cpu()
+            yield torch.zeros(size, 1, device="cpu").double() if slope is None else slope[:, head.index].double().cpu()
 
 
 @contextmanager

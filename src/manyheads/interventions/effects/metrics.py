@@ -108,7 +108,7 @@ def _corpus_of_inputs(lm: Any, items: Sequence[Any], labels: Any) -> Corpus:
             shapes = {name: tuple(x.shape) for name, x in inputs.items()}
             raise TextError(f"a batch of inputs has {shapes}: the first axis of each must be the samples.")
         loaded.append((inputs, range(count, count + size)))
-        count, tokens = count + size, tokens + int(inputs.get("attention_mask", torch.zeros(1)).sum())
+        count, tokens = count + size, tokens + int(inputs.get("attention_mask", torch.zeros(1, device="cpu")).sum())
     _check_labels(labels, count)
     ready = (Batch(inputs, tuple(places), _label_tensor(labels, places)) for inputs, places in loaded)
     return Corpus(tuple(ready), count, tokens)
@@ -126,7 +126,7 @@ def _check_labels(labels: Any, count: int) -> None:
 
 
 def _label_tensor(labels: Any, sources: Sequence[int]) -> Tensor | None:
-    return None if labels is None else torch.tensor([int(labels[source]) for source in sources])
+    return None if labels is None else torch.tensor([int(labels[source]) for source in sources], device="cpu")
 
 
 def exact(x: Tensor) -> Tensor:
@@ -327,7 +327,7 @@ def _user_metric(function: Own) -> Metric:
     def read(outputs: Any, batch: Batch) -> Tensor:
         value = function(outputs, batch.inputs)
         try:
-            numbers = torch.as_tensor(value)
+            numbers = torch.as_tensor(value, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
             raise StatisticError(f"the metric gave a {type(value).__name__}: give one number for each text.") from error
         if numbers.shape != (len(batch.places),):

@@ -28,6 +28,7 @@ from einops import rearrange
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from manyheads.base import is_sharded
 from manyheads.interventions.apply.applied import prepare
 from manyheads.interventions.apply.computed import Computed
 from manyheads.interventions.apply.edits import Acts, Editor
@@ -77,7 +78,7 @@ def sweep(
         # it is known, and everything after it must run anyway.
         waiting -= touching
     runner = _Runner(lm, prepared.computed, acts, metric, blocks, num_tokens, why)
-    changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64)
+    changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64, device="cpu")
     for done, batch in enumerate(corpus.batches):
         changes[list(batch.places)] = runner.run(batch)
         if progress is not None:
@@ -112,11 +113,11 @@ class _Runner:
         if self.blocks and not self.checked:
             self._check(batch, plain)
         self.checked = True
-        changes = torch.zeros(len(batch.places), len(self.acts.plans), dtype=torch.float64)
+        changes = torch.zeros(len(batch.places), len(self.acts.plans), dtype=torch.float64, device="cpu")
         if not self.blocks:
             for index in range(len(self.acts.plans)):
                 with self._tapped(self.lm.model, [index], each_its_own=False):
-                    changes[:, index] = self.metric.change(plain, self._read(batch))
+                    changes[:, index] = self.metric.change(plain, self._read(batch)).cpu()
         for number, block in enumerate(self.blocks):
             ids = batch.inputs.get("input_ids")
             width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
@@ -130,7 +131,8 @@ class _Runner:
                 with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
                     after = self._read(batch.repeated(times))
                 # In the order of `repeated`: text after text, each of them once for every plan.
-                changes[:, plans] = self.metric.change(plain.repeat_interleave(times, 0), after).view(size, times)
+                change = self.metric.change(plain.repeat_interleave(times, 0), after)
+                changes[:, plans] = change.view(size, times).cpu()
         return changes
 
     def _read(self, batch: Batch) -> Tensor:
@@ -251,7 +253,7 @@ class Attention:
         if mask.start.shape[0] == size:
             # Only where it has a row of runs for each text: a mask
             # that all texts share serves the expanded batch as it is.
-            mask = mask.texts(torch.arange(size).repeat_interleave(times))
+            mask = mask.texts(torch.arange(size, device="cpu").repeat_interleave(times))
         if rule.bias is not None and rule.bias.shape[0] == size:
             rule = replace(rule, bias=rule.bias.repeat_interleave(times, 0))
         new = edit(replace(wide, mask=mask, rule=rule))
@@ -274,6 +276,8 @@ class Block:
 
 def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
     """The blocks in the order in which they run; or none, and the reason, where they cannot be identified."""
+    if is_sharded(model):
+        return [], "FSDP gathers a block's weights only while the whole model runs"
     blocks: dict[str, Block] = {}
     for site in spec.sites:
         match = re.match(r"(.*?\.\d+)(\.|$)", f".{site.module}")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError
 from manyheads.heads import HeadSet, HeadsLike
-from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
+from manyheads.interventions.prune.verify import SAME, difference, outputs_of, random_inputs, require_in_memory
 from manyheads.interventions.prune.which_heads import SAME_HEADS, SAME_NUMBER, Kept, require_legal
 from manyheads.interventions.save.save import PrunedModel
 from manyheads.models import AttentionCall, LoadedModel
@@ -33,8 +33,8 @@ def prune_heads(lm: Any, heads: HeadsLike, *, empty_layers: bool = False) -> Pru
     Where heads share key/value heads, whole groups can go, or the same number out of each group that stays.
     Raises HeadError for heads that the model lacks, or that cannot go alone (with the nearest plan that can);
     ModelError for a model whose heads cannot be separated, or whose copy did not pass the check.
-    Cost: a second copy of the model (and of each in float32 for the check, if it is in half precision), three passes
-    over two short texts.
+    Cost: a second copy of the model (and its largest weight in float32 for the check, if it is in half precision),
+    three passes over two short texts.
     """
     require_in_memory(lm, "prune_heads", "prune")
     removed = lm.spec.select(heads)
@@ -115,20 +115,19 @@ def _verified(
         out[:, heads] = 0
         return out
 
-    original, small = in_full(lm.model), in_full(model)
     inputs = random_inputs(lm.model)
     try:
-        plain = outputs_of(original, inputs)
+        plain = outputs_of(lm.model, inputs, in_full=True)
     except Exception as error:  # a model that needs other inputs than those that can be drawn
         raise ModelError(
             f"{lm.name} could not read random inputs, so no cut can be checked: {_brief(error)}"
         ) from error
     try:
-        outputs = outputs_of(small, inputs)
+        outputs = outputs_of(model, inputs, in_full=True)
     except Exception as error:  # any kind: the model was cut where it should not be
         raise _not_equal(lm, removed, f"does not run: {_brief(error)}") from error
     # The original under the tap is the reference: an independent way to the same numbers as the cut weights.
-    silenced = outputs_of(original, inputs, [silence])
+    silenced = outputs_of(lm.model, inputs, [silence], in_full=True)
     error, effect = difference(outputs, silenced), difference(silenced, plain)
     if missed := sorted(gone.keys() - nonzero.keys()):
         raise ModelError(f"{lm.name}: {missed[0]} did not attend on random inputs, so the cut could not be checked.")

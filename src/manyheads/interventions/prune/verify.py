@@ -1,20 +1,26 @@
 """Whether two models compute the same: fresh random inputs, all outputs, and the largest difference.
 
 Pruning and conversion are judged by this and by nothing else: names of attributes may mislead, outputs do not.
-Models in half precision are compared in float32, where a wrong head shows and rounding does not.
+Models in half precision are compared in float32, where a wrong head shows and rounding does not. Each weight is widened
+for the operation that reads it and dropped after it, so a comparison needs the memory of the largest weight, and not
+that of the whole model once more.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
+from manyheads.base import is_split
 from manyheads.errors import ModelError
 from manyheads.models import LoadedModel, tap
 from manyheads.models.describe import TEXT, blank_inputs, sense_of
@@ -23,6 +29,7 @@ from manyheads.models.taps.call import Edit
 SAME = 1e-5  # of an output's largest number: the same sums in another order, in float32
 DRAWS = 0  # the seed of random numbers that a model itself draws as it runs (ViT-MAE hides patches at random)
 NUM_TEXTS, NUM_TOKENS = 2, 11
+HALVES = (torch.float16, torch.bfloat16)
 FIRST_ID, IDS = 5, 1000  # plain words come after a few special ids, and ids with a meaning of their own come late
 
 
@@ -30,6 +37,11 @@ def require_in_memory(lm: Any, function: str, verb: str) -> None:
     """Raises ModelError unless `lm` is a loaded model with all weights in memory: `function` is about to `verb` it."""
     if not isinstance(lm, LoadedModel):
         raise ModelError(f"{function}() takes a loaded model, not a {type(lm).__name__}: use mh.load(model).")
+    if is_split(lm.model):
+        raise ModelError(
+            f"the weights of {lm.name} are divided among processes (tensor parallelism or FSDP), and {function} writes "
+            f"them: load it in one process, all of it in memory, to {verb} it."
+        )
     if elsewhere := [path for path, weight in lm.model.named_parameters() if weight.is_meta]:
         raise ModelError(
             f"{lm.name} keeps {len(elsewhere)} of its weights on disk or elsewhere ({elsewhere[0]}, ...): load it "
@@ -56,28 +68,68 @@ def random_inputs(model: Any, seed: int | None = None) -> dict[str, Tensor]:
     return inputs
 
 
-def in_full(model: nn.Module) -> nn.Module:
-    """The model, or a copy in float32 of one in half precision."""
-    half = any(weight.dtype in (torch.float16, torch.bfloat16) for weight in model.parameters())
-    return copy.deepcopy(model).float() if half else model
+@contextmanager
+def computing_in_full() -> Iterator[None]:
+    """Inside, every operation on half-precision numbers computes in float32, and its result stays float32.
+
+    The numbers are those of the model after `.float()`, where it does not decide by the dtype of a weight.
+    """
+    with _Halves(), _Mixed():
+        yield
 
 
-def accepted_inputs(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs that the model takes, in its dtype."""
+class _Mixed(TorchFunctionMode):
+    """Float32 beside half precision: widened before torch compares the dtypes, as convolutions do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        dtypes = {value.dtype for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
+        if torch.float32 in dtypes and not dtypes.isdisjoint(HALVES):
+            args, kwargs = tree_map(_widened, args), tree_map(_widened, kwargs)
+        return func(*args, **kwargs)
+
+
+class _Halves(TorchDispatchMode):
+    """Half precision alone: what reads its numbers gets them in float32, and what would make any makes float32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # A view of a weight is widened where it is read: it may be a small part of it.
+        if func.is_view:
+            return func(*args, **kwargs)
+        kwargs = tree_map(_widened, kwargs)
+        # What only moves numbers is widened afterwards: rows of a table are few, and a copy of a copy is one too many.
+        if func._overloadpacket in (torch.ops.aten.embedding, torch.ops.aten._to_copy):
+            return _widened(func(*args, **kwargs))
+        return func(*tree_map(_widened, args), **kwargs)
+
+
+def _widened(value: Any) -> Any:
+    """Half-precision numbers, or their dtype, as float32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in HALVES else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALVES else value
+
+
+def accepted_inputs(model: nn.Module, inputs: dict[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """The inputs that the model takes, in its dtype or another."""
     parameters = inspect.signature(model.forward).parameters
-    dtype = next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
+    dtype = dtype or next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
     named = {name: value for name, value in inputs.items() if name in parameters or "kwargs" in parameters}
     return {name: value.to(dtype) if value.is_floating_point() else value for name, value in named.items()}
 
 
-def outputs_of(model: nn.Module, inputs: dict[str, Tensor], edits: Sequence[Edit] = ()) -> dict[str, Tensor]:
-    """All floating-point outputs of the model, by name, under these edits."""
+def outputs_of(
+    model: nn.Module, inputs: dict[str, Tensor], edits: Sequence[Edit] = (), *, in_full: bool = False
+) -> dict[str, Tensor]:
+    """All floating-point outputs of the model, by name, under these edits. `in_full`: computed in float32 at least."""
     parameters = inspect.signature(model.forward).parameters
-    keywords: dict[str, Any] = accepted_inputs(model, inputs)
+    widens = in_full and any(weight.dtype in HALVES for weight in model.parameters())
+    keywords: dict[str, Any] = accepted_inputs(model, inputs, torch.float32 if widens else None)
     if "use_cache" in parameters or hasattr(getattr(model, "config", None), "use_cache"):
         keywords["use_cache"] = False  # a cache is no output to compare
     # A model may draw numbers as it runs: both sides draw the same ones, and the caller's generator is untouched.
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), computing_in_full() if widens else nullcontext():
         torch.manual_seed(DRAWS)
         if edits:
             with tap(model, edits=edits, guard=False):

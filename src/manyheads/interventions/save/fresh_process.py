@@ -2,12 +2,14 @@
 
 That a checkpoint loads in the process that wrote it proves little: a patched module, a changed class or a cached file
 would be enough. So another Python loads it as anybody would, reads the same random tokens, and must compute the same
-numbers and, where it generates, the same tokens. Cost: 6 s for the first folder, mostly transformers' import; further
-ones take what loading takes.
+numbers and, where it generates, the same tokens. It does so on the model's own device, or on the CPU where that device
+has no room for it (`where_to_try`). Cost: 6 s for the first folder, mostly transformers' import; further ones take what
+loading takes.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -15,20 +17,43 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 import manyheads
+from manyheads.base import MEMORY_SHARE, free_bytes
 from manyheads.errors import ModelError
 from manyheads.interventions.prune.verify import DRAWS, SAME, accepted_inputs, outputs_of, random_inputs
 from manyheads.interventions.save import fresh_process_program
+from manyheads.models import LoadedModel
 from manyheads.models.describe import TEXT, sense_of
 
 NEW_TOKENS = 12
 PROGRAM = Path(fresh_process_program.__file__)
+COPIES = 2  # of the model beside it: the other process's, and the one in the original shapes
+L = TypeVar("L", bound=LoadedModel)
+
+
+def where_to_try(lm: L) -> tuple[L, str]:
+    """The model whose checkpoint is tried, and the device of both processes in words, with the reason for another one.
+
+    `lm` itself where its device has room for the copies; else a copy of it on the CPU, since outputs of two devices
+    are not the same to 1e-5. What only an accelerator's kernel computes stays there.
+    """
+    device, attention = lm.device, getattr(getattr(lm.model, "config", None), "_attn_implementation", None) or ""
+    need, free = COPIES * sum(weight.nbytes for weight in lm.model.parameters()), free_bytes(device)
+    if device.type == "cpu" or free is None or need <= MEMORY_SHARE * free or "flash" in attention:
+        return lm, str(device)
+    # deepcopy takes from the memo what it would copy: no weight is there twice on the device, not even for a moment.
+    memo: dict[int, Any] = {id(value): value.cpu() for value in lm.model.buffers()}
+    for weight in lm.model.parameters():
+        memo[id(weight)] = nn.Parameter(weight.detach().cpu(), weight.requires_grad)
+    words = f"cpu, since a try on {device} takes {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free there"
+    return replace(lm, model=copy.deepcopy(lm.model, memo)), words
 
 
 @dataclass(frozen=True, eq=False)

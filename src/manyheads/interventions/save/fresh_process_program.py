@@ -41,7 +41,7 @@ def judge(job: dict[str, Any]) -> dict[str, Any]:
         # Not before: trials of stock forms must have run in a process without manyheads.
         import manyheads
 
-        model: Any = manyheads.load(job["folder"], tokenizer=False, processor=False).model
+        model: Any = manyheads.load(job["folder"], tokenizer=False, processor=False, device=job["device"]).model
     else:
         model = stock(job)
     model = model.to(job["device"]).eval()

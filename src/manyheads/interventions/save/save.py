@@ -27,8 +27,8 @@ import torch
 
 from manyheads.errors import ModelError
 from manyheads.heads import Head, parse_heads
-from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs
-from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
+from manyheads.interventions.prune.verify import SAME, difference, outputs_of, random_inputs
+from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all, where_to_try
 from manyheads.interventions.save.stock_form import Proposal, as_stock, proposals, why_not_uniform
 from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.models import LoadedModel, kept_in, quietly
@@ -75,7 +75,8 @@ class PrunedModel(LoadedModel):
 class Saved:
     """A written checkpoint: its form, its folder, why this form, and the largest error that the fresh process measured.
 
-    `zeroed` is the folder of the same-shape form, None for a stock checkpoint. `loads_as` is the class.
+    `zeroed` is the folder of the same-shape form, None for a stock checkpoint. `loads_as` is the class. `tried_on` is
+    the device on which it was measured.
     """
 
     form: str
@@ -84,6 +85,7 @@ class Saved:
     loads_as: str
     because: str
     error: float
+    tried_on: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +120,7 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
     if evidence is not None and not isinstance(evidence, str):
         raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")
     faults: list[str] = []
+    lm, tried_on = where_to_try(lm)
     # Drafts are written one by one into the same folder, and tried there: what is kept is exactly what was tried.
     with replacing_folder(target, ZEROED, lm.model) as place, quietly():
         for draft in drafts(lm, place, evidence, faults):
@@ -135,7 +138,7 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
             raise AssertionError("the compact form is always there")
     error = max(result["error"] for result in results)
     zeroed = target / ZEROED if draft.form == COMPACT else None
-    return Saved(draft.form, target, zeroed, draft.loads_as, draft.because, error)
+    return Saved(draft.form, target, zeroed, draft.loads_as, draft.because, error, tried_on)
 
 
 def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]) -> Iterator[Draft]:
@@ -182,7 +185,7 @@ def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) 
     # Checked in this process too: the other process compares with this very model, and would not see a wrong one.
     zeroed = uncut(lm.model).to(lm.device)
     inputs = random_inputs(lm.model)
-    gap = difference(outputs_of(in_full(zeroed), inputs), outputs_of(in_full(lm.model), inputs))
+    gap = difference(outputs_of(zeroed, inputs, in_full=True), outputs_of(lm.model, inputs, in_full=True))
     if not gap <= SAME:
         raise ModelError(
             f"{lm.name} was not saved: with zeros in place of the removed heads it differs by {gap:.1e} of the largest "

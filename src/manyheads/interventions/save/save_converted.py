@@ -19,7 +19,7 @@ from manyheads.errors import ModelError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.convert.grouping import Groups
 from manyheads.interventions.convert.table import Comparison
-from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
+from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all, where_to_try
 from manyheads.interventions.save.save import ZEROED, Saved, write_readers
 from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.models import LoadedModel, quietly
@@ -70,6 +70,7 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
     operating system refuses, or where the folder holds anything but a checkpoint. In either case nothing is written.
     """
     target, name = Path(os.path.expanduser(folder)), type(lm.model).__name__
+    lm, tried_on = where_to_try(lm)
     model: Any = lm.model
     with replacing_folder(target, ZEROED, lm.model) as place, quietly():
         model.save_pretrained(place)
@@ -80,7 +81,7 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
         (result,) = try_all([Trial(place, model)])
         if fault := fault_in(result):
             raise ModelError(f"{lm.name} was not saved: as {name}, {fault}. Please report that.")
-    return Saved(STOCK, target, None, name, BECAUSE, result["error"])
+    return Saved(STOCK, target, None, name, BECAUSE, result["error"], tried_on)
 
 
 def as_dict(lm: Converted) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def _w_o(lm: Any, site: Site) -> Float64[ndarray, "h f m"]:
 
     projection = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
     assert projection is not None
-    return np.asarray(weight_by_head(projection[1], site.num_heads).detach().double())
+    return np.asarray(weight_by_head(projection[1], site.num_heads, site.v_dim).detach().double())
 
 
 def _at_home(w_o: Float64[ndarray, "h f m"], f: int) -> Float64[ndarray, "h"]:

@@ -60,12 +60,12 @@ def read_prompts(lm: Any, texts: str | Sequence[str], count: int, options: Mappi
 def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> CallTexts:
     """Let the model write `count` tokens after each prompt; the finished texts, as its layers have read them."""
     width = max(len(prompt) for prompt in prompts)
-    ids = torch.full((len(prompts), width), padding_of(lm))
-    mask = torch.zeros(len(prompts), width, dtype=torch.long)
+    ids = torch.full((len(prompts), width), padding_of(lm), device="cpu")
+    mask = torch.zeros(len(prompts), width, dtype=torch.long, device="cpu")
     for row, prompt in enumerate(prompts):
         # Padding stands before a text where new tokens follow its last one; after what an encoder reads.
         span = slice(len(prompt)) if writes_apart(lm) else slice(width - len(prompt), width)
-        ids[row, span], mask[row, span] = torch.tensor(list(prompt)), 1
+        ids[row, span], mask[row, span] = torch.tensor(list(prompt), device="cpu"), 1
     ends = ends_of(lm.model.generation_config, lm.tokenizer)
     device = device_of(lm.model)
     with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
@@ -125,9 +125,9 @@ def ends_of(config: Any, tokenizer: Any) -> list[int]:
 
 def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
     """Where each text stops: after the first end token that was written, from place `begin` on, else at the edge."""
-    written = torch.arange(ids.shape[1])[None] >= begin
+    written = torch.arange(ids.shape[1], device="cpu")[None] >= begin
     # Only what was written: the token that ends a text may also begin it (GPT-2 has one token for both).
-    stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype)) & written
+    stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device="cpu")) & written
     # As numbers, since argmax takes no booleans; of equal ones it returns the first, which is the first end.
     return torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
 
@@ -138,7 +138,7 @@ def _written(lm: Any, ids: Tensor, first: Tensor, lengths: Tensor) -> Padded:
     text_ids = texts.tokens.ids
     assert text_ids is not None
     size = max(getattr(lm.model.config, "vocab_size", None) or 0, 1 + int(text_ids.max()))
-    rarity = torch.where(text_ids >= 0, torch.arange(size)[text_ids.clamp_min(0)] / size, 0)
+    rarity = torch.where(text_ids >= 0, torch.arange(size, device="cpu")[text_ids.clamp_min(0)] / size, 0)
     because = "rank in the vocabulary (what was generated is too little to count)"
     return texts._replace(tokens=replace(texts.tokens, rarity=rarity, rarity_because=because))
 
@@ -253,7 +253,7 @@ def decoder_texts(lm: Any, inputs: Mapping[str, Tensor]) -> Padded | None:
     ids = inputs.get("decoder_input_ids")
     if ids is None:
         return None
-    lengths = torch.full((len(ids),), ids.shape[1])
+    lengths = torch.full((len(ids),), ids.shape[1], device="cpu")
     return named_texts(lm, ids.cpu(), torch.zeros_like(lengths), lengths)
 
 

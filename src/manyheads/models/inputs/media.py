@@ -15,6 +15,8 @@ by the position where that shows. A model that mixes patches before its first la
 grid, and the reason is returned. Cost: a few passes that end at the first layer.
 """
 
+# device: facts about pictures and sounds are the host's
+
 from __future__ import annotations
 
 import os

@@ -10,6 +10,8 @@ words is a bare TypeError or an empty batch, which names no text.
 the positions: of a batch of ours, of a bare call, or of what a model has generated.
 """
 
+# device: texts are the host's, until `model_inputs` sends them
+
 from __future__ import annotations
 
 import re
@@ -343,10 +345,12 @@ def _padded(ids: Any, mask: Any) -> Padded | None:
     """Texts as their ids and attention mask show them; None where there are no ids."""
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.ndim != 2:
         return None
-    real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones_like(ids, dtype=torch.bool)
+    # What is known of texts is the host's, wherever the model takes its ids.
+    ids = ids.cpu()
+    real = mask.cpu().bool() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones_like(ids, dtype=torch.bool)
     # argmax gives the first of equals, hence where the ones begin; a text without any begins at 0.
     lengths, first = real.sum(-1), real.to(torch.uint8).argmax(-1)
-    columns = torch.arange(ids.shape[1])[None]
+    columns = torch.arange(ids.shape[1], device="cpu")[None]
     run_of_real = (columns >= first[:, None]) & (columns < (first + lengths)[:, None])
     if not bool((real == run_of_real).all()):
         raise RecordingError(
@@ -358,7 +362,7 @@ def _padded(ids: Any, mask: Any) -> Padded | None:
 def _aligned(ids: Int[Tensor, "b k"], first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Int[Tensor, "b longest"]:
     """Each text's ids from the left edge on, -1 after its end."""
     aligned = rolled(ids[:, None, :, None], first, lengths)[:, 0, :, 0]
-    return aligned.masked_fill(torch.arange(aligned.shape[1])[None] >= lengths[:, None], -1)
+    return aligned.masked_fill(torch.arange(aligned.shape[1], device="cpu")[None] >= lengths[:, None], -1)
 
 
 class Padded(NamedTuple):

@@ -188,6 +188,9 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
     _require_model_files(str(folder), files)
     config = parsed(folder / "config.json")
+    classes = config.get("architectures") or []
+    if not isinstance(classes, list):
+        raise ModelError(f"{folder / 'config.json'} says architectures={classes!r}, which should be a list of names.")
     named = config.get("transformers_weights")  # a checkpoint may name its own file
     weights = next((file for file in ([named] if named else _WEIGHTS) if file in files), None)
     if weights is None:

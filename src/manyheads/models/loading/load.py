@@ -24,10 +24,11 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from manyheads.base import choose_device, plain, require_dtype
 from manyheads.errors import ModelError, PlanError
 from manyheads.models.describe import describe, max_positions_of
-from manyheads.models.loading.checkpoints import few, find_checkpoint, first_line, quietly
-from manyheads.models.loading.offloaded import device_of
+from manyheads.models.loading.checkpoints import few, find_checkpoint, quietly
+from manyheads.models.loading.offloaded import device_of, whole_weight
 from manyheads.models.loading.pretrained import build, class_for, processor_beside, reader_beside
 from manyheads.spec import ModelSpec
 
@@ -84,6 +85,7 @@ class LoadedModel:
                     f"the model without offloading."
                 )
             if isinstance(value, torch.Tensor):
+                value = whole_weight(value)
                 # Shape and dtype beside the bytes: the same bytes may be read as another tensor.
                 digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
                 digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -113,7 +115,8 @@ def load(
 
     `tokenizer`: the one that lies beside the model, unless one in hand is given; False: none is needed.
     `processor`: transformers' own image processor or feature extractor, likewise, for a model of pictures or sounds.
-    `device`: the CPU unless said. `dtype` ("float32", "bf16", torch.float16): the checkpoint's own unless said.
+    `device`: unless said, what MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU.
+    `dtype` ("float32", "bf16", torch.float16): the checkpoint's own unless said.
     `revision`: a hub model's branch, tag or commit. `attn_implementation`: what transformers chooses unless said.
     `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
     A module in hand must be in eval mode. It is used as it is, so of the options it takes only a tokenizer, a processor
@@ -133,44 +136,44 @@ def load(
         raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
     if name is not None:
         raise ModelError(f"{name=} is for a model in hand, and {what!r} has a name of its own. Leave it out.")
-    try:
-        # Tried before any file is read: a device that is not there should not cost the loading of the weights.
-        place = torch.device("cpu" if device is None else device)
-        torch.empty(0, device=place)  # a device that has a name need not be there
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        devices = ["cpu", *([str(torch.accelerator.current_accelerator())] if torch.accelerator.is_available() else [])]
-        raise ModelError(f"{device=} cannot be used: {first_line(error)} Here is: {few(devices)}.") from error
-    kind = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if (dtype is not None and kind is None) or (kind is not None and not kind.is_floating_point):
-        raise ModelError(f"{dtype=} is no dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
+    place, why_there = choose_device(device)
+    kind = None if dtype is None else weights_dtype(dtype, place)
     with quietly():
         checkpoint = find_checkpoint(what, revision=revision, code=trust_remote_code)
         cls, why = class_for(checkpoint, trust_remote_code)
         with warnings.catch_warnings():  # not around imports: the filters that a library adds on import should stay
             warnings.simplefilter("ignore")
-            model, remarks = build(cls, checkpoint, kind, attn_implementation, trust_remote_code)
+            model, remarks = build(cls, checkpoint, place, kind, attn_implementation, trust_remote_code)
             if tokenizer is None:
                 tokenizer, more = reader_beside(model, checkpoint, trust_remote_code)
                 remarks += more
             if processor is None:
                 processor, more = processor_beside(model, checkpoint, trust_remote_code)
                 remarks += more
+    if kind is None:
+        require_dtype(place, model.dtype)
+    _require_half_for_flash(model)
     require_usable(model, checkpoint.name)
     stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
     because = [
         f"{type(model).__name__}, {why}",
-        f"{_plain(model.dtype)}, {'as asked' if kind else stored}",
-        f"on {place}, {'as asked' if device is not None else 'the default'}",
+        f"{plain(model.dtype)}, {'as asked' if kind else stored}",
+        f"on {place}, {why_there}",
         f"attention by {_attention(model)}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *remarks,
         checkpoint.because,
     ]
-    try:
-        model = model.to(place)
-    except torch.OutOfMemoryError as error:
-        raise ModelError(f"the model does not fit on {place}: {first_line(error)} Try dtype='bfloat16'.") from error
     refuse_head_mask(model)
     return LoadedModel(model, _or_none(tokenizer), checkpoint.name, "; ".join(because), _or_none(processor))
+
+
+def weights_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype that is meant. Errors: ModelError for one that is none for weights, or that the device lacks."""
+    kind = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ModelError(f"{dtype=} is no dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
+    require_dtype(device, kind)
+    return kind
 
 
 def require_usable(model: nn.Module, name: str) -> None:
@@ -212,7 +215,7 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
     if hasattr(model, "main_input_name"):  # transformers': any other may know what to do with one
         refuse_head_mask(model)
     attention = f", attention by {_attention(model)}" if _attention(model) else ""
-    return replace(lm, because=f"{cls} in hand, used as it is: {_plain(lm.dtype)} on {lm.device}{attention}")
+    return replace(lm, because=f"{cls} in hand, used as it is: {plain(lm.dtype)} on {lm.device}{attention}")
 
 
 def _require_callable(value: Any, name: str, kind: str, auto: str) -> None:
@@ -231,8 +234,14 @@ def _attention(model: Any) -> str | None:
     return getattr(getattr(model, "config", None), "_attn_implementation", None)
 
 
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _require_half_for_flash(model: Any) -> None:
+    """Raises ModelError for weights in a dtype that the model's flash kernel lacks: its first call would fail."""
+    attention, halves = _attention(model) or "", (torch.float16, torch.bfloat16)
+    if "flash" in attention and model.dtype not in halves:
+        raise ModelError(
+            f"{attention} computes in {' and '.join(map(plain, halves))} only, and these weights are "
+            f"{plain(model.dtype)}: load with dtype='bfloat16', or attn_implementation='sdpa'."
+        )
 
 
 def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:

@@ -50,6 +50,12 @@ def local_part(weight: Tensor) -> Tensor:
     return weight if local is None else local()
 
 
+def whole_weight(weight: Tensor) -> Tensor:
+    """A weight with the parts of all processes, each of which must call this; else the weight itself."""
+    gather: Any = getattr(weight, "full_tensor", None)
+    return weight if gather is None else gather()
+
+
 def _hooks(module: nn.Module) -> Iterator[Any]:
     """accelerate's hooks of a module: one, or several in a row."""
     hook = getattr(module, "_hf_hook", None)

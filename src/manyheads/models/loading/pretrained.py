@@ -12,16 +12,19 @@ finds that the weights do not fit. A damaged number, or a config that was made f
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from manyheads.base import free_bytes
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, few, first_line
 from manyheads.models.weights.compact_form import build_compact, is_compact
 from manyheads.sizing import FEW_LAYERS, require_few_layers
+from manyheads.sizing.units import gb
 
 __all__ = [
     "build",
@@ -74,19 +77,30 @@ def class_for(checkpoint: Checkpoint, trust: bool) -> tuple[type, str]:
 
 
 def build(
-    cls: Any, checkpoint: Checkpoint, dtype: torch.dtype | None, attention: str | None, trust: bool
+    cls: Any,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    attention: str | None,
+    trust: bool,
 ) -> tuple[Any, list[str]]:
-    """The model with its weights, in eval mode, and remarks about weights left over or not needed.
+    """The model with its weights on a device, in eval mode, and remarks about weights left over or not needed.
+
+    Weights go from their files to the device one by one, so that each exists once.
 
     Errors: ModelError where the weights are damaged, missing or misshapen, or the model is another than was asked for.
     """
     from safetensors import SafetensorError
 
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
+    # Of transformers' two ways to a device, this one passes no weight through this machine's memory; it needs
+    # accelerate. Without it the model is made here, and each weight is dropped here as it arrives there.
+    if device.type != "cpu" and find_spec("accelerate") is not None:
+        options["device_map"] = {"": device}
     try:
         require_plausible(cls, checkpoint)
         if is_compact(checkpoint.folder):
-            return build_compact(cls, checkpoint.folder, dtype, attention)
+            return build_compact(cls, checkpoint.folder, device, dtype, attention)
         model, info = cls.from_pretrained(
             checkpoint.folder,
             dtype=dtype or "auto",
@@ -97,6 +111,15 @@ def build(
             ignore_mismatched_sizes=True,  # so that they come back to us, named, and are refused below
             **options,
         )
+        model = model.to(device)
+    except torch.OutOfMemoryError as error:
+        num_bytes = sum((checkpoint.folder / shard).stat().st_size for shard in checkpoint.shards)
+        free = free_bytes(device)
+        free_in_words = "" if free is None else f", where {gb(free)} are free"
+        raise ModelError(
+            f"{checkpoint.name} does not fit on {device}{free_in_words}: its weights are {gb(num_bytes)} of files. "
+            f"Load it on another device (device='cpu'), or in a smaller dtype."
+        ) from error
     except SafetensorError as error:
         raise ModelError(
             f"the weights in {checkpoint.folder} are damaged ({error}). Copy or fetch them anew."

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -28,6 +29,13 @@ GUARD_ROWS = 4  # rows a text; every head is checked on each
 GUARD_TEXTS = 2  # of a batch; of all others the last row
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
+
+
+class CapturedLse(NamedTuple):
+    """The lse that the model's own kernel returned, as `[b h q]`, and which kernel that is, in words."""
+
+    lse: Float[Tensor, "b h q"]
+    kernel: str
 
 
 @dataclass(eq=False)
@@ -85,7 +93,7 @@ class AttentionCall:
         gain = v.new_ones(num_heads) if self.gain is None else self.gain.detach().float().abs()
         if self.output is None:
             return v.norm(dim=-1).repeat_interleave(num_heads // groups, 1) * gain[:, None]
-        weight = weight_by_head(self.output, num_heads).float()
+        weight = weight_by_head(self.output, num_heads, v.shape[3]).float()
         gram = (weight @ weight.transpose(1, 2)).view(groups, num_heads // groups, *weight.shape[1:2], weight.shape[1])
         squares = torch.einsum("bgkf,grfe,bgke->bgrk", v, gram, v)
         # Rounding may leave the square of a short vector below zero, whose root is NaN.
@@ -96,9 +104,9 @@ class AttentionCall:
 class Aligner:
     """Rolls each text of a call to the left and cuts padding, for recordings and statistics.
 
-    `first` and `lengths`: where each text begins among the positions, and how many tokens it has. Each mask is treated
-    once, however many layers share it. Calls whose keys are other tokens keep their places; rows past a text's end see
-    nothing. `spills`: whether some token of a text also reads padding, whose share its row then lacks.
+    `first` and `lengths`, on the host: where each text begins among the positions, and how many tokens it has. Each
+    mask is treated once, however many layers share it. Calls whose keys are other tokens keep their places; rows past a
+    text's end see nothing. `spills`: whether some token of a text also reads padding, whose share its row then lacks.
     """
 
     first: Int[Tensor, "b"]
@@ -114,9 +122,10 @@ class Aligner:
             if bool((self.lengths < mask.num_queries).any()):  # padding after a text's end sees nothing
                 if id(mask) not in self.masks:
                     runs = mask.expand(len(self.lengths))
-                    alive = torch.arange(mask.num_queries)[None] < self.lengths[:, None]
+                    alive = torch.arange(mask.num_queries, device="cpu")[None] < self.lengths[:, None]
                     start, stop = (torch.where(alive, x, 0) for x in (runs.start, runs.stop))
-                    dense = None if runs.dense is None else runs.dense & alive[:, None, :, None]
+                    dense = runs.dense
+                    dense = None if dense is None else dense & alive[:, None, :, None].to(dense.device)
                     self.masks[id(mask)] = (mask, Mask(start, stop, mask.num_keys, dense))
                 mask = self.masks[id(mask)][1]
             return Layer(call.q, call.k, call.lse, mask, call.rule, crosses=True)
@@ -130,7 +139,7 @@ class Aligner:
         if id(mask) not in self.masks:
             self.masks[id(mask)] = (mask, mask.trimmed(self.first, self.lengths))
             runs, end = mask.expand(len(self.lengths)), (self.first + self.lengths)[:, None]
-            first, row = self.first[:, None], torch.arange(mask.num_queries)[None]
+            first, row = self.first[:, None], torch.arange(mask.num_queries, device="cpu")[None]
             in_text = (row >= first) & (row < end) & (runs.stop > runs.start)
             self.spills |= bool((in_text & ((runs.start < first) | (runs.stop > end))).any())
         return Layer(q, k, lse[..., 0], self.masks[id(mask)][1], rule)
@@ -151,28 +160,31 @@ def rolled(x: Shaped[Tensor, "b h q f"], first: Int[Tensor, "b"], lengths: Int[T
     if not bool(first.any()):
         return x[:, :, :longest]
     # Past a short text's end the index would leave the tensor: it reads padding instead, which the trimmed mask hides.
-    source = (torch.arange(longest)[None] + first[:, None]).clamp_max(x.shape[2] - 1)
+    source = (torch.arange(longest, device="cpu")[None] + first[:, None]).clamp_max(x.shape[2] - 1)
+    source = source.to(x.device, non_blocking=True)
     index = source[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
     return x.gather(2, index)
 
 
-def lse_of(q: Tensor, k: Tensor, mask: Mask, rule: Rule, captured: Tensor | None) -> tuple[Float[Tensor, "b h q"], str]:
+def lse_of(
+    q: Tensor, k: Tensor, mask: Mask, rule: Rule, captured: CapturedLse | None
+) -> tuple[Float[Tensor, "b h q"], str]:
     """The lse that the model's own kernel returned (`captured`), else one call of ours; -inf for rows that see nothing.
 
     Also returns where it came from, in words.
     """
     # A kernel that got other texts or heads than the call (torch broadcasts) has an lse of another size.
-    if captured is not None and captured.numel() == q.shape[0] * q.shape[1] * q.shape[2]:
-        lse = captured.reshape(q.shape[:3]).contiguous()
-        because = "the model's own fused kernel returned the lse"
-        if rule.sinks is not None:  # no fused kernel knows them: they are on top of what it returned
+    if captured is not None and captured.lse.numel() == q.shape[0] * q.shape[1] * q.shape[2]:
+        lse = captured.lse.reshape(q.shape[:3]).contiguous()
+        because = f"the model's own fused kernel returned the lse ({captured.kernel})"
+        if rule.sinks is not None:  # no fused kernel of torch knows them: they are on top of what it returned
             lse = torch.logaddexp(lse, rule.sinks.to(lse.dtype)[None, :, None].expand_as(lse))
     else:
         lse, backend = log_sum_exp(q.detach(), k.detach(), mask, rule)
         because = f"recomputed, since the model's function returns no lse ({backend})"
     empty = mask.counts() == 0
     if rule.sinks is None and bool(empty.any()):
-        lse = lse.masked_fill(empty[:, None], -torch.inf)
+        lse = lse.masked_fill(empty[:, None].to(lse.device, non_blocking=True), -torch.inf)
     return lse, because
 
 
@@ -187,12 +199,12 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
         return 0.0
     samples = [(spread(num_texts, GUARD_TEXTS), spread(num_rows, GUARD_ROWS))]
     if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
-        samples.append((torch.arange(num_texts), spread(num_rows, 1)))
-    worst = 0.0
-    for texts, rows in samples:
-        alive, norm, rebuilt = rebuild(call, texts, rows)
-        returned = call.out[texts][:, :, rows].to(rebuilt.dtype)
-        if not bool(torch.isfinite(returned[alive]).all()):
+        samples.append((torch.arange(num_texts, device="cpu"), spread(num_rows, 1)))
+    compared = [rebuild(call, texts, rows) for texts, rows in samples]
+    # All that is read of the device by one copy: a second one would be a second wait for every layer.
+    worst, finite = torch.stack([torch.stack([part.worst, part.finite]) for part in compared]).double().cpu().unbind(1)
+    for (texts, rows), part, largest, is_finite in zip(samples, compared, worst.tolist(), finite.tolist(), strict=True):
+        if not is_finite:
             place = f"layer {call.site.layer} ({call.site.module})"
             for name, parameter in model.named_parameters():
                 # An offloaded weight is an empty tensor on "meta": there are no numbers in it to look at.
@@ -205,58 +217,69 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
                 f"the output of {place} holds NaN or infinity, though every weight is finite: {call.q.dtype} "
                 f"overflowed; load the model with dtype='float32'."
             )
-        distance = (rebuilt - returned).norm(dim=-1)
-        # NaN counts as infinitely far: it compares as false, so it would slip through the tolerance.
-        relative = torch.where(alive, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
-        largest = float(relative.max())
         if not largest <= TOLERANCE[call.q.dtype]:
-            text, head, row = (int(i) for i in (relative == relative.max()).nonzero()[0])
+            text, head, row = (int(i) for i in (part.relative == part.worst).nonzero()[0])
             place = f"layer {call.site.layer} ({call.site.module}), head {head}, row {int(rows[row])}"
-            norms = [float(x[text, head, row].norm()) for x in (returned, rebuilt)]
+            norms = [float(x[text, head, row].norm()) for x in (part.returned, part.rebuilt)]
             raise GuardError(
                 f"{place} of text {int(texts[text])}: the model's attention returned a vector of norm {norms[0]:.6g}, "
                 f"what was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {largest:.2g} of the row's "
                 f"norm away (allowed: {TOLERANCE[call.q.dtype]:g}). This attention does something that was not "
                 f"recorded, so a recording would be wrong: none is made."
             )
-        worst = max(worst, largest)
-    return worst
+    return max(worst.tolist())
 
 
-def rebuild(
-    call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
-) -> tuple[Tensor, Tensor, Float[Tensor, "t h r f"]]:
-    """Which sampled rows see anything, their norm (of what they could add up to at the least), and their output."""
+class Rebuilt(NamedTuple):
+    """Sampled rows as the model returned them and as they were rebuilt; how far apart, in norms of the row.
+
+    `worst` is the largest of `relative`; `finite` is 1 where the model returned no NaN and no infinity, else 0.
+    """
+
+    returned: Float[Tensor, "t h r f"]
+    rebuilt: Float[Tensor, "t h r f"]
+    relative: Float[Tensor, "t h r"]
+    worst: Float[Tensor, ""]
+    finite: Float[Tensor, ""]
+
+
+def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]) -> Rebuilt:
+    """Sampled rows, rebuilt from q, k, v, lse, mask and rule, beside what the model's function returned."""
     # This formula stands here a second time on purpose. The library's own function from scores to weights is what the
     # guard has to check: if it called that function, a fault in it would be on both sides and would not show.
     # (Row sums would check nothing: the lse comes from the same scores, so a forgotten softcap leaves them at 1.)
     # In float32 also for half types: then only the model's own rounding counts against `TOLERANCE`, not the guard's.
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
-    num_heads, groups = call.q.shape[1], call.k.shape[1]
+    num_heads, groups, device = call.q.shape[1], call.k.shape[1], call.q.device
+    mask = call.mask.expand(call.q.shape[0])
+    key = torch.arange(call.k.shape[2], device="cpu")
+    start, stop = mask.start[texts][:, rows], mask.stop[texts][:, rows]
+    visible = ((key >= start[..., None]) & (key < stop[..., None]))[:, None].to(device, non_blocking=True)
+    texts, rows = (index.to(device, non_blocking=True) for index in (texts, rows))
     q = call.q[texts][:, :, rows].to(dtype)
-    group = torch.arange(num_heads) // (num_heads // groups)
+    group = torch.arange(num_heads, device=device) // (num_heads // groups)
     k, v = (x[texts].to(dtype) if groups == num_heads else x[texts][:, group].to(dtype) for x in (call.k, call.v))
     scores = q @ k.transpose(2, 3) * call.rule.scale
     if call.rule.softcap is not None:
         scores = call.rule.softcap * (scores / call.rule.softcap).tanh()
     if call.rule.bias is not None:
         scores = scores + call.rule.bias.expand(call.q.shape[0], *call.rule.bias.shape[1:])[texts][:, :, rows]
-    mask = call.mask.expand(call.q.shape[0])
     if mask.dense is not None:
         visible = mask.dense.expand(call.q.shape[0], -1, -1, -1)[texts][:, :, rows]
-    else:
-        key = torch.arange(call.k.shape[2])
-        start, stop = mask.start[texts][:, rows], mask.stop[texts][:, rows]
-        visible = ((key >= start[..., None]) & (key < stop[..., None]))[:, None]
     lse = call.lse[texts][:, :, rows].to(dtype)
     # A row that sees nothing has an lse of -inf, and -inf minus -inf is NaN: 0 in its place, and nothing is visible.
     weights = torch.where(visible, (scores - torch.where(lse == -torch.inf, 0, lse)[..., None]).exp(), 0)
     rebuilt = weights @ v
     # A row whose values cancel has next to no norm of its own: a thousandth of what it adds up keeps rounding apart.
     norm = rebuilt.norm(dim=-1) + 1e-3 * (weights @ v.norm(dim=-1, keepdim=True))[..., 0]
-    return visible.any(-1).expand(-1, num_heads, -1), norm, rebuilt
+    alive, returned = visible.any(-1).expand(-1, num_heads, -1), call.out[texts][:, :, rows].to(dtype)
+    distance = (rebuilt - returned).norm(dim=-1)
+    # NaN counts as infinitely far: it compares as false, so it would slip through the tolerance.
+    relative = torch.where(alive, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
+    finite = (torch.isfinite(returned).all(-1) | ~alive).all()
+    return Rebuilt(returned, rebuilt, relative, relative.max(), finite.to(dtype))
 
 
 def spread(size: int, count: int) -> Int[Tensor, "n"]:
     """Indices spread over an axis, its last one among them: the last row of a text sees most."""
-    return torch.linspace(size - 1, 0, min(size, count)).round().long().unique()
+    return torch.linspace(size - 1, 0, min(size, count), device="cpu").round().long().unique()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,10 +82,19 @@ class MaskReader:
         axes = attn_mask.expand(*attn_mask.shape[:-2], num_queries, num_keys)
         axes = four_axes(axes.reshape((1,) * (num_axes - axes.ndim) + axes.shape))
         if causal:
-            visible = Mask.causal(num_queries, num_keys, offset=0).visible(slice(0, num_queries), slice(0, num_keys))
+            triangle = Mask.causal(num_queries, num_keys, offset=0)
+            visible = triangle.visible(slice(0, num_queries), slice(0, num_keys), device=axes.device)
             # -inf, which `_split` takes for hidden whatever bias stood in the cell.
             axes = axes & visible if axes.dtype == torch.bool else axes.masked_fill(~visible, -torch.inf)
         return self._remember(attn_mask, read_as, *_split(axes))
+
+    def once(
+        self, source: Any, read_as: tuple[object, ...], read: Callable[[], tuple[Mask, Tensor | None]]
+    ) -> tuple[Mask, Tensor | None]:
+        """What `read` makes of a call whose layers all get `source`, computed for the first of them."""
+        if source is None:
+            return read()
+        return self._known(source, read_as) or self._remember(source, read_as, *read())
 
     def _known(self, attention_mask: Any, read_as: tuple[object, ...]) -> tuple[Mask, Tensor | None] | None:
         entry = self.known.get((id(attention_mask), *read_as))
@@ -138,7 +147,7 @@ def read_block_mask(block_mask: Any, num_queries: int, num_keys: int) -> Mask:
         parts.append(Mask.from_dense(visible))
     dense = None
     if any(part.dense is not None for part in parts):
-        cells = [part.visible(slice(None), slice(None)) for part in parts]
+        cells = [part.visible(slice(None), slice(None), device=device) for part in parts]
         # A block of rows in which all heads agree has one plane,
         # another may have one a head: widened, they can be joined.
         most_heads = max(part.shape[1] for part in cells)

@@ -18,36 +18,43 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.models.taps import call as guarding
-from manyheads.models.taps.call import AttentionCall, Edit, KnownLse, Observer, lse_of
+from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.models.weights.projections import output_projection, stack_of
-from manyheads.nn import Mask, Rule
+from manyheads.nn import FUSED_KERNELS, Mask, Rule, exact_arithmetic, row_lse
 from manyheads.spec import Site
 
-FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
 EDITED = "heads were edited meanwhile: they say what the plan lets them, and their weights are those of their q and k"
 log = logging.getLogger("manyheads")
 
 
 class WatchFused(TorchDispatchMode):
-    """Keeps the lse of every fused CPU call made under it. Changes nothing."""
+    """Keeps the lse of every fused kernel of torch that is called under it. Changes no output."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.all_lse: list[Tensor] = []
+        self.all_lse: list[CapturedLse] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         if func is COMPOSITE:  # under inference_mode it arrives whole: take it apart, under this same mode
             with self:
-                return func.decompose(*args, **(kwargs or {}))
-        result = func(*args, **(kwargs or {}))
-        if func is FUSED:
-            self.all_lse.append(result[1])
+                return func.decompose(*args, **kwargs)
+        kernel = FUSED_KERNELS.get(func)
+        if kernel is None:
+            return func(*args, **kwargs)
+        if kernel.asked:  # torch asks for the lse only where gradients will be; the output is the same with it
+            if "compute_log_sumexp" in kwargs:
+                kwargs = {**kwargs, "compute_log_sumexp": True}
+            else:
+                args = (*args[:4], True, *args[5:])
+        result = func(*args, **kwargs)
+        self.all_lse.append(CapturedLse(row_lse(result[1], args[0].shape[2]), f"torch's {kernel.name} kernel"))
         return result
 
     @property
-    def lse(self) -> Tensor | None:
+    def lse(self) -> CapturedLse | None:
         """The lse of the one fused call that was made; None where there were none or several."""
         # Of several nobody can tell which is the layer's attention, so the lse is computed anew.
         return self.all_lse[0] if len(self.all_lse) == 1 else None
@@ -152,7 +159,7 @@ OPEN = Open()
 
 @dataclass(frozen=True, eq=False)
 class RawCall:
-    """One call, by whichever way it came in, for the taps. `lse`: the fused kernel's, where one made the call."""
+    """One call, by whichever way it came in, for the taps. `lse`: the kernel's, where it gave one."""
 
     module: nn.Module
     q: Tensor
@@ -161,29 +168,35 @@ class RawCall:
     mask: Mask
     rule: Rule
     out: Tensor
-    lse: Tensor | None = None
+    lse: CapturedLse | None = None
     crosses: bool = False
     gain: Tensor | None = None
 
     def show(self, taps: list[Tap]) -> Tensor:
         """The outputs after every tap's edits: the same tensor where there were none."""
+        q, k, v, kind = self.q, self.k, self.v, self.q.device.type
+        if torch.is_autocast_enabled(kind):  # attention takes its inputs in that dtype, whatever they came in
+            q, k, v = (x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
         # One for all taps on the module: whoever asks first pays the pass over q and k.
-        known = KnownLse(lambda: lse_of(self.q, self.k, self.mask, self.rule, self.lse))
+        known = KnownLse(lambda: lse_of(q, k, self.mask, self.rule, self.lse))
         edited = self.out
         # Causal: no row sees past its own place, of which rows with a cache begin after the past.
-        last_key = torch.arange(self.mask.num_queries)[None] + 1 + max(0, self.mask.num_keys - self.mask.num_queries)
-        causal = self.mask.num_queries > 1 and bool((self.mask.stop <= last_key).all())
+        num_rows, past = self.mask.num_queries, max(0, self.mask.num_keys - self.mask.num_queries)
+        last_key = torch.arange(num_rows, device="cpu")[None] + 1 + past
+        causal = num_rows > 1 and bool((self.mask.stop <= last_key).all())
         for state in taps:
             site = state.site(self, causal)
-            tensors = (self.q, self.k, self.v, self.mask, self.rule, self.out, known)
-            call = AttentionCall(site, *tensors, state.projection(self), self.gain)
+            call = AttentionCall(
+                site, q, k, v, self.mask, self.rule, self.out, known, state.projection(self), self.gain
+            )
             if state.guard or state.on_call is not None:  # now: a static cache writes over k at the next step
                 state.because[call.because] = state.because.get(call.because, 0) + 1
-            if state.guard:
-                # What the model itself computed, before any edit: that is what a recording stands for.
-                state.guard_error = max(state.guard_error, guarding.check(call, state.model))
-            if state.on_call is not None:
-                state.on_call(call)
+            with exact_arithmetic():
+                if state.guard:
+                    # What the model itself computed, before any edit: that is what a recording stands for.
+                    state.guard_error = max(state.guard_error, guarding.check(call, state.model))
+                if state.on_call is not None:
+                    state.on_call(call)
             for edit in state.edits:
                 # Each edit is given what those before it left, so that
                 # steps compose in the order in which they were opened.

@@ -101,14 +101,19 @@ def read_mark(folder: Path) -> dict[str, Any]:
     return mark
 
 
-def build_compact(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> tuple[Any, list[str]]:
-    """The pruned model in `folder`, in eval mode, and a remark. Raises ModelError for files that do not fit."""
+def build_compact(
+    cls: Any, folder: Path, device: torch.device, dtype: torch.dtype | None, attention: str | None
+) -> tuple[Any, list[str]]:
+    """The pruned model in `folder`, on a device, in eval mode, and a remark.
+
+    Errors: ModelError for files that do not fit.
+    """
     # Where another process saves a model there meanwhile, files of both may be read, which do not fit: then once more,
     # but only if the mark has changed, since a damaged folder stays what it is.
     for turn in range(TURNS):
         mark = read_mark(folder)
         try:
-            return _build(mark, cls, folder, dtype, attention)
+            return _build(mark, cls, folder, device, dtype, attention)
         except ModelError:
             if turn == TURNS - 1 or read_mark(folder) == mark:
                 raise
@@ -116,7 +121,12 @@ def build_compact(cls: Any, folder: Path, dtype: torch.dtype | None, attention: 
 
 
 def _build(
-    mark: Mapping[str, Any], cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None
+    mark: Mapping[str, Any],
+    cls: Any,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    attention: str | None,
 ) -> tuple[Any, list[str]]:
     if mark.get("form") != COMPACT:
         raise ModelError(
@@ -141,7 +151,7 @@ def _build(
         cut_model(model, sites)
     except (ManyHeadsError, AttributeError) as error:
         raise ModelError(f"{folder} does not fit the {cls.__name__} of its config.json: {error}") from error
-    state = _read_state(folder, mark)
+    state = _read_state(folder, mark, device)
     # transformers would fill in, at random, what is missing or of another shape: exactly these weights are taken.
     expected, stored = ({name: tuple(x.shape) for name, x in part.items()} for part in (model.state_dict(), state))
     if wrong := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
@@ -152,8 +162,10 @@ def _build(
             f"together, or another version of transformers wrote them."
         )
     if dtype is not None:
-        state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
+        for name, value in state.items():  # one by one, so that no more than one weight is there in both dtypes
+            state[name] = value.to(dtype) if value.is_floating_point() else value
     model.load_state_dict(state, strict=True, assign=True)
+    model = model.to(device)  # what the architecture brings besides: tables that are computed
     model.tie_weights()
     removed = sum(len(site.removed) for site in sites)
     return model.eval(), [f"{removed} head{'s' * (removed != 1)} removed, in manyheads' compact form"]
@@ -185,15 +197,17 @@ def _sum_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_state(folder: Path, mark: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_state(folder: Path, mark: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
     """The tensors, to the bit those that were saved, where the mark has their checksum; each alias is one more name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        state = load_file(folder / WEIGHTS)
+        state = load_file(folder / WEIGHTS, device=str(device))
         # Folders that were written before there was a checksum load without one.
         intact = WEIGHTS_SUM not in mark or mark[WEIGHTS_SUM] == _sum_of(folder / WEIGHTS)
+    except torch.OutOfMemoryError:
+        raise
     except (SafetensorError, OSError, KeyError, RuntimeError) as error:  # KeyError: a type that torch lacks
         raise ModelError(
             f"the weights in {folder / WEIGHTS} are damaged ({error}). Copy or fetch them anew."

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from manyheads.base import check_groups
 from manyheads.errors import ModelError, ShapeError
-from manyheads.models.loading.offloaded import local_part, weight_of
+from manyheads.models.loading.offloaded import local_part, weight_of, whole_weight
 from manyheads.spec import CROSS, Site
 
 OUTPUT_NAMES = (
@@ -64,7 +64,7 @@ def output_projection(model: nn.Module, path: str, width: int) -> tuple[str, nn.
     for parent in (path, path.rsplit(".", 1)[0] if "." in path else ""):
         for name in OUTPUT_NAMES:
             module = child(model, _join(parent, name))
-            if input_width(module) == width:
+            if width in (input_width(module), _whole_width(module)):
                 return _join(parent, name), module
     return None
 
@@ -78,17 +78,29 @@ def input_width(module: nn.Module) -> int | None:
     return weight.shape[0] if is_transposed(module) else weight.shape[1]
 
 
+def _whole_width(module: nn.Module) -> int | None:
+    """How many inputs a linear map takes in all processes that hold parts of it together."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        return None
+    return weight.shape[0] if is_transposed(module) else weight.shape[1]
+
+
 def is_transposed(module: nn.Module) -> bool:
     """Whether a linear map keeps its inputs in rows, as transformers' Conv1D does."""
     # By name: transformers need not be imported for it.
     return type(module).__name__ == "Conv1D"
 
 
-def weight_by_head(module: nn.Module, num_heads: int) -> Float[Tensor, "h f m"]:
-    """The output projection cut into one matrix a head, from the head's width to the model's."""
-    weight = weight_of(module)
+def weight_by_head(module: nn.Module, num_heads: int, width: int) -> Float[Tensor, "h f m"]:
+    """The output projection cut into one matrix for each head, from the head's `width` to the model's.
+
+    Of a projection that is divided among processes whose heads are not, all of it: every process must call this.
+    """
+    weight: Any = module.weight
+    weight = weight_of(module) if input_width(module) == num_heads * width else whole_weight(weight.detach())
     rows = weight if is_transposed(module) else weight.T
-    return rows.reshape(num_heads, rows.shape[0] // num_heads, rows.shape[1])
+    return rows.reshape(num_heads, width, rows.shape[1])
 
 
 def stack_of(path: str, *, encoder_decoder: bool, crosses: bool) -> str:
@@ -128,7 +140,7 @@ def part_by_part(sizes: Sizes, parts: str) -> Rows:
     rows, begin = {}, 0
     for part in parts:
         count, width = sizes.count(part), sizes.width(part)
-        rows[part] = begin + torch.arange(count * width).view(count, width)
+        rows[part] = begin + torch.arange(count * width, device="cpu").view(count, width)
         begin += count * width
     return rows
 
@@ -138,7 +150,7 @@ def group_by_group(sizes: Sizes, parts: str) -> Rows:
     per_group = sizes.heads // sizes.kv_heads
     wide = per_group * sizes.qk_dim
     size = wide + sizes.qk_dim + sizes.v_dim
-    rows = torch.arange(sizes.kv_heads * size).view(sizes.kv_heads, size)
+    rows = torch.arange(sizes.kv_heads * size, device="cpu").view(sizes.kv_heads, size)
     q, k, v = rows.split([wide, sizes.qk_dim, sizes.v_dim], 1)
     return {"q": q.reshape(sizes.heads, sizes.qk_dim), "k": k, "v": v}
 
@@ -353,7 +365,7 @@ class Projections:
 
     def read_output(self) -> Float[Tensor, "h f m"]:
         """The output projection by head, from the head's width to the model's: a copy, without gradient."""
-        return weight_by_head(self.output, self.site.num_heads).clone()
+        return weight_by_head(self.output, self.site.num_heads, self.site.v_dim).clone()
 
     def output_and_name(self) -> tuple[nn.Module, str | None]:
         """The output projection, and its name inside the attention module; None where it stands beside it."""
@@ -365,12 +377,15 @@ class Projections:
         """The selection that `select` would make from each tensor of the model. Changes nothing."""
         before = Sizes.of(self.site)
         after = before._replace(heads=len(heads), kv_heads=len(kv_heads))
-        chosen = {"q": torch.tensor(heads, dtype=torch.long), "k": torch.tensor(kv_heads, dtype=torch.long)}
+        chosen = {
+            "q": torch.tensor(heads, dtype=torch.long, device="cpu"),
+            "k": torch.tensor(kv_heads, dtype=torch.long, device="cpu"),
+        }
         chosen["v"] = chosen["k"]
         cuts: list[Cut] = []
         for holder in self.holders:
             old, new = holder.rows(before), holder.rows(after) if heads else {}
-            index = torch.empty(sum(rows.numel() for rows in new.values()), dtype=torch.long)
+            index = torch.empty(sum(rows.numel() for rows in new.values()), dtype=torch.long, device="cpu")
             for part, rows in new.items():
                 # By the places in the new matrix: heads of a fused product
                 # need not lie one after another (`group_by_group`).
@@ -379,7 +394,7 @@ class Projections:
             cuts.append(Cut(f"{path}.weight", int(is_transposed(holder.module)), index))
             if getattr(holder.module, "bias", None) is not None:
                 cuts.append(Cut(f"{path}.bias", 0, index))
-        columns = torch.arange(before.heads * before.v_dim).view(before.heads, before.v_dim)[chosen["q"]]
+        columns = torch.arange(before.heads * before.v_dim, device="cpu").view(before.heads, before.v_dim)[chosen["q"]]
         cuts.append(Cut(f"{self.output_path}.weight", int(not is_transposed(self.output)), columns.reshape(-1)))
         return cuts + [
             Cut(_join(self.site.module, name), axis, chosen[part]) for name, (axis, part) in self.by_head.items()

@@ -11,7 +11,12 @@ product q.k alone:
 
 What can be requested is in `requests`, a class a reduction. `prepare(tokens, requests)` plans a pass for one batch of
 tokens; `Pass.run(layer)` makes it for one layer, and remembers for the next layers what depends on the tokens alone.
-That is also the contract of any other backend: the same requests in, the same tensors out.
+That is also the contract of any other backend: the same requests in, the same tensors out. `launches` has one, kernels
+for NVIDIA GPUs; `Reduced.because` says what made a pass.
+
+q, k, lse, a dense mask and a bias stay where the model is, and so do the tiles. The answers come back on the host,
+moved once a layer, and the mask's runs and all that is read off the tokens have never left it: nothing in the loop over
+tiles waits for a device.
 
 Where only some cells, some keys of every row, or a window of the map are needed, `cell_weights`, `key_weights` and
 `window_weights` make these alone. Hidden cells are 0.
@@ -23,20 +28,23 @@ Source of the lse: Dao 2023, FlashAttention-2, Algorithm 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.nn import Mask, Rule, exact_weights, grouped_scores
+from manyheads.errors import ShapeError
+from manyheads.nn import Mask, Rule, exact_arithmetic, exact_weights, grouped_scores
 from manyheads.nn.scores import finite
+from manyheads.recording.exact_map.launches import Reader
 from manyheads.recording.exact_map.requests import HIDDEN, Batch, Group, Match, Request, Sizes, Tile
 from manyheads.recording.tokens import Tokens
 
 TILE_CELLS = 400_000  # cells of one tile over all heads: three float32 buffers of it fit a 2-core L2 + L3 slice
 TILE_KEYS = 256
+ACCELERATOR_CELLS, ACCELERATOR_KEYS = 1 << 24, 1024  # the same on an accelerator: few calls, buffers of 67 MB each
 LOG2_E = math.log2(math.e)
 
 
@@ -51,6 +59,13 @@ class Layer:
     rule: Rule
     crosses: bool = False  # keys are other tokens than queries
 
+    def __post_init__(self) -> None:
+        tensors = {"q": self.q, "k": self.k, "lse": self.lse, "bias": self.rule.bias}
+        places = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}
+        if len(set(places.values())) > 1:
+            written = ", ".join(f"{name} is on {device}" for name, device in places.items())
+            raise ShapeError(f"{written}: a layer is read on one device. Move them, as in k.to(q.device).")
+
     @property
     def reads_itself(self) -> bool:
         """Whether keys are the tokens of the queries."""
@@ -60,20 +75,26 @@ class Layer:
         """One text alone: some of its rows, as if there were no others, and its first keys."""
         texts, keys = slice(text, text + 1), slice(num_keys)
         mask, rule = self.mask.expand(len(self.q)).texts(texts), self.rule.texts(texts)
+        runs = mask.start[:, rows], mask.stop[:, rows]
+        rows = rows if isinstance(rows, slice) else rows.to(self.q.device, non_blocking=True)
         dense = None if mask.dense is None else mask.dense[:, :, rows, keys]
         bias = None if rule.bias is None else rule.bias[:, :, rows, keys]
-        mask = Mask(mask.start[:, rows], mask.stop[:, rows], num_keys, dense)
+        mask = Mask(*runs, num_keys, dense)
         q, k, lse = self.q[texts][:, :, rows], self.k[texts, :, keys], self.lse[texts][:, :, rows]
         return Layer(q, k, lse, mask, replace(rule, bias=bias), self.crosses)
 
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """The answers: `reduced[request]`, and the facts about rows that statistics need to finish them."""
+    """The answers, on the host: `reduced[request]`, and the facts about rows that statistics need to finish them.
+
+    `because`: what made the pass, kernels or tiles, and why.
+    """
 
     values: dict[Request, Tensor]
     plan: Pass
     mask: Mask
+    because: str
 
     @property
     def tokens(self) -> Tokens:
@@ -103,31 +124,37 @@ class Pass(Batch):
 
     requests: tuple[Request, ...] = ()
 
+    @exact_arithmetic()
     def run(self, layer: Layer) -> Reduced:
-        """Every request's answer for this layer, float32 (float64 for float64 layers)."""
+        """Every request's answer for this layer, on the host, float32 (float64 for float64 layers)."""
         dtype = torch.float64 if layer.q.dtype == torch.float64 else torch.float32
-        mask = self.expanded(layer.mask)
+        expanded = self.expanded(layer.mask)
+        mask = self.on_host(expanded)
         num_texts, num_heads, num_rows, _ = layer.q.shape
-        sizes = Sizes(num_texts, num_heads, num_rows, layer.k.shape[2])
-        values = {request: request.empty(sizes, self, dtype) for request in self.requests}
-        for texts in self._groups(layer):
-            GroupPass(self, layer, mask, values, texts, dtype).run()
+        sizes = Sizes(num_texts, num_heads, num_rows, layer.k.shape[2], layer.q.device)
+        reader = Reader(self, self.requests, layer.q, layer.k, layer.lse, mask, layer.rule, layer.reads_itself)
+        answers, because = reader.answers()
+        values = {request: request.empty(sizes, self, dtype) for request in self.requests if request not in answers}
+        for texts in self._groups(layer) if values else ():
+            GroupPass(self, replace(layer, mask=expanded), mask, values, texts, dtype).run()
+        values = moved_to_host(values | answers)
         for request, answer in values.items():
             request.finish(answer, self, mask)
-        return Reduced(values, self, mask)
+        return Reduced(values, self, mask, because)
 
     def _groups(self, layer: Layer) -> Iterator[slice]:
         """Neighbouring texts that together fill no more than one tile; a longer text is a group of its own."""
         num_texts, num_heads, _, _ = layer.q.shape
         lengths = self.tokens.lengths.tolist()
         apart = any(request.one_text_a_group for request in self.requests)
+        most_cells, tile_keys = tile_size(layer.q.device)
         begin = 0
         while begin < num_texts:
             end, longest = begin + 1, lengths[begin]
             while end < num_texts and not apart:
                 # A group is padded to its longest text, so a long one would make its neighbours cost as much.
                 longest = max(longest, lengths[end])
-                if longest > TILE_KEYS or (end + 1 - begin) * num_heads * longest**2 > TILE_CELLS:
+                if longest > tile_keys or (end + 1 - begin) * num_heads * longest**2 > most_cells:
                     break
                 end += 1
             yield slice(begin, end)
@@ -149,7 +176,7 @@ class GroupPass:
         self.q = layer.q[texts, :, :num_rows].to(dtype)
         self.k = layer.k[texts, :, :num_keys].to(dtype).contiguous()  # read once a tile: its rows must lie side by side
         self.lse = finite(layer.lse[texts, :, :num_rows].to(dtype))
-        self.mask, self.rule = mask.texts(texts), layer.rule.texts(texts)
+        self.mask, self.rule = layer.mask.texts(texts), layer.rule.texts(texts)
         # Requests of a class are handed a tile together: some of them are one matrix product for all.
         self.answers: dict[type[Request], dict[Request, Tensor]] = {}
         for request, answer in values.items():
@@ -158,20 +185,20 @@ class GroupPass:
     def run(self) -> None:
         num_texts, num_heads = self.q.shape[:2]
         num_rows, num_keys, dtype = self.group.num_rows, self.group.num_keys, self.group.dtype
-        width = min(TILE_KEYS, max(num_keys, 1))
-        if num_texts * num_heads * num_rows * num_keys <= TILE_CELLS:
+        most_cells, tile_keys = tile_size(self.q.device)
+        width = min(tile_keys, max(num_keys, 1))
+        if num_texts * num_heads * num_rows * num_keys <= most_cells:
             height, width, self.group.single_tile = max(num_rows, 1), max(num_keys, 1), True
         else:
-            height = max(8, TILE_CELLS // (num_texts * num_heads * width))
+            height = max(8, most_cells // (num_texts * num_heads * width))
         # All tiles of the group are made in the same three buffers: allocated memory would not lie in cache.
         cells = num_texts * num_heads * min(height, num_rows) * width
-        self.logs, self.weights, self.work = (torch.empty(cells, dtype=dtype) for _ in range(3))
+        self.logs, self.weights, self.work = (torch.empty(cells, dtype=dtype, device=self.q.device) for _ in range(3))
         for row in range(0, num_rows, height):
             rows = slice(row, min(row + height, num_rows))
             start, stop = self.mask.start[:, rows], self.mask.stop[:, rows]
             alive = stop > start
-            # Tiles that no row sees are skipped: half of them where attention is causal, most with a window. Asking for
-            # these numbers is a synchronisation for each block of rows where there is an accelerator.
+            # Tiles that no row sees are skipped: half of them where attention is causal, most with a window.
             if not bool(alive.any()):
                 continue
             # Of rows that see something alone: an empty run lies anywhere, and would make the block begin there.
@@ -200,12 +227,32 @@ class GroupPass:
         weights, work = self.weights[:cells].view(shape), self.work[:cells].view(shape)
         tile = Tile(weights, logs, work, None, rows, keys, self.group)
         if border:
-            hidden = tile.by_place("hidden", lambda: ~self.mask.visible(rows, keys))
+            hidden = tile.by_place("hidden", lambda: ~self.mask.visible(rows, keys, device=tile.device))
             logs.masked_fill_(hidden, HIDDEN)
             tile = replace(tile, hidden=hidden)
         torch.exp2(logs, out=weights)
         for kind, answers in self.answers.items():
             kind.add_all(tile, answers)
+
+
+def tile_size(device: torch.device) -> tuple[int, int]:
+    """The most cells of a tile over all heads, and its keys: sized for a CPU's cache, or for an accelerator's calls."""
+    return (TILE_CELLS, TILE_KEYS) if device.type == "cpu" else (ACCELERATOR_CELLS, ACCELERATOR_KEYS)
+
+
+def moved_to_host(values: Mapping[Request, Tensor]) -> dict[Request, Tensor]:
+    """Tensors of a device as the host's, by one copy: each copy is a wait."""
+    if all(value.device.type == "cpu" for value in values.values()):
+        return dict(values)
+    # The widest numbers first, so that each part begins at a multiple of its own width.
+    order = sorted(values, key=lambda request: -values[request].element_size())
+    parts = [values[request].contiguous().flatten().view(torch.uint8) for request in order]
+    copies = torch.cat(parts).cpu().split([len(part) for part in parts])
+    moved = {
+        request: part.view(values[request].dtype).view(values[request].shape)
+        for request, part in zip(order, copies, strict=True)
+    }
+    return {request: moved[request] for request in values}
 
 
 # -------------------------------------------------------------------------------------------- cells, without the pass
@@ -215,32 +262,38 @@ def cell_weights(
     layer: Layer, text: int, queries: Int[Tensor, "pairs"], keys: Int[Tensor, "pairs"]
 ) -> Float[Tensor, "h pairs"]:
     """The exact weights of some cells of one text, all heads, in float64. Cost: O(pairs * h * d)."""
-    num_heads, bias = layer.q.shape[1], layer.rule.bias
-    group = torch.arange(num_heads) // (num_heads // layer.k.shape[1])
+    num_heads, bias, device = layer.q.shape[1], layer.rule.bias, layer.q.device
+    group = torch.arange(num_heads, device=device) // (num_heads // layer.k.shape[1])
+    mask = layer.mask.expand(layer.q.shape[0])
+    host_queries, host_keys = queries.cpu(), keys.cpu()
+    visible = (host_keys >= mask.start[text, host_queries]) & (host_keys < mask.stop[text, host_queries])
+    queries, keys, visible = (part.to(device, non_blocking=True) for part in (queries, keys, visible))
     q, k = layer.q[text][:, queries].double(), layer.k[text][group][:, keys].double()
     if bias is not None:
         # An axis of 1 serves every text; `min` picks it without a copy for each.
         bias = bias[min(text, bias.shape[0] - 1)].expand(num_heads, -1, -1)[:, queries, keys]
     scores = layer.rule.finish_cells(layer.rule.scale * (q * k).sum(-1), bias)
-    mask = layer.mask.expand(layer.q.shape[0])
-    visible = (keys >= mask.start[text, queries]) & (keys < mask.stop[text, queries])
     if mask.dense is not None:
         visible = mask.dense[min(text, mask.dense.shape[0] - 1)][:, queries, keys]
     return exact_weights(scores, layer.lse[text][:, queries], visible)
 
 
-def key_weights(layer: Layer, mask: Mask, keys: Int[Tensor, "b c"], dtype: torch.dtype) -> Float[Tensor, "b h q c"]:
-    """The exact weights of every row on chosen keys of each text. `mask`: the layer's, with a row of runs a text.
+@exact_arithmetic()
+def key_weights(layer: Layer, keys: Int[Tensor, "b c"], dtype: torch.dtype) -> Float[Tensor, "b h q c"]:
+    """The exact weights of every row on chosen keys of each text, where the layer is.
 
     Cost: O(b * h * q * c * d).
     """
+    device, mask = layer.q.device, layer.mask.expand(len(keys))
+    keys = keys.to(device, non_blocking=True)
     k = layer.k.gather(2, keys[:, None, :, None].expand(-1, layer.k.shape[1], -1, layer.k.shape[3]))
     bias = None if layer.rule.bias is None else columns_at(layer.rule.bias, keys)
     scores = layer.rule.finish_cells(grouped_scores(layer.q.to(dtype), k.to(dtype), layer.rule.scale), bias)
     if mask.dense is not None:
         visible = columns_at(mask.dense, keys)
     else:
-        visible = ((keys[:, None] >= mask.start[..., None]) & (keys[:, None] < mask.stop[..., None]))[:, None]
+        start, stop = (runs[..., None].to(device, non_blocking=True) for runs in (mask.start, mask.stop))
+        visible = ((keys[:, None] >= start) & (keys[:, None] < stop))[:, None]
     return exact_weights(scores, layer.lse[..., None], visible)
 
 
@@ -256,5 +309,5 @@ def window_weights(layer: Layer, text: int, heads: Sequence[int], rows: slice, k
     group = [head // (layer.q.shape[1] // layer.k.shape[1]) for head in heads]
     q, k = layer.q[texts][:, heads, rows].double(), layer.k[texts][:, group, keys].double()
     scores = layer.rule.texts(texts).heads(heads).finish(grouped_scores(q, k, layer.rule.scale), rows, keys)
-    visible = layer.mask.expand(layer.q.shape[0]).texts(texts).visible(rows, keys, heads)
+    visible = layer.mask.expand(layer.q.shape[0]).texts(texts).visible(rows, keys, heads, q.device)
     return exact_weights(scores, layer.lse[texts][:, heads, rows, None], visible)[0].to(layer.lse.dtype)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -49,11 +49,11 @@ class Batch:
 
     def of_tokens(self, request: Request) -> Any:
         """What the request reads off these tokens."""
-        return self._remember("tokens", request, lambda: request.of_tokens(self.tokens))
+        return self.remember("tokens", request, lambda: request.of_tokens(self.tokens))
 
     def once(self, mask: Mask, name: Hashable, compute: Callable[[], Any]) -> Any:
         """Something that depends on tokens and mask alone: computed for the first layer, remembered for the others."""
-        return self._remember(name, id(mask), compute)
+        return self.remember(name, id(mask), compute)
 
     def matches(self, request: Match, mask: Mask) -> Float[Tensor, "b q"]:
         """How many visible keys each row's label matches."""
@@ -64,9 +64,21 @@ class Batch:
 
         `once` remembers by the identity of a mask, so masks are held here: no other may get the identity of a lost one.
         """
-        return self._remember("expanded", id(mask), lambda: (mask, mask.expand(self.tokens.num_texts)))[1]
+        return self.remember("expanded", id(mask), lambda: (mask, mask.expand(self.tokens.num_texts)))[1]
 
-    def _remember(self, name: Hashable, owner: Hashable, compute: Callable[[], Any]) -> Any:
+    def on_host(self, mask: Mask) -> Mask:
+        """The same mask with its dense part, if it has one, on the host: for what is computed of the pass's answers."""
+
+        def moved() -> tuple[Mask, Mask]:
+            # The same mask where nothing moves: what is remembered of it is found by its identity.
+            if mask.dense is None or mask.dense.device.type == "cpu":
+                return mask, mask
+            return mask, replace(mask, dense=mask.dense.cpu())
+
+        return self.remember("on host", id(mask), moved)[1]
+
+    def remember(self, name: Hashable, owner: Hashable, compute: Callable[[], Any]) -> Any:
+        """Something computed once for this batch, by its name and what it belongs to."""
         if (name, owner) not in self.memory:
             self.memory[name, owner] = compute()
         return self.memory[name, owner]
@@ -77,7 +89,7 @@ class Group:
     """Neighbouring texts of one layer that share tiles; `memory` is what requests remember from tile to tile."""
 
     batch: Batch
-    mask: Mask  # of all texts of the batch
+    mask: Mask  # of all texts of the batch, on the host
     texts: slice
     num_rows: int
     num_keys: int
@@ -117,21 +129,26 @@ class Tile:
         return group.batch.once(group.mask, (group.texts.start, group.texts.stop, name), compute)
 
     @property
+    def device(self) -> torch.device:
+        return self.weights.device
+
+    @property
     def row_index(self) -> Int[Tensor, "r one"]:
-        return torch.arange(self.rows.start, self.rows.stop)[:, None]
+        return torch.arange(self.rows.start, self.rows.stop, device=self.device)[:, None]
 
     @property
     def key_index(self) -> Int[Tensor, "one c"]:
-        return torch.arange(self.keys.start, self.keys.stop)[None]
+        return torch.arange(self.keys.start, self.keys.stop, device=self.device)[None]
 
 
 class Sizes(NamedTuple):
-    """Of a layer over a batch: texts, query heads, rows, keys."""
+    """Of a layer over a batch: texts, query heads, rows, keys; and the device on which its tiles are."""
 
     texts: int
     heads: int
     rows: int
     keys: int
+    device: torch.device = torch.device("cpu")
 
 
 class Request:
@@ -144,8 +161,8 @@ class Request:
         return None
 
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
-        """The answer before the first tile."""
-        return torch.zeros(sizes.texts, sizes.heads, sizes.rows, dtype=dtype)
+        """The answer before the first tile, on the device of the tiles."""
+        return torch.zeros(sizes.texts, sizes.heads, sizes.rows, dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         """Change the answer (of the tile's group of texts) by what the tile holds."""
@@ -201,18 +218,20 @@ class Strongest(Request):
     """`[b h q]` the key of the row's largest weight (the first of equals); -1 in rows that see nothing."""
 
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
-        return torch.full((sizes.texts, sizes.heads, sizes.rows), -1, dtype=torch.long)
+        return torch.full((sizes.texts, sizes.heads, sizes.rows), -1, dtype=torch.long, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         """The answer is a key; the weight that later tiles must exceed is remembered beside it."""
         # Logarithms are compared, not weights: two weights that both round to 0 still differ here.
         largest, place = tile.logs.max(-1)
         shape = (*tile.logs.shape[:2], tile.group.num_rows)
-        highest = tile.group.once(self, lambda: torch.full(shape, HIDDEN, dtype=tile.group.dtype))[:, :, tile.rows]
+        highest = tile.group.once(self, lambda: torch.full(shape, HIDDEN, dtype=tile.group.dtype, device=tile.device))[
+            :, :, tile.rows
+        ]
         # Only what is larger replaces: of equal weights the first stays, and hidden cells never count.
-        better = largest > highest
-        answer[:, :, tile.rows][better] = (place + tile.keys.start)[better]
-        highest[better] = largest[better]
+        rows = answer[:, :, tile.rows]
+        rows.copy_(torch.where(largest > highest, place + tile.keys.start, rows))
+        torch.maximum(highest, largest, out=highest)
 
 
 @dataclass(frozen=True)
@@ -242,7 +261,7 @@ class Linear(Request):
             lambda: torch.stack(
                 [group.batch.of_tokens(request)[group.texts, : group.num_keys].to(group.dtype) for request in answers],
                 -1,
-            ),
+            ).to(tile.device, non_blocking=True),
         )
         num_texts, num_heads, num_rows, num_keys = tile.weights.shape
         rows = tile.weights.view(num_texts, num_heads * num_rows, num_keys)
@@ -264,6 +283,10 @@ class MatchLabels(NamedTuple):
     keys: Int[Tensor, "b k"]
     tile_rows: Int[Tensor, "b q"]
     tile_keys: Int[Tensor, "b k"]
+
+    def tile_labels(self, device: torch.device) -> tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]:
+        """What tiles compare, sent to where tiles are."""
+        return self.tile_rows.to(device, non_blocking=True), self.tile_keys.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -301,17 +324,24 @@ class Match(Request):
         """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""
         if self.earlier and tile.keys.start >= tile.rows.stop:
             return None
-        labels: MatchLabels = tile.group.batch.of_tokens(self)
-        texts = tile.group.texts
-        equal = labels.tile_rows[texts, tile.rows, None] == labels.tile_keys[texts, None, tile.keys]
+        batch, texts, on_host = tile.group.batch, tile.group.texts, tile.device.type == "cpu"
+        labels: MatchLabels = batch.of_tokens(self)
+        # Rare labels leave most tiles without a match. On the host that shows when the cells are compared; looking at a
+        # device's cells would be a wait for each tile, so its labels are looked at before, on the host.
+        if not on_host:
+            rows, keys = labels.tile_rows[texts, tile.rows], labels.tile_keys[texts, tile.keys]
+            place = (tile.rows.start, tile.rows.stop, tile.keys.start, tile.keys.stop)
+            if not batch.remember((self, *place), texts.start, lambda: bool(torch.isin(rows, keys).any())):
+                return None
+        tile_rows, tile_keys = batch.remember((self, "labels"), tile.device, lambda: labels.tile_labels(tile.device))
+        equal = tile_rows[texts, tile.rows, None] == tile_keys[texts, None, tile.keys]
         # Where all keys of a tile lie well before its rows, neither condition can leave anything out.
         if tile.keys.start < tile.rows.stop and tile.rows.start < tile.keys.stop + self.apart:
             if self.earlier:
                 equal &= tile.key_index <= tile.row_index - self.apart
             if self.elsewhere:
                 equal &= tile.key_index != tile.row_index
-        # A synchronisation where there is an accelerator: worth it, since rare labels leave most tiles without a match.
-        return equal[:, None].to(tile.weights.dtype) if bool(equal.any()) else None
+        return None if on_host and not bool(equal.any()) else equal[:, None].to(tile.weights.dtype)
 
     def count(self, labels: MatchLabels, mask: Mask) -> Float[Tensor, "b q"]:
         """How many visible keys carry each row's label (seen by any head, where heads differ).
@@ -320,20 +350,20 @@ class Match(Request):
         """
         num_rows, num_keys = labels.rows.shape[1], labels.keys.shape[1]
         if mask.dense is not None:
-            row, key = torch.arange(num_rows)[:, None], torch.arange(num_keys)[None]
+            row, key = torch.arange(num_rows, device="cpu")[:, None], torch.arange(num_keys, device="cpu")[None]
             equal = (labels.rows[:, :, None] == labels.keys[:, None]) & (labels.rows >= 0)[:, :, None]
             if self.earlier:
                 equal &= key <= row - self.apart
             if self.elsewhere:
                 equal &= key != row
             return (equal & mask.dense.any(1)).sum(-1).double()
-        row = torch.arange(num_rows)[None]
+        row = torch.arange(num_rows, device="cpu")[None]
         start, stop = mask.start[:, :num_rows], mask.stop[:, :num_rows]
         if self.earlier:
             stop = torch.minimum(stop, row + 1 - self.apart)
         # Keys sorted by label and then by place: a row's matches within its run of keys are one interval of them.
         stride = num_keys + 1
-        order = (labels.keys * stride + torch.arange(num_keys)[None]).sort(-1).values
+        order = (labels.keys * stride + torch.arange(num_keys, device="cpu")[None]).sort(-1).values
         low = torch.searchsorted(order, labels.rows * stride + start)
         high = torch.searchsorted(order, labels.rows * stride + torch.maximum(stop, start))
         count = high - low
@@ -349,7 +379,7 @@ class MatchReceived(Request):
     match: Match
 
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype)
+        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         cells = self.match.cells(tile)
@@ -364,7 +394,7 @@ class RowsReceived(Request):
     match: Match
 
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype)
+        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype, device=sizes.device)
 
     @classmethod
     def add_all(cls, tile: Tile, answers: Mapping[Any, Tensor]) -> None:
@@ -373,7 +403,8 @@ class RowsReceived(Request):
 
         def chosen_rows() -> Float[Tensor, "b n q"]:
             counts = (group.batch.matches(request.match, group.mask) for request in answers)
-            return torch.stack([count[group.texts, : group.num_rows] > 0 for count in counts], 1).to(group.dtype)
+            chosen = torch.stack([count[group.texts, : group.num_rows] > 0 for count in counts], 1).to(group.dtype)
+            return chosen.to(tile.device, non_blocking=True)
 
         sums = group.once(cls, chosen_rows)[:, None, :, tile.rows] @ tile.weights
         for index, answer in enumerate(answers.values()):
@@ -390,7 +421,7 @@ class Band(Request):
     offsets: tuple[int, ...]
 
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(sizes.texts, sizes.heads, sizes.rows, len(self.offsets), dtype=dtype)
+        return torch.zeros(sizes.texts, sizes.heads, sizes.rows, len(self.offsets), dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         num_rows, num_keys = tile.weights.shape[-2:]
@@ -409,7 +440,7 @@ class Received(Request):
     """`[b h k]` column sums, sum_i w: how much attention each key receives in all."""
 
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype)
+        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         answer[:, :, tile.keys] += tile.weights.sum(-2)
@@ -427,18 +458,18 @@ class WordRows(Request):
     def of_tokens(self, tokens: Tokens) -> Float[Tensor, "b w q"]:
         """Each token's share of its word's row: one over the word's tokens, 0 for tokens of other words."""
         of_token = self.words(tokens)
-        words = torch.arange(max(1, 1 + max(of_token.flatten().tolist(), default=0)))
+        words = torch.arange(max(1, 1 + max(of_token.flatten().tolist(), default=0)), device="cpu")
         member = (of_token[:, None] == words[:, None]).double()
         return member / member.sum(-1, keepdim=True).clamp_min(1)
 
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
         num_words = batch.of_tokens(self).shape[1]
-        return torch.zeros(sizes.texts, sizes.heads, num_words, sizes.keys, dtype=dtype)
+        return torch.zeros(sizes.texts, sizes.heads, num_words, sizes.keys, dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         group = tile.group
         shares = group.batch.of_tokens(self)[group.texts, None, :, tile.rows].to(group.dtype)
-        answer[..., tile.keys] += shares @ tile.weights
+        answer[..., tile.keys] += shares.to(tile.device, non_blocking=True) @ tile.weights
 
 
 @dataclass(frozen=True)
@@ -460,13 +491,13 @@ class Pooled(Request):
     def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
         # Sums begin at 0, and `finish` finds the absent blocks; of maxima, what no tile has touched is absent.
         fill = torch.nan if self.how == "max" else 0.0
-        return torch.full((sizes.texts, sizes.heads, self.size, self.size), fill, dtype=dtype)
+        return torch.full((sizes.texts, sizes.heads, self.size, self.size), fill, dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         """Sums (or maxima) of blocks: first over the rows of each block of rows, then over its keys."""
         sides = (tile.group.num_rows, tile.group.num_keys)
         row_bins, key_bins = tile.group.once(self, lambda: [bins(side, self.size) for side in sides])
-        row_blocks, key_blocks = row_bins[tile.rows], key_bins[tile.keys]
+        row_blocks, key_blocks = row_bins[tile.rows], key_bins[tile.keys].to(tile.device, non_blocking=True)
         blocks, counts = row_blocks.unique_consecutive(return_counts=True)
         stops = counts.cumsum(0).tolist()
         for block, start, stop in zip(blocks.tolist(), [0, *stops], stops, strict=False):
@@ -489,13 +520,13 @@ class Pooled(Request):
 
 def bins(length: int, size: int) -> Int[Tensor, "n"]:
     """The block of each position: `i * p // n` with `p = min(size, n)` blocks."""
-    return torch.arange(length) * min(size, length) // max(length, 1)
+    return torch.arange(length, device="cpu") * min(size, length) // max(length, 1)
 
 
 def visible_cells(mask: Mask, lengths: Sequence[int], size: int) -> Float[Tensor, "b h p p"]:
     """How many cells of each block are visible, NaN for none. Cost: O(n * size) by runs. `h` is 1 where heads agree."""
     num_heads = 1 if mask.dense is None else mask.dense.shape[1]
-    out = torch.zeros(len(lengths), num_heads, size, size, dtype=torch.float64)
+    out = torch.zeros(len(lengths), num_heads, size, size, dtype=torch.float64, device="cpu")
     for text, length in enumerate(lengths):
         sides = (length, length) if mask.num_queries == mask.num_keys else (mask.num_queries, mask.num_keys)
         row_bins, key_bins = (bins(side, size) for side in sides)
@@ -508,10 +539,10 @@ def visible_blocks(
 ) -> Float64[Tensor, "h row_blocks key_blocks"]:
     """How many cells of each block one text's mask leaves visible: by runs, or by looking where it is dense."""
     if mask.dense is None:
-        edges = torch.searchsorted(key_bins, torch.arange(shape[1] + 1))
+        edges = torch.searchsorted(key_bins, torch.arange(shape[1] + 1, device="cpu"))
         start, stop = mask.start[0, : len(row_bins), None], mask.stop[0, : len(row_bins), None]
         counts = (torch.minimum(stop, edges[1:]) - torch.maximum(start, edges[:-1])).clamp_min(0).double()[None]
     else:
-        visible = mask.dense[0, :, : len(row_bins), : len(key_bins)].double()
+        visible = mask.dense[0, :, : len(row_bins), : len(key_bins)].cpu().double()
         counts = visible.new_zeros(*visible.shape[:2], shape[1]).index_add_(2, key_bins, visible)
     return counts.new_zeros(len(counts), *shape).index_add_(1, row_bins, counts)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.nn import Mask
+from manyheads.nn import Mask, exact_arithmetic
 from manyheads.nn.scores import finite
 from manyheads.recording.exact_map.one_pass import LOG2_E
 from manyheads.recording.layer import LayerRecord
@@ -67,6 +67,7 @@ def read_region(
 
     `most_cells`: above so many visible cells, rows are sampled evenly and only the coarsest level is given.
     `on_strip` is called with rows done and rows in all, and may raise to stop the work.
+    The levels are on the host, whatever the layer's device.
     Errors: ShapeError for a region that does not begin at whole blocks of the coarsest level, or lies outside.
     """
     if not levels or levels.step != 1 or not 0 <= levels[0] <= levels[-1] <= DEEPEST:
@@ -103,16 +104,16 @@ def _chosen_rows(mask: Mask, rows: slice, keys: slice, block: int, most_cells: i
     stop = mask.stop[0, rows].clamp(keys.start, keys.stop)
     cells = int((stop - start).clamp_min(0).sum())
     if most_cells is None or cells <= most_cells or block == 1:
-        return torch.arange(rows.start, rows.stop)
+        return torch.arange(rows.start, rows.stop, device="cpu")
     count = max(1, min(block, int(block * most_cells / cells)))
     # The middles of equal stretches: the first rows of each would
     # favour rows that see least, where attention is causal.
-    within = ((torch.arange(count, dtype=torch.float64) + 0.5) * block / count).long()
-    chosen = (torch.arange(rows.start, rows.stop, block)[:, None] + within).flatten()
+    within = ((torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) * block / count).long()
+    chosen = (torch.arange(rows.start, rows.stop, block, device="cpu")[:, None] + within).flatten()
     chosen = chosen[chosen < rows.stop]
     # A last block shorter than the others keeps at least its first row, else it would look absent.
     last = rows.start + (rows.stop - 1 - rows.start) // block * block
-    return chosen if bool((chosen >= last).any()) else torch.cat([chosen, torch.tensor([last])])
+    return chosen if bool((chosen >= last).any()) else torch.cat([chosen, torch.tensor([last], device="cpu")])
 
 
 class _Strips:
@@ -125,6 +126,7 @@ class _Strips:
         # A dense mask has one plane for all heads, or one for each: index 0 is right for the first kind alone.
         self.mask_head = 0 if self.mask.dense is None or self.mask.dense.shape[1] == 1 else head
 
+    @exact_arithmetic()
     def pooled(
         self, rows: Tensor, rows_a_block: list[int], block: int, on_strip: Callable[[int, int], None] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,7 +137,9 @@ class _Strips:
         group = self.head // (self.layer.site.num_heads // self.layer.site.num_kv_heads)
         self.k = self.layer.k[self.text, group, self.keys].to(self.dtype).T
         shape = (len(rows_a_block), -(-width // block))
-        sums, tops, counts = (torch.zeros(shape, dtype=self.dtype) for _ in range(3))
+        # Cells are counted on the host, where the mask's runs are.
+        sums, tops = (torch.zeros(shape, dtype=self.dtype, device=self.k.device) for _ in range(2))
+        counts = torch.zeros(shape, dtype=self.dtype, device="cpu")
         # A strip is whole blocks of rows, so that no block is summed in two parts: at least one, however large.
         blocks_a_strip = max(1, STRIP_CELLS // max(1, max(rows_a_block) * min(width, STRIP_CELLS)))
         begin = 0
@@ -147,11 +151,12 @@ class _Strips:
                 on_strip(begin, len(rows))
             self._read(rows[begin:end], sizes, block, sums[strip], tops[strip], counts[strip])
             begin = end
-        return sums, tops, counts
+        return sums.cpu(), tops.cpu(), counts
 
     def _read(self, rows: Tensor, sizes: list[int], block: int, sums: Tensor, tops: Tensor, counts: Tensor) -> None:
         """One strip of rows: keys that all of them see, and the borders of the mask on either side of those."""
         start, stop = self.mask.start[0, rows], self.mask.stop[0, rows]
+        rows = rows.to(self.k.device)
         q = self.layer.q[self.text, self.head, rows].to(self.dtype)
         lse = finite(self.layer.lse[self.text, self.head, rows].to(self.dtype))[:, None]
         # Whole blocks of keys, as of rows: a block that two pieces share would get two maxima and two counts.
@@ -169,17 +174,19 @@ class _Strips:
                 weights = scores.sub_(lse).mul_(LOG2_E).exp2_()
             columns = slice((keys.start - self.keys.start) // block, -(-(keys.stop - self.keys.start) // block))
             if all_visible:
-                keys_a_block = _pool(torch.ones(1, keys.stop - keys.start, dtype=self.dtype), [1], block, torch.sum)
-                counts[:, columns] += torch.tensor(sizes, dtype=self.dtype)[:, None] * keys_a_block
+                ones = torch.ones(1, keys.stop - keys.start, dtype=self.dtype, device="cpu")
+                rows_a_block = torch.tensor(sizes, dtype=self.dtype, device="cpu")
+                counts[:, columns] += rows_a_block[:, None] * _pool(ones, [1], block, torch.sum)
             elif self.mask.dense is not None:
                 visible = self.mask.dense[0, self.mask_head, rows][:, keys]
                 weights.masked_fill_(~visible, 0)
-                counts[:, columns] += _pool(visible.to(self.dtype), sizes, block, torch.sum)
+                counts[:, columns] += _pool(visible.to(self.dtype), sizes, block, torch.sum).cpu()
             else:
-                key = torch.arange(keys.start, keys.stop)
-                weights.masked_fill_(~((key >= start[:, None]) & (key < stop[:, None])), 0)
+                key = torch.arange(keys.start, keys.stop, device=weights.device)
+                begins, ends = (run[:, None].to(weights.device) for run in (start, stop))
+                weights.masked_fill_(~((key >= begins) & (key < ends)), 0)
                 # Of runs, visible cells are counted by their ends instead of by looking at cells.
-                edges = torch.arange(keys.start, keys.stop, block)
+                edges = torch.arange(keys.start, keys.stop, block, device="cpu")
                 ends = (edges + block).clamp_max(keys.stop)
                 cells = (torch.minimum(stop[:, None], ends) - torch.maximum(start[:, None], edges)).clamp_min(0)
                 counts[:, columns] += _pool_rows(cells.to(self.dtype), sizes, torch.sum)

@@ -39,6 +39,7 @@ from manyheads.recording.file.layout import POSITIONED, TOKEN_COLUMNS, TOKEN_TEX
 from manyheads.recording.file.safetensors_io import NAMES, Part, TensorFile, bytes_of, write_tensors
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.tokens import Tokens
+from manyheads.sizing.units import gb
 from manyheads.spec import Site
 
 FORMAT = "manyheads-recording"
@@ -372,8 +373,8 @@ class _Source:
         free = free_memory_bytes()
         if free is not None and size > MEMORY_SHARE * free:
             raise RecordingError(
-                f"{layer.name} of {self.file.path} would take {size / 1e9:.1f} GB with its padding, and "
-                f"{free / 1e9:.1f} GB are free: record fewer texts, or texts of like lengths."
+                f"{layer.name} of {self.file.path} would take {gb(size)} with its padding, and "
+                f"{gb(free)} are free: record fewer texts, or texts of like lengths."
             )
 
     def _mask(self, name: str, num_keys: int, real: Bool[Tensor, "b n"]) -> Mask:

@@ -10,6 +10,8 @@ Writer and reader share the checks, so that nothing is saved that could not be o
 value that is missing, of another kind or out of range is a `Misfit`, before anything is made of it.
 """
 
+# device: a file is opened on the host
+
 from __future__ import annotations
 
 import json

@@ -13,6 +13,8 @@ Cost: the memory of one tensor; the disk's time and about 1 s a GB for the check
 Source: https://huggingface.co/docs/safetensors, "Format". Oracle: the safetensors library, in the tests.
 """
 
+# device: a file is opened on the host
+
 from __future__ import annotations
 
 import json

@@ -12,6 +12,8 @@ Sources: Sokal and Michener 1958 (average linkage); Murtagh 1983 (chains); Rouss
 Torgerson 1952 (classical scaling).
 """
 
+# device: divergences are summed up on the host
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ import torch
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
+from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import CallTexts, read_batches, read_texts
@@ -186,6 +189,7 @@ def head_families(
     TextError, ModelError, GuardError.
     """
     reading = read_texts(lm, texts, long)
+    require_all_heads(lm.model, lm.name, "head_families")
     count, rows_because = rows_of_texts(reading, rows)
     # Without a word: the stack without a name, or the only one.
     stacks = lm.spec.stacks

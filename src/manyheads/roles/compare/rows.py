@@ -93,7 +93,7 @@ class KeptLayer:
         if mask.dense is not None:
             visible = mask.dense[min(text, mask.dense.shape[0] - 1)][:, rows.to(mask.dense.device), :num_keys].cpu()
         else:
-            mask_text, key = min(text, mask.start.shape[0] - 1), torch.arange(num_keys)
+            mask_text, key = min(text, mask.start.shape[0] - 1), torch.arange(num_keys, device="cpu")
             start, stop = mask.start[mask_text].cpu()[rows, None], mask.stop[mask_text].cpu()[rows, None]
             visible = ((key >= start) & (key < stop))[None]
         scores = scores.masked_fill(~visible, -torch.inf)

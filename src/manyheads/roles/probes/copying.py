@@ -38,6 +38,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.base import is_split
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import device_of
@@ -98,6 +99,11 @@ def copying_scores(lm: Any, *, draws: int = 20, seed: int = 0) -> CopyingScores:
     """
     if draws < 2:
         raise StatisticError(f"{draws=}: chance needs at least 2 draws to have a spread.")
+    if is_split(lm.model):
+        raise ModelError(
+            f"the weights of {lm.name} are divided among processes (tensor parallelism or FSDP), and copying_scores "
+            f"multiplies them: load it in one process."
+        )
     sites = [site for site in lm.spec.sites if site.causal and site.stack != CROSS]
     if not sites:
         raise ModelError(
@@ -157,7 +163,9 @@ class Products(NamedTuple):
     @staticmethod
     def of(embedding: Float[Tensor, "v m"], unembedding: Float[Tensor, "v m"]) -> Products:
         means = [matrix.double().mean(0) for matrix in (embedding, unembedding)]
-        sums = [torch.zeros(embedding.shape[1], embedding.shape[1], dtype=torch.float64) for _ in range(3)]
+        sums = [
+            torch.zeros(embedding.shape[1], embedding.shape[1], dtype=torch.float64, device="cpu") for _ in range(3)
+        ]
         for begin in range(0, len(embedding), CHUNK_TOKENS):
             chunk = slice(begin, begin + CHUNK_TOKENS)
             # Centred in float64, multiplied in float32: the product is what takes the time.
@@ -181,7 +189,9 @@ class Products(NamedTuple):
 def _factor(covariance: Float64[Tensor, "h f f"]) -> Float64[Tensor, "h f f"]:
     # Few embeddings or a narrow reader leave a flat covariance, which has no Cholesky factor without the jitter.
     trace = covariance.diagonal(0, 1, 2).sum(-1)[:, None, None].clamp_min(1e-300)
-    return torch.linalg.cholesky(covariance + JITTER * trace * torch.eye(covariance.shape[-1], dtype=torch.float64))
+    return torch.linalg.cholesky(
+        covariance + JITTER * trace * torch.eye(covariance.shape[-1], dtype=torch.float64, device="cpu")
+    )
 
 
 def _ends(lm: Any) -> tuple[Tensor, Tensor, nn.Module]:
@@ -276,8 +286,8 @@ def wiring_of(lm: Any, modules: list[nn.Module]) -> Wiring:
 
     def watch(module: nn.Module, args: Any, output: Any) -> None:
         if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
-            # Cloned: models write into their residual stream in place
-            wiring.inputs[module], wiring.outputs[module] = args[0].detach().clone(), output.detach().clone()
+            # Copied: models write into their residual stream in place. To the host: layers may be on several devices.
+            wiring.inputs[module], wiring.outputs[module] = (x.detach().to("cpu", copy=True) for x in (args[0], output))
 
     watched = {*filter(is_norm, lm.model.modules()), *modules}
     hooks = [module.register_forward_hook(watch) for module in watched]
@@ -297,7 +307,7 @@ def fold_of(norm: nn.Module | None, width: int) -> Fold | None:
     """What a norm does to directions; None where there is none, or what it does is no norm of this kind."""
     if norm is None:
         return None
-    weight = next(iter(norm.parameters()), torch.empty(0))
+    weight = next(iter(norm.parameters()), torch.empty(0, device="cpu"))
     generator = torch.Generator().manual_seed(0)
     x = PROBE_SIZE * torch.randn(PROBE_ROWS, width, generator=generator)
     with torch.no_grad():

@@ -18,6 +18,8 @@ and is not called induction. Cost: 2 * samples short texts through the model, on
 Oracle: the model's eager maps.
 """
 
+# device: made texts are the host's, and so is a pass's answer
+
 from __future__ import annotations
 
 import difflib
@@ -30,6 +32,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import BATCH_TOKENS, AttentionCall, CallTexts, observe
@@ -140,6 +143,7 @@ def probe_repeats(
     """
     chosen = variant_of(variant, length, repeats)
     drawn = sample(lm, chosen, samples, seed, between)
+    require_all_heads(lm.model, lm.name, "probe_repeats")
     tokens, counts, guard = drawn.tokens, _Counts(chosen), 0.0
     step = max(1, BATCH_TOKENS // tokens.longest)
     for begin in range(0, tokens.num_texts, step):

@@ -29,6 +29,7 @@ from jaxtyping import Bool, Float64, Int
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.models import AttentionCall, device_of, watch
@@ -103,6 +104,7 @@ def retrieval_scores(
             f"{lengths=}, {depths=}: give lengths of 1 token or more, and depths from 0 (the start) to 1 (the end)."
         )
     require_writer(lm, 1 if generate is None else generate, {})
+    require_all_heads(lm.model, lm.name, "retrieval_scores")
     if getattr(lm.model.config, "is_encoder_decoder", False):
         raise ModelError(
             f"{lm.name} ({type(lm.model).__name__}) reads in an encoder and writes in a decoder: retrieval heads are "
@@ -140,7 +142,7 @@ def _summed(counted: Sequence[tuple[Trial, int]], heads: tuple[Head, ...]) -> He
         nothing = np.full(len(heads), np.nan)
         return HeadScores(heads, nothing, nothing, nothing, {"uniform": nothing}, steps)
     trials, seeds = zip(*counted, strict=True)
-    num = torch.tensor(np.stack([np.stack([trial.score, trial.chance], -1) for trial in trials]))
+    num = torch.tensor(np.stack([np.stack([trial.score, trial.chance], -1) for trial in trials]), device="cpu")
     sums = Sums.of(num, torch.ones_like(num), seeds, 0)
     value, (low, high) = sums.value()[..., 0], sums.interval()
     return HeadScores(heads, value[:, 0], low[:, 0], high[:, 0], {"uniform": value[:, 1]}, steps)
@@ -197,8 +199,9 @@ class _Watched:
         bias = None if call.rule.bias is None else call.rule.bias[:, :, last]
         scores = call.rule.finish_cells(scores, bias)
         visible = call.mask.visible(last, slice(0, num_keys))
-        top = scores.masked_fill(~visible, -torch.inf)[0, :, 0].argmax(-1) + shed
-        keys = torch.zeros(shed + num_keys, dtype=torch.bool)
+        hidden = ~visible.to(scores.device)
+        top = scores.masked_fill(hidden, -torch.inf)[0, :, 0].argmax(-1).cpu() + shed
+        keys = torch.zeros(shed + num_keys, dtype=torch.bool, device="cpu")
         keys[shed:] = visible[0].any(0)[0]
         self.sites[name] = call.site
         self.steps.setdefault(name, []).append(Step(top, keys[self.begin : self.end], int(keys.sum())))
@@ -208,10 +211,10 @@ class _Watched:
         needle = self.prompt[self.begin : self.end]
         size, scores, chances = len(needle), [], []
         for name, site in self.sites.items():
-            hits = torch.zeros(site.num_heads, size, dtype=torch.float64)
-            even = torch.zeros(size, dtype=torch.float64)
+            hits = torch.zeros(site.num_heads, size, dtype=torch.float64, device="cpu")
+            even = torch.zeros(size, dtype=torch.float64, device="cpu")
             for step, token in zip(self.steps[name], written, strict=False):
-                right = (torch.arange(size) == (step.top - self.begin)[:, None]) & (needle == token)
+                right = (torch.arange(size, device="cpu") == (step.top - self.begin)[:, None]) & (needle == token)
                 share = (step.seen & (needle == token)).double() / max(step.visible, 1)
                 hits = torch.maximum(hits, right.double()) if once else hits + right
                 even = even + share * (1 - even) if once else even + share
@@ -258,4 +261,6 @@ class _Parts(NamedTuple):
         """The ids, and where the needle begins in them."""
         position = round(depth * length)
         before = self.start + self.context[:position]
-        return torch.tensor([*before, *self.needle, *self.context[position:length], *self.question]), len(before)
+        return torch.tensor([*before, *self.needle, *self.context[position:length], *self.question], device="cpu"), len(
+            before
+        )

@@ -15,6 +15,8 @@ token is, where the model parks its attention (`sinks`), and the statistics that
 model computes (device, attention kernel, number of processes) is none of it, since that changes rounding alone.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 import hashlib

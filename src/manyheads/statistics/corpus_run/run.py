@@ -41,6 +41,7 @@ from manyheads.statistics.corpus_run.chunks import (
 )
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import Progress, measure_batch, two_sided
+from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
 from manyheads.statistics.tally import Contribution
@@ -68,8 +69,14 @@ def measure_corpus(
             f"resume= needs texts that can be read again, and {corpus.origin} can be read once only: give a list, or a "
             f"corpus of files."
         )
+    divided = is_split(lm.model)
+    if divided and resume is not None:
+        raise StatisticError(
+            "resume= is for a model that each process has whole: processes that hold parts of one model must stop and "
+            "go on together. Leave it out, or load the model whole (device_map)."
+        )
     with ExitStack() as stack:
-        together = ranks or (ALONE if is_split(lm.model) else stack.enter_context(joined_processes()))
+        together = ALONE if divided else ranks or stack.enter_context(joined_processes())
         folder = None if resume is None else Path(resume)
         return _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack).table(statistics)
 
@@ -233,7 +240,8 @@ class _Run:
             "resumed": resumed,
             **two_sided(self.lm),
         }
-        return total.gathered.table(statistics, learned.sinks, notes, failures=total.failures)
+        table = total.gathered.table(statistics, learned.sinks, notes, failures=total.failures)
+        return whole_table(self.lm.model, table)
 
 
 @dataclass(eq=False)
@@ -303,7 +311,8 @@ class Worker:
         try:
             return self._run(chunked, pieces), []
         except Exception as error:
-            if not is_about_texts(error):
+            # Processes that hold parts of one model call it together: one that ran texts again would wait for ever.
+            if not is_about_texts(error) or is_split(self.lm.model):
                 raise
             # Under a name of its own: Python deletes `error` at the end of the except block.
             first = error

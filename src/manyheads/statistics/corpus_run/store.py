@@ -17,6 +17,8 @@ others hold `lock-1`, `lock-2`, ...). The processes of a run see the same folder
 part that this disk does not show yet is measured again.
 """
 
+# device: a store is the host's
+
 from __future__ import annotations
 
 import json

@@ -13,6 +13,8 @@ pass over tiles, and no map is held: O(q * k * d) time. Oracle: NumPy on a model
 Source: Spearman 1904 (rank correlation); Pielou 1966 (entropy over its maximum, of which sharpness is the rest to 1).
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -64,7 +66,7 @@ def alignment(layer: LayerRecord, rows: Bool[Tensor, "b q"] | None = None) -> Al
         width = rows.shape[-1]
         if rows.ndim != 2 or len(rows) != num_texts or width > num_rows or width < int(layer.lengths.max()):
             raise ShapeError(f"rows has the shape {tuple(rows.shape)}: give one for each of {(num_texts, num_rows)}.")
-        chosen = chosen & torch.nn.functional.pad(rows, (0, num_rows - width))
+        chosen = chosen & torch.nn.functional.pad(rows.cpu(), (0, num_rows - width))
     mass = reduced[Mass()].double()
     counted = chosen[:, None] & (mass > 0)
     # Where part of a row's weight goes to no key (sinks in the denominator), the row is divided by what does.

@@ -12,6 +12,8 @@ A mention around this one is no candidate, nor is one with the same head word, n
 window). Source: Clark et al. 2019, section 4.3. Oracle: tests/statistics/test_coreference.py, from eager maps.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections import Counter

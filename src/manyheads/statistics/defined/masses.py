@@ -11,6 +11,8 @@ Rows are all rows of a text, special tokens among them. Oracle: `reference.stati
 To add a class of tokens, add a row to `CLASSES`; to add a match between tokens, add a row to `MATCHES`.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -11,6 +11,8 @@ Its score is the mean weight on those places, over the tokens that see one. Besi
 that is elsewhere: a pattern of places alone does not change, and has no such chance level). Cost: the chosen cells.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

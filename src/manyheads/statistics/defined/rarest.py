@@ -96,16 +96,16 @@ def rarest(tokens: Tokens, kinds: int) -> Bool[Tensor, "b k"]:
 def _largest(facts: Facts, members: Bool[Tensor, "b k"]) -> Float[Tensor, "b h q"]:
     """Each row's largest weight on some keys, 0 where it sees none of them."""
     layer, count = facts.layer, int(members.sum(-1).max())
-    out = torch.zeros_like(facts[Maximum()])
     if not count:
-        return out
+        return torch.zeros_like(facts[Maximum()])
     assert layer is not None, "whoever measures hands the layer on"
+    out = torch.zeros_like(facts[Maximum()], device=layer.q.device)
     # Texts have different numbers of these keys: theirs first, then others to fill up, which are masked out below.
     keys = members.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :count]
-    is_member = members.gather(1, keys)
+    is_member = members.gather(1, keys).to(out.device, non_blocking=True)
     step = max(1, CHUNK_CELLS // max(1, out.numel()))
     for begin in range(0, count, step):
         chunk = slice(begin, begin + step)
-        weights = key_weights(layer, facts.reduced.mask, keys[:, chunk], facts.reduced[Maximum()].dtype)
+        weights = key_weights(layer, keys[:, chunk], facts.reduced[Maximum()].dtype)
         out = torch.maximum(out, torch.where(is_member[:, None, None, chunk], weights, 0.0).amax(-1).double())
-    return out
+    return out.cpu()  # one number a row: the weights themselves stay where the layer is

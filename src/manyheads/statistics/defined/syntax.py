@@ -20,6 +20,8 @@ alone: for each relation, at which offsets its governor lies, the most frequent 
 follows. Source: Clark et al. 2019, section 4.2 (fixed offsets); the rule and the distribution are ours.
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from collections import Counter

@@ -8,6 +8,8 @@ never counts as looking at itself. Which key wins is decided in three ways, sinc
 - `normed`: free, with each weight times what its value can move (Kobayashi et al. 2020).
 """
 
+# device: words, tokens and a pass's answers are the host's
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -79,7 +79,11 @@ def snapshot_of(desk: Desk, opened: Opened, progress: Progress | None = None, no
     model = _shareable(opened.model)
     workspace = Workspace(
         version=__version__,
-        models=[ModelEntry(name=model, title=model, bundled=False, loaded=False, unavailable="this page was saved")],
+        models=[
+            ModelEntry(
+                name=model, title=model, bundled=False, loaded=False, unavailable="this page was saved", device=""
+            )
+        ],
         files=[],
         default_model=None,
         default_text="",

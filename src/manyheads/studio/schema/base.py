@@ -56,13 +56,17 @@ class Problem(AnswerBody):
 
 
 class ModelEntry(AnswerBody):
-    """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can."""
+    """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
+
+    `device`: where it computes, and why.
+    """
 
     name: str
     title: str
     bundled: bool
     loaded: bool
     unavailable: str | None
+    device: str
 
 
 class FileEntry(AnswerBody):

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import Cache
+from manyheads.base import Cache, choose_device
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.models import BUNDLED, load
 from manyheads.models.loading.checkpoints import find_bundled, is_hub_id
+from manyheads.models.loading.load import weights_dtype
 from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import FileEntry, ModelEntry
@@ -42,17 +43,36 @@ class ModelPlace:
 
 @dataclass(eq=False)
 class Workspace:
-    """Models and recordings by name. `folder` receives pruned checkpoints; None where nothing may be written."""
+    """Models and recordings by name. `folder` receives pruned checkpoints; None where nothing may be written.
+
+    `device` and `dtype` are those of every model that is loaded here, as `load` takes them.
+    """
 
     models: dict[str, ModelPlace] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     folder: Path | None = None
+    device: str | None = None
+    dtype: str | None = None
     loaded: Cache[str, Any] = field(default_factory=lambda: Cache(MODELS_KEPT))
 
     @staticmethod
-    def of(paths: Sequence[str | Path] = (), model: str | None = None, folder: Path | None = None) -> Workspace:
-        """The workspace of a command line. Errors: FileAccessError for a path that does not exist, or is neither."""
-        workspace = Workspace(folder=folder)
+    def of(
+        paths: Sequence[str | Path] = (),
+        model: str | None = None,
+        folder: Path | None = None,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> Workspace:
+        """The workspace of a command line.
+
+        Errors: FileAccessError for a path that does not exist, or is neither; ModelError for a device that is not
+        here, or a dtype that it lacks.
+        """
+        workspace = Workspace(folder=folder, device=device, dtype=dtype)
+        place, _ = choose_device(device)  # now, and not with the first model that somebody opens
+        if dtype is not None:
+            weights_dtype(dtype, place)
         for name in BUNDLED:
             workspace.models[name] = ModelPlace(name, name, f"{name}, which comes with manyheads", bundled=True)
         for path in map(Path, paths):
@@ -123,9 +143,17 @@ class Workspace:
 
     def model_entries(self) -> list[ModelEntry]:
         return [
-            ModelEntry.of(place, loaded=name in self.loaded, unavailable=self.why_not(name))
+            ModelEntry.of(
+                place, loaded=name in self.loaded, unavailable=self.why_not(name), device=self._device_in_words(place)
+            )
             for name, place in self.models.items()
         ]
+
+    def _device_in_words(self, place: ModelPlace) -> str:
+        """Where the model computes, or will, and why."""
+        if hasattr(place.what, "model"):
+            return f"{place.what.device}, where it was"
+        return "{}, {}".format(*choose_device(self.device))
 
     def add_model(self, lm: Any) -> None:
         """Add a loaded model under its own name: the first of the list, in place of one with the same name."""
@@ -142,7 +170,9 @@ class Workspace:
     def load(self, name: str) -> Any:
         """The model, loaded once. Raises NotHere, ModelError."""
         place = self.place_of(name)
-        return self.loaded.get_or_make(name, lambda: place.what if hasattr(place.what, "model") else load(place.what))
+        if hasattr(place.what, "model"):
+            return self.loaded.get_or_make(name, lambda: place.what)
+        return self.loaded.get_or_make(name, lambda: load(place.what, device=self.device, dtype=self.dtype))
 
     def file_entries(self) -> list[FileEntry]:
         entries = []

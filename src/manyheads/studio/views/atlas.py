@@ -183,7 +183,7 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[lis
     """Each query's best key apart from sinks, the strongest first, and which rows of the map were read."""
     num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
     most = max(1, min(num_rows, LINK_ROWS, LINK_CELLS // max(1, num_keys)))
-    rows = (torch.arange(most, dtype=torch.float64) * num_rows / most).long()
+    rows = (torch.arange(most, dtype=torch.float64, device="cpu") * num_rows / most).long()
     is_sink = None  # a sink takes most of nearly every row, and would fill the list
     if not layer.crosses and layer.tokens.ids is not None:
         is_sink = layer.tokens.text(text).with_sinks(sinks).sink[0, :num_keys]
@@ -196,6 +196,7 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[lis
             weights = layer.weights(head, slice(first, last + 1), None, text)
         else:  # rows of a long text lie apart: one by one costs less than the rows between them
             weights = torch.cat([layer.weights(head, slice(row, row + 1), None, text) for row in queries.tolist()])
+        weights = weights.cpu()
         if is_sink is not None:
             weights = weights.masked_fill(is_sink, 0)
         top, keys = weights.max(-1)

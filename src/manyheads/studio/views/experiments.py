@@ -224,8 +224,8 @@ def _token_values(lm: Any, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
     states = getattr(outputs, "encoder_last_hidden_state", None)
     states = getattr(outputs, "last_hidden_state", None) if states is None else states
     if not isinstance(states, Tensor) or states.ndim != 3 or states.shape[1] != batch.inputs["input_ids"].shape[1]:
-        return torch.empty(0), torch.empty(0)
-    return states[0].double().cpu(), torch.empty(0)
+        return torch.empty(0, device="cpu"), torch.empty(0, device="cpu")
+    return states[0].double().cpu(), torch.empty(0, device="cpu")
 
 
 def _token_name(tokenizer: Any, index: int) -> str:

@@ -46,7 +46,7 @@ def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
     opened.check_text(text)
     if not 0 <= row < layer.num_queries(text):
         raise NotHere(f"there is no row {row}: this text has {layer.num_queries(text)} tokens, counted from 0.")
-    weights = layer.weights(index, slice(row, row + 1), None, text)[0].float()
+    weights = layer.weights(index, slice(row, row + 1), None, text)[0].float().cpu()
     visible = _visible_cells(layer, index, slice(row, row + 1), slice(0, layer.num_keys(text)), text)[0]
     num_visible = int(visible.sum())
     # A learned sink takes mass that no key has, and a row sums to less than 1: the page draws the difference.
@@ -109,7 +109,7 @@ def window_file(opened: Opened, head: str, queries: str, keys: str, text: int, k
     cells = (rows.stop - rows.start) * (columns.stop - columns.start)
     if cells > WINDOW_CELLS:
         raise TooLarge(f"{cells:,} cells are above the limit of {WINDOW_CELLS:,}: give fewer queries= or keys=.")
-    weights = layer.weights(index, rows, columns, text)
+    weights = layer.weights(index, rows, columns, text).cpu()
     query, key = _visible_cells(layer, index, rows, columns, text).nonzero(as_tuple=True)
     pieces = [token.piece for token in tokens_of(layer, text, opened.sinks(text))]
     frame = pd.DataFrame({"query": query.numpy() + rows.start, "key": key.numpy() + columns.start})

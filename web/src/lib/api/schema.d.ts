@@ -1,4 +1,4 @@
-// openapi.json sha256:236c2d840fe049df75772c94a8af2d6f696c02bf60c1cff46de22ee11378a6b4
+// openapi.json sha256:dd661132f10607e819fb66cd094b84f5b1b73aae01117fd047fba9bf7b6073c9
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -1061,10 +1061,14 @@ export interface components {
         /**
          * ModelEntry
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
+         *
+         *     `device`: where it computes, and why.
          */
         ModelEntry: {
             /** Bundled */
             bundled: boolean;
+            /** Device */
+            device: string;
             /** Loaded */
             loaded: boolean;
             /** Name */

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from manyheads.interventions import open_plan
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
-from tests.robustness.filetargets import HUGE_HEADER
+from tests.robustness.file_targets import HUGE_HEADER
 from tests.robustness.mutations import DEEP_JSON
 from tests.robustness.target import Target
 

@@ -13,9 +13,9 @@ import pytest
 
 import manyheads as mh
 from manyheads.statistics.corpus_run import store
-from tests.robustness.filetargets import HUGE_HEADER, base, signed, split
+from tests.robustness.file_targets import HUGE_HEADER, base, signed, split
 from tests.robustness.target import Read, Target
-from tests.statistics.corpusruns import some_texts, tiny_lm
+from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 TEXTS = some_texts(6)
 

@@ -1,0 +1,313 @@
+"""The pass as Triton kernels: sums along a map's rows or down its columns, its diagonals, its blocks; never the map.
+
+- `line_sums`: a program takes a block of lines and walks over the tiles that they see. Lines are rows and the others
+  keys, or lines are keys and the others rows (`BY_KEY`): what a key receives is then a sum within one program, too,
+  always in the same order, and no program adds to what another one wrote.
+- `band`: the weights at some offsets `key - row`, each a dot product of its own.
+- `pool`: the sum and the largest weight of each block of a `size` x `size` grid.
+
+A tile is *plain* where every line sees every cell and no cell is near the diagonal: its loop looks neither at the mask
+nor at places. `launches` plans which tiles are. Scores and logarithms are to base 2, as in `one_pass`.
+
+What the machine code taught (`tests/recording/kernels`): sums over columns that lie `PARTS` apart stay within a thread,
+so that no lane waits for another until the loop is over (8 of them in the tensor core's tiles of Ampere and Hopper, 1
+on Blackwell, where a thread holds whole rows); labels are float32, for which "1 where equal" is one instruction.
+
+A module of kernels must be imported only where they run: Triton is no part of the CPU's torch.
+Source: Dao 2023, FlashAttention-2, Algorithm 1 (the tiles); the reductions are those of `requests`, name by name.
+"""
+# pyright: reportGeneralTypeIssues=false
+# (For pyright a kernel never returns: only kernels call it.)
+
+import os
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+HIDDEN = tl.constexpr(-1.0e4)  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlike -inf it survives 0 * x
+NO_ROW = tl.constexpr(1.0e4)  # the lse of a row that sees nothing: lower than HIDDEN is whatever it is taken from
+FAR = tl.constexpr(2**31 - 1)
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
+
+
+@triton.jit
+def product(a, b, onto, PRECISION: tl.constexpr):
+    """`onto + a @ b`, summed in float32."""
+    # The interpreter multiplies the bit patterns of bfloat16. Products of two bf16 are exact in float32, as on a GPU.
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), onto)
+    else:
+        return tl.dot(a, b, onto, input_precision=PRECISION)
+
+
+@triton.jit
+def finished(scores, scale, SOFTCAP: tl.constexpr):
+    """Scores to base 2 from products: scaled, and capped where there is a cap."""
+    if SOFTCAP > 0:
+        grown = tl.exp2(scores * (scale * (2.0 * LOG2_E / SOFTCAP)))  # tanh x = 1 - 2 / (1 + exp 2x)
+        return SOFTCAP * LOG2_E - (2.0 * SOFTCAP * LOG2_E) / (1.0 + grown)
+    else:
+        return scores * (scale * LOG2_E)
+
+
+@triton.jit
+def tile_scores(lines, others, scale, SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
+    """`[m d] x [n d] -> [m n]` scores to base 2."""
+    zeros = tl.zeros([lines.shape[0], others.shape[0]], tl.float32)
+    return finished(product(lines, tl.trans(others), zeros, PRECISION), scale, SOFTCAP)
+
+
+@triton.jit
+def vectors(ptr, place, stride, readable, D: tl.constexpr):
+    """`[n d]` of q or k at some places, 0 where not readable."""
+    ptrs = ptr + place.to(tl.int64)[:, None] * stride + tl.arange(0, D)[None]
+    return tl.load(ptrs, mask=readable[:, None], other=0.0)
+
+
+@triton.jit
+def rows_facts(runs_ptr, lse_ptr, row, num_rows):
+    """Start and stop of the keys that rows see, and the lse to base 2; rows that are none see nothing."""
+    start = tl.load(runs_ptr + row, mask=row < num_rows, other=0)
+    stop = tl.load(runs_ptr + num_rows + row, mask=row < num_rows, other=0)
+    return start, stop, tl.load(lse_ptr + row, mask=start < stop, other=NO_ROW) * LOG2_E
+
+
+@triton.jit
+def part(x, PARTS: tl.constexpr):
+    """`[m n] -> [m, n / PARTS, PARTS]`, to be summed over the middle within a thread."""
+    return tl.reshape(x, [x.shape[0], x.shape[1] // PARTS, PARTS])
+
+
+@triton.jit
+def add_tile(
+    sums, first, lines, line, facts, line_labels, others_ptr, lse_ptr, runs_ptr, columns_ptr, labels_ptr,
+    num_rows, num_others, stride, scale,
+    BY_KEY: tl.constexpr, OTHERS: tl.constexpr, STATS: tl.constexpr, C: tl.constexpr, MATCHES: tl.constexpr,
+    SOFTCAP: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """One tile: its exact weights, and every sum that they change. `first`: the place of its first other."""
+    mass, entropy, square, best, where, distance, columns, matches = sums
+    other = first + tl.arange(0, OTHERS)
+    inside = other < num_others
+    if not BY_KEY:
+        start, stop, lse = facts
+    elif PLAIN:
+        lse = tl.load(lse_ptr + other)[None] * LOG2_E
+    else:
+        start, stop, lse = rows_facts(runs_ptr, lse_ptr, other, num_rows)
+        inside = start < stop
+        start, stop, lse = start[None], stop[None], lse[None]
+    if PLAIN:
+        base = others_ptr + tl.cast(first, tl.int64) * stride
+        others = tl.load(base + tl.arange(0, OTHERS)[:, None] * stride + tl.arange(0, lines.shape[1])[None])
+    else:
+        others = vectors(others_ptr, other, stride, inside, lines.shape[1])
+    logs = tile_scores(lines, others, scale, SOFTCAP, PRECISION) - lse
+    if BY_KEY:
+        row, key = other[None], line[:, None]
+    else:
+        row, key = line[:, None], other[None]
+    if not PLAIN:
+        logs = tl.where((key >= start) & (key < stop), logs, HIDDEN)
+    weights = tl.exp2(logs)
+    keys_first = tl.where((first < tl.min(line)) != BY_KEY, 1.0, 0.0)  # in a plain tile: all of them before all rows
+
+    whole = tl.sum(part(weights, PARTS), 1)
+    mass += whole
+    if STATS[1]:
+        entropy += tl.sum(part(weights * logs, PARTS), 1)
+    if STATS[2]:
+        square += tl.sum(part(weights * weights, PARTS), 1)
+    place = tl.arange(0, OTHERS // PARTS) * PARTS  # within the tile, of the first of its PARTS
+    if STATS[4]:
+        top = tl.max(part(logs, PARTS), 1)
+        equal = part(logs, PARTS) == top[:, None]
+        nearest = first + tl.arange(0, PARTS)[None] + tl.min(tl.where(equal, place[None, :, None], FAR // 2), 1)
+        where = tl.where((top > best) | ((top == best) & (nearest < where)), nearest, where)
+        best = tl.maximum(top, best)
+    elif STATS[3]:
+        best = tl.maximum(best, tl.max(part(logs, PARTS), 1))
+    if STATS[5] and PLAIN:
+        within = tl.sum(part(weights, PARTS) * place.to(tl.float32)[None, :, None], 1)
+        offset = (first - line)[:, None] + tl.arange(0, PARTS)[None]
+        distance += (within + whole * offset.to(tl.float32)) * (1.0 - 2.0 * keys_first)
+    elif STATS[5]:
+        distance += tl.sum(part(weights * tl.abs((key - row).to(tl.float32)), PARTS), 1)
+    if C > 0:
+        columns_ptr += tl.cast(first, tl.int64) * C
+        ptrs = columns_ptr + tl.arange(0, OTHERS)[:, None] * C + tl.arange(0, C)[None]
+        if PLAIN:
+            column = tl.load(ptrs)
+        else:
+            column = tl.load(ptrs, mask=(other < num_others)[:, None], other=0.0)
+        # Weights as the sum of two bf16 numbers, good to 2^-17. The bits are cut, since bf16 is slow to convert back.
+        high = (weights.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+        columns = product(high.to(tl.bfloat16), column, columns, PRECISION)
+        columns = product((weights - high).to(tl.bfloat16), column, columns, PRECISION)
+    matched = ()
+    for m in tl.static_range(len(MATCHES)):
+        if PLAIN:
+            label = tl.load(labels_ptr + m * num_others + other)
+        else:
+            label = tl.load(labels_ptr + m * num_others + other, mask=other < num_others, other=-3.0)
+        same = line_labels[m][:, None] == label[None]
+        if MATCHES[m][0] and not PLAIN:
+            same = same & (key - row <= -MATCHES[m][2])
+        if MATCHES[m][1] and not PLAIN:
+            same = same & (key != row)
+        sum_of_same = tl.sum(part(weights * tl.where(same, 1.0, 0.0), PARTS), 1)
+        if MATCHES[m][0] and PLAIN:
+            sum_of_same *= keys_first
+        matched = matched + (matches[m] + sum_of_same,)
+    return mass, entropy, square, best, where, distance, columns, matched
+
+
+@triton.jit
+def line_sums(
+    lines_ptr, others_ptr, lse_ptr, runs_ptr, out_ptr, tiles_ptr, columns_ptr, line_labels_ptr, other_labels_ptr,
+    num_columns, num_lines, num_others, num_heads, scale,
+    line_text_stride, line_head_stride, line_stride, other_text_stride, other_head_stride, other_stride,
+    GROUP: tl.constexpr, D: tl.constexpr, SOFTCAP: tl.constexpr, LINES: tl.constexpr, OTHERS: tl.constexpr,
+    PRECISION: tl.constexpr, BY_KEY: tl.constexpr, PARTS: tl.constexpr, STATS: tl.constexpr, MATCHES: tl.constexpr,
+    C: tl.constexpr,
+):  # fmt: skip
+    """Sums over what each line sees, `[s b h lines]`: the chosen STATS, then the MATCHES, then the columns.
+
+    STATS: which of mass, entropy, square, maximum, strongest and distance. MATCHES: (earlier, elsewhere, apart), a
+    tuple each. C: columns as stored, `num_columns` of which are more than zeros. `tiles`: for each text and block of
+    lines what `launches.planned_tiles` says of it.
+    """
+    num_blocks = tl.cdiv(num_lines, LINES)
+    map_index = tl.program_id(0) // num_blocks
+    block = tl.program_id(0) % num_blocks
+    if not BY_KEY:  # of a causal map's rows the last see the most, of its keys the first are seen by the most
+        block = num_blocks - 1 - block
+    text, head = (map_index // num_heads).to(tl.int64), (map_index % num_heads).to(tl.int64)
+    map_index = map_index.to(tl.int64)
+    num_rows = num_others if BY_KEY else num_lines
+    lse_ptr += map_index * num_rows
+    runs_ptr += text * 2 * num_rows
+    line = block * LINES + tl.arange(0, LINES)
+    exists = line < num_lines
+    readable = exists
+    facts = (0, 0, 0.0)
+    if not BY_KEY:
+        start, stop, lse = rows_facts(runs_ptr, lse_ptr, line, num_rows)
+        readable = start < stop  # what a row holds that sees nothing may be anything, NaN too
+        facts = (start[:, None], stop[:, None], lse[:, None])
+    line_head = head // GROUP if BY_KEY else head
+    other_head = head if BY_KEY else head // GROUP
+    lines = vectors(lines_ptr + text * line_text_stride + line_head * line_head_stride, line, line_stride, readable, D)
+    others_ptr += text * other_text_stride + other_head * other_head_stride
+    columns_ptr += text * num_others * C
+    other_labels_ptr += text * len(MATCHES) * num_others
+    zeros = tl.zeros([LINES, PARTS], tl.float32)
+    line_labels, matches = (), ()
+    for m in tl.static_range(len(MATCHES)):
+        labels_ptr = line_labels_ptr + (text * len(MATCHES) + m) * num_lines
+        line_labels = line_labels + (tl.load(labels_ptr + line, mask=exists, other=-4.0),)
+        matches = matches + (zeros,)
+
+    best = tl.full([LINES, PARTS], HIDDEN, tl.float32)
+    where = tl.full([LINES, PARTS], -1, tl.int32)
+    sums = (zeros, zeros, zeros, best, where, zeros, tl.zeros([LINES, C if C > 0 else 1], tl.float32), matches)
+    tiles_ptr += (text * num_blocks + block) * 6
+    low, before, before_end = tl.load(tiles_ptr), tl.load(tiles_ptr + 1), tl.load(tiles_ptr + 2)
+    after, after_end, high = tl.load(tiles_ptr + 3), tl.load(tiles_ptr + 4), tl.load(tiles_ptr + 5)
+    num_before, num_after = before_end - before, after_end - after
+    # First the plain tiles of both sides in one loop, which is the one that costs; then those between and around them.
+    for index in tl.range(0, num_before + num_after, num_stages=2):
+        tile = before + index + tl.where(index >= num_before, after - before_end, 0)
+        sums = add_tile(sums, tile * OTHERS, lines, line, facts, line_labels, others_ptr, lse_ptr, runs_ptr,
+                        columns_ptr, other_labels_ptr, num_rows, num_others, other_stride, scale,
+                        BY_KEY, OTHERS, STATS, C, MATCHES, SOFTCAP, PRECISION, PARTS, True)  # fmt: skip
+    for index in tl.range(0, high - low - num_before - num_after, num_stages=1):
+        tile = low + index
+        tile += tl.where(tile >= before, num_before, 0)
+        tile += tl.where(tile >= after, num_after, 0)
+        sums = add_tile(sums, tile * OTHERS, lines, line, facts, line_labels, others_ptr, lse_ptr, runs_ptr,
+                        columns_ptr, other_labels_ptr, num_rows, num_others, other_stride, scale,
+                        BY_KEY, OTHERS, STATS, C, MATCHES, SOFTCAP, PRECISION, PARTS, False)  # fmt: skip
+    mass, entropy, square, best, where, distance, columns, matches = sums
+
+    out_ptr += map_index * num_lines + line
+    out_stride = (tl.num_programs(0) // num_blocks).to(tl.int64) * num_lines
+    top = tl.max(best, 1)
+    first_of_equals = tl.min(tl.where(best == top[:, None], where, FAR), 1)
+    largest = tl.where(top > HIDDEN, tl.exp2(top), 0.0)
+    answers = (tl.sum(mass, 1), tl.sum(entropy, 1) * -LN_2, tl.sum(square, 1), largest,
+               first_of_equals.to(tl.float32), tl.sum(distance, 1))  # fmt: skip
+    for s in tl.static_range(6):
+        if STATS[s]:
+            tl.store(out_ptr, answers[s], mask=exists)
+            out_ptr += out_stride
+    for m in tl.static_range(len(MATCHES)):
+        tl.store(out_ptr, tl.sum(matches[m], 1), mask=exists)
+        out_ptr += out_stride
+    if C > 0:
+        column = tl.arange(0, C)[None]
+        tl.store(out_ptr[:, None] + column * out_stride, columns, mask=exists[:, None] & (column < num_columns))
+
+
+@triton.jit
+def band(
+    q_ptr, k_ptr, lse_ptr, runs_ptr, out_ptr, offsets_ptr, num_offsets, num_rows, num_keys, num_heads, scale,
+    q_text_stride, q_head_stride, q_stride, k_text_stride, k_head_stride, k_stride,
+    GROUP: tl.constexpr, D: tl.constexpr, SOFTCAP: tl.constexpr, LINES: tl.constexpr, OTHERS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`[b h q o]` the weight at key `row + offset`: products of vectors, since of a tile few cells would be of use."""
+    num_blocks = tl.cdiv(num_rows, LINES)
+    map_index = (tl.program_id(0) // num_blocks).to(tl.int64)
+    text, head = map_index // num_heads, map_index % num_heads
+    row = tl.program_id(0) % num_blocks * LINES + tl.arange(0, LINES)
+    start, stop, lse = rows_facts(runs_ptr + text * 2 * num_rows, lse_ptr + map_index * num_rows, row, num_rows)
+    q = vectors(q_ptr + text * q_text_stride + head * q_head_stride, row, q_stride, start < stop, D).to(tl.float32)
+    k_ptr += text * k_text_stride + head // GROUP * k_head_stride
+    out_ptr += (map_index * num_rows + row) * num_offsets
+    for index in range(num_offsets):
+        key = row + tl.load(offsets_ptr + index)
+        seen = (key >= start) & (key < stop)
+        k = vectors(k_ptr, key, k_stride, seen, D).to(tl.float32)
+        logs = finished(tl.sum(q * k, 1), scale, SOFTCAP) - lse
+        tl.store(out_ptr + index, tl.where(seen, tl.exp2(logs), 0.0), mask=row < num_rows)
+
+
+@triton.jit
+def pool(
+    q_ptr, k_ptr, lse_ptr, runs_ptr, out_ptr, edges_ptr, size, num_rows, num_keys, num_heads, scale,
+    q_text_stride, q_head_stride, q_stride, k_text_stride, k_head_stride, k_stride,
+    GROUP: tl.constexpr, D: tl.constexpr, SOFTCAP: tl.constexpr, LINES: tl.constexpr, OTHERS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`[2 b h p p]` the sum of each block's weights and the largest visible one, -1 for none; a program a block.
+
+    `edges`: `[b 2 p+1]`, where the blocks of rows begin and end, and those of keys.
+    """
+    map_index = (tl.program_id(0) // (size * size)).to(tl.int64)
+    text, head = map_index // num_heads, map_index % num_heads
+    row_edges = edges_ptr + text * 2 * (size + 1) + tl.program_id(0) % (size * size) // size
+    key_edges = edges_ptr + (text * 2 + 1) * (size + 1) + tl.program_id(0) % size
+    row_end, first_key, key_end = tl.load(row_edges + 1), tl.load(key_edges), tl.load(key_edges + 1)
+    q_ptr += text * q_text_stride + head * q_head_stride
+    k_ptr += text * k_text_stride + head // GROUP * k_head_stride
+    total = tl.zeros([LINES], tl.float32)
+    top = tl.full([LINES], -1.0, tl.float32)
+    for first_row in range(tl.load(row_edges), row_end, LINES):
+        row = first_row + tl.arange(0, LINES)
+        start, stop, lse = rows_facts(runs_ptr + text * 2 * num_rows, lse_ptr + map_index * num_rows, row, num_rows)
+        start = tl.maximum(start, first_key)
+        stop = tl.minimum(tl.where(row < row_end, stop, 0), key_end)
+        q = vectors(q_ptr, row, q_stride, start < stop, D)
+        for first in range(tl.min(tl.where(start < stop, start, FAR)), tl.max(stop), OTHERS):
+            key = first + tl.arange(0, OTHERS)
+            k = vectors(k_ptr, key, k_stride, key < key_end, D)
+            seen = (key[None] >= start[:, None]) & (key[None] < stop[:, None])
+            logs = tile_scores(q, k, scale, SOFTCAP, PRECISION) - lse[:, None]
+            weights = tl.where(seen, tl.exp2(tl.where(seen, logs, HIDDEN)), -1.0)
+            total += tl.sum(tl.where(seen, weights, 0.0), 1)
+            top = tl.maximum(top, tl.max(weights, 1))
+    tl.store(out_ptr + tl.program_id(0), tl.sum(total, 0))
+    tl.store(out_ptr + tl.num_programs(0) + tl.program_id(0), tl.max(top, 0))

@@ -1,0 +1,171 @@
+"""Tables of processes that hold parts of one model (tensor parallelism), joined by the heads' names.
+
+Each process measures its own heads, which it counts from 0. Where they stand in the whole model is read off its part of
+the output projection, whose inputs are the heads in their order. Every process gets the whole table, as of the model in
+one process. Cost: every table once over the network, as safetensors and JSON.
+"""
+
+# device: a table's numbers are the host's
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy import ndarray
+from torch import nn
+
+from manyheads.base.processes import processes_of_heads
+from manyheads.errors import StatisticError
+from manyheads.models.weights.projections import is_transposed, output_projection
+from manyheads.spec import Site
+from manyheads.statistics.corpus_run.store import packed, unpacked
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.token_kinds import TokenKinds
+
+JOINED = "heads joined"
+SAME = 1e-4  # of a layer that every process has whole: their sums differ by rounding alone
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One process's table. `begins`, `totals`: of each site the first head's true number, and how many heads it has."""
+
+    table: HeadTable
+    begins: Sequence[int]
+    totals: Sequence[int]
+
+
+def whole_table(model: nn.Module, table: HeadTable) -> HeadTable:
+    """The table of all heads of a model whose heads are divided among processes; else the table itself.
+
+    Every process must call it. Errors: as `join`; LostProcessError.
+    """
+    ranks = processes_of_heads(model)
+    if ranks.group is None:
+        return table
+    begins, totals = zip(*(place_of(model, site) for site in table.sites), strict=True)
+    sums, kinds = table.sums, table.kinds
+    arrays = {"num": sums.num, "den": sums.den}
+    arrays |= {} if kinds is None else {f"kinds.{name}": value for name, value in vars(kinds).items()}
+    words = {
+        "begins": begins,
+        "totals": totals,
+        "heads": [site.num_heads for site in table.sites],
+        "kv_heads": [site.num_kv_heads for site in table.sites],
+        "guard_error": table.notes["guard_error"],
+    }
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
+    return join([_read(data, table) for data in ranks.gather(packed(tensors, words))])
+
+
+def _read(data: bytes, own: HeadTable) -> Part:
+    """Another process's part. What all heads share (statistics, sinks, notes) is the same as in `own`."""
+    tensors, words = unpacked(data)
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    counts = zip(own.sites, words["heads"], words["kv_heads"], strict=True)
+    sites = tuple(replace(site, num_heads=heads, num_kv_heads=kv_heads) for site, heads, kv_heads in counts)
+    kinds = {name.removeprefix("kinds."): value for name, value in arrays.items() if name.startswith("kinds.")}
+    table = HeadTable(
+        sites,
+        own.statistics,
+        replace(own.sums, num=arrays["num"], den=arrays["den"]),
+        own.sinks,
+        {**own.notes, "guard_error": words["guard_error"]},
+        TokenKinds(**kinds) if kinds else None,
+        own.failures,
+    )
+    return Part(table, words["begins"], words["totals"])
+
+
+def place_of(model: nn.Module, site: Site) -> tuple[int, int]:
+    """The true number of a site's first head, and how many heads the site has in all processes together."""
+    path = site.module.split("#")[0]
+    path_and_module = output_projection(model, path, site.num_heads * site.v_dim)
+    if path_and_module is None or not hasattr(path_and_module[1].weight, "to_local"):
+        return 0, site.num_heads
+    projection = path_and_module[1]
+    weight: Any = projection.weight
+    axis = 0 if is_transposed(projection) else 1
+    if weight.shape[axis] == site.num_heads * site.v_dim:
+        return 0, site.num_heads  # the weight is divided, and the heads are not
+    # Imported where a model is divided: torch loads its distributed tensors, half a second, for nobody else.
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    _, offset = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
+    return offset[axis] // site.v_dim, weight.shape[axis] // site.v_dim
+
+
+def join(parts: Sequence[Part]) -> HeadTable:
+    """One table of all heads, from tables of the same texts. A layer that no process has divided is kept once.
+
+    Errors: StatisticError for heads that are missing, that occur twice with other numbers, or counts of texts or
+    statistics that differ.
+    """
+    first = parts[0].table
+    alike = {(part.table.names, part.table.sums.num_texts, part.table.sums.num_tokens) for part in parts}
+    if len(alike) > 1 or len({len(part.table.sites) for part in parts}) > 1:
+        raise StatisticError(
+            "the processes that share this model measured other texts, statistics or layers: make the same call, with "
+            "the same texts in the same order, in each of them."
+        )
+    sites: list[Site] = []
+    rows: list[tuple[int, slice]] = []  # of the whole table, run by run: which part has them, and where
+    starts = [np.cumsum([0, *(site.num_heads for site in part.table.sites)]) for part in parts]
+    for index, site in enumerate(first.sites):
+        total, num_heads, num_kv_heads = parts[0].totals[index], 0, 0
+        by_begin: dict[int, int] = {}  # the first part that has the heads from there on
+        for number, part in sorted(enumerate(parts), key=lambda entry: entry[1].begins[index]):
+            begin, local = part.begins[index], part.table.sites[index]
+            own = slice(int(starts[number][index]), int(starts[number][index + 1]))
+            twin = by_begin.setdefault(begin, number)
+            if twin != number:
+                same = slice(int(starts[twin][index]), int(starts[twin][index + 1]))
+                if not _is_same(parts[twin].table, same, part.table, own):
+                    _refuse(site, total, begin, "has other numbers in one process than in another")
+                continue
+            if begin != num_heads:
+                _refuse(site, total, min(begin, num_heads), "is in no process" if begin > num_heads else "is in two")
+            rows.append((number, own))
+            num_heads += local.num_heads
+            num_kv_heads += local.num_kv_heads
+        if num_heads != total:
+            _refuse(site, total, min(num_heads, total), "is in no process" if num_heads < total else "is in two")
+        # A single key/value head (MQA) is not divided: every process has the same one.
+        shared = len(by_begin) > 1 and total % num_kv_heads
+        sites.append(replace(site, num_heads=total, num_kv_heads=1 if shared else num_kv_heads))
+
+    def beside(arrays: Sequence[ndarray]) -> ndarray:
+        """The heads of all parts in the model's order; heads are the second axis of everything."""
+        return np.concatenate([arrays[number][:, heads] for number, heads in rows], 1)
+
+    tables = [part.table for part in parts]
+    sums = replace(
+        first.sums, num=beside([table.sums.num for table in tables]), den=beside([table.sums.den for table in tables])
+    )
+    kinds = first.kinds
+    if kinds is not None:
+        every = [table.kinds for table in tables if table.kinds is not None]
+        kinds = replace(kinds, mass=beside([x.mass for x in every]), even=beside([x.even for x in every]))
+    worst = max((table.notes["guard_error"] for table in tables), key=float)
+    notes = {**first.notes, JOINED: f"of {len(parts)} processes", "guard_error": worst}
+    return HeadTable(tuple(sites), first.statistics, sums, first.sinks, notes, kinds, first.failures)
+
+
+def _is_same(table: HeadTable, heads: slice, other: HeadTable, others: slice) -> bool:
+    """Whether two processes' sums of one layer that both have are equal but for rounding."""
+    pairs = ((table.sums.num, other.sums.num), (table.sums.den, other.sums.den))
+    return all(
+        one[:, heads].shape == two[:, others].shape and np.allclose(one[:, heads], two[:, others], SAME, SAME)
+        for one, two in pairs
+    )
+
+
+def _refuse(site: Site, total: int, head: int, what: str) -> None:
+    raise StatisticError(
+        f"the tables of these processes cannot be joined: of the {total} heads of {site}, number {head} {what}. Divide "
+        f"the heads evenly, at whole heads, or load the model whole."
+    )

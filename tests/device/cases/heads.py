@@ -1,0 +1,131 @@
+"""What heads are worth, and heads removed: plans, effects, importance, prune, conversion, roles and families."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import manyheads as mh
+from manyheads.interventions.save import fresh_process
+from manyheads.roles import copying_scores, probe_repeats, retrieval_scores
+from tests.device.conftest import TEXTS, assert_same, each
+
+CORPUS = [*TEXTS, "a king found the old book", "she told the child a long story about rain , snow , fire and wind"]
+STEPS = {
+    "zero": mh.Ablate("L0H1, L1"),
+    "mean": mh.Ablate("L0H1, L1", kind="mean"),
+    "mean per position": mh.Ablate("L0H1", kind="mean", per_position=True),
+    "resample": mh.Ablate("L0H1, L1H0", kind="resample"),
+    "resample a text": mh.Ablate("L0H1", kind="resample", text=TEXTS[1]),
+    "first": mh.Ablate("L0H1, L1H0", kind="first"),
+    "scale": mh.Scale("L0H1", 0.5),
+    "average": mh.Average("L0H1, L0H2"),
+    "copy": mh.Copy("L0H1, L0H2", source="L0H0"),
+    "skip": mh.SkipOutputProjection("L0"),
+}
+
+
+def logits(lm, text, plan, corpus):
+    inputs = lm.tokenizer(text, return_tensors="pt", return_token_type_ids=False).to(lm.device)
+    with mh.applied(lm, plan, corpus=corpus), torch.no_grad():
+        outputs = lm.model(**inputs)
+    return outputs.logits if hasattr(outputs, "logits") else outputs.last_hidden_state
+
+
+@pytest.mark.parametrize("step", each(STEPS, "mean", "first", "average", "copy", "skip"))
+def test_a_plan_is_applied(step, both):
+    host, device = both("llama")
+    corpus = CORPUS if step in ("mean", "mean per position", "resample") else None
+    got, want = (logits(lm, TEXTS[0], mh.Plan([STEPS[step]]), corpus) for lm in (device, host))
+    assert got.device.type == "cuda"
+    assert_same(got, want)
+    assert (want - logits(host, TEXTS[0], mh.Plan([]), None)).abs().max() > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss"])
+def test_a_plan_of_several_steps_acts_on_padded_batches(name, both):
+    plan = mh.Plan([mh.Ablate("L0H1", kind="mean"), mh.Copy("L1H1", source="L1H0"), mh.Ablate("L1H2", kind="first")])
+    host, device = both(name)
+    got, want = (mh.effect(lm, plan, CORPUS, controls=2, corpus=CORPUS) for lm in (device, host))
+    assert_same(got.per_token, want.per_token, share=5e-5)
+
+
+@pytest.mark.parametrize("metric", each(["loss", "kl", "cosine"], "loss"))
+def test_effects(metric, both):
+    host, device = both("bert" if metric == "cosine" else "llama")
+    got, want = (mh.effect(lm, mh.Ablate("L0H1, L1H0"), CORPUS, metric=metric, controls=3) for lm in (device, host))
+    assert_same(got, want, share=5e-5)
+
+
+@pytest.mark.parametrize("estimator", ["gradient", "ablation"])
+def test_importance(estimator, both):
+    host, device = both("llama")
+    got, want = (mh.importance(lm, CORPUS, estimator=estimator) for lm in (device, host))
+    assert_same(got.to_pandas(), want.to_pandas(), share=5e-5)
+
+
+@pytest.mark.slow
+def test_a_pruned_model_is_saved(both, tmp_path, monkeypatch):
+    monkeypatch.setattr(fresh_process, "PROGRAM", Path(__file__).parents[1] / "fresh_process.py")
+    host, device = both("llama")
+    got, want = (mh.prune_heads(lm, "L0H0, L0H1") for lm in (device, host))
+    got.save(tmp_path / "device")
+    want.save(tmp_path / "host")
+    one, other = (mh.load(tmp_path / folder, tokenizer=host.tokenizer) for folder in ("device", "host"))
+    assert one.weights_hash == other.weights_hash
+
+
+@pytest.mark.parametrize("name", each(["llama", "gpt2", "bert"], "gpt2"))
+def test_heads_are_removed(name, both):
+    host, device = both(name)
+    heads = "L0H0, L0H1" if name == "llama" else "L0H1, L1H2"
+    got, want = (mh.prune_heads(lm, heads) for lm in (device, host))
+    assert got.model.device.type == "cuda"
+    inputs = host.tokenizer(TEXTS[0], return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        assert_same(got.model(**inputs.to("cuda"))[0], want.model(**inputs.to("cpu"))[0])
+
+
+@pytest.mark.parametrize(
+    "texts", [None, pytest.param(CORPUS, marks=pytest.mark.slow)], ids=["weights alone", "with texts"]
+)
+def test_convert_to_gqa(texts, both):
+    host, device = both("llama", num_kv_heads=6)
+    got, want = (mh.convert_to_gqa(lm, 2, texts=texts) for lm in (device, host))
+    assert got.model.device.type == "cuda"
+    assert got.groups == want.groups
+    inputs = host.tokenizer(TEXTS[0], return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        assert_same(got.model(**inputs.to("cuda")).logits, want.model(**inputs.to("cpu")).logits)
+
+
+@pytest.mark.parametrize("name", each(["llama", "bert"], "llama"))
+def test_roles_are_found(name, both):
+    host, device = both(name)
+    got, want = (mh.find_roles(lm, CORPUS) for lm in (device, host))
+    assert_same(got.to_pandas(), want.to_pandas(), share=1e-4)
+
+
+@pytest.mark.parametrize("name", each(["llama", "gpt_oss"], "gpt_oss"))
+def test_families_are_found(name, both):
+    host, device = both(name)
+    got, want = (mh.head_families(lm, CORPUS) for lm in (device, host))
+    assert_same(got.to_pandas(), want.to_pandas(), share=1e-4)
+
+
+PROBES = {
+    "copying": lambda lm: copying_scores(lm, draws=3),
+    "repeats": lambda lm: probe_repeats(lm, length=15, samples=2),
+    "retrieval": lambda lm: retrieval_scores(
+        lm, " ".join(CORPUS * 3), "the king is in the garden", "where is the king ?", lengths=(40,), min_recall=-1.0
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", PROBES)
+def test_probes_of_roles(probe, both):
+    host, device = both("llama", max_position_embeddings=256)
+    got, want = (PROBES[probe](lm) for lm in (device, host))
+    assert_same(got, want, share=1e-4)

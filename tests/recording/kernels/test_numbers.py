@@ -1,0 +1,158 @@
+"""The kernels, interpreted: every request by the whole map's definition in NumPy, as `test_passes` has it of the tiles.
+
+Run by `tests/recording/test_kernels.py`, or: `TRITON_INTERPRET=1 pytest tests/recording/kernels`.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+
+from manyheads.nn import Mask, Rule
+from manyheads.recording import Entropy, Layer, Strongest, Tokens, prepare
+from manyheads.recording.exact_map import launches
+from manyheads.recording.exact_map.requests import Linear, Mass, Pooled
+from tests.recording.passing import RUNS, ask, assert_pass_equals_reference, assert_reduced, make_case, name_of
+
+SMALL = {"lengths": (53, 21), "heads": (2, 1), "dtype": torch.float32}
+HOW = {  # of each kind of mask: the tiles, the rule, the heads, the numbers
+    "bidirectional": ({}, "softcap", (2, 1), torch.float32),
+    "causal": ({}, "plain", (2, 1), torch.bfloat16),
+    "window": ({"parts": 1}, "sinks", (2, 2), torch.float32),
+    "chunks": ({"lines": 32, "parts": 1}, "plain", (3, 1), torch.float16),
+    "packed": ({"others": 32}, "softcap", (4, 2), torch.bfloat16),
+    "ahead": ({}, "sinks", (2, 1), torch.float32),
+    "behind": ({}, "plain", (1, 1), torch.float16),
+    "ragged": ({"lines": 32}, "plain", (2, 1), torch.float32),
+    "dead rows": ({}, "plain", (2, 1), torch.bfloat16),
+}
+POOLED = {"Pooled mean", "Pooled max"}
+NAMES = {name_of(request) for request in ask(np.random.default_rng(0), make_case(np.random.default_rng(0)))}
+
+
+def assert_kernels_equal_reference(rng, case, chosen=NAMES - POOLED):
+    reduced, _ = assert_pass_equals_reference(rng, case, chosen)
+    assert reduced.because.startswith("kernels")
+    return reduced
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_every_request_equals_the_reference(rng, tiles, kind):
+    shape, option, heads, dtype = HOW[kind]
+    tiles(**shape)
+    case = make_case(rng, kind, option, **SMALL | {"heads": heads, "dtype": dtype})
+    assert assert_kernels_equal_reference(rng, case).because.endswith("tiles for WordRows")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("dtype", launches.DTYPES, ids=str)
+def test_every_request_equals_the_reference_in_every_dtype(rng, tiles, kind, dtype):
+    tiles(**rng.choice([{}, {"lines": 32, "parts": 1}, {"others": 32}]))
+    case = make_case(rng, kind, "softcap", lengths=(61, 7, 38), heads=(4, 2), dtype=dtype)
+    assert_kernels_equal_reference(rng, case)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 29])
+def test_queries_that_are_not_the_keys_equal_the_reference(rng, tiles, rows):
+    """A cache (fewer queries than keys), or cross-attention (any number)."""
+    tiles()
+    assert_kernels_equal_reference(rng, make_case(rng, "causal", rows=rows, **SMALL | {"lengths": (27, 27)}), NAMES)
+
+
+@pytest.mark.parametrize("kind", ["causal", "ragged"])
+def test_pooled_maps_equal_the_reference(rng, tiles, kind):
+    tiles()
+    assert_kernels_equal_reference(rng, make_case(rng, kind, **SMALL | {"heads": (1, 1), "lengths": (41, 6)}), POOLED)
+
+
+@pytest.mark.parametrize("dim", [0, 16, 33])
+def test_heads_of_any_width_equal_the_reference(rng, tiles, dim):
+    tiles()
+    assert_kernels_equal_reference(rng, make_case(rng, dim=dim, **SMALL | {"lengths": (18,)}), NAMES - POOLED)
+
+
+def test_vectors_may_lie_as_a_model_makes_them(rng, tiles):
+    """Positions before heads, one text's keys for all, and what padding holds is anything."""
+    tiles()
+    case = make_case(rng, "dead rows", dim=16, **SMALL)
+    layer = case.layer
+    q, k = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (layer.q, layer.k))
+    assert not q.is_contiguous()
+    dead = (layer.mask.counts() == 0)[:, None, :, None]
+    q, lse = torch.where(dead, torch.nan, q), torch.where(dead[..., 0], torch.nan, layer.lse)
+    k[1, :, case.maps[1].shape[2] :] = torch.nan
+    assert_kernels_equal_reference(rng, replace(case, layer=replace(layer, q=q, k=k, lse=lse)))
+
+
+def test_the_first_of_equals_is_the_strongest(tiles):
+    tiles()
+    zeros, mask = torch.zeros(1, 1, 67, 3), Mask.causal(67, 67, window=37)
+    lse = mask.counts().log().expand(1, -1)[None]
+    got = prepare(Tokens.unnamed([67]), [Strongest()]).run(Layer(zeros, zeros, lse, mask, Rule(1.0)))
+    assert_array_equal(got[Strongest()][0, 0], np.maximum(np.arange(67) - 36, 0))
+
+
+def test_one_plan_serves_layers_of_other_heads_and_masks(rng, tiles):
+    """What was carried over for one layer must not serve another mask."""
+    tiles()
+    first, fewer = make_case(rng, "causal", **SMALL), make_case(rng, "causal", **SMALL | {"heads": (1, 1)})
+    window = make_case(rng, "window", **SMALL)
+    fewer = replace(fewer, layer=replace(fewer.layer, mask=first.layer.mask))
+    chosen = {"Mass", "Entropy", "Linear", "Match elsewhere", "MatchReceived", "RowsReceived", "Band"}
+    questions = {request: answer for request, answer in ask(rng, first).items() if name_of(request) in chosen}
+    plan = prepare(first.tokens, questions)
+    for case in (first, fewer, window, first):
+        assert_reduced(case, plan.run(case.layer), questions)
+
+
+def test_more_columns_than_a_launch_can_hold(rng, tiles):
+    tiles()
+    case = make_case(rng, **SMALL | {"lengths": (21, 9)})
+    columns = rng.normal(size=(7, 2, 21))  # three columns of bf16 each
+
+    def answer(column):
+        return lambda w, seen, text: (w * column[text, : w.shape[2]]).sum(2)
+
+    def request(column):
+        return Linear(lambda tokens: torch.from_numpy(column))
+
+    questions = {request(column): answer(column) for column in columns}
+    assert_reduced(case, prepare(case.tokens, questions).run(case.layer), questions)
+
+
+def test_large_maps_are_planned_in_parts(rng, tiles, monkeypatch):
+    tiles()
+    monkeypatch.setattr(launches, "PLANNED", 3)
+    assert_kernels_equal_reference(rng, make_case(rng, **SMALL), {"Mass", "Received"})
+
+
+def test_answers_are_as_the_tiles_make_them(rng, tiles, monkeypatch):
+    tiles()
+    case = make_case(rng, **SMALL | {"lengths": (21, 9)})
+    plan = prepare(case.tokens, ask(rng, case))
+    by_kernels = plan.run(case.layer)
+    monkeypatch.setenv("MANYHEADS_PASS", "tiles")
+    by_tiles = plan.run(case.layer)
+    assert by_tiles.because == "tiles: MANYHEADS_PASS=tiles"
+    for request in plan.requests:
+        one, other = by_kernels[request], by_tiles[request]
+        assert (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device), name_of(request)
+        assert one.is_contiguous() == other.is_contiguous(), name_of(request)
+
+
+def test_what_kernels_cannot_read_is_left_to_the_tiles(rng, tiles, monkeypatch):
+    tiles()
+    monkeypatch.setenv("MANYHEADS_PASS", "auto")
+    cases = {
+        "rows of its mask are no runs of keys": make_case(rng, "holes", **SMALL),
+        "a bias is added to its scores": make_case(rng, "causal", "bias", **SMALL),
+        "its dtype is torch.float64": make_case(rng, **SMALL | {"dtype": torch.float64}),
+        "its heads are 129 wide": make_case(rng, dim=129, **SMALL),
+        "it is empty": make_case(rng, **SMALL | {"lengths": (0, 0)}),
+    }
+    for reason, case in cases.items():
+        reduced = prepare(case.tokens, [Mass(), Entropy(), Pooled(3)]).run(case.layer)
+        assert reduced.because == f"tiles: {reason}"

@@ -1,0 +1,122 @@
+"""The pass as Triton kernels, without a GPU: their numbers by the interpreter, their machine code by the compiler.
+
+A process interprets or compiles, and what strays in the interpreter ends it: so both run in processes of their own.
+`kernels/test_numbers.py` holds what is claimed of the numbers, `kernels/mutations.py` that it sees what it should.
+No one of these kernels has run on a GPU.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from manyheads.errors import ModelError, ShapeError
+from manyheads.recording import prepare
+from manyheads.recording.exact_map import launches
+from manyheads.recording.exact_map.requests import Mass
+from tests.recording.passing import make_case
+
+HERE = Path(__file__).parent / "kernels"
+NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+# Issue slots of a warp for a cell, in the loop over plain tiles: what one cell may cost on each kind of GPU.
+BUDGETS = {
+    "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5},
+    "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
+    "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5},
+    "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
+    "received by keys": {80: 10, 90: 6.8, 100: 8},
+    "everything of keys": {80: 21, 90: 18.5, 100: 23},
+    "rows in float32": {80: 101, 90: 62, 100: 58},
+}
+QUICK = ("everything of rows sm_80", "shape of rows sm_90", "received by keys sm_90", "pool sm_100")
+SHARED = {80: 99, 90: 227, 100: 227}  # KiB a program may have; 99 on consumers' GPUs, which are handled like sm_80
+
+
+def run(*arguments, **environment):
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=1800)
+    report = f"exit {done.returncode} (-11: a kernel strayed)\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    assert done.returncode == 0, report
+    return done.stdout
+
+
+@NEEDS_TRITON
+def test_numbers_equal_the_reference(pytestconfig):
+    chosen = ("-m", pytestconfig.option.markexpr)
+    report = run("-m", "pytest", "-v", "-x", "-p", "no:cacheprovider", *chosen, HERE, TRITON_INTERPRET="1")
+    assert " passed" in report and "skipped" not in report
+
+
+def assert_compiles_within_budget(tmp_path, *names):
+    output = run("-m", "tests.recording.kernels.machine_code", *names, TRITON_CACHE_DIR=str(tmp_path))
+    measured = [json.loads(line) for line in output.splitlines()]
+    assert len(measured) >= len(names) > 0
+    for code in measured:
+        kernel, target = code["name"].split(" sm_")
+        assert code["registers"] <= 255 and code["shared"] <= SHARED[int(target)] * 1024, code
+        if "band" in kernel or "pool" in kernel:
+            continue
+        assert code["slots"] <= BUDGETS.get(kernel, {}).get(int(target), 110), code
+        # No registers laid aside in memory, no exchange between threads for every cell, loads that run ahead.
+        assert code["local"] <= (1 if "float32" in kernel else 0) and code["shuffles"] < 1.3 and code["ahead"], code
+        matches = 3 if "everything" in kernel or "matches" in kernel else 0
+        assert not matches or code["compares"] == matches, "a match is one comparison and one addition"
+
+
+@NEEDS_TRITON
+def test_machine_code_is_within_its_budget(tmp_path):
+    assert_compiles_within_budget(tmp_path, *QUICK)
+
+
+@NEEDS_TRITON
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [80, 90, 100])
+def test_all_machine_code_is_within_its_budget(tmp_path, target):
+    assert_compiles_within_budget(tmp_path, f"sm_{target}")
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("kernels", "MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is no NVIDIA GPU"),
+        ("tile", "MANYHEADS_PASS='tile' is no way to make a pass: set it to kernels, tiles or auto"),
+    ],
+)
+def test_a_forced_pass_that_is_none_here_is_refused(rng, monkeypatch, choice, message):
+    monkeypatch.setenv("MANYHEADS_PASS", choice)
+    case = make_case(rng, dtype=torch.float32)
+    with pytest.raises(ShapeError, match=message):
+        prepare(case.tokens, [Mass()]).run(case.layer)
+
+
+def test_tiles_make_the_pass_on_a_cpu_and_say_so(rng, monkeypatch):
+    case = make_case(rng, dtype=torch.float32)
+    assert prepare(case.tokens, [Mass()]).run(case.layer).because == "tiles: it is on cpu, which is no NVIDIA GPU"
+
+
+@NEEDS_TRITON
+def test_a_machine_on_which_triton_cannot_compile_is_told_what_to_do(monkeypatch):
+    case = make_case(np.random.default_rng(), lengths=(5, 3), dtype=torch.float32)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def no_header(*_, **__):
+        raise OSError("no Python.h\nand more")
+
+    monkeypatch.setattr(launches, "launch", no_header)
+    message = (
+        r"Triton could not run the kernels of the pass on cpu: OSError: no Python.h\. Set MANYHEADS_PASS=tiles to do"
+    )
+    with pytest.raises(ModelError, match=message):
+        prepare(case.tokens, [Mass()]).run(case.layer)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(launches, "which", lambda name: None)
+    launches.no_triton.cache_clear()
+    assert launches.no_triton() == "triton finds no C compiler (CC, gcc or clang)"
+    launches.no_triton.cache_clear()
