@@ -22,9 +22,17 @@ def test_without_a_preset_they_are_listed(run):
     assert_refused(run("train", "--quick"), "--quick was given, but no preset: say which of induction, heads")
 
 
+def test_a_device_that_is_not_there_is_refused_before_a_folder_is_made(run, tmp_path):
+    refused = run("train", "induction", "--quick", "--out", "here", "--device", "toaster")
+    assert_refused(refused, "--device='toaster' cannot be used: ")
+    assert not (tmp_path / "here").exists()
+    assert_refused(run("train", "--device", "cpu"), "--device was given, but no preset")
+
+
 def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(run, tmp_path):
-    ran = run("train", "induction", "--quick", "--out", "here")
+    ran = run("train", "induction", "--quick", "--out", "here", "--device", "cpu")
     assert ran.code == 0, ran.err
+    assert json.loads((tmp_path / "here/report.json").read_text())["device"] == "cpu, as asked"
     assert ran.lines[0] == "induction: a trial of 20 steps, seed 0"
     assert "no induction head yet: the best of layer 1, L1H" in ran.out and "wrote here/figure.svg" in ran.out
     assert sorted(each.name for each in (tmp_path / "here").iterdir()) == WRITTEN

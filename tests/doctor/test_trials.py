@@ -160,6 +160,17 @@ def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
     assert "has no" not in found.found
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), MemoryError()])
+def test_a_device_that_is_full_is_no_fault_of_ours(error, monkeypatch):
+    def record(lm, texts):
+        raise GuardError("ran out of memory") from error
+
+    monkeypatch.setattr(models, "record", record)
+    (found,) = trials.devices()
+    assert found.state == WRONG and found.remedy.startswith("Its memory is full: free some, or use another device")
+    assert "report it" not in found.remedy
+
+
 def test_a_dtype_that_cannot_be_recorded_and_one_that_the_device_lacks_are_said(monkeypatch):
     def record(lm, texts):
         if lm.dtype == torch.float16:
@@ -171,7 +182,7 @@ def test_a_dtype_that_cannot_be_recorded_and_one_that_the_device_lacks_are_said(
     (found,) = trials.devices()
     assert found.state == WRONG and found.found.startswith("float16 failed with GuardError: layer 0 is off; off from")
     assert "by float32 " in found.found and found.found.endswith("the device has no bfloat16 and no float64")
-    assert "--device cpu" in found.remedy
+    assert "--device cpu" in found.remedy and "please report it" in found.remedy
 
 
 def test_a_device_variable_that_is_wrong_is_said_once(monkeypatch):

@@ -258,15 +258,20 @@ class ModelChoice:
         return "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value is not None)
 
 
-def chosen_place(device: str | None) -> tuple[Any, str]:
+def chosen_place(device: str | None, dtype: str | None = None) -> tuple[Any, str]:
     """Where a command is to compute, and why: called before anything is loaded, as is known then what cannot be.
 
-    Errors: ModelError for a device that is not here, ShapeError for a MANYHEADS_PASS that is none.
+    Errors: ModelError for a device that is not here or a dtype that it lacks, ShapeError for a MANYHEADS_PASS that is
+    none.
     """
-    from manyheads.recording.exact_map.launches import chosen_pass  # deferred: imports torch
+    from manyheads.models.loading.load import weights_dtype  # deferred: imports torch
+    from manyheads.recording.exact_map.launches import chosen_pass  # as above
 
     chosen_pass()
-    return base.choose_device(device, "--device")
+    place, because = base.choose_device(device, "--device")
+    if dtype is not None:
+        weights_dtype(dtype, place)
+    return place, because
 
 
 def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
@@ -280,7 +285,7 @@ def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
 
         folder = Path(name)
         options: dict[str, Any] = {"device": choice.device, "dtype": choice.dtype}
-        _, why_there = chosen_place(choice.device)
+        _, why_there = chosen_place(choice.device, choice.dtype)
         if not reads and folder.is_dir() and not has_tokenizer_files(folder):
             options["tokenizer"] = False
         try:

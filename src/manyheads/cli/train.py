@@ -15,7 +15,7 @@ import typer
 
 from manyheads import figures, training
 from manyheads.cli import ASKED_WRONG
-from manyheads.cli.arguments import AsJson
+from manyheads.cli.arguments import AsJson, DeviceName, chosen_place
 from manyheads.cli.terminal.console import clean, emit, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
@@ -41,6 +41,7 @@ def train(
     steps: Annotated[int | None, typer.Option("--steps", metavar="N", help=STEPS_HELP, show_default=False)] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help=DATA_HELP, show_default=False)] = None,
     as_json: AsJson = False,
+    device: DeviceName = None,
 ) -> None:
     """Train a small model that shows one thing about heads, and write what came out into a folder.
 
@@ -51,17 +52,19 @@ def train(
     """
     with _first_speaks() as talk:
         if preset is None:
-            options = {"--quick": quick, "--out": out, "--steps": steps, "--data": data}
+            options = {"--quick": quick, "--out": out, "--steps": steps, "--data": data, "--device": device}
             if names := [name for name, value in options.items() if value is not None and value is not False]:
                 raise PlanError(f"{names[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
             _list(as_json)
             return
         with talk.step("getting ready to train"):
             chosen = preset_of(preset)
+            if device is not None:
+                chosen_place(device)
         folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
         with talk.steps() as stages:
             outcome = training.carry_out(
-                chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=stages.begin
+                chosen, folder, seed=seed, quick=quick, steps=steps, data=data, device=device, progress=stages.begin
             )
         if outcome.rank:
             return

@@ -190,19 +190,20 @@ def devices() -> Iterator[Finding]:
 
 def recordings_on(device: Any) -> Iterator[Finding]:
     """The guard compares every layer of each recording with what the model returned, or raises."""
-    from manyheads.base import dtypes_of, plain  # deferred: imports torch
+    from manyheads.base import dtypes_of, is_out_of_memory, plain  # deferred: imports torch
     from manyheads.base.devices import DTYPES  # deferred: the same
     from manyheads.corpora import reading_of  # deferred: the same
     from manyheads.models import load, record  # deferred: the same
     from manyheads.models.taps.call import TOLERANCE  # deferred: the same
 
     # Two texts, so that one is padded.
-    text, errors, faults, dtypes = reading_of(SMALL).sentence, [], [], dtypes_of(device)
+    text, errors, faults, full, dtypes = reading_of(SMALL).sentence, [], [], True, dtypes_of(device)
     for dtype in dtypes:
         try:
             recording = record(load(SMALL, device=device, dtype=dtype), [text, text[:9]])
         except Exception as error:  # of any kind: it is what is found
             faults.append(f"{plain(dtype)} failed with {in_words(error)}")
+            full = full and any(map(is_out_of_memory, (error, error.__cause__ or error)))
         else:
             errors.append(f"{plain(dtype)} {recording.provenance['guard_error']:.0e} (of {TOLERANCE[dtype]:.0e})")
     lacking = [plain(dtype) for dtype in DTYPES if dtype not in dtypes]
@@ -210,8 +211,9 @@ def recordings_on(device: Any) -> Iterator[Finding]:
     facts += [f"the device has no {' and no '.join(lacking)}"] * bool(lacking)
     subject, summary = f"recordings on {device}", "; ".join([*faults, *facts])
     if faults:
-        remedy = "Use another device or dtype (--device cpu, MANYHEADS_DEVICE=cpu), and please report it."
-        yield Finding(subject, summary, WRONG, remedy)
+        other = "use another device or dtype (--device cpu, MANYHEADS_DEVICE=cpu)"
+        report = f"{other.capitalize()}, and please report it."
+        yield Finding(subject, summary, WRONG, f"Its memory is full: free some, or {other}." if full else report)
     else:
         yield Finding(subject, summary)
 

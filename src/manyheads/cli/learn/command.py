@@ -67,8 +67,8 @@ def learn(
     values = {name: value for name, _, value in parted}
     if values and not (cell or answered):
         raise LessonError("NAME=VALUE goes with --run CELL or --answer CHECK VALUE: add one of them.")
-    if device is not None:  # what a lesson shows before its first model needs none
-        chosen_place(device)
+    if (device, dtype) != (None, None):  # what a lesson shows before its first model needs neither
+        chosen_place(device, dtype)
     loaded: dict[str, Any] = {}
 
     def load(name: str) -> Any:
