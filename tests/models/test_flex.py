@@ -166,6 +166,14 @@ def test_blocks_and_function_that_part_are_refused():
         read_block_mask(BlockMask.from_kv_blocks(*full, BLOCK_SIZE=4, mask_mod=MASKS["causal"]), 16, 16)
 
 
+@pytest.mark.parametrize("mask", [torch.ones(2, 1, 9, 9).tril().bool(), torch.zeros(2, 4, 9, 9)])
+def test_a_dense_mask_that_flex_attention_would_misread_is_refused_by_name(mask, uncompiled, fresh):
+    model = tiny_llama(seed=draw(fresh))
+    said = "adds a dense mask to the scores, and head 0's for all heads"
+    with implementation(model, "flex_attention"), pytest.raises(ModelError, match=said):
+        mh.record_call(model, **padded(fresh, (9, 9), VOCAB_SIZE) | {"attention_mask": mask}, use_cache=False)
+
+
 def test_a_mask_that_was_misread_is_caught_by_the_guard(uncompiled, monkeypatch, fresh):
     """The guard stands behind the reading: here a causal mask is taken for none."""
     model = tiny_llama(seed=draw(fresh))

@@ -96,6 +96,13 @@ def _wrapped(function: Callable, name: str) -> Callable:
         if (cache := named.get("cache")) is not None or name.startswith("paged|"):
             raise ModelError(PAGES.format(what=f"attention {name!r} with a {type(cache).__name__}"))
         is_flex = name == FLEX_NAME  # torch compiles it as it is called, which nothing may watch
+        dense = named.get("attention_mask")
+        if is_flex and isinstance(dense, Tensor) and (dense.dtype == torch.bool or dense.shape[1] > 1):
+            raise ModelError(
+                f"flex attention under transformers adds a dense mask to the scores, and head 0's for all heads: the "
+                f"{dense.dtype} mask of shape {tuple(dense.shape)} does not hide there what it says. Give a BlockMask, "
+                f"or load the model with attn_implementation='sdpa'."
+            )
         with carrying_out(), watching_kernels() as calls, unwatched() if is_flex else WatchFused() as watch:
             result = function(module, query, key, value, *args, **kwargs)
         if is_flex and result[1] is not None and named.get("output_attentions") and not taps[0].sites:
