@@ -105,7 +105,7 @@ def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_na
     assert crossing == [f"model.decoder.layers.{layer}.encoder_attn" for layer in range(2)]
     assert table.notes["decoder"] == "a transcript that was given"
     alone = mh.measure(whisper, audio=sounds, sampling_rate=RATE, statistics="entropy")
-    # One key, so one score, added up two ways: it is up to 30 of 8 products here, and other processors add in other orders.
+    # One key, so one score, added up two ways: up to 30, of 8 products, which processors add in orders of their own.
     assert abs(alone["decoder:L0H1", "entropy"]) < 1e-4 and alone.notes["decoder"] == "its start tokens alone"
 
 

@@ -97,7 +97,7 @@ def _wrapped(function: Callable, name: str) -> Callable:
             raise ModelError(PAGES.format(what=f"attention {name!r} with a {type(cache).__name__}"))
         is_flex = name == FLEX_NAME  # torch compiles it as it is called, which nothing may watch
         dense = named.get("attention_mask")
-        if is_flex and isinstance(dense, Tensor) and (dense.dtype == torch.bool or dense.shape[1] > 1):
+        if is_flex and isinstance(dense, Tensor) and (not dense.is_floating_point() or dense.shape[1] > 1):
             raise ModelError(
                 f"flex attention under transformers adds a dense mask to the scores, and head 0's for all heads: the "
                 f"{dense.dtype} mask of shape {tuple(dense.shape)} does not hide there what it says. Give a BlockMask, "
