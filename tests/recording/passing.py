@@ -13,6 +13,7 @@ from manyheads.recording import Entropy, Layer, Maximum, Pooled, Received, Stron
 from manyheads.recording.exact_map.requests import (
     Band,
     Distance,
+    KeySum,
     Linear,
     Mass,
     Match,
@@ -162,6 +163,7 @@ def ask(rng, case):
         Distance(): lambda w, seen, text: reductions.distance(w),
         Linear(lambda tokens: torch.from_numpy(column)): weighed(column),
         Linear(lambda tokens: torch.from_numpy(other)): weighed(other),
+        KeySum(lambda tokens: torch.from_numpy(other)): lambda w, seen, text: weighed(other)(w, seen, text).sum(-1),
         Match(labels): matched(),
         Match(labels, earlier=True): matched(earlier=True),
         Match(labels, elsewhere=True): matched(elsewhere=True),
@@ -194,16 +196,21 @@ def assert_reduced(case, reduced, questions):
     for request, answer in questions.items():
         name, got = name_of(request), reduced[request].numpy()
         if not isinstance(request, Strongest):
-            assert got.dtype == (np.float64 if case.exact else np.float32), name
+            assert got.dtype == (np.float64 if case.exact or isinstance(request, KeySum) else np.float32), name
         for text, (weights, seen, own) in enumerate(zip(case.maps, case.visible, case.rows, strict=True)):
             expected, where = answer(weights, seen, text), f"{name} of text {text}"
             length, whole = weights.shape[2], got[text]
             spread = max(length, 1) if isinstance(request, (Distance, *COLUMNS)) else 1
             if isinstance(request, Linear) and reduced.because.startswith("kernels"):
                 spread = 5  # weights are halved into bf16 there, good to 2^-16; columns reach 5
+            if isinstance(request, KeySum):
+                spread = 5 * max(own, 1)
             close = {"atol": (1e-11 if case.exact else 2e-5) * spread, "rtol": 0, "err_msg": where}
             if isinstance(request, Pooled):
                 assert_allclose(whole, expected, equal_nan=True, **close)
+                continue
+            if isinstance(request, KeySum):
+                assert_allclose(whole, expected, **close)
                 continue
             if isinstance(request, WordRows):
                 assert_allclose(whole[..., :length], expected, **close)

@@ -101,7 +101,7 @@ def test_one_plan_serves_layers_of_other_heads_and_masks(rng, tiles):
     first, fewer = make_case(rng, "causal", **SMALL), make_case(rng, "causal", **SMALL | {"heads": (1, 1)})
     window = make_case(rng, "window", **SMALL)
     fewer = replace(fewer, layer=replace(fewer.layer, mask=first.layer.mask))
-    chosen = {"Mass", "Entropy", "Linear", "Match elsewhere", "MatchReceived", "RowsReceived", "Band"}
+    chosen = {"Mass", "Entropy", "Linear", "KeySum", "Match elsewhere", "MatchReceived", "RowsReceived", "Band"}
     questions = {request: answer for request, answer in ask(rng, first).items() if name_of(request) in chosen}
     plan = prepare(first.tokens, questions)
     for case in (first, fewer, window, first):

@@ -34,6 +34,7 @@ from manyheads.recording.exact_map.requests import (
     Batch,
     Distance,
     Entropy,
+    KeySum,
     Linear,
     Mass,
     Match,
@@ -49,7 +50,7 @@ from manyheads.recording.exact_map.requests import (
 )
 
 STATS = (Mass, Entropy, Square, Maximum, Strongest, Distance)  # in the kernel's order; Received is the mass of a key
-OF_ROWS = (*STATS, Linear, Match)
+OF_ROWS = (*STATS, Linear, KeySum, Match)
 OF_KEYS = (Received, RowsReceived, MatchReceived)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = {2: 256, 4: 128}  # numbers of a head's q and k, by their bytes: tiles of more do not fit into shared memory
@@ -131,7 +132,7 @@ class Reader:
                 f"Triton could not run the kernels of the pass on {self.q.device}: {type(error).__name__}: "
                 f"{first_line(error).rstrip('.')}. Set MANYHEADS_PASS=tiles to do without them."
             ) from error
-        left = sorted({type(request).__name__ for request in self.requests if request not in answers})
+        left = sorted({type(request).__name__ for request in self._own if request not in answers})
         return answers, f"kernels on {self.q.device}" + (f", tiles for {', '.join(left)}" if left else "")
 
     def why_tiles(self) -> str | None:
@@ -166,10 +167,17 @@ class Reader:
         """The shape of this layer's tiles."""
         return Shape.of(self.q, torch.cuda.get_device_capability(self.q.device)[0] if self.q.is_cuda else 9)
 
+    @property
+    def _own(self) -> list[Request]:
+        """Requests less what is made of others' answers: a launch that adds up columns serves every `KeySum`."""
+        made = KeySum if Received() in self.requests else ()
+        return [request for request in self.requests if not isinstance(request, made)]
+
     def _answers(self) -> dict[Request, Tensor]:
         """The answer of every request that kernels know."""
-        requests = self.requests
+        requests = self._own
         answers = self._sums([request for request in requests if type(request) in OF_ROWS], by_key=False)
+        answers |= {request: answers[request].double().sum(-1) for request in requests if type(request) is KeySum}
         answers |= self._sums([request for request in requests if type(request) in OF_KEYS], by_key=True)
         answers |= {request: self._band(request) for request in requests if type(request) is Band}
         return answers | {request: self._pooled(request) for request in requests if type(request) is Pooled}

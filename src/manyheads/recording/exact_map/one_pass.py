@@ -39,7 +39,7 @@ from manyheads.errors import ShapeError
 from manyheads.nn import Mask, Rule, exact_arithmetic, exact_weights, grouped_scores
 from manyheads.nn.scores import finite
 from manyheads.recording.exact_map.launches import Reader
-from manyheads.recording.exact_map.requests import HIDDEN, Batch, Group, Match, Request, Sizes, Tile
+from manyheads.recording.exact_map.requests import HIDDEN, Batch, Group, KeySum, Match, Received, Request, Sizes, Tile
 from manyheads.recording.tokens import Tokens
 
 TILE_CELLS = 400_000  # cells of one tile over all heads: three float32 buffers of it fit a 2-core L2 + L3 slice
@@ -134,10 +134,16 @@ class Pass(Batch):
         sizes = Sizes(num_texts, num_heads, num_rows, layer.k.shape[2], layer.q.device)
         reader = Reader(self, self.requests, layer.q, layer.k, layer.lse, mask, layer.rule, layer.reads_itself)
         answers, because = reader.answers()
-        values = {request: request.empty(sizes, self, dtype) for request in self.requests if request not in answers}
+        left = [request for request in self.requests if request not in answers]
+        sums = [request for request in left if isinstance(request, KeySum)]
+        left = [request for request in left if request not in sums]
+        if sums and Received() not in (*left, *answers):
+            left.append(Received())
+        values = {request: request.empty(sizes, self, dtype) for request in left}
         for texts in self._groups(layer) if values else ():
             GroupPass(self, replace(layer, mask=expanded), mask, values, texts, dtype).run()
         values = moved_to_host(values | answers)
+        values |= {request: request.of_received(values[Received()], self) for request in sums}
         for request, answer in values.items():
             request.finish(answer, self, mask)
         return Reduced(values, self, mask, because)

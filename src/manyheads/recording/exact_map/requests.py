@@ -447,6 +447,17 @@ class Received(Request):
 
 
 @dataclass(frozen=True)
+class KeySum(Linear):
+    """`[b h]` sum_i sum_j w c_j: what all rows together give to keys, each key counted by a column c.
+
+    Made of `Received`, which the tiles add up once for all columns; kernels add up rows, where nothing asks for that.
+    """
+
+    def of_received(self, received: Float[Tensor, "b h k"], batch: Batch) -> Float64[Tensor, "b h"]:
+        return (received.double() * batch.of_tokens(self)[:, None]).sum(-1)
+
+
+@dataclass(frozen=True)
 class WordRows(Request):
     """`[b h w k]` the mean of the rows of each word: who looks is a word, what is looked at are still tokens.
 

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.recording import Received, Request, Tokens
-from manyheads.recording.exact_map.requests import Band, Linear, Match, MatchReceived, RowsReceived
+from manyheads.recording import Request, Tokens
+from manyheads.recording.exact_map.requests import Band, KeySum, Linear, Match, MatchReceived, RowsReceived
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
 
 OFFSETS = tuple(range(-8, 9))
@@ -38,16 +38,16 @@ Class = Callable[[Tokens], Bool[Tensor, "b k"]]
 
 def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Sequence[str] = ("tokens",)) -> Statistic:
     """The mean weight on a class of tokens, over the rows that see one of them. Needs column sums only."""
+    received = KeySum(members)
 
     def finish(facts: Facts) -> PerText:
-        column = members(facts.tokens).double()
-        return PerText((facts[Received()] * column[:, None]).sum(-1), row_count(seeing(facts, members)))
+        return PerText(facts[received], row_count(seeing(facts, members)))
 
     def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         return members(tokens)[text][None].expand(tokens.longest, -1)
 
     how = {"asks": frozenset(asks), "cells": cells, "by_row": True}
-    return Statistic(name, "share", SHARE, source, meaning, lambda _: (Received(),), finish, **how)
+    return Statistic(name, "share", SHARE, source, meaning, lambda _: (received,), finish, **how)
 
 
 def class_uniform(of: Statistic, members: Class) -> Statistic:
@@ -64,16 +64,16 @@ def class_relabelled(of: Statistic, members: Class) -> Statistic:
 
     For each row: the weight on ordinary places times the share of them that is in the class.
     """
+    staying = KeySum(lambda tokens: members(tokens).double() * (1 - tokens.ordinary.double()))
 
     def finish(facts: Facts) -> PerText:
         column, ordinary = members(facts.tokens).double(), facts.tokens.ordinary.double()
         rows = seeing(facts, members)
         share = (column * ordinary).sum(-1) / ordinary.sum(-1).clamp_min(1)
         moved = facts.over_rows(facts[ON_ORDINARY], rows).num * share[:, None]
-        fixed = (facts[Received()] * (column * (1 - ordinary))[:, None]).sum(-1)
-        return PerText(moved + fixed, row_count(rows))
+        return PerText(moved + facts[staying], row_count(rows))
 
-    return chance(of, "relabelled", SHUFFLED, finish, (Received(), ON_ORDINARY))
+    return chance(of, "relabelled", SHUFFLED, finish, (staying, ON_ORDINARY))
 
 
 def uniform(of: Statistic, finish: Finish) -> Statistic:

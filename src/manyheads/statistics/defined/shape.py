@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.recording import Entropy, Maximum, Received, Request
-from manyheads.recording.exact_map.requests import Distance, Mass, Square
+from manyheads.recording.exact_map.requests import Distance, KeySum, Mass, Square
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.defined.norms import KOBAYASHI
 from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic, row_count
 
 ANY = (0.0, math.inf)
+ON_PLACES = KeySum(
+    lambda tokens: torch.arange(tokens.longest, dtype=torch.float64, device="cpu").expand(tokens.num_texts, -1)
+)
 Row = Callable[[Facts], Float[Tensor, "b h q"]]
 
 
@@ -77,9 +81,8 @@ def places() -> list[Statistic]:
 
     def signed(facts: Facts) -> PerText:
         """sum_i sum_j w (j - i): the position of a row is taken with the row's own mass."""
-        of_keys = (facts[Received()] * facts.row_index).sum(-1)
         of_rows = (facts[Mass()] * facts.row_index).sum(-1)
-        return PerText(of_keys - of_rows, row_count(facts.rows))
+        return PerText(facts[ON_PLACES] - of_rows, row_count(facts.rows))
 
     def even_position(facts: Facts) -> PerText:
         scale = (facts.tokens.lengths.double() - 1).clamp_min(1)[:, None]
@@ -94,7 +97,7 @@ def places() -> list[Statistic]:
     )  # fmt: skip
     signed_distance = Statistic(
         "signed_distance", "tokens", (-math.inf, math.inf), vig, "mean of key minus query place: negative looks back",
-        lambda _: (Received(), Mass()), signed,
+        lambda _: (ON_PLACES, Mass()), signed,
     )  # fmt: skip
     return [
         mean_position,
