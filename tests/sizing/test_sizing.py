@@ -93,12 +93,74 @@ PUBLISHED = {
     "llama-2-7b": 6_738_415_616, "llama-3-8b": 8_030_261_248, "phi-4-mini": 3_836_021_760, "mistral-7b": 7_241_732_096,
     "gemma-2-9b": 9_241_705_984, "mixtral-8x7b": 46_702_792_704, "gpt-oss-20b": 20_914_757_184, "gpt2": 124_439_808,
     "bert-base": 109_482_240, "bert-large": 335_141_888, "minilm": 22_713_216, "vit-base": 86_567_656,
+    "llama-3-70b": 70_553_706_496, "llama-3.1-8b": 8_030_261_248, "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800, "qwen2.5-0.5b": 494_032_768, "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512, "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352, "qwen2.5-72b": 72_706_203_648, "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360, "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264, "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
+    "mistral-7b-v0.3": 7_248_023_552, "mistral-nemo-12b": 12_247_782_400, "mistral-small-24b": 23_572_403_200,
+    "gemma-2-2b": 2_614_341_888, "gemma-2-27b": 27_227_128_320, "gemma-3-1b": 999_885_952,
+    "gemma-3-27b": 27_009_346_304, "gpt-oss-120b": 116_829_156_672,
 }  # fmt: skip
+"""The totals that the checkpoints have: safetensors' own count on huggingface.co, or a paper's table."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_parameters_that_were_published(name):
     assert size(name).num_parameters == PUBLISHED[name]
+
+
+def test_gemma_3_without_its_vision_tower_is_what_remains_of_the_published_total():
+    """Each checkpoint holds the text model, one SigLIP tower for all sizes, and a projection of its 1,152 numbers."""
+    wholes = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
+    towers = set()
+    for name, whole in wholes.items():
+        found = size(name)
+        towers.add(whole - found.num_parameters - 1152 * found.architecture.embed_dim)
+    assert len(towers) == 1 and round(towers.pop() / 1e9, 3) == 0.417
+
+
+def test_what_a_token_activates_is_what_was_published():
+    """The model cards of gpt-oss count what is multiplied: all but the table of words that is looked up."""
+    for name, billions in (("gpt-oss-20b", 3.61), ("gpt-oss-120b", 5.13)):
+        assert round((size(name).num_active - 201_088 * 2880) / 1e9, 2) == billions
+    active = {name: round(size(name).num_active / 1e9, 1) for name in ("qwen3-30b-a3b", "qwen3-235b-a22b")}
+    assert active == {"qwen3-30b-a3b": 3.4, "qwen3-235b-a22b": 22.2}
+    assert round(size("deepseek-v3").num_active / 1e9, 2) == 37.55  # the paper's 37 B leaves the embedding out
+
+
+def test_deepseek_v3_is_its_checkpoint_without_the_numbers_that_balance_the_experts():
+    """One number an expert of its 58 routers, which is stored and moved by hand: transformers counts it as a buffer."""
+    assert size("deepseek-v3").num_parameters + 58 * 256 == 671_026_419_200
+
+
+CACHED = {  # layers times, for keys and for values, key/value heads times a head's width; at 2 bytes
+    "llama-3.1-8b": 32 * 2 * 8 * 128, "llama-3.1-70b": 80 * 2 * 8 * 128, "llama-3.1-405b": 126 * 2 * 8 * 128,
+    "qwen2.5-7b": 28 * 2 * 4 * 128, "qwen2.5-72b": 80 * 2 * 8 * 128, "qwen3-0.6b": 28 * 2 * 8 * 128,
+    "qwen3-235b-a22b": 94 * 2 * 4 * 128, "mistral-nemo-12b": 40 * 2 * 8 * 128, "gemma-2-27b": 46 * 2 * 16 * 128,
+    "gemma-3-12b": 48 * 2 * 8 * 256, "gpt-oss-120b": 36 * 2 * 8 * 64, "deepseek-v3": 61 * (512 + 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_token_leaves_in_the_cache_what_the_arithmetic_by_hand_says(name):
+    assert size(name, dtype="bf16").cache.token == 2 * CACHED[name]
+
+
+def test_windows_of_todays_presets_bound_their_layers_and_no_others():
+    """How many layers slide, over how many tokens, and what a long text then keeps."""
+    long, batch = 100_000, 1
+    for name, sliding, window, full, width in (
+        ("mistral-7b", 32, 4096, 0, 2048),
+        ("mistral-7b-v0.3", 0, 0, 32, 2048),
+        ("gemma-2-27b", 23, 4096, 23, 4096),
+        ("gemma-3-27b", 52, 1024, 10, 4096),
+        ("gpt-oss-120b", 18, 128, 18, 1024),
+    ):
+        found = size(name, context=long, batch=batch)
+        assert sum(attention.window is not None for attention in found.architecture.attention) == sliding
+        assert found.cache.allocated == 2 * width * (sliding * window + full * long)
 
 
 def test_presets_round_to_what_they_are_called():
