@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing import DTYPES, PRESETS, describe_config, kind_of, preset, size, transformer
+from manyheads.sizing import (
+    DTYPES,
+    MACHINES,
+    PRESETS,
+    describe_config,
+    kind_of,
+    memory_bytes,
+    preset,
+    size,
+    transformer,
+)
 from manyheads.sizing.__main__ import families_markdown, presets_markdown
 from manyheads.sizing.architecture import PARTS, Attention
 from manyheads.sizing.building_blocks import experts, matrix, projections
@@ -473,3 +484,97 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "sizing.md").read_tex
 def test_the_tables_are_made_from_the_code():
     assert presets_markdown() in PAGE
     assert families_markdown() in PAGE
+
+
+# ------------------------------------------------------------------------------------------------ what fits into a memory
+
+
+def needed_by(what: str, context: int, batch: int, **options: str) -> float:
+    sizing = size(what, context=context, batch=batch, **options)
+    return sizing.weight_bytes + (sizing.cache.allocated if sizing.cache else 0)
+
+
+@given(
+    name=st.sampled_from(["llama-3.1-8b", "gemma-3-1b", "qwen2.5-0.5b", "gpt-oss-20b", "transformer", "gpt2"]),
+    gigabytes=st.floats(0.1, 400),
+    batch=st.integers(1, 40),
+    context=st.integers(1, 1000),
+    overhead=st.sampled_from([0.0, 0.1, 0.25]),
+    dtypes=st.sampled_from([("bf16", "bf16"), ("int4", "fp8"), ("fp8", "fp32")]),
+)
+def test_what_fits_is_the_last_that_does(name, gigabytes, batch, context, overhead, dtypes):
+    """The longest context fits and one token more does not; so the batch; what is missing is what it takes."""
+    memory = round(gigabytes * 1e9)
+    sizing = size(name, context=context, batch=batch, source=500 if name == "transformer" else None,
+                  dtype=dtypes[0], cache_dtype=dtypes[1])  # fmt: skip
+    found, budget = sizing.fits(memory, overhead=overhead), memory - int(memory * overhead)
+    options = {"dtype": dtypes[0], "cache_dtype": dtypes[1], **({"source": 500} if name == "transformer" else {})}
+    needed = needed_by(name, context, batch, **options)
+    assert found.fits == (needed <= budget) and found.missing_bytes == max(0, needed - budget)
+    if sizing.weight_bytes > budget:
+        assert (found.longest_context, found.largest_batch, found.room_bytes) == (0, 0, 0) and not found.weights_fit
+        return
+    longest, largest = found.longest_context, found.largest_batch
+    last = name == "gpt2" and longest == 1024  # no positions for more, whatever the memory
+    assert not longest or needed_by(name, longest, batch, **options) <= budget
+    assert last or needed_by(name, longest + 1, batch, **options) > budget
+    assert not largest or needed_by(name, context, largest, **options) <= budget
+    assert needed_by(name, context, largest + 1, **options) > budget
+
+
+def test_llama_3_1_8b_in_24_gb_by_hand():
+    """16,060,522,496 bytes of weights, 131,072 of cache a token, a tenth of the memory free."""
+    found = size("llama-3.1-8b", batch=1, dtype="bf16").fits("24 GB")
+    room = 24 * 10**9 * 9 // 10 - 2 * 8_030_261_248
+    assert (found.room_bytes, found.longest_context) == (room, room // 131_072) == (room, 42_262)
+    assert found.largest_batch == room // (4096 * 131_072) == 10 and found.fits and not found.past_positions
+    assert str(found).startswith(
+        "llama-3.1-8b: 1 text of 4,096 tokens fits into 24.00 GB (16.06 GB of weights, 536.9 MB"
+    )
+    assert size("llama-3.1-8b", batch=1).fits("141 GB").past_positions
+    assert size("llama-3.1-8b", batch=8).fits("24 GB").longest_context == room // (8 * 131_072)
+
+
+def test_what_does_not_fit_says_by_how_much_and_never_less_than_nothing():
+    found = size("llama-3.1-405b", batch=1).fits("80GB")
+    missing = 2 * 405_853_388_800 + 4096 * 516_096 + 8 * 10**9 - 80 * 10**9
+    assert (found.missing_bytes, found.longest_context, found.largest_batch, found.room_bytes) == (missing, 0, 0, 0)
+    assert "the weights alone do not fit into 80.00 GB; 741.8 GB are missing" in str(found)
+    almost = size("llama-3.1-8b", context=100_000, batch=1).fits("24 GB")
+    assert almost.weights_fit and not almost.fits and almost.longest_context == 42_262 and almost.largest_batch == 0
+    assert "1 text of 100,000 tokens do not fit into 24.00 GB; 7.57 GB are missing" in str(almost)
+    assert almost.to_dict()["missing_bytes"] == almost.missing_bytes > 0
+
+
+def test_where_every_layer_has_a_window_memory_sets_no_limit_and_an_encoder_keeps_nothing():
+    window = size("mistral-7b", batch=1).fits("24 GB")
+    assert window.longest_context is None and window.past_positions and "be of any length" in str(window)
+    assert (
+        size("mistral-7b", batch=40).fits("24 GB").longest_context
+        == size("mistral-7b-v0.3", batch=40)
+        .fits(24 * 10**9 + 2 * 2 * (7_248_023_552 - 7_241_732_096) * 5 // 9)
+        .longest_context
+    )  # below the window a text costs the same
+    encoder = size("bert-base").fits("1 GB")
+    assert (encoder.longest_context, encoder.largest_batch, encoder.cache_bytes) == (None, None, 0)
+    assert not encoder.past_positions and str(encoder).endswith("It keeps no cache.")
+
+
+def test_a_memory_is_bytes_or_a_number_with_its_unit():
+    written = {"24 GB": 24 * 10**9, "24gb": 24 * 10**9, " 64 GiB ": 2**36, "1.5TB": 15 * 10**11, "512 MiB": 2**29, 7: 7}
+    assert {memory: memory_bytes(memory) for memory in written} == written
+    for memory in ("24", "GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
+        with pytest.raises(
+            ShapeError, match=r"memory=.*: give bytes as a whole number, or a text with its unit, as '24"
+        ):
+            memory_bytes(memory)
+    for overhead in (-0.1, 1, 2.0, True):
+        with pytest.raises(ShapeError, match="give the share of the memory that stays free, from 0 to below 1"):
+            size("gpt2").fits("24 GB", overhead=overhead)
+    assert MACHINES["64 GB Mac"] == 48 * GIB  # as Metal says there
+
+
+def test_what_fits_is_not_guessed_where_the_cache_cannot_be_told():
+    untold = replace(preset("gpt2"), untold=(("cache", "nobody looked"),))
+    with pytest.raises(ModelError, match="what fits cannot be told of gpt2, for its cache cannot: nobody looked."):
+        size(untold).fits("24 GB")

@@ -15,6 +15,7 @@ themselves (the up-projections are absorbed into the queries and the output; Dee
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +23,7 @@ from functools import cached_property
 from typing import Any
 
 from manyheads.base import divisors, plural
+from manyheads.errors import ModelError, ShapeError
 from manyheads.sizing.architecture import (
     LAST,
     ONCE,
@@ -34,6 +36,7 @@ from manyheads.sizing.architecture import (
     by_part,
     kind_of,
 )
+from manyheads.sizing.memory import OVERHEAD, Fit, memory_bytes
 
 # Attention's two products come after the parts that make q, k and v, as they do in a layer.
 OPERATIONS: tuple[str, ...] = (*PARTS[:6], "scores", "values", *PARTS[6:])
@@ -50,6 +53,9 @@ COUNTED = (
     "token goes through), router, scores, values, head (for the last token, where a model generates). Causal attention "
     "is counted by the pairs that are visible; dense is with all pairs."
 )
+
+FAR = 2**48
+"""Tokens of a text that no memory holds: where the cache stops growing before, its length is no matter of memory."""
 
 GROUPS = 8
 """Key/value heads of the grouped variant of a model that has none: what Llama, Mistral and Qwen chose."""
@@ -223,6 +229,47 @@ class Sizing:
             intensity = sizing.decoding.intensity if sizing.decoding and parts_known else None
             variants.append(Variant(kind, count, is_own, num_parameters, sizing.cache, intensity))
         return tuple(sorted(variants, key=lambda variant: -variant.cache.steady))
+
+    def fits(self, memory: int | str, *, overhead: float = OVERHEAD) -> Fit:
+        """What fits into `memory`, bytes or a text such as "24 GB" or "64 GiB": the longest context, the largest batch.
+
+        Counted are the weights, the cache as it is set aside, and `overhead`, the share of the memory that stays free
+        for all else (activations, the runtime, fragments). What an encoder reads stays as long as it was asked for.
+        Raises ShapeError for what is no memory or no share, ModelError where the cache cannot be told.
+        """
+        if isinstance(overhead, bool) or not 0 <= overhead < 1:
+            raise ShapeError(f"overhead={overhead!r}: give the share of the memory that stays free, from 0 to below 1.")
+        architecture, ask = self.architecture, self.ask
+        if why := architecture.why_untold("cache"):
+            raise ModelError(f"what fits cannot be told of {self.name}, for its cache cannot: {why}.")
+        size_bytes = memory_bytes(memory)
+        free_bytes = int(size_bytes * overhead)
+        cache, room = self.cache, size_bytes - free_bytes - self.weight_bytes
+        longest = largest = None
+        if room < 0:
+            longest = largest = 0
+        elif cache is not None and cache.allocated:
+
+            def needs(context: int) -> float:
+                numbers = allocated_numbers(architecture, context, ask.source)
+                return ask.batch * ask.cache_bytes(numbers) + cache.state
+
+            largest = int(room // (cache.allocated / ask.batch))
+            limit = architecture.max_positions if architecture.learned_positions else None
+            if limit is not None or needs(FAR) > room:
+                longest = bisect_right(range(1, (limit or FAR) + 1), room, key=needs)
+        return Fit(
+            name=self.name,
+            memory_bytes=size_bytes,
+            overhead_bytes=free_bytes,
+            weight_bytes=self.weight_bytes,
+            cache_bytes=cache.allocated if cache else 0.0,
+            context=ask.context,
+            batch=ask.batch,
+            longest_context=longest,
+            largest_batch=largest,
+            positions=architecture.max_positions,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data for JSON.
