@@ -486,7 +486,7 @@ def test_the_tables_are_made_from_the_code():
     assert families_markdown() in PAGE
 
 
-# ------------------------------------------------------------------------------------------------ what fits into a memory
+# ---------------------------------------------------------------------------------------------- what fits in a memory
 
 
 def needed_by(what: str, context: int, batch: int, **options: str) -> float:
@@ -549,12 +549,8 @@ def test_what_does_not_fit_says_by_how_much_and_never_less_than_nothing():
 def test_where_every_layer_has_a_window_memory_sets_no_limit_and_an_encoder_keeps_nothing():
     window = size("mistral-7b", batch=1).fits("24 GB")
     assert window.longest_context is None and window.past_positions and "be of any length" in str(window)
-    assert (
-        size("mistral-7b", batch=40).fits("24 GB").longest_context
-        == size("mistral-7b-v0.3", batch=40)
-        .fits(24 * 10**9 + 2 * 2 * (7_248_023_552 - 7_241_732_096) * 5 // 9)
-        .longest_context
-    )  # below the window a text costs the same
+    room = 24 * 10**9 * 9 // 10 - 2 * 7_241_732_096  # for 40 texts, less than their windows take
+    assert size("mistral-7b", batch=40).fits("24 GB").longest_context == room // (40 * 131_072) < 4096
     encoder = size("bert-base").fits("1 GB")
     assert (encoder.longest_context, encoder.largest_batch, encoder.cache_bytes) == (None, None, 0)
     assert not encoder.past_positions and str(encoder).endswith("It keeps no cache.")

@@ -9,6 +9,7 @@ from .costs import DTYPES as DTYPES
 from .costs import OPERATIONS as OPERATIONS
 from .costs import Sizing as Sizing
 from .costs import Variant as Variant
+from .costs import layer_in_words as layer_in_words
 from .costs import layers_in_words as layers_in_words
 from .costs import shape_in_words as shape_in_words
 from .families.config import describe_config as describe_config

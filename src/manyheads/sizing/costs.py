@@ -32,6 +32,7 @@ from manyheads.sizing.architecture import (
     TEXT,
     Architecture,
     Attention,
+    LayerShape,
     Weights,
     by_part,
     kind_of,
@@ -532,6 +533,14 @@ def layers_in_words(architecture: Architecture) -> str:
     stacks = Counter(layer.stack for layer in architecture.layers if layer.stack)
     phrases += [f"{count} layers of {stack}" for stack, count in stacks.items()] if len(stacks) > 1 else []
     return "; ".join(phrases)
+
+
+def layer_in_words(layer: LayerShape) -> str:
+    """ "GQA-8, window 4,096", "encoder, MHA", "MLA, 256 experts": what tells a layer from others."""
+    windows = sorted({attention.window for attention in layer.attention if attention.window is not None})
+    num_experts = max((weight.experts for weight in layer.weights), default=1)
+    words = [layer.stack, kind_of(layer) or "no attention", *(f"window {window:,}" for window in windows)]
+    return ", ".join(filter(None, [*words, f"{num_experts} experts" if num_experts > 1 else ""]))
 
 
 def _share(count: int, total: int) -> str:

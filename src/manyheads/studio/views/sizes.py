@@ -22,7 +22,7 @@ from manyheads.sizing import (
     Sizing,
     Weights,
     by_part,
-    kind_of,
+    layer_in_words,
     preset,
     transformer,
 )
@@ -77,7 +77,7 @@ def run(ask: SizeAsk, config_of: Callable[[str], Any]) -> SizeReport:
         sizing,
         cache_bytes=sizing.cache.steady if sizing.cache else None,
         parts=dict(sizing.parameters),
-        layers=[_layer(index, layer, architecture) for index, layer in enumerate(architecture.layers)],
+        layers=[_layer(index, layer) for index, layer in enumerate(architecture.layers)],
         lines=_lines(sizing),
         notes=[*notes, COUNTED] if sizing.prefill else notes,
         document={"manyheads": __version__, **sizing.to_dict(), "written": []},
@@ -90,19 +90,13 @@ def presets() -> tuple[SizePreset, ...]:
     return tuple(SizePreset.of(entry, name=name, words=_words(preset(name))) for name, entry in PRESETS.items())
 
 
-def _layer(index: int, layer: LayerShape, architecture: Architecture) -> SizeLayer:
+def _layer(index: int, layer: LayerShape) -> SizeLayer:
     parts = dict(by_part(layer.weights))
     attention, feed_forward = (sum(parts.get(name, 0) for name in names) for names in (ATTENTION, FEED_FORWARD))
     remainder = sum(parts.values()) - attention - feed_forward
-    # The kind in a few words: "GQA-8, window 4,096", "encoder, MHA".
-    windows = sorted({attention.window for attention in layer.attention if attention.window is not None})
-    experts = max((weight.experts for weight in layer.weights), default=1)
-    words = [layer.stack, kind_of(replace(architecture, layers=(layer,))) or "no attention"]
-    words += [f"window {window:,}" for window in windows]
-    words += [f"{experts} experts"] if experts > 1 else []
     return SizeLayer(
         index=index,
-        kind=", ".join(filter(None, words)),
+        kind=layer_in_words(layer),
         attention=attention,
         feed_forward=feed_forward,
         other=remainder,
