@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyheads.base import divisors, plural
 from manyheads.errors import ModelError, ShapeError
@@ -221,7 +221,7 @@ class Sizing:
         """As it is, and as MHA, GQA and MQA; most in the cache first. None where there is no cache."""
         own_kind = kind_of(self.architecture)
         variants: list[Variant] = []
-        for kind, (count, architecture) in _by_kind(self.architecture).items() if self.cache else ():
+        for kind, (count, architecture) in variants_of(self.architecture).items() if self.cache else ():
             sizing, is_own = Sizing(architecture, self.ask), kind == own_kind
             assert sizing.cache is not None  # variants are made of what has one
             # A spec knows how many parameters its own heads take, not how many other heads would.
@@ -250,9 +250,10 @@ class Sizing:
         if room < 0:
             longest = largest = 0
         elif cache is not None and cache.allocated:
+            terms = cache_terms(architecture)
 
             def needs(context: int) -> float:
-                numbers = allocated_numbers(architecture, context, ask.source)
+                numbers = sum(term.numbers(context, ask.source) for term in terms)
                 return ask.batch * ask.cache_bytes(numbers) + cache.state
 
             largest = int(room // (cache.allocated / ask.batch))
@@ -343,7 +344,7 @@ def whole(value: int | float) -> int | float:
     return int(value) if float(value).is_integer() else value
 
 
-def _by_kind(architecture: Architecture) -> dict[str, tuple[int | None, Architecture]]:
+def variants_of(architecture: Architecture) -> dict[str, tuple[int | None, Architecture]]:
     """The architecture and what it could be with other key/value heads, by kind of attention; first their number.
 
     That is None for as many as query heads, for latents and for what cannot have others.
@@ -431,27 +432,41 @@ def decoding(architecture: Architecture, length: int, source: int) -> dict[str, 
     return {operation: count for operation, count in spent.items() if count}
 
 
+class CacheTerm(NamedTuple):
+    """Numbers that one token leaves in the cache of all attentions that see equally far: `window` tokens at most (all
+    where that is None); those of `crosses` are of the text that an encoder read."""
+
+    width: int
+    window: int | None
+    crosses: bool
+
+    def numbers(self, length: int, source: int, *, spare: int = 0) -> int:
+        """What one text of `length` tokens leaves; of a window, `spare` tokens less."""
+        if self.crosses:  # the other text's keys are made once and stay
+            return self.width * source
+        return self.width * (length if self.window is None else min(length, self.window - spare))
+
+
+def cache_terms(architecture: Architecture) -> list[CacheTerm]:
+    """The cache as a sum of few terms: a deep model has few kinds of layers."""
+    widths: Counter[tuple[int | None, bool]] = Counter()
+    for attention in architecture.attention if architecture.generates else ():
+        window = attention.window if attention.sheds and not attention.cross else None
+        widths[window, attention.cross] += attention.cache_width
+    return [CacheTerm(width, window, crosses) for (window, crosses), width in widths.items() if width]
+
+
 def cached_numbers(architecture: Architecture, length: int, source: int) -> int:
-    """Numbers that one text of `length` tokens leaves in the cache: what it needs for the next token, not more."""
-    total = 0
-    for attention in _caching(architecture):
-        tokens = source if attention.cross else length
-        if attention.window is not None and attention.sheds and not attention.cross:
-            tokens = min(tokens, attention.window - 1)  # the next token brings its own
-        total += attention.cache_width * tokens
-    return total
+    """Numbers that one text of `length` tokens leaves in the cache: what it needs for the next token, not more.
+
+    Of a window one less than it sees: the next token brings its own.
+    """
+    return sum(term.numbers(length, source, spare=1) for term in cache_terms(architecture))
 
 
 def allocated_numbers(architecture: Architecture, length: int, source: int) -> int:
     """Numbers to set aside beforehand for one text of `length` tokens: a window has a place for the newest, too."""
-    total = 0
-    for attention in _caching(architecture):
-        # The other text's keys are made once and stay: no window is over them.
-        tokens = source if attention.cross else length
-        if attention.window is not None and attention.sheds:
-            tokens = min(tokens, attention.window)
-        total += attention.cache_width * tokens
-    return total
+    return sum(term.numbers(length, source) for term in cache_terms(architecture))
 
 
 def read_numbers(architecture: Architecture, length: int, source: int, batch: int) -> tuple[float, int]:
@@ -469,12 +484,8 @@ def read_numbers(architecture: Architecture, length: int, source: int, batch: in
         # Two tokens may choose the same expert, which is then read once: of a large batch nearly all are touched.
         touched = weight.experts * (1 - (1 - weight.chosen / weight.experts) ** batch) if weight.experts > 1 else 1
         weights += touched * max(weight.size, weight.matmul)  # a tied head has no numbers of its own, and is read
-    cache = sum(attention.cache_width * seen_keys(attention, length, source) for attention in _caching(architecture))
+    cache = sum(attention.cache_width * seen_keys(attention, length, source) for attention in architecture.attention)
     return weights, cache
-
-
-def _caching(architecture: Architecture) -> Iterable[Attention]:
-    return (attention for attention in architecture.attention if attention.cached) if architecture.generates else ()
 
 
 def _products(weights: Iterable[Weights], rows: Mapping[str, int]) -> dict[str, int]:
