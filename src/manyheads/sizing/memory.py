@@ -100,9 +100,10 @@ class Fit:
             sentences = [f"{self.name}: {texts} do not fit into {memory}; {missing} are missing ({counted})."]
         if self.largest_batch is None:
             return f"{sentences[0]} It keeps no cache."
-        each = "The text" if self.batch == 1 else f"Each of {self.batch:,} texts"
+        subject = "The text" if self.batch == 1 else f"Each of {self.batch:,} texts"
         length = "be of any length" if self.longest_context is None else f"have {plural(self.longest_context, 'token')}"
-        sentences.append(f"{each} may {length}; of {self.context:,} tokens there may be {self.largest_batch:,}.")
+        texts_that_fit = f"{self.largest_batch:,}" if self.largest_batch else "none"
+        sentences.append(f"{subject} may {length}; of {self.context:,} tokens there may be {texts_that_fit}.")
         if self.past_positions:
             sentences.append(f"Past {self.positions:,} tokens is beyond the positions that it is made for.")
         return " ".join(sentences)
