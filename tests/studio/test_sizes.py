@@ -201,7 +201,7 @@ USES = [
 def assert_same_as_the_library(name, got, sizing):
     """One use of a preset in the page and in the library: to the last byte."""
     assert (got["num_parameters"], got["weight_bytes"]) == (sizing.num_parameters, sizing.weight_bytes), name
-    assert got["parts"] == dict(sizing.parameters)
+    assert got["num_active"] == sizing.num_active and got["parts"] == dict(sizing.parameters)
     assert got["cache_bytes"] == (sizing.cache.steady if sizing.cache else None)
     assert got["token_bytes"] == (sizing.cache.token if sizing.cache else 0)
     assert (got["past"] is not None) == any(" past the " in note for note in sizing.notes)

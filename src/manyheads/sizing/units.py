@@ -41,13 +41,16 @@ def brief(value: int | float, scales: tuple[tuple[int, str], ...]) -> str:
     return f"{size:,.0f}{name}" if size >= 100 else f"{size:.3g}{name}"
 
 
-def column(values: Sequence[int | float | None], scales: tuple[tuple[int, str], ...]) -> tuple[list[str], str]:
-    """A column in the unit of its smallest number, all with equally many digits behind the point; and that unit.
+def column(
+    values: Sequence[int | float | None], scales: tuple[tuple[int, str], ...], least_share: float = 1
+) -> tuple[list[str], str]:
+    """A column in one unit, all with equally many digits behind the point; and that unit. The smallest number is at
+    least that share of it.
 
     None, where a number is not known, is an empty text.
     """
     numbers = [value for value in values if value]
-    unit, name = next((scale for scale in scales if min(numbers, default=0) >= scale[0]), (1, ""))
+    unit, name = next((scale for scale in scales if min(numbers, default=0) >= scale[0] * least_share), (1, ""))
     least = min(numbers, default=0) / unit
     decimals = 0 if all(float(value / unit).is_integer() for value in numbers) else 2 if least < 100 else 1
     return ["" if value is None else f"{value / unit:,.{decimals}f}" for value in values], name.strip()

@@ -112,7 +112,7 @@ describe("arithmetic", () => {
   const use = { context: 4096, batch: 8, dtype: "fp16" };
   it("says Llama 2 70B as the command does", () => {
     const report = sized(of("llama-2-70b"), use);
-    expect(finding(report)).toBe("68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8 × 4k.");
+    expect(finding(report)).toBe("68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8\u00a0×\u00a04k.");
     expect(report.lines.map(({ name, num_bytes, own }) => [name, num_bytes / 2 ** 30, own])).toEqual([["MHA", 80, false], ["GQA-8", 10, true], ["MQA", 1.25, false]]);
     expect(report.kinds.map(({ count, kind }) => [count, kind])).toEqual([[80, "GQA-8"]]);
   });
@@ -132,6 +132,7 @@ describe("arithmetic", () => {
   it("numbers for sentences", () => {
     expect([brief(131_072, BINARY), brief(16_060_522_496, DECIMAL), brief(2 ** 30, BINARY), brief(0, BINARY), brief(999_999_999, DECIMAL)]).toEqual(["128 KiB", "16.1 GB", "1 GiB", "0 B", "1 GB"]);
     expect(column([80 * 2 ** 30, 10 * 2 ** 30, 1.25 * 2 ** 30], BINARY)).toEqual({ texts: ["80.00", "10.00", "1.25"], unit: "GiB" });
+    expect(column([2 ** 34, 2 ** 32, 2 ** 29], BINARY)).toEqual({ texts: ["16.00", "4.00", "0.50"], unit: "GiB" });
     expect(column([2 ** 31, 2 ** 30], BINARY)).toEqual({ texts: ["2", "1"], unit: "GiB" });
     expect([tokens(131_072), tokens(1_048_576), tokens(5000), tokens(512)]).toEqual(["128k", "1M", "5,000", "512"]);
   });

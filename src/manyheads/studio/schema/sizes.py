@@ -56,7 +56,8 @@ class SizeShape(AnswerBody):
     `positions`: what it is made for, a limit where `learned_positions`. `num_tokens`: of a text that always has so
     many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
     those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
-    latents, for heads that differ and where nothing is kept: then `variants` has what there is.
+    latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
+    of the experts that a token does not go through.
     """
 
     positions: int | None
@@ -69,6 +70,7 @@ class SizeShape(AnswerBody):
     num_kv_heads: int | None
     terms: list[CacheTerm]
     variants: list[CacheShape]
+    num_idle: int
     state: int
     state32: int
     notes: list[str]

@@ -147,6 +147,7 @@ def shape_of(architecture: Architecture) -> SizeShape:
             for variant in variants
             for _, shaped in [variants_of(architecture)[variant.name]]
         ],
+        num_idle=architecture.num_parameters - architecture.num_active,
         state=sum(layer.state for layer in architecture.layers),
         state32=sum(layer.state32 for layer in architecture.layers),
         notes=list(map(_sentence, _origin(architecture))),

@@ -1,4 +1,4 @@
-// openapi.json sha256:13681f97edf23e90dcafd182897f53b8724f01027908294e5db94cbad9dd6b86
+// openapi.json sha256:d850c658cdf48744d380473aebc3b0e4ead193fb500dc75ebe27f3eae5854146
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -1503,7 +1503,8 @@ export interface components {
          *     `positions`: what it is made for, a limit where `learned_positions`. `num_tokens`: of a text that always has so
          *     many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
          *     those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
-         *     latents, for heads that differ and where nothing is kept: then `variants` has what there is.
+         *     latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
+         *     of the experts that a token does not go through.
          */
         SizeShape: {
             /** Kinds */
@@ -1514,6 +1515,8 @@ export interface components {
             notes: string[];
             /** Num Heads */
             num_heads: number | null;
+            /** Num Idle */
+            num_idle: number;
             /** Num Kv Heads */
             num_kv_heads: number | null;
             /** Num Source */

@@ -35,6 +35,8 @@ export interface Kind {
 export interface Sized {
   use: Use;
   num_parameters: number;
+  /** Those that one token uses: fewer where there are experts. */
+  num_active: number;
   weight_bytes: number;
   /** Null where nothing is kept: a model that does not generate. */
   cache_bytes: number | null;
@@ -106,9 +108,10 @@ export function described(words: Words): SizeShape {
   const [norm, ups, causal] = [(NORMS[String(words.norm ?? "rms")] ?? 1) * width, has("gated") ? 2 : 1, words.causal !== false];
   const matrix = (inputs: number, outputs: number, bias: boolean) => inputs * outputs + (bias ? outputs : 0);
   const shared = matrix(width, dim, has("qkv_bias")); // of k, and of v, for one key/value head
+  const forward = inner && (ups + 1) * width * inner + (has("ffn_bias") ? ups * inner + width : 0);
   const parts = {
     q: matrix(width, heads * dim, has("qkv_bias")), k: kvHeads * shared, v: kvHeads * shared, o: matrix(heads * dim, width, has("o_bias")),
-    "feed-forward": inner && experts * ((ups + 1) * width * inner + (has("ffn_bias") ? ups * inner + width : 0)),
+    "feed-forward": experts * forward,
     router: experts > 1 ? matrix(width, experts, has("ffn_bias")) : 0, norm: norm * (inner ? 2 : 1),
   };
   const outside = { embedding: (vocab + positions) * width, norm: inner ? norm : 0, head: causal && !has("tied") ? vocab * width : 0 };
@@ -117,7 +120,7 @@ export function described(words: Words): SizeShape {
     positions: positions || null, learned_positions: positions > 0, num_tokens: null, num_source: null,
     outside: present(outside), kinds: [{ kind, count: layers, parts: present(parts), per_kv_head: { k: shared, v: shared } }],
     num_heads: causal ? heads : null, num_kv_heads: causal ? kvHeads : null,
-    terms: causal ? [{ width: layers * 2 * dim, window: window || null, crosses: false }] : [], variants: [], state: 0, state32: 0, notes: ["As described."],
+    terms: causal ? [{ width: layers * 2 * dim, window: window || null, crosses: false }] : [], variants: [], num_idle: layers * (experts - number("experts_per_token", 1)) * forward, state: 0, state32: 0, notes: ["As described."],
   };
 }
 
@@ -148,7 +151,7 @@ export function sized(shape: SizeShape, use: Use, kv: number | null = null): Siz
   const weight_bytes = bytes(num_parameters);
   const reserved = own ? (context: number, batch: number) => kept(own.terms, context, batch, 0, use.context) : null;
   return {
-    use, num_parameters, weight_bytes, parts, kinds, lines, num_kv_heads: heads, positions: shape.positions, learnedLimit: hardLimit, notes: shape.notes,
+    use, num_parameters, num_active: num_parameters - shape.num_idle, weight_bytes, parts, kinds, lines, num_kv_heads: heads, positions: shape.positions, learnedLimit: hardLimit, notes: shape.notes,
     cache_bytes: own ? kept(own.terms, use.context, use.batch) : null,
     token_bytes: own ? bytes(tokensKept(own.terms, 1, 0, 0)) : 0,
     fits: MACHINES.map(([name, memory]) => fit(name, memory, weight_bytes, reserved, use, hardLimit)),

@@ -41,10 +41,11 @@ export function shares(parts: Readonly<Record<string, number>>): { part: string;
 }
 
 /** "68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8 × 4k", as `manyheads size` says it. */
-export function finding({ num_parameters, weight_bytes, cache_bytes, token_bytes, use }: Pick<Sized, "num_parameters" | "weight_bytes" | "cache_bytes" | "token_bytes" | "use">): string {
-  const weights = `${countOf(num_parameters)} parameters, ${brief(weight_bytes, DECIMAL)} in ${use.dtype}`;
+export function finding({ num_parameters, num_active, weight_bytes, cache_bytes, token_bytes, use }: Sized): string {
+  const active = num_active === num_parameters ? "" : ` (${countOf(num_active)} active)`;
+  const weights = `${countOf(num_parameters)} parameters${active}, ${brief(weight_bytes, DECIMAL)} in ${use.dtype}`;
   if (cache_bytes === null) return `${weights}. It keeps no cache.`;
-  return `${weights}, ${brief(token_bytes, BINARY)} of cache a token: ${brief(cache_bytes, BINARY)} at ${use.batch > 1 ? `${integer(use.batch)} × ` : ""}${tokens(use.context)}.`;
+  return `${weights}, ${brief(token_bytes, BINARY)} of cache a token: ${brief(cache_bytes, BINARY)} at ${use.batch > 1 ? `${integer(use.batch)}\u00a0×\u00a0` : ""}${tokens(use.context)}.`;
 }
 
 /** The shares of attention and feed-forward in a sentence: "67 % of the layers' parameters are in the feed-forward, ...". */

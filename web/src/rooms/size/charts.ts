@@ -7,7 +7,7 @@ import { pageColours } from "../../lib/draw/colour";
 import { xml } from "../../lib/draw/export";
 import type { Kind } from "./arithmetic";
 import { labelOf, segments } from "./breakdown";
-import { BINARY, brief, countOf, gib, integer, percent, tokens } from "./units";
+import { BINARY, brief, COUNTS, gib, integer, percent, tokens } from "./units";
 
 interface Palette {
   attention: string;
@@ -34,7 +34,7 @@ export function kindsPlot(kinds: readonly Kind[], colours: Palette, width: numbe
     marginBottom: 22,
     marginTop: 2,
     marginRight: 16,
-    x: { label: null, tickFormat: countOf, grid: true, tickSize: 4, ticks: Math.max(2, Math.floor(width / 140)), labelArrow: "none" },
+    x: { label: null, tickFormat: (count: number) => brief(count, COUNTS, ""), grid: true, tickSize: 4, ticks: Math.max(2, Math.floor(width / 140)), labelArrow: "none" },
     y: { type: "band", label: null, domain: kinds.map(labelOf), tickSize: 0, padding: 0.3 },
     marks: [
       barX(segments(kinds), {
@@ -66,7 +66,7 @@ export function cachePlot(lines: readonly CacheLine[], context: number, colours:
     marginBottom: 34,
     marginTop: 18,
     x: { type: "log", base: 2, label: "tokens of context", ticks: powers(contexts, Math.max(2, Math.floor((width - 136) / 52))), tickFormat: tokens, labelArrow: "none" },
-    y: { type: "log", base: 2, label: "bytes", grid: true, ticks: powers(sizes, 6), tickFormat: (bytes: number) => brief(bytes, BINARY), labelArrow: "none" },
+    y: { type: "log", base: 2, label: null, grid: true, ticks: powers(sizes, 6), tickFormat: (bytes: number) => brief(bytes, BINARY), labelArrow: "none" },
     marks: [
       // What the model was not made for lies in a shade.
       ...(positions !== null && positions < Math.max(...contexts) ? [rectX([positions], { x1: positions, x2: Math.max(...contexts), fill: colours.ink, fillOpacity: 0.05, title: () => `past the ${integer(positions)} positions that it is made for` })] : []),

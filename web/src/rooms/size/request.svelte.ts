@@ -23,8 +23,9 @@ interface SizeMemory {
 
 export class SizeRequest {
   readonly presets = PRESETS;
-  /** The numbers of the last use that was not refused. */
+  /** The numbers of the last use that was not refused, and what they are of. */
   report = $state.raw<Sized | null>(null);
+  title = $state("");
   /** Why the last request was refused, and the slider beside which that stands. */
   refused = $state.raw<Objection | null>(null);
   trouble = $state.raw<unknown>(null);
@@ -52,7 +53,6 @@ export class SizeRequest {
     const words = this.words ?? this.#entry?.words ?? null;
     return words ? withDefaults(words) : null;
   });
-  readonly title: string = $derived(this.words ? "your description" : (this.model ?? this.#entry?.title ?? ""));
   /** The context that the slider shows: that of the report where none was chosen. */
   readonly currentContext: number = $derived(this.context ?? this.report?.use.context ?? 4096);
   readonly memory: SizeMemory = $derived({
@@ -125,7 +125,10 @@ export class SizeRequest {
       const shape = problem ? null : await this.#shape(stop.signal);
       if (stop.signal.aborted) return;
       const refused = problem ?? this.#limits(shape!);
-      if (shape && !refused) this.report = sized(shape, { context: shape.num_tokens ?? this.context ?? usualContext(shape), batch: this.batch, dtype: this.dtype }, this.kv);
+      if (shape && !refused) {
+        this.report = sized(shape, { context: shape.num_tokens ?? this.context ?? usualContext(shape), batch: this.batch, dtype: this.dtype }, this.kv);
+        this.title = this.words ? "your description" : (this.model ?? this.#entry?.title ?? "");
+      }
       this.refused = refused;
     } catch (error) {
       if (isAbort(error) || stop.signal.aborted) return;
@@ -134,7 +137,8 @@ export class SizeRequest {
     }
     // An address may bring what cannot be sized: the page is then not empty.
     if (!this.report && !this.trouble) {
-      const shape = (this.#entry ?? PRESETS[0]!).shape;
+      const { shape, title } = this.#entry ?? PRESETS[0]!;
+      this.title = title;
       this.report = sized(shape, { context: usualContext(shape), batch: 8, dtype: "fp16" });
     }
   }

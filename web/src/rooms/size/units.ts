@@ -2,7 +2,7 @@
 
 export type Scale = readonly [number, string];
 
-const COUNTS: readonly Scale[] = [[1e12, " T"], [1e9, " B"], [1e6, " M"], [1e3, " k"]];
+export const COUNTS: readonly Scale[] = [[1e12, " T"], [1e9, " B"], [1e6, " M"], [1e3, " k"]];
 export const BINARY: readonly Scale[] = [[2 ** 60, " EiB"], [2 ** 50, " PiB"], [2 ** 40, " TiB"], [2 ** 30, " GiB"], [2 ** 20, " MiB"], [2 ** 10, " KiB"]];
 export const DECIMAL: readonly Scale[] = [[1e18, " EB"], [1e15, " PB"], [1e12, " TB"], [1e9, " GB"], [1e6, " MB"], [1e3, " kB"]];
 
@@ -10,10 +10,10 @@ export function countOf(value: number, decimals?: number): string {
   return scaled(value, COUNTS, "", decimals);
 }
 
-/** A column in the unit of its smallest number, all with equally many digits behind the point; and that unit. */
+/** A column of bytes in one unit, of which the smallest is a tenth or more, with equally many digits behind each point. */
 export function column(values: readonly number[], scales: readonly Scale[]): { texts: string[]; unit: string } {
   const least = Math.min(...values.filter((value) => value > 0));
-  const [size, name] = scales.find(([size]) => least >= size) ?? [1, " bytes"];
+  const [size, name] = scales.find(([size]) => least >= size / 10) ?? [1, " bytes"];
   const decimals = values.every((value) => Number.isInteger(value / size)) ? 0 : least / size < 100 ? 2 : 1;
   const texts = values.map((value) => (value / size).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }));
   return { texts, unit: name.trim() };
@@ -33,8 +33,8 @@ export function bytesInBoth(value: number): string {
 }
 
 /** Three digits without zeros behind the point, for a sentence: "128 KiB", "16.1 GB", "1 GiB". */
-export function brief(value: number, scales: readonly Scale[]): string {
-  const [unit, name] = scales.find(([size]) => value >= size * 0.9995) ?? [1, " B"];
+export function brief(value: number, scales: readonly Scale[], smallest = " B"): string {
+  const [unit, name] = scales.find(([size]) => value >= size * 0.9995) ?? [1, smallest];
   const size = value / unit;
   return (size >= 100 ? integer(size) : String(Number(size.toPrecision(3)))) + name;
 }
