@@ -302,7 +302,7 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
         ("parameters", [variant.num_parameters for variant in variants], units.SCALES),
         ("FLOPs a byte", [variant.intensity for variant in variants], ()),
     ):
-        texts, unit = units.column(values, scales, 0.1 if heading == "kept" else 1)
+        texts, unit = units.column(values, scales, 0.1 if heading == "kept" else 1.0)
         cells.append([text or "not told" for text in texts])
         columns.append(Column(f"{heading}, {unit}" if unit else heading, spare=int(scales in (units.SCALES, ()))))
     columns.insert(4, Column("", right=False, spare=3))

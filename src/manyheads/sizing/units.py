@@ -42,7 +42,7 @@ def brief(value: int | float, scales: tuple[tuple[int, str], ...]) -> str:
 
 
 def column(
-    values: Sequence[int | float | None], scales: tuple[tuple[int, str], ...], least_share: float = 1
+    values: Sequence[int | float | None], scales: tuple[tuple[int, str], ...], least_share: float = 1.0
 ) -> tuple[list[str], str]:
     """A column in one unit, all with equally many digits behind the point; and that unit. The smallest number is at
     least that share of it.
