@@ -359,7 +359,7 @@ def print_presets() -> None:
             f"{attention.num_heads}",
             "latents" if attention.latent else f"{attention.num_kv_heads}",
             f"{attention.qk_dim}",
-            units.count(architecture.num_parameters),
+            units.count(architecture.num_parameters, 2),
         )
         rows.append([Text(name, style="bold"), *map(Text, numbers), Text(row.title, style="dim")])
     print_cut(lay_out(columns, rows, console.width, **rules_of(console)), console)
