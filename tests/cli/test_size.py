@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -34,13 +35,18 @@ def row_of(ran: Ran, start: str) -> str:
 def test_without_arguments_it_shows_the_preset_that_people_compare_to(sized):
     ran = sized()
     assert (ran.code, ran.err) == (0, "")
-    assert ran.lines[0] == "llama-2-70b · 68.98 B parameters · 128.5 GiB (138.0 GB) in fp16"
+    assert ran.lines[0] == (
+        "Llama 2 70B: 68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8 × 4k."
+    )
     assert "64 heads of 128 on 8 key/value heads (GQA-8)" in ran.lines[1]
-    assert all(part in row_of(ran, "feed-forward") for part in ("56.37 B", "81.7%", "461.8 TFLOP", "112.7 GFLOP"))
-    assert "each of 80 layers: 855.7 M: attention 151.0 M, feed-forward 704.6 M, norm 16.38 k" in ran.lines
-    assert row_of(ran, "MHA").split()[3:7] == ["80.00", "GiB", "85.90", "GB"]
-    assert row_of(ran, "GQA-8 (as it is)").split()[6:10] == ["10.00", "GiB", "10.74", "GB"]
-    assert row_of(ran, "MQA").split()[3:7] == ["1.25", "GiB", "1.34", "GB"]
+    assert all(part in row_of(ran, "feed-forward") for part in ("56.37 B", "81.7%", "461.79 TFLOP", "112.74 GFLOP"))
+    assert row_of(ran, "  80 ×").split()[2:5] == ["GQA-8", "855.65", "M"], "equal layers are drawn once"
+    assert row_of(ran, "  80 ×").split()[6:] == ["150.99", "M", "704.64", "M", "16.38", "k"]
+    heading = row_of(ran, "                  a token, KiB")
+    assert heading.split("  ")[-1].strip() == "FLOPs a byte" and "kept, GiB  kept, GB" in heading
+    assert row_of(ran, "MHA").split()[1:4] == ["2,560", "80.00", "85.90"]
+    assert row_of(ran, "GQA-8 (as it is)").split()[4:8] == ["320", "10.00", "10.74", "██"]
+    assert row_of(ran, "MQA").split()[1:4] == ["40", "1.25", "1.34"]
     assert (
         "FLOPs: a multiply and an add are 2; matrix products only. Scores and values: pairs that are visible" in ran.out
     )
@@ -52,9 +58,47 @@ def test_without_arguments_it_shows_the_preset_that_people_compare_to(sized):
 )
 def test_every_page_keeps_to_its_width_and_has_bars(sized, name):
     ran = sized(name)
-    assert ran.code == 0 and ran.lines[0].startswith(name)
+    assert ran.code == 0 and ran.lines[0].startswith(f"{PRESETS[name].title}: ")
     assert max(map(len, ran.lines)) <= WIDTH
     assert any(block in ran.out for block in BLOCKS)
+
+
+def test_the_points_of_a_column_stand_below_each_other(sized):
+    """So that of two figures with the same unit the longer is the larger."""
+    for name in ("deepseek-v3", "gemma-3-27b", "gpt2"):
+        rows = [line.split("│") for line in sized(name).lines if line.count("│") == 3][2:]
+        for column in zip(*(cells[1:] for cells in rows), strict=True):
+            assert len({cell.index(".") for cell in column if "." in cell}) == 1
+        cache = [line for line in sized(name).lines if line.startswith(("MHA ", "GQA", "MQA", "MLA"))]
+        assert len(cache) > 1 and len({tuple(m.start() for m in re.finditer(r"\.", line[:45])) for line in cache}) == 1
+
+
+def test_what_fits_is_a_row_a_memory(sized):
+    ran = sized("llama-3.1-8b", "--batch", "1", "--dtype", "bf16")
+    assert row_of(ran, "24 GB GPU").split()[3:] == ["5.54", "42,262", "10"]
+    assert row_of(ran, "141 GB GPU").split()[3:] == ["110.84", "845,638*", "206"]
+    assert "* past the 131,072 positions that llama-3.1-8b is made for." in " ".join(ran.lines)
+    assert "A Mac gives its GPU 75% of its memory unless told otherwise." in " ".join(ran.lines)
+    large = sized("llama-3.1-405b")
+    assert row_of(large, "80 GB GPU").split()[3:] == ["739.7", "GB", "short"] and "-" not in row_of(large, "24 GB GPU")
+
+
+def test_one_memory_is_answered_in_a_sentence(sized):
+    ran = sized("llama-3.1-8b", "--fits", "24GB", "--batch", "1")
+    assert "1 text of 4,096 tokens fits into 24.00 GB (16.06 GB of weights, 536.9 MB of cache, 2.40 GB" in ran.out
+    assert "feed-forward" not in ran.out and row_of(ran, "24GB").split()[1:] == ["5.54", "42,262", "10"]
+    short = sized("llama-3.1-405b", "--fits", "80GiB")
+    assert short.code == 0 and "The weights alone do not fit into 85.90 GB; 751.3 GB are missing" in short.out
+    document = json.loads(sized("llama-3.1-8b", "--fits", "24 GB", "--json").out)
+    (fit,) = document["fits"]
+    assert (fit["name"], fit["longest_context"], fit["largest_batch"], fit["fits"]) == ("24 GB", 5282, 10, True)
+    assert [fit["name"] for fit in json.loads(sized("gpt2", "--json").out)["fits"]][2] == "64 GB Mac"
+
+
+def test_a_context_past_the_models_positions_is_said_with_the_finding(sized):
+    ran = sized("llama-3-8b", "--context", "9000")
+    assert ran.lines[1] == "Context is past the 8,192 positions that llama-3-8b is made for."
+    assert ran.out.count("is made for.") <= 2
 
 
 def test_a_bars_length_is_its_share(sized):
@@ -71,7 +115,7 @@ def test_windows_experts_and_latents_are_said(sized):
     assert "Experts read: as many as that many tokens choose on average" in gpt_oss
     deepseek = sized("deepseek-v3").out
     assert "on latents of 512 + 64 (MLA)" in deepseek and "MLA (as it is)" in deepseek
-    assert "37.55 B of them active" in deepseek
+    assert "671.0 B parameters (37.55 B active)" in deepseek
 
 
 def test_an_encoder_has_no_cache_and_an_image_no_choice_of_length(sized):
@@ -152,11 +196,13 @@ def test_ascii_terminals_get_ascii(capsys, monkeypatch):
     for place in ("size", "terminal.console"):
         monkeypatch.setattr(f"manyheads.cli.{place}.knows_blocks", lambda console: False)
     assert main(["size", "gpt2"]) == 0
-    page = "\n".join(capsys.readouterr().out.splitlines()[3:])
+    page = "\n".join(capsys.readouterr().out.splitlines())
     assert page.isascii() and "########" in page and " | " in page and "-----" in page
 
 
 REFUSED = [
+    (("gpt2", "--fits", "24"), "memory='24': give bytes as a whole number, or a text with its unit"),
+    (("gpt2", "--fits", "-1GB"), "memory='-1GB': give bytes"),
     (("lama-2-70b",), "nothing to size is called 'lama-2-70b'", "Did you mean 'llama-2-70b'"),
     (("nowhere.json",), "there is no file or folder nowhere.json"),
     (("/dev/zero",), "cannot read /dev/zero: it is a device, not a file. Give a config.json, or a folder with one."),

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import StaticCache
 
+from manyheads.sizing import PRESETS, describe_config, size
 from manyheads.sizing import costs as counting
-from manyheads.sizing import describe_config, size
 from manyheads.sizing.architecture import LAST
 from manyheads.sizing.families.config import FAMILIES
 from manyheads.sizing.families.decoder_table import DECODERS
@@ -96,6 +97,15 @@ def test_parameters_at_a_familys_own_sizes(family):
     config = real.CONFIG_MAPPING[family](**({"num_experts_per_tok": 6} if family == "deepseek_v2" else {}))
     cls = real.class_of(config)
     assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
+
+
+@pytest.mark.thinned(name=("qwen3-0.6b", "qwen3-30b-a3b", "gemma-3-1b", "gpt-oss-20b"))
+@pytest.mark.parametrize("name", [name for name, row in PRESETS.items() if row.config])
+def test_presets_are_the_real_models_built_on_the_meta_device(name):
+    """Their own config, as transformers reads it: each parameter tensor of the real class, without numbers."""
+    config = real.CONFIG_MAPPING[PRESETS[name].config["model_type"]](**PRESETS[name].config)
+    (cls,) = (getattr(transformers, each) for each in PRESETS[name].config["architectures"])
+    assert size(name).num_parameters == real.count_on_meta(config, cls)
 
 
 SAID = {  # fields that a family's own default makes no model of, or none of this size

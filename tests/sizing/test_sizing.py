@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing import DTYPES, PRESETS, describe_config, kind_of, preset, size, transformer
+from manyheads.sizing import (
+    DTYPES,
+    MACHINES,
+    PRESETS,
+    describe_config,
+    kind_of,
+    memory_bytes,
+    preset,
+    size,
+    transformer,
+)
 from manyheads.sizing.__main__ import families_markdown, presets_markdown
 from manyheads.sizing.architecture import PARTS, Attention
 from manyheads.sizing.building_blocks import experts, matrix, projections
@@ -93,12 +104,74 @@ PUBLISHED = {
     "llama-2-7b": 6_738_415_616, "llama-3-8b": 8_030_261_248, "phi-4-mini": 3_836_021_760, "mistral-7b": 7_241_732_096,
     "gemma-2-9b": 9_241_705_984, "mixtral-8x7b": 46_702_792_704, "gpt-oss-20b": 20_914_757_184, "gpt2": 124_439_808,
     "bert-base": 109_482_240, "bert-large": 335_141_888, "minilm": 22_713_216, "vit-base": 86_567_656,
+    "llama-3-70b": 70_553_706_496, "llama-3.1-8b": 8_030_261_248, "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800, "qwen2.5-0.5b": 494_032_768, "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512, "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352, "qwen2.5-72b": 72_706_203_648, "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360, "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264, "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
+    "mistral-7b-v0.3": 7_248_023_552, "mistral-nemo-12b": 12_247_782_400, "mistral-small-24b": 23_572_403_200,
+    "gemma-2-2b": 2_614_341_888, "gemma-2-27b": 27_227_128_320, "gemma-3-1b": 999_885_952,
+    "gemma-3-27b": 27_009_346_304, "gpt-oss-120b": 116_829_156_672,
 }  # fmt: skip
+"""The totals that the checkpoints have: safetensors' own count on huggingface.co, or a paper's table."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_parameters_that_were_published(name):
     assert size(name).num_parameters == PUBLISHED[name]
+
+
+def test_gemma_3_without_its_vision_tower_is_what_remains_of_the_published_total():
+    """Each checkpoint holds the text model, one SigLIP tower for all sizes, and a projection of its 1,152 numbers."""
+    wholes = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
+    towers = set()
+    for name, whole in wholes.items():
+        found = size(name)
+        towers.add(whole - found.num_parameters - 1152 * found.architecture.embed_dim)
+    assert len(towers) == 1 and round(towers.pop() / 1e9, 3) == 0.417
+
+
+def test_what_a_token_activates_is_what_was_published():
+    """The model cards of gpt-oss count what is multiplied: all but the table of words that is looked up."""
+    for name, billions in (("gpt-oss-20b", 3.61), ("gpt-oss-120b", 5.13)):
+        assert round((size(name).num_active - 201_088 * 2880) / 1e9, 2) == billions
+    active = {name: round(size(name).num_active / 1e9, 1) for name in ("qwen3-30b-a3b", "qwen3-235b-a22b")}
+    assert active == {"qwen3-30b-a3b": 3.4, "qwen3-235b-a22b": 22.2}
+    assert round(size("deepseek-v3").num_active / 1e9, 2) == 37.55  # the paper's 37 B leaves the embedding out
+
+
+def test_deepseek_v3_is_its_checkpoint_without_the_numbers_that_balance_the_experts():
+    """One number an expert of its 58 routers, which is stored and moved by hand: transformers counts it as a buffer."""
+    assert size("deepseek-v3").num_parameters + 58 * 256 == 671_026_419_200
+
+
+CACHED = {  # layers times, for keys and for values, key/value heads times a head's width; at 2 bytes
+    "llama-3.1-8b": 32 * 2 * 8 * 128, "llama-3.1-70b": 80 * 2 * 8 * 128, "llama-3.1-405b": 126 * 2 * 8 * 128,
+    "qwen2.5-7b": 28 * 2 * 4 * 128, "qwen2.5-72b": 80 * 2 * 8 * 128, "qwen3-0.6b": 28 * 2 * 8 * 128,
+    "qwen3-235b-a22b": 94 * 2 * 4 * 128, "mistral-nemo-12b": 40 * 2 * 8 * 128, "gemma-2-27b": 46 * 2 * 16 * 128,
+    "gemma-3-12b": 48 * 2 * 8 * 256, "gpt-oss-120b": 36 * 2 * 8 * 64, "deepseek-v3": 61 * (512 + 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_token_leaves_in_the_cache_what_the_arithmetic_by_hand_says(name):
+    assert size(name, dtype="bf16").cache.token == 2 * CACHED[name]
+
+
+def test_windows_of_todays_presets_bound_their_layers_and_no_others():
+    """How many layers slide, over how many tokens, and what a long text then keeps."""
+    long, batch = 100_000, 1
+    for name, sliding, window, full, width in (
+        ("mistral-7b", 32, 4096, 0, 2048),
+        ("mistral-7b-v0.3", 0, 0, 32, 2048),
+        ("gemma-2-27b", 23, 4096, 23, 4096),
+        ("gemma-3-27b", 52, 1024, 10, 4096),
+        ("gpt-oss-120b", 18, 128, 18, 1024),
+    ):
+        found = size(name, context=long, batch=batch)
+        assert sum(attention.window is not None for attention in found.architecture.attention) == sliding
+        assert found.cache.allocated == 2 * width * (sliding * window + full * long)
 
 
 def test_presets_round_to_what_they_are_called():
@@ -411,3 +484,93 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "sizing.md").read_tex
 def test_the_tables_are_made_from_the_code():
     assert presets_markdown() in PAGE
     assert families_markdown() in PAGE
+
+
+# ---------------------------------------------------------------------------------------------- what fits in a memory
+
+
+def needed_by(what: str, context: int, batch: int, **options: str) -> float:
+    sizing = size(what, context=context, batch=batch, **options)
+    return sizing.weight_bytes + (sizing.cache.allocated if sizing.cache else 0)
+
+
+@given(
+    name=st.sampled_from(["llama-3.1-8b", "gemma-3-1b", "qwen2.5-0.5b", "gpt-oss-20b", "transformer", "gpt2"]),
+    gigabytes=st.floats(0.1, 400),
+    batch=st.integers(1, 40),
+    context=st.integers(1, 1000),
+    overhead=st.sampled_from([0.0, 0.1, 0.25]),
+    dtypes=st.sampled_from([("bf16", "bf16"), ("int4", "fp8"), ("fp8", "fp32")]),
+)
+def test_what_fits_is_the_last_that_does(name, gigabytes, batch, context, overhead, dtypes):
+    """The longest context fits and one token more does not; so the batch; what is missing is what it takes."""
+    memory = round(gigabytes * 1e9)
+    sizing = size(name, context=context, batch=batch, source=500 if name == "transformer" else None,
+                  dtype=dtypes[0], cache_dtype=dtypes[1])  # fmt: skip
+    found, budget = sizing.fits(memory, overhead=overhead), memory - int(memory * overhead)
+    options = {"dtype": dtypes[0], "cache_dtype": dtypes[1], **({"source": 500} if name == "transformer" else {})}
+    needed = needed_by(name, context, batch, **options)
+    assert found.fits == (needed <= budget) and found.missing_bytes == max(0, needed - budget)
+    if sizing.weight_bytes > budget:
+        assert (found.longest_context, found.largest_batch, found.room_bytes) == (0, 0, 0) and not found.weights_fit
+        return
+    longest, largest = found.longest_context, found.largest_batch
+    last = name == "gpt2" and longest == 1024  # no positions for more, whatever the memory
+    assert not longest or needed_by(name, longest, batch, **options) <= budget
+    assert last or needed_by(name, longest + 1, batch, **options) > budget
+    assert not largest or needed_by(name, context, largest, **options) <= budget
+    assert needed_by(name, context, largest + 1, **options) > budget
+
+
+def test_llama_3_1_8b_in_24_gb_by_hand():
+    """16,060,522,496 bytes of weights, 131,072 of cache a token, a tenth of the memory free."""
+    found = size("llama-3.1-8b", batch=1, dtype="bf16").fits("24 GB")
+    room = 24 * 10**9 * 9 // 10 - 2 * 8_030_261_248
+    assert (found.room_bytes, found.longest_context) == (room, room // 131_072) == (room, 42_262)
+    assert found.largest_batch == room // (4096 * 131_072) == 10 and found.fits and not found.past_positions
+    assert str(found).startswith(
+        "llama-3.1-8b: 1 text of 4,096 tokens fits into 24.00 GB (16.06 GB of weights, 536.9 MB"
+    )
+    assert size("llama-3.1-8b", batch=1).fits("141 GB").past_positions
+    assert size("llama-3.1-8b", batch=8).fits("24 GB").longest_context == room // (8 * 131_072)
+
+
+def test_what_does_not_fit_says_by_how_much_and_never_less_than_nothing():
+    found = size("llama-3.1-405b", batch=1).fits("80GB")
+    missing = 2 * 405_853_388_800 + 4096 * 516_096 + 8 * 10**9 - 80 * 10**9
+    assert (found.missing_bytes, found.longest_context, found.largest_batch, found.room_bytes) == (missing, 0, 0, 0)
+    assert "the weights alone do not fit into 80.00 GB; 741.8 GB are missing" in str(found)
+    almost = size("llama-3.1-8b", context=100_000, batch=1).fits("24 GB")
+    assert almost.weights_fit and not almost.fits and almost.longest_context == 42_262 and almost.largest_batch == 0
+    assert "1 text of 100,000 tokens do not fit into 24.00 GB; 7.57 GB are missing" in str(almost)
+    assert almost.to_dict()["missing_bytes"] == almost.missing_bytes > 0
+
+
+def test_where_every_layer_has_a_window_memory_sets_no_limit_and_an_encoder_keeps_nothing():
+    window = size("mistral-7b", batch=1).fits("24 GB")
+    assert window.longest_context is None and window.past_positions and "be of any length" in str(window)
+    room = 24 * 10**9 * 9 // 10 - 2 * 7_241_732_096  # for 40 texts, less than their windows take
+    assert size("mistral-7b", batch=40).fits("24 GB").longest_context == room // (40 * 131_072) < 4096
+    encoder = size("bert-base").fits("1 GB")
+    assert (encoder.longest_context, encoder.largest_batch, encoder.cache_bytes) == (None, None, 0)
+    assert not encoder.past_positions and str(encoder).endswith("It keeps no cache.")
+
+
+def test_a_memory_is_bytes_or_a_number_with_its_unit():
+    written = {"24 GB": 24 * 10**9, "24gb": 24 * 10**9, " 64 GiB ": 2**36, "1.5TB": 15 * 10**11, "512 MiB": 2**29, 7: 7}
+    assert {memory: memory_bytes(memory) for memory in written} == written
+    for memory in ("24", "GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
+        with pytest.raises(
+            ShapeError, match=r"memory=.*: give bytes as a whole number, or a text with its unit, as '24"
+        ):
+            memory_bytes(memory)
+    for overhead in (-0.1, 1, 2.0, True):
+        with pytest.raises(ShapeError, match="give the share of the memory that stays free, from 0 to below 1"):
+            size("gpt2").fits("24 GB", overhead=overhead)
+    assert MACHINES["64 GB Mac"] == 48 * GIB  # as Metal says there
+
+
+def test_what_fits_is_not_guessed_where_the_cache_cannot_be_told():
+    untold = replace(preset("gpt2"), untold=(("cache", "nobody looked"),))
+    with pytest.raises(ModelError, match="what fits cannot be told of gpt2, for its cache cannot: nobody looked."):
+        size(untold).fits("24 GB")

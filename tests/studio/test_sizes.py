@@ -4,12 +4,16 @@ Oracles: `mh.size` asked again for each; for the cache the published formula, 2 
 """
 
 import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 import manyheads as mh
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing import PRESETS, by_part
+from manyheads.sizing import MACHINES, PRESETS, by_part, layer_in_words
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 from manyheads.studio.views import sizes
 
@@ -123,7 +127,8 @@ def test_presets_are_all_there_and_those_in_words_describe_the_same_model():
         )
         assert (made.cache and made.cache.steady) == (want.cache and want.cache.steady)
         assert dict(by_part(made.architecture.outside)) == dict(by_part(want.architecture.outside))
-        assert None not in words.values() and run(words=words).num_parameters == want.num_parameters
+        assert None not in words.values()
+    assert run(words=found["gpt2"].words).num_parameters == mh.size("gpt2").num_parameters
     assert found["llama-2-70b"].words["ffn_dim"] == 28672 and found["llama-2-70b"].words["gated"]
     assert found["gpt2"].words["ffn_dim"] == 3072 and not found["gpt2"].words["gated"]
 
@@ -168,6 +173,120 @@ def test_what_the_workspace_raises_passes_through():
 
     with pytest.raises(ManyHeadsError, match="no model mine"):
         run(missing, model="mine")
+
+
+# ------------------------------------------------------------------------------------------------ the page's arithmetic
+
+SIZED = """async ([presets, uses]) => {
+  const { PRESETS, sized } = await import("/studio.js");
+  return presets.map((name) => {
+    const { shape } = PRESETS.find((preset) => preset.name === name);
+    return uses.map(([context, batch, dtype, kv]) => {
+      if (shape.learned_positions) context = Math.min(context, shape.positions);
+      if (shape.num_tokens) context = shape.num_tokens;
+      if (kv && (shape.num_heads === null || shape.num_heads % kv)) return null;
+      const { lines, fits, kinds, notes, ...report } = sized(shape, { context, batch, dtype }, kv);
+      return { ...report, fits, kinds: kinds.map(({ kind, count, parts }) => [kind, count, parts]),
+        lines: lines.map(({ points, ...line }) => ({ ...line, points: points.slice(-3) })) };
+    });
+  });
+}"""
+USES = [
+    (4096, 8, "fp16", None), (1, 1, "bf16", None), (127, 3, "fp32", None), (128, 2, "fp8", None),
+    (5000, 40, "int4", None), (200_000, 1, "fp16", None), (1_048_576, 512, "int8", None), (4097, 5, "bf16", 1),
+    (1024, 7, "fp32", 2), (33_000, 1, "fp16", 4), (8192, 3, "int4", 16),
+]  # fmt: skip
+
+
+def assert_same_as_the_library(name, got, sizing):
+    """One use of a preset in the page and in the library: to the last byte."""
+    assert (got["num_parameters"], got["weight_bytes"]) == (sizing.num_parameters, sizing.weight_bytes), name
+    assert got["num_active"] == sizing.num_active and got["parts"] == dict(sizing.parameters)
+    assert got["cache_bytes"] == (sizing.cache.steady if sizing.cache else None)
+    assert got["token_bytes"] == (sizing.cache.token if sizing.cache else 0)
+    assert (got["past"] is not None) == any(" past the " in note for note in sizing.notes)
+    kinds = Counter((layer_in_words(layer), *by_part(layer.weights).items()) for layer in sizing.architecture.layers)
+    assert Counter({(kind, *parts.items()): count for kind, count, parts in got["kinds"]}) == kinds
+    want = [(each.name or "as it is", each.own, each.num_parameters, each.cache.steady) for each in sizing.variants]
+    assert [(x["name"], x["own"], x["num_parameters"], x["num_bytes"]) for x in got["lines"]] == want, name
+    for fit, (machine, memory) in zip(got["fits"], MACHINES.items(), strict=True):
+        want = sizing.fits(memory)
+        one = replace(sizing, ask=replace(sizing.ask, batch=1)).fits(memory)
+        assert (fit["name"], fit["memory"], fit["free"]) == (machine, memory, want.overhead_bytes)
+        assert (fit["missing"], fit["weightsFit"]) == (want.missing_bytes, want.weights_fit)
+        lengths = (fit["longest"], fit["longestOfBatch"], fit["largest"])
+        assert lengths == (one.longest_context, want.longest_context, want.largest_batch), (name, sizing.ask, machine)
+
+
+@pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_page_sizes_as_the_library_does(new_page, studio, share):
+    """Every preset at contexts, batches, dtypes and key/value heads (here each at some of them, in turn)."""
+    page = new_page(forgive=("404",))  # the browser looks for an icon of a picture
+    page.goto(f"{studio.address}/favicon.svg")  # an address of the studio's, without the page itself
+    answers = page.evaluate(SIZED, [list(PRESETS), USES])
+    compared = Counter()
+    for index, (name, of_uses) in enumerate(zip(PRESETS, answers, strict=True)):
+        for use, got in list(zip(USES, of_uses, strict=True))[index % share :: share]:
+            _, batch, dtype, kv = use
+            if got is not None:
+                context = got["use"]["context"]
+                assert_same_as_the_library(name, got, mh.size(name, context, batch, dtype, num_kv_heads=kv))
+                compared[kv] += 1
+                for line in got["lines"][:1]:  # the last points of the first line that is drawn
+                    for point in line["points"][-2:]:
+                        variants = mh.size(name, point["context"], batch, dtype, num_kv_heads=kv).variants
+                        assert point["num_bytes"] == {each.name: each.cache.steady for each in variants}[line["name"]]
+    assert compared[None] >= 7 * len(PRESETS) // share and min(compared[kv] for kv in (1, 2, 4, 16)) >= 20 // share
+
+
+def test_the_page_has_the_librarys_table_of_sizes():
+    path = Path(__file__).parents[2] / "web/src/rooms/size/sizes.generated.json"
+    assert path.read_text(encoding="utf-8") == sizes.page_table(), "run `make web`"
+
+
+DESCRIBED = """async (all) => {
+  const { described, sized } = await import("/studio.js");
+  const numbers = all.map((words) => sized(described(words), { context: 3000, batch: 4, dtype: "bf16" }));
+  return numbers.map((all) => ({ ...all, kinds: all.kinds.map(({ kind, count, parts }) => [kind, count, parts]) }));
+}"""
+
+
+def test_the_page_sizes_a_description_as_the_library_does(new_page, studio):
+    base = {"num_layers": 3, "embed_dim": 96, "num_heads": 6, "vocab_size": 97, "ffn_dim": 56}
+    changes = [
+        {}, {"num_kv_heads": 2, "head_dim": 10}, {"num_kv_heads": 1, "gated": True}, {"ffn_dim": 0, "norm": "none"},
+        {"window": 7, "norm": "layer", "tied": True}, {"num_experts": 5, "experts_per_token": 2, "ffn_bias": True},
+        {"qkv_bias": True, "o_bias": True, "ffn_bias": True, "gated": True}, {"learned_positions": 4000},
+        {"causal": False, "num_kv_heads": 3},
+    ]  # fmt: skip
+    page = new_page(forgive=("404",))
+    page.goto(f"{studio.address}/favicon.svg")
+    everything = [{**base, **change} for change in changes]
+    for words, got in zip(everything, page.evaluate(DESCRIBED, everything), strict=True):
+        assert_same_as_the_library(words, got, mh.size(words, context=3000, batch=4, dtype="bf16"))
+
+
+def test_the_room_says_what_fits_and_what_is_past_the_positions(new_page, studio):
+    page = new_page()
+    page.goto(f"{studio.address}/#/size")
+    finding = page.get_by_test_id("size-finding")
+    expect(finding).to_have_text("68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8 × 4k.")
+    page.get_by_test_id("size-presets").select_option("preset:llama-3-8b")
+    row = page.locator("[data-fit='24 GB GPU']")
+    expect(row).to_contain_text("42,262*")
+    expect(page.get_by_test_id("size-past")).to_have_count(0)
+    context = page.get_by_test_id("size-number-context")
+    context.fill("128k")
+    context.press("Enter")
+    expect(page.get_by_test_id("size-past")).to_have_text(
+        "131,072 tokens are past the 8,192 positions that it is made for."
+    )
+    expect(row).to_contain_text("0")
+    assert page.get_by_test_id("size-bars").locator("svg [aria-label=bar] rect").count() == 3, "32 equal layers, once"
+    page.get_by_test_id("size-presets").select_option("preset:llama-3.1-405b")
+    expect(row).to_contain_text("790.1 GB short")
+    page.get_by_test_id("size-presets").select_option("preset:gpt2")
+    expect(page.get_by_test_id("size-number-context")).to_have_value("1,024")  # there are no positions for more
 
 
 @pytest.mark.slow

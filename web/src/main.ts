@@ -14,6 +14,9 @@ function show(target: HTMLElement, home: Home): () => void {
 const root = document.getElementById("manyheads-studio");
 if (root) show(root, {});
 
+// The Size room's arithmetic, so that a test can hold every number of it to the library's.
+export { described, PRESETS, sized } from "./rooms/size/arithmetic";
+
 export default {
   render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {
     el.dataset["lmSuppressShortcuts"] = "true"; // JupyterLab ignores its own keys while the page has the focus

@@ -9,8 +9,9 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -36,7 +37,7 @@ from manyheads.errors import ShapeError
 from manyheads.sizing import units
 
 if TYPE_CHECKING:
-    from manyheads.sizing import Sizing, Variant
+    from manyheads.sizing import Fit, Sizing
 
 DEFAULT = "llama-2-70b"
 WHAT_HELP = (
@@ -45,6 +46,7 @@ WHAT_HELP = (
 )
 CONTEXT_HELP = "Tokens of a text. 4096, or all that it has positions for."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
+FITS_HELP = "What fits into it, as 24GB or 64GiB: the longest context, the most texts."
 KV_HELP = "Key/value heads: of what you describe, or in place of those that it has."
 
 
@@ -70,14 +72,15 @@ def size(
     ffn_dim: Annotated[int | None, _sized("... its feed-forward's width.")] = None,
     gated: Annotated[bool, typer.Option("--gated", help="... with three matrices (SwiGLU).")] = False,
     vocab: Annotated[int | None, _sized("... its words.")] = None,
+    fits: Annotated[str | None, _sized(FITS_HELP, "MEMORY")] = None,
     as_json: AsJson = False,
     plot: Annotated[Path | None, to_file("--plot", "Draw it: .png, .svg or .pdf.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="The presets, with their heads.")] = False,
 ) -> None:
-    """What an architecture costs: parameters, FLOPs, KV cache; as MHA, GQA and MQA. Offline, without weights."""
+    """What an architecture costs: parameters, FLOPs, KV cache, what fits where. Offline, without weights."""
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if listed:
-        if what is not None or as_json or plot is not None:
+        if what is not None or as_json or plot is not None or fits is not None:
             raise ShapeError("--list shows the presets and nothing else: leave the other options, and any name, out.")
         print_presets()
         return
@@ -108,12 +111,20 @@ def size(
         message = message.replace("gated=True", "--gated")
         words = rf"\b({'|'.join(WORDS)})(=(?=\S))?"
         raise ShapeError(re.sub(words, lambda match: _option(match[1]) + " " * bool(match[2]), message)) from error
+    if sizing.architecture.why_untold("cache"):
+        memories: list[Fitting] = []
+        if fits is not None:
+            sizing.fits(fits)  # says why it cannot be told
+    else:
+        named = {fits: costs.memory_bytes(fits)} if fits is not None else costs.MACHINES
+        memories = [Fitting(name, sizing.fits(memory)) for name, memory in named.items()]
     if plot is not None:
         figures.save_sizing(sizing, plot)
     if as_json:
-        emit_document({**sizing.to_dict(), "written": [str(plot)] if plot else []})
+        fitting = [{**fit.to_dict(), "name": name} for name, fit in memories]
+        emit_document({**sizing.to_dict(), "fits": fitting, "written": [str(plot)] if plot else []})
     else:
-        print_page(sizing, [f"{plot}, the same as a picture"] if plot else [])
+        print_page(sizing, memories, [f"{plot}, the same as a picture"] if plot else [], only_fits=fits is not None)
 
 
 def _option(word: str) -> str:
@@ -125,14 +136,31 @@ def _option(word: str) -> str:
 # What `manyheads size` shows: the parts of an architecture, its cache beside MHA, GQA and MQA, and the presets.
 
 
-BAR_WIDTH, VARIANT_BAR_WIDTH = 22, 18
+BAR_WIDTH, VARIANT_BAR_WIDTH, LAYER_BAR_WIDTH = 22, 16, 12
+ATTENTION = ("q", "k", "v", "qkv", "latent", "o")
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 MOST_KINDS = 4  # of layers that are told apart, a line each
 
 
-def print_page(sizing: Sizing, written: Sequence[str]) -> None:
+class Fitting(NamedTuple):
+    """What fits into the memory of that name."""
+
+    memory: str
+    fit: Fit
+
+
+def print_page(sizing: Sizing, memories: Sequence[Fitting], written: Sequence[str], *, only_fits: bool = False) -> None:
+    """The finding first, then what it rests on. `only_fits`: what fits into one memory, and nothing else."""
     console = stdout_console()
-    sections = [_headline(sizing, console), _parts(sizing, console), _cache(sizing, console)]
+    sections = [_finding(sizing, console)]
+    if only_fits:
+        for _, fit in memories:
+            sentence = str(fit).split(": ", 1)[1]  # the name stands above
+            sections.append(_wrapped(sentence[:1].upper() + sentence[1:], console, ""))
+        print_sections([*sections, _fitting(sizing, memories, console)], console)
+        return
+    sections += [_cache(sizing, console), _fitting(sizing, memories, console), _parts(sizing, console)]
+    sections.append(_kinds_of_layer(sizing, console))
     if sizing.decoding is not None:
         step, batch = sizing.decoding, sizing.ask.batch
         texts = f"each of {batch:,} texts" if batch > 1 else "a text"
@@ -147,15 +175,63 @@ def print_page(sizing: Sizing, written: Sequence[str]) -> None:
     print_sections(sections, console)
 
 
-def _headline(sizing: Sizing, console: Console) -> list[Text]:
-    architecture, weights = sizing.architecture, sizing.weight_bytes
-    active = f", {units.count(sizing.num_active)} of them active" if sizing.num_active != sizing.num_parameters else ""
-    size_said = f"{units.gib(weights)} ({units.gb(weights)}) in {sizing.ask.dtype}"
-    title = (clean(sizing.name), "bold")
-    lines = [Text.assemble(title, f" · {units.count(sizing.num_parameters)} parameters{active} · {size_said}")]
+def _finding(sizing: Sizing, console: Console) -> list[Text]:
+    """One sentence that says all of it; what is beyond the model's positions; then its shape and where it is from."""
+    architecture, ask, cache = sizing.architecture, sizing.ask, sizing.cache
+    row = costs.PRESETS.get(sizing.name)
+    title = row.title if row and row.title in architecture.because else sizing.name
+    active = f" ({units.count(sizing.num_active)} active)" if sizing.num_active != sizing.num_parameters else ""
+    sentence = f": {units.count(sizing.num_parameters)} parameters{active}, "
+    sentence += f"{units.brief(sizing.weight_bytes, units.DECIMAL)} in {ask.dtype}"
+    if cache is not None:
+        times = "\N{MULTIPLICATION SIGN}" if knows_blocks(console) else "x"
+        length = f"{ask.context // 1024:,}k" if ask.context % 1024 == 0 else f"{ask.context:,}"
+        sentence += f", {units.brief(cache.token, units.BINARY)} of cache a token: "
+        sentence += f"{units.brief(cache.steady, units.BINARY)} at "
+        sentence += f"{ask.batch:,} {times} {length}" if ask.batch > 1 else length
+    lines = [Text(line) for line in textwrap.wrap(f"{clean(title)}{sentence}.", console.width)]
+    if lines:
+        lines[0].stylize("bold", 0, len(clean(title)))
+    if architecture.max_positions is not None and ask.context > architecture.max_positions:
+        lines += _wrapped(f"{sizing.notes[-1][:1].upper()}{sizing.notes[-1][1:]}.", console, "yellow")
     for phrase in (costs.shape_in_words(architecture), costs.layers_in_words(architecture)):
-        lines += [Text(line) for line in textwrap.wrap(phrase, console.width)]
+        lines += _wrapped(phrase, console)
     return lines + _wrapped(clean("; ".join(architecture.because)), console)
+
+
+def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> list[Text]:
+    """A row a memory: what is left beside the weights, how long a text may be, how many there may be."""
+    if not memories or sizing.cache is None:
+        return []
+    ask = sizing.ask
+    one = replace(sizing, ask=replace(ask, batch=1))
+    lengths = {1: [one.fits(fit.memory_bytes) for _, fit in memories], ask.batch: [fit for _, fit in memories]}
+    room, unit = units.column([fit.room_bytes or None for _, fit in memories], units.DECIMAL[1:2])
+    columns = [Column("", right=False), Column(f"for the cache, {unit or 'GB'}", spare=1)]
+    columns += [Column("1 text up to" if batch == 1 else f"{batch:,} texts up to") for batch in lengths]
+    columns += [Column(f"texts of {ask.context:,}")]
+    rows: list[Row] = []
+    for index, (memory, fit) in enumerate(memories):
+        if fit.weights_fit:
+            cells = [room[index], *(_length(fits[index]) for fits in lengths.values()), f"{fit.largest_batch:,}"]
+        else:
+            beyond = fit.weight_bytes + fit.overhead_bytes - fit.memory_bytes
+            cells = [f"{units.gb(beyond)} short", *[""] * len(lengths), ""]
+        rows.append([Text(memory), *map(Text, cells)])
+    title = f"What fits, beside {units.gb(sizing.weight_bytes)} of weights in {ask.dtype}"
+    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
+    notes = [f"Of each memory {costs.OVERHEAD:.0%} stay free, for what is not counted: activations, the runtime."]
+    if any(memory.endswith("Mac") for memory, _ in memories):
+        notes.append(f"A Mac gives its GPU {costs.MAC_SHARE:.0%} of its memory unless told otherwise.")
+    if any(fit.past_positions for fits in lengths.values() for fit in fits):
+        notes.append(f"* past the {sizing.architecture.max_positions:,} positions that {sizing.name} is made for.")
+    return lines + _wrapped(" ".join(notes), console)
+
+
+def _length(fit: Fit) -> str:
+    """The longest context of a row, with a mark where the model was not made for it."""
+    length = "any length" if fit.longest_context is None else f"{fit.longest_context:,}"
+    return f"{length}{'*' if fit.past_positions else ' '}"
 
 
 def _parts(sizing: Sizing, console: Console) -> list[Text]:
@@ -163,44 +239,50 @@ def _parts(sizing: Sizing, console: Console) -> list[Text]:
     text = f"{'a text' if sizing.architecture.num_tokens is None else 'an image'} of {sizing.ask.context:,}"
     columns = [Column("part", right=False), Column("count", "parameters"), Column("share", "parameters")]
     columns += [Column("", "parameters", right=False, spare=2)]
-    total = [Text("all", style="bold"), Text(units.count(sizing.num_parameters), style="bold"), Text(), Text()]
+    total = [Text("all", style="bold"), Text(units.count(sizing.num_parameters, 2), style="bold"), Text(), Text()]
     spent = []  # the operations of a text and of one more token, and of all parts of each
     for flops, group, spare in ((sizing.prefill, text, 0), (sizing.decode, "one more token", 1)):
         if flops:
             spent.append((flops.operations, sum(flops.operations.values())))
             columns += [Column("FLOPs", group), Column("share", group, spare=spare)]
-            total += [Text(units.flops(spent[-1][1]), style="bold"), Text()]
+            total += [Text(units.flops(spent[-1][1], 2), style="bold"), Text()]
     rows: list[Row] = []
     for part in costs.OPERATIONS:
         number = sizing.parameters.get(part, 0)
         if not number and not any(operations.get(part) for operations, _ in spent):
             continue
         share = number / sizing.num_parameters
-        row = [Text(part), Text(units.count(number) if number else ""), Text(_percent(share) if number else "")]
+        row = [Text(part), Text(units.count(number, 2) if number else ""), Text(_percent(share) if number else "")]
         row.append(_bar(share, console))
         for operations, sum_of_all in spent:
             count = operations.get(part, 0)
-            row += [Text(units.flops(count)), Text(_percent(count / sum_of_all))] if count else [Text(), Text()]
+            row += [Text(units.flops(count, 2)), Text(_percent(count / sum_of_all))] if count else [Text(), Text()]
         rows.append(row)
-    return lay_out(columns, [*rows, None, total], console.width, **rules_of(console)) + _each_layer(sizing, console)
+    return lay_out(columns, [*rows, None, total], console.width, **rules_of(console))
 
 
-def _each_layer(sizing: Sizing, console: Console) -> list[Text]:
-    """One line for each kind of layer: how many, and what it is made of."""
-    stacks = (layer.stack for layer in sizing.architecture.layers)
-    kinds = Counter((stack, *sorted(parts.items())) for stack, parts in zip(stacks, sizing.layers, strict=True))
-    lines = []
-    for (stack, *kind), count in list(kinds.items())[:MOST_KINDS]:
-        parts = dict(kind)
-        numbers = {"attention": sum(parts.get(name, 0) for name in ("q", "k", "v", "qkv", "latent", "o"))}
-        numbers |= {name: parts.get(name, 0) for name in ("feed-forward", "mixer", "norm")}
-        breakdown = ", ".join(f"{name} {units.count(number)}" for name, number in numbers.items() if number)
-        layers = f"{stack} layer".strip()
-        which = f"each of {count} {layers}s" if count > 1 else f"1 {layers}"
-        lines += textwrap.wrap(f"{which}: {units.count(sum(parts.values()))}: {breakdown}", console.width)
+def _kinds_of_layer(sizing: Sizing, console: Console) -> list[Text]:
+    """Each kind of layer once, with how many there are: "80 x GQA-8", and what one of them is made of."""
+    kinds = Counter(sizing.architecture.layers)
+    times = "\N{MULTIPLICATION SIGN}" if knows_blocks(console) else "x"
+    columns = [Column("layers"), Column("kind", right=False, most=30), Column("parameters of one")]
+    columns += [Column("", right=False, spare=3), Column("attention"), Column("feed-forward"), Column("rest", spare=2)]
+    most = max((sum(costs.by_part(layer.weights).values()) for layer in kinds), default=0)
+    rows: list[Row] = []
+    for layer, count in kinds.most_common(MOST_KINDS):
+        parts = costs.by_part(layer.weights)
+        whole, attention = sum(parts.values()), sum(parts.get(part, 0) for part in ATTENTION)
+        forward = parts.get("feed-forward", 0) + parts.get("router", 0)
+        cells = [
+            units.count(number, 2) if number else "" for number in (attention, forward, whole - attention - forward)
+        ]
+        share = _bar(whole / most if most else 0, console, LAYER_BAR_WIDTH)
+        texts = [Text(f"{count} {times}", style="bold"), Text(costs.layer_in_words(layer)), Text(units.count(whole, 2))]
+        rows.append([*texts, share, *map(Text, cells)])
+    lines = lay_out(columns, rows, console.width, **rules_of(console)) if rows else []
     if len(kinds) > MOST_KINDS:
-        lines.append(f"and {len(kinds) - MOST_KINDS} more kinds of layers")
-    return [Text(line, style="dim") for line in lines]
+        lines.append(Text(f"and {len(kinds) - MOST_KINDS} more kinds of layers", style="dim"))
+    return lines
 
 
 def _cache(sizing: Sizing, console: Console) -> list[Text]:
@@ -211,10 +293,25 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
     title = f"KV cache of {ask.batch:,} text{'s' * (ask.batch != 1)} of {ask.context:,} tokens, in {ask.cache_dtype}"
     if sizing.architecture.has_source:
         title += f", and {ask.source:,} that the encoder read"
-    columns = [Column("", right=False), Column("a token adds"), Column("kept, GiB"), Column("kept, GB")]
-    columns += [Column("", right=False, spare=3), Column("parameters", spare=1), Column("FLOPs a byte", spare=2)]
-    largest = max(variant.cache.steady for variant in sizing.variants)
-    rows = [_variant(variant, largest, console) for variant in sizing.variants]
+    variants, largest = sizing.variants, max(variant.cache.steady for variant in sizing.variants)
+    columns, cells = [Column("", right=False)], []
+    for heading, values, scales in (
+        ("a token", [variant.cache.token for variant in variants], units.BINARY),
+        ("kept", [variant.cache.steady for variant in variants], units.BINARY),
+        ("kept", [variant.cache.steady for variant in variants], units.DECIMAL),
+        ("parameters", [variant.num_parameters for variant in variants], units.SCALES),
+        ("FLOPs a byte", [variant.intensity for variant in variants], ()),
+    ):
+        texts, unit = units.column(values, scales, 0.1 if heading == "kept" else 1.0)
+        cells.append([text or "not told" for text in texts])
+        columns.append(Column(f"{heading}, {unit}" if unit else heading, spare=int(scales in (units.SCALES, ()))))
+    columns.insert(4, Column("", right=False, spare=3))
+    rows: list[Row] = []
+    for index, variant in enumerate(variants):
+        name = f"{variant.name or 'as it is'}{' (as it is)' if variant.own and variant.name else ''}"
+        row = [Text(text, style="bold" if variant.own else "") for text in (name, *(texts[index] for texts in cells))]
+        bar = _bar(variant.cache.steady / largest if largest else 0, console, VARIANT_BAR_WIDTH)
+        rows.append([*row[:4], bar, *row[4:]])
     sentences = []
     if surplus := cache.allocated - cache.steady:
         sentences.append(f"Set aside beforehand, {units.gib(surplus)} more: a window has a place for the newest, too.")
@@ -226,24 +323,11 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
     return lines + [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
-def _variant(variant: Variant, most: float, console: Console) -> Row:
-    style, cache = "bold" if variant.own else "", variant.cache
-    cells = [
-        f"{variant.name or 'as it is'}{' (as it is)' if variant.own and variant.name else ''}",
-        units.gib(cache.token),
-        units.gib(cache.steady),
-        units.gb(cache.steady),
-        _bar(cache.steady / most if most else 0, console, VARIANT_BAR_WIDTH),
-        units.count(variant.num_parameters) if variant.num_parameters is not None else "not told",
-        units.plain(variant.intensity) if variant.intensity is not None else "not told",
-    ]
-    return [cell if isinstance(cell, Text) else Text(cell, style=style) for cell in cells]
-
-
 def _notes(sizing: Sizing, written: Sequence[str], console: Console) -> list[Text]:
     """What is counted, what was assumed, and what cannot be told."""
     sentences = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
-    sentences += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes]
+    # That a context is past the model's positions stands with the finding.
+    sentences += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes if " past the " not in note]
     if prefill := sizing.prefill:
         sentence = "FLOPs: a multiply and an add are 2; matrix products only."
         if prefill.dense != prefill.total:
@@ -275,7 +359,7 @@ def print_presets() -> None:
             f"{attention.num_heads}",
             "latents" if attention.latent else f"{attention.num_kv_heads}",
             f"{attention.qk_dim}",
-            units.count(architecture.num_parameters),
+            units.count(architecture.num_parameters, 2),
         )
         rows.append([Text(name, style="bold"), *map(Text, numbers), Text(row.title, style="dim")])
     print_cut(lay_out(columns, rows, console.width, **rules_of(console)), console)
@@ -297,5 +381,5 @@ def _percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
 
 
-def _wrapped(sentence: str, console: Console) -> list[Text]:
-    return [Text(line, style="dim") for line in textwrap.wrap(sentence, console.width)]
+def _wrapped(sentence: str, console: Console, style: str = "dim") -> list[Text]:
+    return [Text(line, style=style) for line in textwrap.wrap(sentence, console.width)]

@@ -9,11 +9,17 @@ from .costs import DTYPES as DTYPES
 from .costs import OPERATIONS as OPERATIONS
 from .costs import Sizing as Sizing
 from .costs import Variant as Variant
+from .costs import layer_in_words as layer_in_words
 from .costs import layers_in_words as layers_in_words
 from .costs import shape_in_words as shape_in_words
 from .families.config import describe_config as describe_config
 from .families.fields import FEW_LAYERS as FEW_LAYERS
 from .families.fields import require_few_layers as require_few_layers
+from .memory import MAC_SHARE as MAC_SHARE
+from .memory import MACHINES as MACHINES
+from .memory import OVERHEAD as OVERHEAD
+from .memory import Fit as Fit
+from .memory import memory_bytes as memory_bytes
 from .presets import PRESETS as PRESETS
 from .presets import preset as preset
 from .sizing import architecture_of as architecture_of

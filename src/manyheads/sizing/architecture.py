@@ -196,7 +196,7 @@ def by_part(weights: tuple[Weights, ...]) -> Mapping[str, int]:
     return {part: count for part, count in sums.items() if count}
 
 
-def kind_of(architecture: Architecture) -> str:
+def kind_of(architecture: Architecture | LayerShape) -> str:
     """MHA, MQA, GQA-8 (its key/value heads), MLA, mixed where layers differ, or "" without attention."""
     kinds = {
         "MLA"

@@ -15,13 +15,15 @@ themselves (the up-projections are absorbed into the queries and the output; Dee
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyheads.base import divisors, plural
+from manyheads.errors import ModelError, ShapeError
 from manyheads.sizing.architecture import (
     LAST,
     ONCE,
@@ -30,10 +32,12 @@ from manyheads.sizing.architecture import (
     TEXT,
     Architecture,
     Attention,
+    LayerShape,
     Weights,
     by_part,
     kind_of,
 )
+from manyheads.sizing.memory import OVERHEAD, Fit, memory_bytes
 
 # Attention's two products come after the parts that make q, k and v, as they do in a layer.
 OPERATIONS: tuple[str, ...] = (*PARTS[:6], "scores", "values", *PARTS[6:])
@@ -50,6 +54,9 @@ COUNTED = (
     "token goes through), router, scores, values, head (for the last token, where a model generates). Causal attention "
     "is counted by the pairs that are visible; dense is with all pairs."
 )
+
+FAR = 2**48
+"""Tokens of a text that no memory holds: where the cache stops growing before, its length is no matter of memory."""
 
 GROUPS = 8
 """Key/value heads of the grouped variant of a model that has none: what Llama, Mistral and Qwen chose."""
@@ -214,7 +221,7 @@ class Sizing:
         """As it is, and as MHA, GQA and MQA; most in the cache first. None where there is no cache."""
         own_kind = kind_of(self.architecture)
         variants: list[Variant] = []
-        for kind, (count, architecture) in _by_kind(self.architecture).items() if self.cache else ():
+        for kind, (count, architecture) in variants_of(self.architecture).items() if self.cache else ():
             sizing, is_own = Sizing(architecture, self.ask), kind == own_kind
             assert sizing.cache is not None  # variants are made of what has one
             # A spec knows how many parameters its own heads take, not how many other heads would.
@@ -223,6 +230,48 @@ class Sizing:
             intensity = sizing.decoding.intensity if sizing.decoding and parts_known else None
             variants.append(Variant(kind, count, is_own, num_parameters, sizing.cache, intensity))
         return tuple(sorted(variants, key=lambda variant: -variant.cache.steady))
+
+    def fits(self, memory: int | str, *, overhead: float = OVERHEAD) -> Fit:
+        """What fits into `memory`, bytes or a text such as "24 GB" or "64 GiB": the longest context, the largest batch.
+
+        Counted are the weights, the cache as it is set aside, and `overhead`, the share of the memory that stays free
+        for all else (activations, the runtime, fragments). What an encoder reads stays as long as it was asked for.
+        Raises ShapeError for what is no memory or no share, ModelError where the cache cannot be told.
+        """
+        if isinstance(overhead, bool) or not 0 <= overhead < 1:
+            raise ShapeError(f"overhead={overhead!r}: give the share of the memory that stays free, from 0 to below 1.")
+        architecture, ask = self.architecture, self.ask
+        if why := architecture.why_untold("cache"):
+            raise ModelError(f"what fits cannot be told of {self.name}, for its cache cannot: {why}.")
+        size_bytes = memory_bytes(memory)
+        free_bytes = int(size_bytes * overhead)
+        cache, room = self.cache, size_bytes - free_bytes - self.weight_bytes
+        longest = largest = None
+        if room < 0:
+            longest = largest = 0
+        elif cache is not None and cache.allocated:
+            terms = cache_terms(architecture)
+
+            def needs(context: int) -> float:
+                numbers = sum(term.numbers(context, ask.source) for term in terms)
+                return ask.batch * ask.cache_bytes(numbers) + cache.state
+
+            largest = int(room // (cache.allocated / ask.batch))
+            limit = architecture.max_positions if architecture.learned_positions else None
+            if limit is not None or needs(FAR) > room:
+                longest = bisect_right(range(1, (limit or FAR) + 1), room, key=needs)
+        return Fit(
+            name=self.name,
+            memory_bytes=size_bytes,
+            overhead_bytes=free_bytes,
+            weight_bytes=self.weight_bytes,
+            cache_bytes=cache.allocated if cache else 0.0,
+            context=ask.context,
+            batch=ask.batch,
+            longest_context=longest,
+            largest_batch=largest,
+            positions=architecture.max_positions,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data for JSON.
@@ -295,7 +344,7 @@ def whole(value: int | float) -> int | float:
     return int(value) if float(value).is_integer() else value
 
 
-def _by_kind(architecture: Architecture) -> dict[str, tuple[int | None, Architecture]]:
+def variants_of(architecture: Architecture) -> dict[str, tuple[int | None, Architecture]]:
     """The architecture and what it could be with other key/value heads, by kind of attention; first their number.
 
     That is None for as many as query heads, for latents and for what cannot have others.
@@ -383,27 +432,41 @@ def decoding(architecture: Architecture, length: int, source: int) -> dict[str, 
     return {operation: count for operation, count in spent.items() if count}
 
 
+class CacheTerm(NamedTuple):
+    """Numbers that one token leaves in the cache of all attentions that see equally far: `window` tokens at most (all
+    where that is None); those of `crosses` are of the text that an encoder read."""
+
+    width: int
+    window: int | None
+    crosses: bool
+
+    def numbers(self, length: int, source: int, *, spare: int = 0) -> int:
+        """What one text of `length` tokens leaves; of a window, `spare` tokens less."""
+        if self.crosses:  # the other text's keys are made once and stay
+            return self.width * source
+        return self.width * (length if self.window is None else min(length, self.window - spare))
+
+
+def cache_terms(architecture: Architecture) -> list[CacheTerm]:
+    """The cache as a sum of few terms: a deep model has few kinds of layers."""
+    widths: Counter[tuple[int | None, bool]] = Counter()
+    for attention in architecture.attention if architecture.generates else ():
+        window = attention.window if attention.sheds and not attention.cross else None
+        widths[window, attention.cross] += attention.cache_width
+    return [CacheTerm(width, window, crosses) for (window, crosses), width in widths.items() if width]
+
+
 def cached_numbers(architecture: Architecture, length: int, source: int) -> int:
-    """Numbers that one text of `length` tokens leaves in the cache: what it needs for the next token, not more."""
-    total = 0
-    for attention in _caching(architecture):
-        tokens = source if attention.cross else length
-        if attention.window is not None and attention.sheds and not attention.cross:
-            tokens = min(tokens, attention.window - 1)  # the next token brings its own
-        total += attention.cache_width * tokens
-    return total
+    """Numbers that one text of `length` tokens leaves in the cache: what it needs for the next token, not more.
+
+    Of a window one less than it sees: the next token brings its own.
+    """
+    return sum(term.numbers(length, source, spare=1) for term in cache_terms(architecture))
 
 
 def allocated_numbers(architecture: Architecture, length: int, source: int) -> int:
     """Numbers to set aside beforehand for one text of `length` tokens: a window has a place for the newest, too."""
-    total = 0
-    for attention in _caching(architecture):
-        # The other text's keys are made once and stay: no window is over them.
-        tokens = source if attention.cross else length
-        if attention.window is not None and attention.sheds:
-            tokens = min(tokens, attention.window)
-        total += attention.cache_width * tokens
-    return total
+    return sum(term.numbers(length, source) for term in cache_terms(architecture))
 
 
 def read_numbers(architecture: Architecture, length: int, source: int, batch: int) -> tuple[float, int]:
@@ -421,12 +484,8 @@ def read_numbers(architecture: Architecture, length: int, source: int, batch: in
         # Two tokens may choose the same expert, which is then read once: of a large batch nearly all are touched.
         touched = weight.experts * (1 - (1 - weight.chosen / weight.experts) ** batch) if weight.experts > 1 else 1
         weights += touched * max(weight.size, weight.matmul)  # a tied head has no numbers of its own, and is read
-    cache = sum(attention.cache_width * seen_keys(attention, length, source) for attention in _caching(architecture))
+    cache = sum(attention.cache_width * seen_keys(attention, length, source) for attention in architecture.attention)
     return weights, cache
-
-
-def _caching(architecture: Architecture) -> Iterable[Attention]:
-    return (attention for attention in architecture.attention if attention.cached) if architecture.generates else ()
 
 
 def _products(weights: Iterable[Weights], rows: Mapping[str, int]) -> dict[str, int]:
@@ -485,6 +544,14 @@ def layers_in_words(architecture: Architecture) -> str:
     stacks = Counter(layer.stack for layer in architecture.layers if layer.stack)
     phrases += [f"{count} layers of {stack}" for stack, count in stacks.items()] if len(stacks) > 1 else []
     return "; ".join(phrases)
+
+
+def layer_in_words(layer: LayerShape) -> str:
+    """ "GQA-8, window 4,096", "encoder, MHA", "MLA, 256 experts": what tells a layer from others."""
+    windows = sorted({attention.window for attention in layer.attention if attention.window is not None})
+    num_experts = max((weight.experts for weight in layer.weights), default=1)
+    words = [layer.stack, kind_of(layer) or "no attention", *(f"window {window:,}" for window in windows)]
+    return ", ".join(filter(None, [*words, f"{num_experts} experts" if num_experts > 1 else ""]))
 
 
 def _share(count: int, total: int) -> str:

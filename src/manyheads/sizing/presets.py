@@ -50,6 +50,71 @@ _GPT3 = {**_GPT2, "n_positions": 2048}
 # It is sized by GPT-2's config, which has no word for such bands.
 _GPT3_NOTE = "all attention counted as full: its paper alternates it with locally banded layers"
 _LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
+_QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+_QWEN3 = {
+    "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "head_dim": 128,
+    "max_position_embeddings": 40960,
+}  # fmt: skip
+_QWEN3_MOE = {
+    **_QWEN3, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128,
+    "num_experts_per_tok": 8, "num_key_value_heads": 4, "decoder_sparse_step": 1, "tie_word_embeddings": False,
+}  # fmt: skip
+_MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "tie_word_embeddings": False}
+_GEMMA2 = {
+    "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "vocab_size": 256000, "sliding_window": 4096,
+    "max_position_embeddings": 8192, "tie_word_embeddings": True,
+}  # fmt: skip
+_GEMMA3 = {
+    "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "vocab_size": 262208, "head_dim": 256,
+    "sliding_window": 1024, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+}  # fmt: skip
+_GEMMA3_NOTE = "the text model: its vision tower and the projection into it, 0.42 B more, are left out"
+_GPT_OSS = {
+    "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "vocab_size": 201088, "attention_bias": True,
+    "max_position_embeddings": 131072, "sliding_window": 128, "num_experts_per_tok": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def _published(title: str, paper: str, repository: str, shape: str, family: Mapping[str, Any], **fields: Any) -> Preset:
+    """A decoder from the config.json of its repository on huggingface.co.
+
+    `shape`: layers, hidden_size, intermediate_size, query heads, key/value heads.
+    """
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    numbers = dict(zip(names, map(int, shape.split()), strict=True))
+    note = fields.pop("note", "")
+    return Preset(title, f"{paper}; config.json of {repository}", {**family, **numbers, **fields}, note=note)
+
+
+def _llama3(title: str, repository: str, shape: str, positions: int) -> Preset:
+    words = {"vocab_size": 128256, "max_position_embeddings": positions}
+    return _published(title, "Grattafiori et al. 2024", f"meta-llama/{repository}", shape, _LLAMA, **words)
+
+
+def _qwen2(size: str, shape: str, *, vocab: int = 152064, positions: int = 131072, tied: bool = False) -> Preset:
+    words = {"vocab_size": vocab, "max_position_embeddings": positions, "tie_word_embeddings": tied}
+    return _published(f"Qwen2.5 {size}", "Qwen Team 2024", f"Qwen/Qwen2.5-{size}", shape, _QWEN2, **words)
+
+
+def _qwen3(size: str, shape: str, *, tied: bool = False, family: Mapping[str, Any] = _QWEN3, **fields: int) -> Preset:
+    words = {"tie_word_embeddings": tied, **fields}
+    return _published(f"Qwen3 {size}", "Qwen Team 2025", f"Qwen/Qwen3-{size}", shape, family, **words)
+
+
+def _mistral(title: str, source: str, repository: str, shape: str, **fields: Any) -> Preset:
+    return _published(title, source, f"mistralai/{repository}", shape, _MISTRAL, **fields)
+
+
+def _gemma(generation: int, size: str, shape: str, **fields: Any) -> Preset:
+    family, suffix = (_GEMMA2, "") if generation == 2 else (_GEMMA3, "-pt")
+    source, repository = f"Gemma Team {2022 + generation}", f"google/gemma-{generation}-{size.lower()}{suffix}"
+    return _published(f"Gemma {generation} {size}", source, repository, shape, family, **fields)
+
+
+def _gpt_oss(size: str, shape: str, num_experts: int) -> Preset:
+    fields = {"num_local_experts": num_experts, "head_dim": 64}
+    return _published(f"gpt-oss-{size}", "OpenAI 2025", f"openai/gpt-oss-{size}", shape, _GPT_OSS, **fields)
+
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
@@ -61,32 +126,58 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             **_LLAMA, "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 4096,
         }),
-        "llama-3-8b": Preset("Llama 3 8B", "Grattafiori et al. 2024", {
-            **_LLAMA, "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192,
-        }),
-        "phi-4-mini": Preset("Phi-4-mini", "Microsoft 2025", {
-            "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "vocab_size": 200064, "hidden_size": 3072,
-            "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8,
-            "max_position_embeddings": 131072, "sliding_window": 262144, "tie_word_embeddings": True,
-        }),
-        "mistral-7b": Preset("Mistral 7B v0.1", "Jiang et al. 2023", {
-            "model_type": "mistral", "architectures": ["MistralForCausalLM"], "vocab_size": 32000, "hidden_size": 4096,
-            "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-            "max_position_embeddings": 32768, "sliding_window": 4096, "tie_word_embeddings": False,
-        }),
-        "gemma-2-9b": Preset("Gemma 2 9B", "Gemma Team 2024", {
-            "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "vocab_size": 256000, "hidden_size": 3584,
-            "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8,
-            "head_dim": 256, "max_position_embeddings": 8192, "sliding_window": 4096, "tie_word_embeddings": True,
-        }),
+        "llama-3-8b": _llama3("Llama 3 8B", "Meta-Llama-3-8B", "32 4096 14336 32 8", 8192),
+        "llama-3-70b": _llama3("Llama 3 70B", "Meta-Llama-3-70B", "80 8192 28672 64 8", 8192),
+        "llama-3.1-8b": _llama3("Llama 3.1 8B", "Llama-3.1-8B", "32 4096 14336 32 8", 131072),
+        "llama-3.1-70b": _llama3("Llama 3.1 70B", "Llama-3.1-70B", "80 8192 28672 64 8", 131072),
+        "llama-3.1-405b": _llama3("Llama 3.1 405B", "Llama-3.1-405B", "126 16384 53248 128 8", 131072),
+        "qwen2.5-0.5b": _qwen2("0.5B", "24 896 4864 14 2", vocab=151936, positions=32768, tied=True),
+        "qwen2.5-1.5b": _qwen2("1.5B", "28 1536 8960 12 2", vocab=151936, tied=True),
+        "qwen2.5-3b": _qwen2("3B", "36 2048 11008 16 2", vocab=151936, positions=32768, tied=True),
+        "qwen2.5-7b": _qwen2("7B", "28 3584 18944 28 4"),
+        "qwen2.5-14b": _qwen2("14B", "48 5120 13824 40 8"),
+        "qwen2.5-32b": _qwen2("32B", "64 5120 27648 40 8"),
+        "qwen2.5-72b": _qwen2("72B", "80 8192 29568 64 8"),
+        "qwen3-0.6b": _qwen3("0.6B", "28 1024 3072 16 8", tied=True),
+        "qwen3-1.7b": _qwen3("1.7B", "28 2048 6144 16 8", tied=True),
+        "qwen3-4b": _qwen3("4B", "36 2560 9728 32 8", tied=True),
+        "qwen3-8b": _qwen3("8B", "36 4096 12288 32 8"),
+        "qwen3-14b": _qwen3("14B", "40 5120 17408 40 8"),
+        "qwen3-32b": _qwen3("32B", "64 5120 25600 64 8"),
+        "qwen3-30b-a3b": _qwen3("30B-A3B", "48 2048 6144 32 4", family=_QWEN3_MOE, moe_intermediate_size=768),
+        "qwen3-235b-a22b": _qwen3("235B-A22B", "94 4096 12288 64 4", family=_QWEN3_MOE, moe_intermediate_size=1536),
+        "mistral-7b": _mistral(
+            "Mistral 7B v0.1", "Jiang et al. 2023", "Mistral-7B-v0.1", "32 4096 14336 32 8",
+            vocab_size=32000, max_position_embeddings=32768, sliding_window=4096,
+        ),
+        "mistral-7b-v0.3": _mistral(
+            "Mistral 7B v0.3", "Mistral AI 2024", "Mistral-7B-v0.3", "32 4096 14336 32 8",
+            vocab_size=32768, max_position_embeddings=32768, sliding_window=None,
+        ),
+        "mistral-nemo-12b": _mistral(
+            "Mistral Nemo 12B", "Mistral AI and NVIDIA 2024", "Mistral-Nemo-Base-2407", "40 5120 14336 32 8",
+            head_dim=128, vocab_size=131072, max_position_embeddings=128000, sliding_window=None,
+        ),
+        "mistral-small-24b": _mistral(
+            "Mistral Small 3 24B", "Mistral AI 2025", "Mistral-Small-24B-Base-2501", "40 5120 32768 32 8",
+            head_dim=128, vocab_size=131072, max_position_embeddings=32768, sliding_window=None,
+        ),
         "mixtral-8x7b": Preset("Mixtral 8x7B", "Jiang et al. 2024", {
             "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 32000, "hidden_size": 4096,
             "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
             "max_position_embeddings": 32768, "sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2,
             "tie_word_embeddings": False,
         }),
-        "deepseek-v3": Preset("DeepSeek-V3", "DeepSeek-AI 2024", {
+        "gemma-2-2b": _gemma(2, "2B", "26 2304 9216 8 4", head_dim=256),
+        "gemma-2-9b": _gemma(2, "9B", "42 3584 14336 16 8", head_dim=256),
+        "gemma-2-27b": _gemma(2, "27B", "46 4608 36864 32 16", head_dim=128),
+        "gemma-3-1b": _gemma(
+            3, "1B", "26 1152 6912 4 1", vocab_size=262144, sliding_window=512, max_position_embeddings=32768,
+        ),
+        "gemma-3-4b": _gemma(3, "4B", "34 2560 10240 8 4", note=_GEMMA3_NOTE),
+        "gemma-3-12b": _gemma(3, "12B", "48 3840 15360 16 8", note=_GEMMA3_NOTE),
+        "gemma-3-27b": _gemma(3, "27B", "62 5376 21504 32 16", head_dim=128, note=_GEMMA3_NOTE),
+        "deepseek-v3": Preset("DeepSeek-V3", "DeepSeek-AI 2024; config.json of deepseek-ai/DeepSeek-V3", {
             "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 129280,
             "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
             "num_attention_heads": 128, "num_key_value_heads": 128, "n_shared_experts": 1, "n_routed_experts": 256,
@@ -94,11 +185,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "max_position_embeddings": 163840,
             "tie_word_embeddings": False,
         }, note="without the layer that predicts a second token, which is for training"),
-        "gpt-oss-20b": Preset("gpt-oss-20b", "OpenAI 2025", {
-            "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "vocab_size": 201088, "hidden_size": 2880,
-            "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
-            "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
-            "max_position_embeddings": 131072, "attention_bias": True, "tie_word_embeddings": False,
+        "gpt-oss-20b": _gpt_oss("20b", "24 2880 2880 64 8", 32),
+        "gpt-oss-120b": _gpt_oss("120b", "36 2880 2880 64 8", 128),
+        "phi-4-mini": Preset("Phi-4-mini", "Microsoft 2025", {
+            "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "vocab_size": 200064, "hidden_size": 3072,
+            "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8,
+            "max_position_embeddings": 131072, "sliding_window": 262144, "tie_word_embeddings": True,
         }),
         "gpt2": Preset("GPT-2 small", "Radford et al. 2019", {
             **_GPT2, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,

@@ -103,7 +103,7 @@ describe("what a saved page cannot do", () => {
 
   it("is said in plain words", async () => {
     expect(await words(client.startRecording({ model: "minilm", text: "other" }))).toContain("manyheads studio");
-    expect(await words(client.presets())).toContain("no model behind it");
+    expect(await words(client.lessons())).toContain("no model behind it");
     expect(await words(client.recording("beef"))).toContain("one recording");
     expect(await words(client.recording(ID, 3))).toContain("2 heads on 4 tokens");
     expect(await words(client.headCard(ID, "L9H9"))).toContain("no head L9H9");

@@ -1,12 +1,13 @@
 // The Size room's numbers, sliders and bars.
 import { describe, expect, it } from "vitest";
-import { conclusion, kvHeadsOf, runsInWords, segments, shares } from "../../src/rooms/size/breakdown";
+import { PRESETS, sized } from "../../src/rooms/size/arithmetic";
+import { conclusion, finding, kindsInWords, segments, shares } from "../../src/rooms/size/breakdown";
 import {
-  compact, inPlainWords, nearestStop, objection, sliderOf, SLIDERS, typedNumber, withDefaults,
+  compact, inPlainWords, nearestStop, objection, readWords, SLIDERS, typedNumber, withDefaults,
 } from "../../src/rooms/size/sliders";
-import { bytesInBoth, countOf, gb, gib, percent } from "../../src/rooms/size/units";
+import { BINARY, brief, bytesInBoth, column, countOf, DECIMAL, gb, gib, percent, tokens } from "../../src/rooms/size/units";
 
-const llama = (index: number) => ({ index, kind: "GQA-8", attention: 150_994_944, feed_forward: 704_643_072, other: 16_384 });
+const llama = { count: 80, kind: "GQA-8", attention: 150_994_944, feed_forward: 704_643_072, other: 16_384, parts: {} };
 
 describe("units", () => {
   it("as `manyheads size` writes them", () => {
@@ -45,10 +46,12 @@ describe("sliders", () => {
     expect(compact(description)).not.toHaveProperty("vocab_size");
     expect(compact({ ...description, ffn_dim: 0 })).toHaveProperty("ffn_dim", 0);
   });
-  it("a complaint finds its slider", () => {
-    expect(sliderOf("num_heads=7 is not a multiple of num_kv_heads=2: ...")).toBe("heads");
-    expect(sliderOf("num_heads=7 is not a multiple of num_kv_heads=2: ...", "num_kv_heads")).toBe("kv-heads");
-    expect(sliderOf("something else")).toBeNull();
+  it("a description from an address is ours, or nothing", () => {
+    const words = { num_layers: 2, embed_dim: 48, num_heads: 6, gated: true, norm: "rms", vocab_size: null };
+    expect(readWords(words)).toEqual(words);
+    for (const wrong of [null, 3, "x", [], {}, { ...words, num_heads: "many" }, { ...words, wings: 2 }, { ...words, gated: 1 }, { ...words, num_layers: 513 }, { ...words, embed_dim: -1 }, { ...words, head_dim: 2.5 }, { ...words, norm: "batch" }]) {
+      expect(readWords(wrong)).toBeNull();
+    }
   });
 });
 
@@ -69,6 +72,7 @@ describe("rules", () => {
   });
   it("what is typed is a whole number, and no more than the most", () => {
     expect(typedNumber("1,048,576", 1, 100_000_000)).toEqual({ value: 1_048_576, words: null });
+    expect([typedNumber("128k", 1, 1e9).value, typedNumber("1M", 1, 1e9).value]).toEqual([131_072, 1_048_576]);
     expect(typedNumber("200000000", 1, 100_000_000)).toEqual({ value: 100_000_000, words: "100,000,000 is the most here." });
     for (const text of ["abc", "", "0", "-1", "1.5", "1e3"]) expect(typedNumber(text, 1, 9)).toEqual({ value: null, words: "A whole number, 1 or more." });
     expect(typedNumber("0", 0, 9).value).toBe(0);
@@ -79,12 +83,15 @@ describe("rules", () => {
 });
 
 describe("bars", () => {
-  it("stack up to the whole layer", () => {
-    const list = segments([llama(0)]);
-    expect(list.map(({ part, begin, end }) => [part, begin, end])).toEqual([
-      ["attention", 0, 150_994_944],
-      ["feed-forward", 150_994_944, 855_638_016],
-      ["other", 855_638_016, 855_654_400],
+  it("stack up to the whole layer, equal layers once", () => {
+    expect(segments([llama]).map(({ label, part, begin, end }) => [label, part, begin, end])).toEqual([
+      ["80 × GQA-8", "attention", 0, 150_994_944],
+      ["80 × GQA-8", "feed-forward", 150_994_944, 855_638_016],
+      ["80 × GQA-8", "other", 855_638_016, 855_654_400],
+    ]);
+    expect(kindsInWords([llama, { ...llama, count: 1, attention: 5 }])).toEqual([
+      "80 × GQA-8, each: 151.0 M attention, 704.6 M feed-forward",
+      "1 × GQA-8: 5 attention, 704.6 M feed-forward",
     ]);
   });
   it("parts from the largest on", () => {
@@ -94,22 +101,39 @@ describe("bars", () => {
     ]);
   });
   it("says the conclusion", () => {
-    expect(conclusion([llama(0), llama(1)])).toBe(
-      "82 % of the layers’ parameters are in the feed-forward, 18 % in attention.",
-    );
-    expect(conclusion([{ ...llama(0), feed_forward: 0 }])).toMatch(/attention alone/);
+    expect(conclusion([llama])).toBe("82 % of the layers’ parameters are in the feed-forward, 18 % in attention.");
+    expect(conclusion([{ ...llama, feed_forward: 0 }])).toMatch(/attention alone/);
     expect(conclusion([])).toMatch(/no layers/);
   });
-  it("key/value heads as the document has them, none for latents", () => {
-    const report = (attention: object[]) => ({ document: { parameters: { layers: [{ attention: [] }, { attention }] } } });
-    expect(kvHeadsOf(report([{ num_kv_heads: 8, latent: null }]))).toBe(8);
-    expect(kvHeadsOf(report([{ num_kv_heads: 128, latent: [512, 64] }]))).toBeNull();
-    expect(kvHeadsOf({ document: {} })).toBeNull();
+});
+
+describe("arithmetic", () => {
+  const of = (name: string) => PRESETS.find((preset) => preset.name === name)!.shape;
+  const use = { context: 4096, batch: 8, dtype: "fp16" };
+  it("says Llama 2 70B as the command does", () => {
+    const report = sized(of("llama-2-70b"), use);
+    expect(finding(report)).toBe("68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8\u00a0×\u00a04k.");
+    expect(report.lines.map(({ name, num_bytes, own }) => [name, num_bytes / 2 ** 30, own])).toEqual([["MHA", 80, false], ["GQA-8", 10, true], ["MQA", 1.25, false]]);
+    expect(report.kinds.map(({ count, kind }) => [count, kind])).toEqual([[80, "GQA-8"]]);
   });
-  it("says equal layers once", () => {
-    expect(runsInWords([llama(0), llama(1), { ...llama(2), attention: 5 }])).toEqual([
-      "layers 0 to 1, each: 151.0 M attention, 704.6 M feed-forward",
-      "layer 2: 5 attention, 704.6 M feed-forward",
-    ]);
+  it("what does not fit is short by something, never by less than nothing", () => {
+    for (const { name, shape } of PRESETS) {
+      for (const fit of sized(shape, { ...use, batch: 40, context: shape.learned_positions ? 64 : 50_000 }).fits) {
+        expect(fit.missing, name).toBeGreaterThanOrEqual(0);
+        expect(fit.weightsFit || (fit.missing > 0 && fit.longest === 0 && fit.largest === 0), name).toBe(true);
+      }
+    }
+    expect(sized(of("mistral-7b"), use).fits[4]?.longest).toBeNull();
+  });
+  it("a context past the model's positions is said", () => {
+    expect(sized(of("llama-3-8b"), { ...use, context: 8192 }).past).toBeNull();
+    expect(sized(of("llama-3-8b"), { ...use, context: 8193 }).past).toBe(8192);
+  });
+  it("numbers for sentences", () => {
+    expect([brief(131_072, BINARY), brief(16_060_522_496, DECIMAL), brief(2 ** 30, BINARY), brief(0, BINARY), brief(999_999_999, DECIMAL)]).toEqual(["128 KiB", "16.1 GB", "1 GiB", "0 B", "1 GB"]);
+    expect(column([80 * 2 ** 30, 10 * 2 ** 30, 1.25 * 2 ** 30], BINARY)).toEqual({ texts: ["80.00", "10.00", "1.25"], unit: "GiB" });
+    expect(column([2 ** 34, 2 ** 32, 2 ** 29], BINARY)).toEqual({ texts: ["16.00", "4.00", "0.50"], unit: "GiB" });
+    expect(column([2 ** 31, 2 ** 30], BINARY)).toEqual({ texts: ["2", "1"], unit: "GiB" });
+    expect([tokens(131_072), tokens(1_048_576), tokens(5000), tokens(512)]).toEqual(["128k", "1M", "5,000", "512"]);
   });
 });

@@ -22,6 +22,60 @@ class SizeAsk(RequestBody):
     cache_dtype: Annotated[str, Field(max_length=20)] | None = None
 
 
+class LayerKind(AnswerBody):
+    """Equal layers, drawn once: how many, and the parameters of one by part; `per_kv_head` of them come with each
+    key/value head."""
+
+    kind: str
+    count: int
+    parts: dict[str, int]
+    per_kv_head: dict[str, int]
+
+
+class CacheTerm(AnswerBody):
+    """Numbers that one token leaves in the cache of all layers that see equally far: `window` tokens at most, all where
+    that is null. `crosses`: they are of the text that an encoder read."""
+
+    width: int
+    window: int | None
+    crosses: bool
+
+
+class CacheShape(AnswerBody):
+    """What one variant keeps, and its parameters (null: they cannot be told)."""
+
+    name: str
+    own: bool
+    num_parameters: int | None
+    terms: list[CacheTerm]
+
+
+class SizeShape(AnswerBody):
+    """All that the page needs to size an architecture at any context, batch and dtype: sums of products of these.
+
+    `positions`: what it is made for, a limit where `learned_positions`. `num_tokens`: of a text that always has so
+    many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
+    those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
+    latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
+    of the experts that a token does not go through.
+    """
+
+    positions: int | None
+    learned_positions: bool
+    num_tokens: int | None
+    num_source: int | None
+    outside: dict[str, int]
+    kinds: list[LayerKind]
+    num_heads: int | None
+    num_kv_heads: int | None
+    terms: list[CacheTerm]
+    variants: list[CacheShape]
+    num_idle: int
+    state: int
+    state32: int
+    notes: list[str]
+
+
 class SizePreset(AnswerBody):
     """An architecture by name. `words`: its description for the sliders, null where no words describe it exactly."""
 
@@ -72,4 +126,5 @@ class SizeReport(AnswerBody):
     layers: list[SizeLayer]
     lines: list[CacheLine]
     notes: list[str]
+    shape: SizeShape
     document: dict[str, Any]

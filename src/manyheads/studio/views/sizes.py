@@ -1,33 +1,54 @@
 """The costs of an architecture, ready to draw: `mh.size` with its cache against context, layer by layer, part by part.
 
-The page's sliders send a request at every move, so answers must come at once; and a slider at its end must get an
-answer, too, not a server out of memory: sizes are capped here, far beyond any model.
+A slider at its end must get an answer, not a server out of memory: sizes are capped here, far beyond any model.
+The page itself needs no answer for a preset: parameters and bytes are sums of products, whose coefficients (`shape`)
+stand in a table that this module writes (`python -m manyheads.studio.views.sizes FILE`; `make web` does). So a page
+without a server can size, too, and no formula of an architecture is written twice.
 Cost: arithmetic, some milliseconds; for a model of an architecture without a formula, that of `mh.size`.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from manyheads import __version__
 from manyheads.errors import ShapeError
 from manyheads.models import size
 from manyheads.sizing import (
+    DTYPES,
+    MAC_SHARE,
+    MACHINES,
+    OVERHEAD,
     PRESETS,
     Architecture,
     LayerShape,
     Sizing,
     Weights,
     by_part,
-    kind_of,
+    layer_in_words,
     preset,
     transformer,
 )
-from manyheads.sizing.costs import COUNTED
-from manyheads.studio.schema.sizes import CacheLine, CachePoint, SizeAsk, SizeLayer, SizePreset, SizeReport
+from manyheads.sizing.costs import COUNTED, Ask, cache_terms, variants_of
+from manyheads.studio.schema.sizes import (
+    CacheLine,
+    CachePoint,
+    CacheShape,
+    CacheTerm,
+    LayerKind,
+    SizeAsk,
+    SizeLayer,
+    SizePreset,
+    SizeReport,
+    SizeShape,
+)
 
 MAX_LAYERS = 512  # of a description: each is drawn; the largest known model has some 130
 MAX_WORD = 10_000_000  # of any other number in a description
@@ -67,19 +88,19 @@ def run(ask: SizeAsk, config_of: Callable[[str], Any]) -> SizeReport:
     sizing = size(subject, ask.context, ask.batch, ask.dtype, num_kv_heads=num_kv_heads, cache_dtype=ask.cache_dtype)
     architecture = sizing.architecture
     # What is counted, what was assumed, what is unknown: as sentences.
-    notes = ["; ".join(architecture.because)] if architecture.because else []
-    notes += [f"{quantity} cannot be told: {why}" for quantity, why in architecture.untold]
+    notes = _origin(architecture)
     notes += list(sizing.notes)
     if architecture.learned_positions and sizing.cache:
         notes.append(f"drawn to {architecture.max_positions:,} tokens, all the positions that it has")
-    notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in notes]
+    notes = list(map(_sentence, notes))
     return SizeReport.of(
         sizing,
         cache_bytes=sizing.cache.steady if sizing.cache else None,
         parts=dict(sizing.parameters),
-        layers=[_layer(index, layer, architecture) for index, layer in enumerate(architecture.layers)],
+        layers=[_layer(index, layer) for index, layer in enumerate(architecture.layers)],
         lines=_lines(sizing),
         notes=[*notes, COUNTED] if sizing.prefill else notes,
+        shape=shape_of(architecture),
         document={"manyheads": __version__, **sizing.to_dict(), "written": []},
     )
 
@@ -90,19 +111,56 @@ def presets() -> tuple[SizePreset, ...]:
     return tuple(SizePreset.of(entry, name=name, words=_words(preset(name))) for name, entry in PRESETS.items())
 
 
-def _layer(index: int, layer: LayerShape, architecture: Architecture) -> SizeLayer:
+def shape_of(architecture: Architecture) -> SizeShape:
+    """The coefficients of an architecture's size, equal layers taken together."""
+    kinds: list[LayerKind] = []
+    for layer, count in Counter(architecture.layers).items():
+        num_kv_heads = layer.attention[0].num_kv_heads if layer.attention else 1
+        shared = by_part(tuple(weight for weight in layer.weights if weight.per_kv_head))
+        kinds.append(
+            LayerKind(
+                kind=layer_in_words(layer),
+                count=count,
+                parts=dict(by_part(layer.weights)),
+                per_kv_head={part: total // num_kv_heads for part, total in shared.items()},
+            )
+        )
+    heads = {(attention.num_heads, attention.num_kv_heads) for attention in architecture.attention}
+    latent = any(attention.latent for attention in architecture.attention)
+    variants = Sizing(architecture, Ask(1, 1, 1, "fp32", "fp32")).variants  # how much they keep is the page's sum
+    changeable = len(heads) == 1 and not latent and variants and not architecture.why_untold("parts")
+    num_heads, num_kv_heads = heads.pop() if changeable else (None, None)
+    return SizeShape(
+        positions=architecture.max_positions,
+        learned_positions=architecture.learned_positions,
+        num_tokens=architecture.num_tokens,
+        num_source=architecture.num_source,
+        outside=dict(by_part(architecture.outside)),
+        kinds=kinds,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        terms=_terms(architecture.with_kv_heads(1)) if changeable else [],
+        variants=[]
+        if changeable
+        else [
+            CacheShape.of(variant, name=variant.name or "as it is", terms=_terms(shaped))
+            for variant in variants
+            for _, shaped in [variants_of(architecture)[variant.name]]
+        ],
+        num_idle=architecture.num_parameters - architecture.num_active,
+        state=sum(layer.state for layer in architecture.layers),
+        state32=sum(layer.state32 for layer in architecture.layers),
+        notes=list(map(_sentence, _origin(architecture))),
+    )
+
+
+def _layer(index: int, layer: LayerShape) -> SizeLayer:
     parts = dict(by_part(layer.weights))
     attention, feed_forward = (sum(parts.get(name, 0) for name in names) for names in (ATTENTION, FEED_FORWARD))
     remainder = sum(parts.values()) - attention - feed_forward
-    # The kind in a few words: "GQA-8, window 4,096", "encoder, MHA".
-    windows = sorted({attention.window for attention in layer.attention if attention.window is not None})
-    experts = max((weight.experts for weight in layer.weights), default=1)
-    words = [layer.stack, kind_of(replace(architecture, layers=(layer,))) or "no attention"]
-    words += [f"window {window:,}" for window in windows]
-    words += [f"{experts} experts"] if experts > 1 else []
     return SizeLayer(
         index=index,
-        kind=", ".join(filter(None, words)),
+        kind=layer_in_words(layer),
         attention=attention,
         feed_forward=feed_forward,
         other=remainder,
@@ -133,6 +191,20 @@ def _lines(sizing: Sizing) -> list[CacheLine]:
         )
         for variant in sizing.variants
     ]
+
+
+def _terms(architecture: Architecture) -> list[CacheTerm]:
+    return [CacheTerm(**term._asdict()) for term in cache_terms(architecture)]
+
+
+def _origin(architecture: Architecture) -> list[str]:
+    """Where a description is from, and what it cannot tell."""
+    origin = ["; ".join(architecture.because)] if architecture.because else []
+    return origin + [f"{quantity} cannot be told: {why}" for quantity, why in architecture.untold]
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:].rstrip('.')}."
 
 
 def _words(architecture: Architecture) -> dict[str, int | bool | str | None] | None:
@@ -183,3 +255,24 @@ def _words(architecture: Architecture) -> dict[str, int | bool | str | None] | N
 
 def _has_bias(weights: Weights) -> bool:
     return weights.size > weights.matmul
+
+
+def page_table() -> str:
+    """What the page sizes with, as the JSON that it imports: presets, bits of a number, memories that people have.
+
+    A preset that words describe exactly needs no shape: the page makes it from them, as it does of any description.
+    """
+    rows: list[dict[str, Any]] = []
+    for entry in presets():
+        shape = shape_of(preset(entry.name))
+        positions = {"positions": shape.positions, "notes": shape.notes}
+        content = {"words": entry.words, **positions} if entry.words else {"shape": shape.model_dump(mode="json")}
+        rows.append({"name": entry.name, "title": entry.title, **content})
+    table = {
+        "bits": DTYPES, "overhead": OVERHEAD, "mac_share": MAC_SHARE, "machines": dict(MACHINES), "presets": rows,
+    }  # fmt: skip
+    return json.dumps(table, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page_table(), encoding="utf-8")

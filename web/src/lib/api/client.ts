@@ -4,7 +4,7 @@ import type { Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
   Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress, PruningAsk,
-  RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizePreset, SizeReport, Workspace,
+  RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Workspace,
 } from "./types";
 
 interface JobOptions {
@@ -95,10 +95,6 @@ export class Client {
 
   startPruning(body: RequestBody<PruningAsk, "model" | "heads" | "name">): Promise<Job> {
     return this.#post("/api/prunings", body);
-  }
-
-  presets(): Promise<SizePreset[]> {
-    return this.#json("/api/presets");
   }
 
   size(body: RequestBody<SizeAsk>, signal?: AbortSignal): Promise<SizeReport> {

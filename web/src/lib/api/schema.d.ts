@@ -1,4 +1,4 @@
-// openapi.json sha256:dd661132f10607e819fb66cd094b84f5b1b73aae01117fd047fba9bf7b6073c9
+// openapi.json sha256:d850c658cdf48744d380473aebc3b0e4ead193fb500dc75ebe27f3eae5854146
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -585,6 +585,33 @@ export interface components {
             num_bytes: number;
         };
         /**
+         * CacheShape
+         * @description What one variant keeps, and its parameters (null: they cannot be told).
+         */
+        CacheShape: {
+            /** Name */
+            name: string;
+            /** Num Parameters */
+            num_parameters: number | null;
+            /** Own */
+            own: boolean;
+            /** Terms */
+            terms: components["schemas"]["CacheTerm"][];
+        };
+        /**
+         * CacheTerm
+         * @description Numbers that one token leaves in the cache of all layers that see equally far: `window` tokens at most, all where
+         *     that is null. `crosses`: they are of the text that an encoder read.
+         */
+        CacheTerm: {
+            /** Crosses */
+            crosses: boolean;
+            /** Width */
+            width: number;
+            /** Window */
+            window: number | null;
+        };
+        /**
          * CardValue
          * @description One statistic of one head on this text, its chance level, and its value on the bundled page (`page`).
          */
@@ -979,6 +1006,25 @@ export interface components {
             stack: string;
             /** V Dim */
             v_dim: number;
+        };
+        /**
+         * LayerKind
+         * @description Equal layers, drawn once: how many, and the parameters of one by part; `per_kv_head` of them come with each
+         *     key/value head.
+         */
+        LayerKind: {
+            /** Count */
+            count: number;
+            /** Kind */
+            kind: string;
+            /** Parts */
+            parts: {
+                [key: string]: number;
+            };
+            /** Per Kv Head */
+            per_kv_head: {
+                [key: string]: number;
+            };
         };
         /**
          * Lesson
@@ -1446,8 +1492,51 @@ export interface components {
             parts: {
                 [key: string]: number;
             };
+            shape: components["schemas"]["SizeShape"];
             /** Weight Bytes */
             weight_bytes: number;
+        };
+        /**
+         * SizeShape
+         * @description All that the page needs to size an architecture at any context, batch and dtype: sums of products of these.
+         *
+         *     `positions`: what it is made for, a limit where `learned_positions`. `num_tokens`: of a text that always has so
+         *     many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
+         *     those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
+         *     latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
+         *     of the experts that a token does not go through.
+         */
+        SizeShape: {
+            /** Kinds */
+            kinds: components["schemas"]["LayerKind"][];
+            /** Learned Positions */
+            learned_positions: boolean;
+            /** Notes */
+            notes: string[];
+            /** Num Heads */
+            num_heads: number | null;
+            /** Num Idle */
+            num_idle: number;
+            /** Num Kv Heads */
+            num_kv_heads: number | null;
+            /** Num Source */
+            num_source: number | null;
+            /** Num Tokens */
+            num_tokens: number | null;
+            /** Outside */
+            outside: {
+                [key: string]: number;
+            };
+            /** Positions */
+            positions: number | null;
+            /** State */
+            state: number;
+            /** State32 */
+            state32: number;
+            /** Terms */
+            terms: components["schemas"]["CacheTerm"][];
+            /** Variants */
+            variants: components["schemas"]["CacheShape"][];
         };
         /**
          * SkipStep

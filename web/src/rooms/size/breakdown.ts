@@ -1,31 +1,30 @@
-// Where a model's parameters are: segments of a bar per layer (attention, feed-forward, other), shares of all parts, one
-// sentence with the conclusion, and the same as CSV.
+// Where a model's parameters are: segments of a bar for each kind of layer, shares of all parts, the finding in a sentence,
+// and the same as CSV.
 import { csvOf } from "../../lib/api/csv";
-import type { SizeLayer, SizeReport } from "../../lib/api/types";
-import { countOf, percent } from "./units";
-
-type LayerParts = Omit<SizeLayer, "parts">;
+import type { Kind, Sized } from "./arithmetic";
+import { brief, BINARY, countOf, DECIMAL, integer, percent, tokens } from "./units";
 
 interface Segment {
-  layer: number;
-  kind: string;
+  label: string;
+  kind: Kind;
   part: "attention" | "feed-forward" | "other";
   count: number;
   begin: number;
   end: number;
 }
 
-/** Three segments per layer, each with its begin and end in the layer's bar. */
-export function segments(layers: readonly LayerParts[]): Segment[] {
-  return layers.flatMap((layer) => {
-    const parts = [
-      ["attention", layer.attention],
-      ["feed-forward", layer.feed_forward],
-      ["other", layer.other],
-    ] as const;
+/** "80 × GQA-8": equal layers, drawn once. */
+export function labelOf(kind: Pick<Kind, "count" | "kind">): string {
+  return `${integer(kind.count)} × ${kind.kind}`;
+}
+
+/** Three segments for each kind of layer, each with its begin and end in the bar. */
+export function segments(kinds: readonly Kind[]): Segment[] {
+  return kinds.flatMap((kind) => {
+    const parts = [["attention", kind.attention], ["feed-forward", kind.feed_forward], ["other", kind.other]] as const;
     let begin = 0;
     return parts.map(([part, count]) => {
-      const segment = { layer: layer.index, kind: layer.kind, part, count, begin, end: begin + count };
+      const segment = { label: labelOf(kind), kind, part, count, begin, end: begin + count };
       begin += count;
       return segment;
     });
@@ -41,61 +40,48 @@ export function shares(parts: Readonly<Record<string, number>>): { part: string;
     .sort((a, b) => b.count - a.count);
 }
 
+/** "68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8 × 4k", as `manyheads size` says it. */
+export function finding({ num_parameters, num_active, weight_bytes, cache_bytes, token_bytes, use }: Sized): string {
+  const active = num_active === num_parameters ? "" : ` (${countOf(num_active)} active)`;
+  const weights = `${countOf(num_parameters)} parameters${active}, ${brief(weight_bytes, DECIMAL)} in ${use.dtype}`;
+  if (cache_bytes === null) return `${weights}. It keeps no cache.`;
+  return `${weights}, ${brief(token_bytes, BINARY)} of cache a token: ${brief(cache_bytes, BINARY)} at ${use.batch > 1 ? `${integer(use.batch)}\u00a0×\u00a0` : ""}${tokens(use.context)}.`;
+}
+
 /** The shares of attention and feed-forward in a sentence: "67 % of the layers' parameters are in the feed-forward, ...". */
-export function conclusion(layers: readonly LayerParts[]): string {
-  const sum = (part: "attention" | "feed_forward" | "other") => layers.reduce((total, layer) => total + layer[part], 0);
+export function conclusion(kinds: readonly Kind[]): string {
+  const sum = (part: "attention" | "feed_forward" | "other") => kinds.reduce((total, kind) => total + kind.count * kind[part], 0);
   const attention = sum("attention");
   const forward = sum("feed_forward");
   const total = attention + forward + sum("other");
   if (!total) return "This has no layers with parameters.";
   if (!forward) return "This is attention alone: no feed-forward.";
-  const owner = layers.length > 1 ? "the layers’" : "the layer’s";
+  const owner = kinds.reduce((count, kind) => count + kind.count, 0) > 1 ? "the layers’" : "the layer’s";
   if (forward >= attention) {
     return `${percent(forward / total)} of ${owner} parameters are in the feed-forward, ${percent(attention / total)} in attention.`;
   }
   return `${percent(attention / total)} of ${owner} parameters are in attention, ${percent(forward / total)} in the feed-forward.`;
 }
 
-/** Runs of equal layers in words: "layers 0 to 79, each: 151.0 M attention, 704.6 M feed-forward". For screen readers. */
-export function runsInWords(layers: readonly LayerParts[]): string[] {
-  const runs: { first: number; last: number; layer: LayerParts }[] = [];
-  for (const layer of layers) {
-    const run = runs.at(-1);
-    const equal = run && (["attention", "feed_forward", "other", "kind"] as const).every((part) => run.layer[part] === layer[part]);
-    if (equal) run.last = layer.index;
-    else runs.push({ first: layer.index, last: layer.index, layer });
-  }
-  return runs.map(({ first, last, layer }) => {
-    const range = first === last ? `layer ${first}` : `layers ${first} to ${last}, each`;
-    return `${range}: ${countOf(layer.attention)} attention, ${countOf(layer.feed_forward)} feed-forward`;
-  });
+/** Kinds of layer in words: "80 × GQA-8, each: 151.0 M attention, 704.6 M feed-forward". For screen readers. */
+export function kindsInWords(kinds: readonly Kind[]): string[] {
+  return kinds.map((kind) => `${labelOf(kind)}${kind.count > 1 ? ", each" : ""}: ${countOf(kind.attention)} attention, ${countOf(kind.feed_forward)} feed-forward`);
 }
 
-/** Everything that is drawn as one CSV table: layers, parts and cache, one number per line. */
-export function sizeCsv(report: SizeReport): string {
+/** Everything that is drawn as one CSV table: layers, parts, cache and what fits, one number per line. */
+export function sizeCsv(report: Sized): string {
   const rows: (string | number)[][] = [["what", "which", "part", "value", "unit"]];
-  for (const layer of report.layers) {
-    for (const [part, count] of Object.entries(layer.parts)) rows.push(["layer", layer.index, part, count, "parameters"]);
+  for (const kind of report.kinds) {
+    for (const [part, count] of Object.entries(kind.parts)) rows.push(["one layer", labelOf(kind), part, count, "parameters"]);
   }
   for (const [part, count] of Object.entries(report.parts)) rows.push(["model", "", part, count, "parameters"]);
   for (const line of report.lines) {
     for (const point of line.points) rows.push(["cache", point.context, line.name, point.num_bytes, "bytes"]);
   }
-  return csvOf(rows);
-}
-
-/** Key/value heads of the first layer with attention, read from the report's document; null for latents and for none. */
-export function kvHeadsOf(report: Pick<SizeReport, "document">): number | null {
-  const layers = field(field(report.document, "parameters"), "layers");
-  for (const layer of Array.isArray(layers) ? layers : []) {
-    const attention: unknown = field(layer, "attention");
-    const first: unknown = Array.isArray(attention) ? attention[0] : undefined;
-    const count = field(first, "num_kv_heads");
-    if (typeof count === "number") return field(first, "latent") ? null : count;
+  for (const fit of report.fits) {
+    rows.push(["fits", fit.name, "missing", fit.missing, "bytes"]);
+    if (fit.longest !== null) rows.push(["fits", fit.name, "longest context of one text", fit.longest, "tokens"]);
+    if (fit.largest !== null) rows.push(["fits", fit.name, `texts of ${report.use.context}`, fit.largest, "texts"]);
   }
-  return null;
-}
-
-function field(value: unknown, name: string): unknown {
-  return typeof value === "object" && value !== null ? (value as Record<string, unknown>)[name] : undefined;
+  return csvOf(rows);
 }

@@ -1,12 +1,13 @@
-// The Size room's charts: options for Observable Plot (a bar per layer, and the cache against context), and both charts as
+// The Size room's charts: options for Observable Plot (a bar per kind of layer, and the cache against context), and both charts as
 // one picture. Only the marks that are used are imported, which keeps the bundle small; colours are plain values, not
 // variables of the stylesheet, so that an exported picture stands alone.
-import { barY, dot, line, ruleX, text, type PlotOptions } from "@observablehq/plot";
-import type { CacheLine, SizeLayer } from "../../lib/api/types";
+import { barX, dot, line, rectX, ruleX, text, type PlotOptions } from "@observablehq/plot";
+import type { CacheLine } from "../../lib/api/types";
 import { pageColours } from "../../lib/draw/colour";
 import { xml } from "../../lib/draw/export";
-import { segments } from "./breakdown";
-import { countOf, gib, percent, integer } from "./units";
+import type { Kind } from "./arithmetic";
+import { labelOf, segments } from "./breakdown";
+import { BINARY, brief, COUNTS, gib, integer, percent, tokens } from "./units";
 
 interface Palette {
   attention: string;
@@ -21,32 +22,27 @@ export function palette(dark: boolean): Palette {
   return { attention, ink, faint, ...(dark ? { forward: "#7fa6cf", other: "#8f9297" } : { forward: "#36587d", other: "#a39d8d" }) };
 }
 
-const MOST_TICKS = 14;
+const KIND_HEIGHT = 30;
 
-/** A bar per layer: attention below, feed-forward above it, the rest on top. */
-export function layersPlot(layers: readonly SizeLayer[], colours: Palette, width: number, height: number): PlotOptions {
-  const step = Math.max(1, Math.ceil(layers.length / Math.min(MOST_TICKS, width / 34)));
-  const roundStep = [1, 2, 5, 8, 10, 16, 20, 32, 50, 64, 100].find((size) => size >= step) ?? step;
+/** A bar for each kind of layer, equal layers drawn once: attention, then feed-forward, then the rest. */
+export function kindsPlot(kinds: readonly Kind[], colours: Palette, width: number): PlotOptions {
   const fill = { attention: colours.attention, "feed-forward": colours.forward, other: colours.other };
+  const longest = Math.max(...kinds.map((kind) => labelOf(kind).length), 8);
   return {
-    height,
-    marginLeft: 56,
-    marginBottom: 34,
-    marginTop: 22,
-    marginRight: 4,
-    x: { type: "band", label: "layer", domain: layers.map((layer) => layer.index), ticks: layers.map((layer) => layer.index).filter((index) => index % roundStep === 0), tickSize: 0, padding: layers.length < 4 ? 0.6 : 0.22, round: layers.length < 40, labelArrow: "none" },
-    y: { label: "parameters", tickFormat: countOf, grid: true, ticks: 4, labelArrow: "none" },
+    height: 26 + KIND_HEIGHT * kinds.length,
+    marginLeft: Math.min(width * 0.45, 16 + 6.4 * longest),
+    marginBottom: 22,
+    marginTop: 2,
+    marginRight: 16,
+    x: { label: null, tickFormat: (count: number) => brief(count, COUNTS, ""), grid: true, tickSize: 4, ticks: Math.max(2, Math.floor(width / 140)), labelArrow: "none" },
+    y: { type: "band", label: null, domain: kinds.map(labelOf), tickSize: 0, padding: 0.3 },
     marks: [
-      barY(segments(layers), {
-        x: "layer",
-        y1: "begin",
-        y2: "end",
+      barX(segments(kinds), {
+        y: "label",
+        x1: "begin",
+        x2: "end",
         fill: (segment) => fill[segment.part as keyof typeof fill],
-        title: (segment) => {
-          const layer = layers[segment.layer];
-          const total = layer ? layer.attention + layer.feed_forward + layer.other : 0;
-          return `layer ${segment.layer} (${segment.kind})\n${segment.part}: ${integer(segment.count)} parameters, ${percent(segment.count / total)} of the layer`;
-        },
+        title: ({ kind, part, count, label }) => `${label}\n${part}: ${integer(count)} parameters, ${percent(count / (kind.attention + kind.feed_forward + kind.other))} of one layer`,
       }),
     ],
     color: { type: "identity" },
@@ -54,7 +50,7 @@ export function layersPlot(layers: readonly SizeLayer[], colours: Palette, width
 }
 
 /** The cache of each variant against context, both axes by doubling; the current context as a rule with its dots. */
-export function cachePlot(lines: readonly CacheLine[], context: number, colours: Palette, width: number, height: number): PlotOptions {
+export function cachePlot(lines: readonly CacheLine[], context: number, colours: Palette, width: number, height: number, positions: number | null = null): PlotOptions {
   const drawn = lines.map((line) => ({ ...line, points: line.points.filter((point) => point.num_bytes > 0 && point.context >= Math.min(64, context)) }));
   const points = drawn.flatMap(({ name, own, points }) => points.map((point) => ({ ...point, name, own })));
   const ends = spread(
@@ -70,8 +66,10 @@ export function cachePlot(lines: readonly CacheLine[], context: number, colours:
     marginBottom: 34,
     marginTop: 18,
     x: { type: "log", base: 2, label: "tokens of context", ticks: powers(contexts, Math.max(2, Math.floor((width - 136) / 52))), tickFormat: tokens, labelArrow: "none" },
-    y: { type: "log", base: 2, label: "bytes", grid: true, ticks: powers(sizes, 6), tickFormat: gib, labelArrow: "none" },
+    y: { type: "log", base: 2, label: null, grid: true, ticks: powers(sizes, 6), tickFormat: (bytes: number) => brief(bytes, BINARY), labelArrow: "none" },
     marks: [
+      // What the model was not made for lies in a shade.
+      ...(positions !== null && positions < Math.max(...contexts) ? [rectX([positions], { x1: positions, x2: Math.max(...contexts), fill: colours.ink, fillOpacity: 0.05, title: () => `past the ${integer(positions)} positions that it is made for` })] : []),
       ruleX([context], { stroke: colours.ink, strokeOpacity: 0.5, strokeDasharray: "2,3" }),
       text([context], { x: (tokens: number) => tokens, frameAnchor: "top", textAnchor: nearEnd ? "end" : "middle", dx: nearEnd ? 4 : 0, text: (tokens: number) => `${integer(tokens)} tokens`, fill: colours.ink, dy: -12, fontSize: 11 }),
       line(points, { x: "context", y: "num_bytes", z: "name", stroke: (point) => (point.own ? colours.attention : colours.faint), strokeWidth: 1.75 }),
@@ -109,10 +107,6 @@ function powers(values: readonly number[], most: number): number[] {
   const list: number[] = [];
   for (let power = Math.ceil(low / step) * step; power <= high; power += step) list.push(2 ** power);
   return list;
-}
-
-function tokens(value: number): string {
-  return value >= 1024 * 1024 ? `${value / 1024 / 1024}M` : value >= 1024 ? `${value / 1024}k` : `${value}`;
 }
 
 const GAP = 32;

@@ -1,15 +1,13 @@
-// The Size room's request and its report: a preset or a model of the workspace as it is, or a description with changes. It
-// is sent 150 ms after the last movement of a slider. The last report stays on screen until the next one arrives, and when
-// a request is refused.
+// What the Size room sizes, and its numbers: a preset, a description, or a model of the studio, whose coefficients alone are
+// asked of the server. All else is arithmetic of the page. The last numbers stay on screen when a request is refused.
 import type { Client } from "../../lib/api/client";
 import { isAbort, StudioError } from "../../lib/api/source";
-import type { RequestBody, SizeAsk, SizePreset, SizeReport } from "../../lib/api/types";
+import type { RequestBody, SizeAsk, SizeShape } from "../../lib/api/types";
 import { fromJson } from "../../lib/state/storage";
-import {
-  compact, inPlainWords, MOST_BATCH, MOST_CONTEXT, objection, sliderOf, withDefaults, type Objection, type Words,
-} from "./sliders";
+import { described, divisors, knowsDtype, PRESETS, sized, usualContext, type Preset, type Sized } from "./arithmetic";
+import { compact, inPlainWords, MOST_BATCH, MOST_CONTEXT, objection, readWords, withDefaults, type Objection, type Words } from "./sliders";
+import { integer } from "./units";
 
-const PAUSE = 150; // ms
 const START = "llama-2-70b";
 
 /** The request as the address keeps it. */
@@ -23,17 +21,11 @@ interface SizeMemory {
   dtype?: string;
 }
 
-/** The use that a report was computed for: it is shown with these, whatever has been moved since. */
-interface ReportedUse {
-  context: number;
-  batch: number;
-  dtype: string;
-}
-
 export class SizeRequest {
-  presets = $state.raw<SizePreset[]>([]);
-  report = $state.raw<SizeReport | null>(null);
-  reported = $state.raw<ReportedUse>({ context: 4096, batch: 8, dtype: "fp16" });
+  readonly presets = PRESETS;
+  /** The numbers of the last use that was not refused, and what they are of. */
+  report = $state.raw<Sized | null>(null);
+  title = $state("");
   /** Why the last request was refused, and the slider beside which that stands. */
   refused = $state.raw<Objection | null>(null);
   trouble = $state.raw<unknown>(null);
@@ -48,22 +40,21 @@ export class SizeRequest {
   batch = $state(8);
   dtype = $state("fp16");
 
-  #timer: ReturnType<typeof setTimeout> | undefined;
+  #models = new Map<string, SizeShape>();
   #stop: AbortController | null = null;
   /** The name of the slider that was moved last: an objection to several sliders stands beside it. */
   #moved = "";
 
   constructor(readonly client: Client) {}
 
-  /** The preset's description, or null if words cannot describe all of it. */
-  readonly presetWords: Words | null = $derived(this.presets.find(({ name }) => name === this.preset)?.words ?? null);
-  /** The description that the sliders show; null if there is none. */
+  readonly #entry: Preset | undefined = $derived(PRESETS.find(({ name }) => name === this.preset));
+  /** The description that the sliders show; null if words cannot describe all of it. */
   readonly description: Words | null = $derived.by(() => {
-    const words = this.words ?? this.presetWords;
+    const words = this.words ?? this.#entry?.words ?? null;
     return words ? withDefaults(words) : null;
   });
   /** The context that the slider shows: that of the report where none was chosen. */
-  readonly currentContext: number = $derived(this.context ?? this.reported.context);
+  readonly currentContext: number = $derived(this.context ?? this.report?.use.context ?? 4096);
   readonly memory: SizeMemory = $derived({
     ...(this.preset && !this.words ? { preset: this.preset } : {}),
     ...(this.model ? { model: this.model } : {}),
@@ -75,28 +66,23 @@ export class SizeRequest {
   });
 
   async start(memory: SizeMemory | null): Promise<void> {
-    try {
-      if (!this.presets.length) this.presets = await this.client.presets();
-    } catch (error) {
-      this.trouble = error;
-      return;
-    }
-    if (memory) this.#restore(memory);
-    await this.send();
+    const problem = memory ? this.#restore(memory) : null;
+    await this.update();
+    if (problem) this.refused = { words: problem, slider: null };
   }
 
   choose(preset: string): void {
     this.preset = preset;
     this.model = this.words = this.kv = null;
-    const positions = this.presetWords?.learned_positions;
-    if (this.context !== null && typeof positions === "number" && this.context > positions) this.context = null;
-    this.schedule(0);
+    const shape = this.#entry?.shape;
+    if (this.context !== null && shape?.learned_positions && this.context > (shape.positions ?? 0)) this.context = null;
+    void this.update();
   }
 
   chooseModel(name: string): void {
     this.model = name;
     this.preset = this.words = this.kv = null;
-    this.schedule(0);
+    void this.update();
   }
 
   /** Changes one number. In a description of multi-head attention the key/value heads follow the heads. */
@@ -114,90 +100,97 @@ export class SizeRequest {
       if (name === "num_heads" && previous.num_kv_heads === previous.num_heads) words.num_kv_heads = value;
       this.words = words;
     }
-    this.schedule(PAUSE);
+    void this.update();
   }
 
   setDtype(dtype: string): void {
     this.dtype = dtype;
-    this.schedule(0);
+    void this.update();
   }
 
   /** Back to the preset as it is. */
   undo(): void {
     this.words = this.kv = null;
     this.preset ??= START;
-    this.schedule(0);
+    void this.update();
   }
 
-  schedule(pause: number): void {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => void this.send(), pause);
-  }
-
-  async send(): Promise<void> {
+  /** Sizes what is chosen now, or says why that cannot be. */
+  async update(): Promise<void> {
     this.#stop?.abort();
     const stop = (this.#stop = new AbortController());
+    this.trouble = null;
     try {
       const problem = this.words && this.description ? objection(this.description, this.#moved) : null;
-      if (problem) this.refused = problem;
-      else await this.#load(this.#body(), stop.signal);
-      if (problem && !this.report) await this.#loadPreset(stop.signal);
+      const shape = problem ? null : await this.#shape(stop.signal);
+      if (stop.signal.aborted) return;
+      const refused = problem ?? this.#limits(shape!);
+      if (shape && !refused) {
+        this.report = sized(shape, { context: shape.num_tokens ?? this.context ?? usualContext(shape), batch: this.batch, dtype: this.dtype }, this.kv);
+        this.title = this.words ? "your description" : (this.model ?? this.#entry?.title ?? "");
+      }
+      this.refused = refused;
     } catch (error) {
       if (isAbort(error) || stop.signal.aborted) return;
-      if (error instanceof StudioError && error.status < 500) {
-        this.refused = { words: inPlainWords(error.message), slider: sliderOf(error.message, this.#moved) };
-        if (!this.report) await this.#loadPreset(stop.signal);
-      } else this.trouble = error;
+      if (error instanceof StudioError && error.status < 500) this.refused = { words: inPlainWords(error.message), slider: null };
+      else this.trouble = error;
+    }
+    // An address may bring what cannot be sized: the page is then not empty.
+    if (!this.report && !this.trouble) {
+      const { shape, title } = this.#entry ?? PRESETS[0]!;
+      this.title = title;
+      this.report = sized(shape, { context: usualContext(shape), batch: 8, dtype: "fp16" });
     }
   }
 
-  async #load(body: RequestBody<SizeAsk>, signal: AbortSignal): Promise<void> {
-    const report = await this.client.size(body, signal);
-    if (signal.aborted) return;
-    this.reported = { context: contextOf(report) ?? body.context ?? 4096, batch: body.batch ?? 8, dtype: body.dtype ?? "fp16" };
-    this.report = report;
-    this.refused = this.trouble = null;
-  }
-
-  /** Loads the preset as it is, for an address that brought what cannot be sized: the page is then not empty. */
-  async #loadPreset(signal: AbortSignal): Promise<void> {
-    const { refused } = this;
-    const preset = this.presets.some(({ name }) => name === this.preset) ? this.preset : START;
-    try {
-      await this.#load({ preset: preset ?? START, batch: 8, dtype: "fp16" }, signal);
-    } catch (error) {
-      if (!isAbort(error)) this.trouble = error;
-    }
-    this.refused = refused;
-  }
-
-  #body(): RequestBody<SizeAsk> {
+  /** Everything that `manyheads size --json` prints, from the studio's server. */
+  async document(): Promise<Record<string, unknown>> {
     const { context, batch, dtype } = this;
     const use = { batch, dtype, ...(context !== null ? { context } : {}), ...(this.kv !== null ? { num_kv_heads: this.kv } : {}) };
-    if (this.words) return { ...use, words: compact(this.words) };
-    return this.model ? { ...use, model: this.model } : { ...use, preset: this.preset ?? START };
+    const what: RequestBody<SizeAsk> = this.words ? { words: compact(this.words) } : this.model ? { model: this.model } : { preset: this.preset ?? START };
+    return (await this.client.size({ ...use, ...what })).document;
   }
 
-  #restore(memory: SizeMemory): void {
-    this.preset = memory.preset ?? (memory.words || memory.model ? null : START);
-    this.model = memory.model ?? null;
-    this.words = memory.words ?? null;
-    this.kv = memory.kv ?? null;
+  async #shape(signal: AbortSignal): Promise<SizeShape> {
+    if (this.words) return { ...described(this.description ?? this.words) };
+    if (!this.model) return (this.#entry ?? PRESETS[0]!).shape;
+    const known = this.#models.get(this.model) ?? (await this.client.size({ model: this.model }, signal)).shape;
+    this.#models.set(this.model, known);
+    return known;
+  }
+
+  /** What of the use a model does not have: positions for so long a text, key/value heads that so many share. */
+  #limits({ learned_positions, positions, num_heads }: SizeShape): Objection | null {
+    if (learned_positions && positions !== null && this.context !== null && this.context > positions) {
+      return { slider: "context", words: `It has learned positions for ${integer(positions)} tokens and no more.` };
+    }
+    if (this.kv !== null && (num_heads === null || num_heads % this.kv)) {
+      return { slider: "kv-heads", words: num_heads === null ? "Its key/value heads cannot be changed." : `KV heads must divide the ${integer(num_heads)} heads evenly: ${divisors(num_heads).map(integer).join(", ")}.` };
+    }
+    return null;
+  }
+
+  /** Takes what the address asks for; returns what of it cannot be. */
+  #restore(memory: SizeMemory): string | null {
+    const words = memory.words === undefined ? null : readWords(memory.words);
+    const known = memory.preset === undefined || PRESETS.some(({ name }) => name === memory.preset);
+    this.model = typeof memory.model === "string" ? memory.model : null;
+    this.words = words;
+    this.preset = known && memory.preset !== undefined ? memory.preset : words || this.model ? null : START;
+    this.kv = countIn(memory.kv, 100_000);
     this.context = countIn(memory.context, MOST_CONTEXT) ?? this.context;
     this.batch = countIn(memory.batch, MOST_BATCH) ?? this.batch;
-    this.dtype = memory.dtype ?? this.dtype;
+    const dtype = memory.dtype ?? this.dtype;
+    if (knowsDtype(dtype)) this.dtype = dtype;
+    if (!known) return `There is no preset ${String(memory.preset).slice(0, 40)}. This is ${START}.`;
+    if (memory.words !== undefined && !words) return `The address describes no model that can be sized. This is ${START}.`;
+    return knowsDtype(dtype) ? null : `Numbers are not stored as ${String(dtype).slice(0, 20)} here. This is ${this.dtype}.`;
   }
 }
 
 /** A count from the address: null for anything else, at most `most`. */
 function countIn(value: unknown, most: number): number | null {
   return typeof value === "number" && value >= 1 ? Math.min(most, Math.round(value)) : null;
-}
-
-function contextOf(report: SizeReport): number | null {
-  const request: unknown = report.document["asked"];
-  const context = typeof request === "object" && request !== null ? (request as Record<string, unknown>)["context"] : null;
-  return typeof context === "number" ? context : null;
 }
 
 /** The request that the address keeps, or null for a missing or damaged one. */

@@ -3,6 +3,7 @@
 //
 // A slider runs over a list of common values (powers of two and some between), not over every number: 1 to 128 layers and
 // 64 to 32,768 wide both take a short movement. Any whole number can be typed beside it.
+import { divisors } from "./arithmetic";
 import { integer } from "./units";
 
 /** A description of a model: the words of `manyheads size`. */
@@ -77,14 +78,6 @@ export function compact(words: Words): Record<string, number | boolean | string>
   return Object.fromEntries(entries) as Record<string, number | boolean | string>;
 }
 
-/** The id of the slider that a message of the server is about; null for none. */
-export function sliderOf(problem: string, moved = ""): string | null {
-  const named = SLIDERS.filter((slider) => problem.includes(slider.name));
-  const first = named.find((slider) => slider.name === moved) ?? named.sort((a, b) => problem.indexOf(a.name) - problem.indexOf(b.name))[0];
-  if (first) return first.id;
-  return problem.includes("gated") ? "ffn" : problem.includes("head_dim") ? "heads" : null;
-}
-
 function number(value: number | boolean | string | null | undefined, fallback: number): number {
   return typeof value === "number" ? value : fallback;
 }
@@ -112,11 +105,11 @@ export function objection(words: Words, moved: string): Objection | null {
   return null;
 }
 
-/** A typed number, or what is wrong with it. A number above `most` becomes `most`, with words that say so. */
+/** A typed number ("4,096", "128k", "1M": k is 1,024), or what is wrong with it. Above `most` it becomes `most`, which is said. */
 export function typedNumber(text: string, least: number, most: number): { value: number | null; words: string | null } {
-  const plain = text.replace(/[\s,_]/g, "");
-  if (!/^\d+$/.test(plain) || Number(plain) < least) return { value: null, words: `A whole number, ${least} or more.` };
-  const number = Number(plain);
+  const [, digits = "", unit = ""] = /^(\d+)([km]?)$/i.exec(text.replace(/[\s,_]/g, "")) ?? [];
+  const number = Number(digits) * 1024 ** ["", "k", "m"].indexOf(unit.toLowerCase());
+  if (!digits || number < least) return { value: null, words: `A whole number, ${least} or more.` };
   return number > most ? { value: most, words: `${integer(most)} is the most here.` } : { value: number, words: null };
 }
 
@@ -130,9 +123,24 @@ function idOf(name: string): string | null {
   return SLIDERS.find((slider) => slider.name === name)?.id ?? null;
 }
 
+/** A description from an address: its known words with values of their kind; null where one is missing or none of ours. */
+export function readWords(content: unknown): Words | null {
+  if (typeof content !== "object" || content === null) return null;
+  const known = (name: string, value: unknown) => {
+    const slider = SLIDERS.find((spec) => spec.name === name && spec.part === "model");
+    if (slider || COUNTS.includes(name)) return value === null || (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= (slider?.most ?? 10_000_000));
+    return FLAGS.includes(name) ? typeof value === "boolean" : name === "name" || (name === "norm" && ["rms", "layer", "none"].includes(String(value)));
+  };
+  const words = content as Words;
+  return ["num_layers", "embed_dim", "num_heads"].every((name) => typeof words[name] === "number") && Object.entries(words).every(([name, value]) => known(name, value)) ? words : null;
+}
+
+const COUNTS = ["head_dim", "num_experts", "experts_per_token", "learned_positions", "window"];
+const FLAGS = ["gated", "causal", "qkv_bias", "o_bias", "ffn_bias", "tied"];
+
 /** A sentence with the divisors of `n` next below and next above a number. */
 function nearest(label: string, n: number, value: number): string {
-  const divisors = Array.from({ length: Math.min(n, 4096) }, (_, i) => i + 1).filter((divisor) => n % divisor === 0);
-  const neighbours = [divisors.filter((divisor) => divisor < value).at(-1), divisors.find((divisor) => divisor > value)];
+  const all = divisors(n);
+  const neighbours = [all.filter((divisor) => divisor < value).at(-1), all.find((divisor) => divisor > value)];
   return `${label} that do: ${neighbours.filter((divisor) => divisor !== undefined).map(integer).join(" and ")}.`;
 }

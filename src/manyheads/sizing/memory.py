@@ -1,0 +1,131 @@
+"""What fits into a memory: how a memory is written, which ones people have, and what `Sizing.fits` returns.
+
+Counted are the weights in their dtype; the cache as it is set aside beforehand (a window has a place for the newest
+token, too), with states that do not grow; and a share of the memory that stays free, 10 % unless said, for what is not
+counted: activations, the logits of a prompt, the runtime, fragments. vLLM leaves as much by default
+(`gpu_memory_utilization` of 0.9). Gradients, optimisers and the scales of quantised numbers are not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from manyheads.base import plural
+from manyheads.errors import ShapeError
+from manyheads.sizing import units
+
+GB, GIB = 10**9, 2**30
+UNITS = {"MB": 10**6, "MIB": 2**20, "GB": GB, "GIB": GIB, "TB": 10**12, "TIB": 2**40}
+
+MAC_SHARE = 0.75
+"""Of a Mac's memory that Metal gives its GPU unless told otherwise (`recommendedMaxWorkingSetSize`): 48 of 64 GiB, as
+llama.cpp prints it there (51539.61 MB). `sysctl iogpu.wired_limit_mb` moves it; Macs of up to 32 GB give less."""
+
+MACHINES: Mapping[str, int] = MappingProxyType(
+    {
+        "24 GB GPU": 24 * GB,
+        "48 GB GPU": 48 * GB,
+        "64 GB Mac": int(64 * GIB * MAC_SHARE),
+        "80 GB GPU": 80 * GB,
+        "141 GB GPU": 141 * GB,
+    }
+)
+"""Memories that people have, in bytes that a model may use. A GPU's GB are counted as 10^9; most cards have a little
+more (a "24 GB" one nearly 24 GiB)."""
+
+OVERHEAD = 0.1
+"""The share of a memory that stays free unless said."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What fits into `memory_bytes`, of which `overhead_bytes` stay free. `weight_bytes` and `cache_bytes` are those of
+    the `batch` texts of `context` tokens that were sized.
+
+    `longest_context`: how long each of these texts may be; 0 if not one token, None where memory sets no limit (every
+    layer has a window, or nothing is kept). `largest_batch`: how many texts of this context; None where nothing is
+    kept. `positions`: those that the model is made for, None where nothing says.
+    """
+
+    name: str
+    memory_bytes: int
+    overhead_bytes: int
+    weight_bytes: float
+    cache_bytes: float
+    context: int
+    batch: int
+    longest_context: int | None
+    largest_batch: int | None
+    positions: int | None
+
+    @property
+    def room_bytes(self) -> float:
+        """What is left for the cache beside the weights; never below 0."""
+        return max(0.0, self.memory_bytes - self.overhead_bytes - self.weight_bytes)
+
+    @property
+    def missing_bytes(self) -> float:
+        """How much more memory it would take, the part that stays free left as it is; 0 where all fits."""
+        return max(0.0, self.weight_bytes + self.cache_bytes + self.overhead_bytes - self.memory_bytes)
+
+    @property
+    def weights_fit(self) -> bool:
+        return self.weight_bytes + self.overhead_bytes <= self.memory_bytes
+
+    @property
+    def fits(self) -> bool:
+        return not self.missing_bytes
+
+    @property
+    def past_positions(self) -> bool:
+        """Whether memory would hold longer texts than the model is made for: they fit, and may be of no use."""
+        if self.positions is None or self.largest_batch is None:
+            return False
+        return self.longest_context is None or self.longest_context > self.positions
+
+    def __str__(self) -> str:
+        memory, missing = units.gb(self.memory_bytes), units.gb(self.missing_bytes)
+        texts = f"{plural(self.batch, 'text')} of {plural(self.context, 'token')}"
+        counted = f"{units.gb(self.weight_bytes)} of weights, {units.gb(self.cache_bytes)} of cache, "
+        counted += f"{units.gb(self.overhead_bytes)} left free"
+        if not self.weights_fit:
+            return f"{self.name}: the weights alone do not fit into {memory}; {missing} are missing ({counted})."
+        verdict = "fit into" if self.batch > 1 else "fits into"
+        sentences = [f"{self.name}: {texts} {verdict} {memory} ({counted})."]
+        if not self.fits:
+            sentences = [f"{self.name}: {texts} do not fit into {memory}; {missing} are missing ({counted})."]
+        if self.largest_batch is None:
+            return f"{sentences[0]} It keeps no cache."
+        subject = "The text" if self.batch == 1 else f"Each of {self.batch:,} texts"
+        length = "be of any length" if self.longest_context is None else f"have {plural(self.longest_context, 'token')}"
+        texts_that_fit = f"{self.largest_batch:,}" if self.largest_batch else "none"
+        sentences.append(f"{subject} may {length}; of {self.context:,} tokens there may be {texts_that_fit}.")
+        if self.past_positions:
+            sentences.append(f"Past {self.positions:,} tokens is beyond the positions that it is made for.")
+        return " ".join(sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON: the fields, `fits` and `missing_bytes`."""
+        document = {**asdict(self), "fits": self.fits, "missing_bytes": self.missing_bytes}
+        return {
+            key: int(value) if isinstance(value, float) and value.is_integer() else value
+            for key, value in document.items()
+        }
+
+
+def memory_bytes(memory: int | str) -> int:
+    """Bytes of a memory: a whole number, or a text as "24 GB" (10^9 each) or "64GiB" (2^30). Raises ShapeError."""
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)\s*", memory, re.IGNORECASE)
+        if match and match[2].upper() in UNITS and float(match[1]) > 0:
+            return round(float(match[1]) * UNITS[match[2].upper()])
+    elif not isinstance(memory, bool) and isinstance(memory, int) and memory > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        return memory
+    raise ShapeError(
+        f"memory={memory!r}: give bytes as a whole number, or a text with its unit, as '24 GB' (10^9 bytes) or "
+        f"'64 GiB' (2^30)."
+    )
