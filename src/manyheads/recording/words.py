@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError, TextError
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.tokens import Tokens, bare
 
 # -------------------------------------------------------------------------------------- where the words of a text stand
 
@@ -228,6 +228,33 @@ _MARKS: tuple[tuple[str, Callable[[Sequence[str]], bool], Callable[[str], bytes]
     ),
     ("none found: each piece apart", lambda pieces: True, lambda piece: _utf8(f" {piece}")),
 )
+
+_BLANKS = {" ": "·", "\u00a0": "·", "\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "⇥"}
+_UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # categories: controls, half surrogates, separators of lines and paragraphs
+
+
+def readable(tokens: Tokens, text: int = 0) -> list[str]:
+    """Each token of a text as people read it, without the marks of its vocabulary: "the" for "Ġthe", "⏎" for "Ċ".
+
+    A token of blanks alone shows each of them; what would break a line or show nothing is U+FFFD. Special tokens, and
+    positions without a text, keep their piece. Cost: O(characters).
+    """
+    if not tokens.pieces:
+        return [str(position) for position in range(int(tokens.lengths[text]))]
+    alone = tokens.text(text)
+    if alone.special is None:
+        return [bare(piece) or piece for piece in alone.pieces[0]]
+    texts, spans, _ = texts_and_offsets(alone)
+    special = alone.special[0].tolist()
+    out = []
+    for piece, (begin, end), added in zip(alone.pieces[0], spans[0], special, strict=True):
+        written = "" if added else texts[0][begin:end]
+        # A byte-level piece has the blank before its word, which tells a reader nothing.
+        shown = written.strip() or "".join(_BLANKS.get(blank, blank) for blank in re.findall("\r\n|.", written, re.S))
+        shown = shown or (piece if added else bare(piece)) or piece or "∅"
+        out.append("".join("\ufffd" if unicodedata.category(char) in _UNSHOWN else char for char in shown))
+    return out
+
 
 HOWS = ("mean", "first", "max")
 DROPS = ("none", "special", "wordless")
