@@ -5,6 +5,7 @@ browser page serves each test: it is driven from one address to the next.
 """
 
 import re
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -23,10 +24,8 @@ def recorded(minilm):
     return mh.record(minilm, TEXT)
 
 
-def at(page, studio, room, sign="map-frame", **params):
+def visit(page, studio, room, sign="map-frame", **params):
     """Open an address of the studio, and wait for what it shows."""
-    from urllib.parse import urlencode
-
     page.goto("about:blank")
     page.goto(f"{studio.address}/#/{room}?{urlencode({'model': 'minilm', 'text': TEXT, **params})}")
     expect(page.get_by_test_id(sign).first).to_be_visible()
@@ -40,7 +39,7 @@ def token_place(tokens, label):
     return readable(tokens).index(label)
 
 
-# ------------------------------------------------------------------------------------------------ how a weight comes about
+# --------------------------------------------------------------------------------------------- how a weight comes about
 
 
 def test_a_pairs_numbers_are_numpys_from_the_record(studio, recorded):
@@ -68,7 +67,7 @@ def test_softcap_bias_and_a_learned_sink_are_steps_of_their_own(tmp_path):
 
     from manyheads.nn import Mask
     from manyheads.nn.scores import Rule
-    from manyheads.recording import LayerRecord, Tokens
+    from manyheads.recording import LayerRecord, Recording, Tokens
     from manyheads.spec import Site
     from manyheads.studio.state.recordings import Opened
     from manyheads.studio.views.maps import pair_of
@@ -83,17 +82,10 @@ def test_softcap_bias_and_a_learned_sink_are_steps_of_their_own(tmp_path):
     sums = np.where(seen, np.exp(scores), 0).sum(-1) + np.exp(sinks.double().numpy())[:, None]
     layer = LayerRecord(
         Site("", 0, "attention", H, G, D, D, True), q, k, None, torch.tensor(np.log(sums))[None].float(),
-        Mask.causal(Q), Rule(0.7, 2.0, sinks, bias), torch.tensor([Q]), Tokens.unnamed([Q]),
+        Mask.causal(Q, Q), Rule(0.7, 2.0, sinks, bias), torch.tensor([Q]), Tokens.unnamed([Q]),
     )  # fmt: skip
 
-    class Only(Opened):
-        def layer_of(self, name):
-            return layer, 3
-
-        def check_text(self, text):
-            return text
-
-    opened = Only("a", None, "", "", "")
+    opened = Opened("a", Recording({"": (layer,)}, layer.tokens), "", "", "")
     pair = pair_of(opened, "L0H3", 4, 2, 0)
     assert pair.scaled == pytest.approx(raw[3, 4, 2]) and pair.softcap == 2.0
     assert pair.score == pytest.approx(scores[3, 4, 2]) and pair.bias == pytest.approx(float(bias[0, 3, 4, 2]))
@@ -111,7 +103,7 @@ def test_a_rotated_models_pair_says_so(studio):
 
 
 def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded):
-    at(page, studio, f"head/{HEAD}")
+    visit(page, studio, f"head/{HEAD}")
     assert page.evaluate("document.activeElement.getAttribute('role')") == "application", "the map has the keyboard"
     layer = recorded.layers[3]
     query, key = token_place(recorded.tokens, "it"), token_place(recorded.tokens, "animal")
@@ -152,7 +144,7 @@ def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded)
     assert "pin" not in fragment(page)[1] or page.wait_for_timeout(400) or "pin" not in fragment(page)[1]
 
 
-# ------------------------------------------------------------------------------------------------------- words, and sinks
+# ----------------------------------------------------------------------------------------------------- words, and sinks
 
 
 def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studio, recorded):
@@ -161,10 +153,10 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
     names = [unit.text for unit in wanted.queries]
     query = names.index("unbelievably")
     assert len(wanted.queries[query].tokens) > 1, "a word of several pieces, or this shows nothing"
-    at(page, studio, f"head/{HEAD}", "pinned-row", words=1, pin=wanted.queries[query].tokens[0])
+    visit(page, studio, f"head/{HEAD}", "pinned-row", words=1, pin=wanted.queries[query].tokens[0])
     rows = page.get_by_test_id("reads-from").locator("li .value")
     expect(rows.first).to_be_visible()
-    shown = rows.evaluate_all("all => all.map(each => +each.dataset.value)")
+    shown = rows.evaluate_all("all => all.map(part => +part.dataset.value)")
     np.testing.assert_allclose(shown, np.sort(wanted.weights[query].numpy())[::-1][: len(shown)], atol=2e-7)
     expect(page.get_by_test_id("pin-strip")).to_contain_text("unbelievably")
     assert page.get_by_test_id("ruler-x").locator("span").all_inner_texts() == names
@@ -176,10 +168,10 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
     expect(page.get_by_test_id("hatched")).to_be_visible()
     share = float(wanted.weights[query][is_sink].sum())
     expect(page.get_by_test_id("row-to-sinks")).to_contain_text(f"{100 * share:.1f}%")
-    shown = rows.evaluate_all("all => all.map(each => +each.dataset.value)")
+    shown = rows.evaluate_all("all => all.map(part => +part.dataset.value)")
     kept = np.sort(wanted.weights[query].numpy()[~np.array(is_sink)])[::-1]
     np.testing.assert_allclose(shown, kept[: len(shown)], atol=2e-7)  # as they were: nothing is scaled up
-    mass = mh.measure(recorded, ["sink_mass"]).column("sink_mass")[3 * 12 + 1]
+    mass = float(recorded.layers[3].weights(1)[:, [token["sink"] for token in sinks]].sum(-1).mean())
     expect(page.get_by_test_id("sinks-said")).to_contain_text(f"{100 * mass:.1f}%")
     page.wait_for_timeout(400)
     assert fragment(page)[1]["sinks"] == "out"
@@ -189,7 +181,7 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
 
 
 def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, studio, recorded):
-    at(page, studio, f"head/{HEAD}", "line-view", show="lines", card=0, least=0.2, lines=10)
+    visit(page, studio, f"head/{HEAD}", "line-view", show="lines", card=0, least=0.2, lines=10)
     page.get_by_test_id("line-add").select_option("L0H2")
     page.get_by_test_id("line-add").select_option("L2H9")
     expect(page.get_by_test_id("line-heads")).to_contain_text("previous token")
@@ -197,7 +189,9 @@ def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, stud
         lines = page.locator(f"[data-testid=line-view] path[data-head={name}]")
         expect(lines).to_have_count(int((recorded.layers[layer].weights(head) >= 0.2).sum()))
         assert lines.first.get_attribute("stroke") != "var(--ink)"
-    colours = page.locator("[data-testid=line-view] path").evaluate_all("all => all.map(line => line.getAttribute('stroke'))")
+    colours = page.locator("[data-testid=line-view] path").evaluate_all(
+        "all => all.map(line => line.getAttribute('stroke'))"
+    )
     assert len(set(colours)) == 3
     view, stage = page.get_by_test_id("line-view").bounding_box(), page.locator(".lines").bounding_box()
     assert view["width"] > 0.95 * stage["width"]
@@ -217,22 +211,28 @@ def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, stud
 
 def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, minilm, recorded):
     query, hidden = token_place(recorded.tokens, "it"), token_place(recorded.tokens, "animal")
-    at(page, studio, f"head/{HEAD}", "pin-strip", pin=query)
+    visit(page, studio, f"head/{HEAD}", "pin-strip", pin=query)
     page.get_by_test_id("pin-strip").locator(f"[data-position='{hidden}']").dblclick()
     expect(page.get_by_test_id("rewrite")).to_contain_text("animal")
     page.get_by_test_id("rewrite-mask").click()
     expect(page.get_by_test_id("compare-edit")).to_contain_text("[MASK]")
     expect(page.get_by_test_id("compare-most")).to_be_visible()
-    after = mh.record(minilm, TEXT.replace("animal", "[MASK]")).layers[3].weights(1)[query].numpy()
-    before = recorded.layers[3].weights(1)[query].numpy()
+    masked = mh.record(minilm, TEXT.replace("animal", "[MASK]"))
+    maps = [recording.layers[3].weights(1).numpy() for recording in (recorded, masked)]
+    before, after = (weights[query] for weights in maps)
     strip = page.get_by_test_id("compare-row-b").locator(".token")
     expect(strip).to_have_count(len(after))
-    shown = [float(re.findall(r"weight ([\d.e-]+)", title)[0]) for title in strip.evaluate_all("all => all.map(e => e.title)")]
+    shown = [
+        float(re.findall(r"weight ([\d.e-]+)", title)[0])
+        for title in strip.evaluate_all("all => all.map(e => e.title)")
+    ]
     np.testing.assert_allclose(shown, after, atol=6e-5)
     assert abs(before - after).max() > 0.05
     largest = page.get_by_test_id("compare-most").inner_text()
     a, b = (float(number) for number in re.findall(r"\d\.\d+(?:e-\d+)?", largest)[:2])
-    maps = [each.layers[3].weights(1).numpy() for each in (recorded, mh.record(minilm, TEXT.replace("animal", "[MASK]")))]
+    maps = [
+        each.layers[3].weights(1).numpy() for each in (recorded, mh.record(minilm, TEXT.replace("animal", "[MASK]")))
+    ]
     shared = [place for place in range(len(before)) if place != hidden]
     gaps = abs(maps[0] - maps[1])[np.ix_(shared, shared)]
     assert abs(a - b) == pytest.approx(gaps.max(), abs=2e-4)
@@ -241,7 +241,7 @@ def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, mi
     expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(query))
 
 
-# -------------------------------------------------------------------------------------------------- defaults, and a phone
+# ------------------------------------------------------------------------------------------------ defaults, and a phone
 
 
 def test_rooms_open_with_heads_that_tell_something(page, studio, page_labels):
@@ -251,11 +251,13 @@ def test_rooms_open_with_heads_that_tell_something(page, studio, page_labels):
     def kind(head):
         return roles[head].name.split(" ")[0]
 
-    at(page, studio, "head", "head-name")
+    visit(page, studio, "head", "head-name")
     head = page.get_by_test_id("head-name").inner_text()
-    margins = {name: role.evidence.score - role.evidence.chance for name, role in roles.items() if kind(name) not in plain}
+    margins = {
+        name: role.evidence.score - role.evidence.chance for name, role in roles.items() if kind(name) not in plain
+    }
     assert head == max(margins, key=margins.get)
-    at(page, studio, "compare", "compare-map-a")
+    visit(page, studio, "compare", "compare-map-a")
     a, b = (page.get_by_test_id(f"compare-head-{side}").input_value() for side in "ab")
     assert a == head and kind(a) != kind(b) and kind(b) not in plain
 
@@ -269,21 +271,22 @@ def test_another_model_begins_with_a_text_of_the_kind_it_reads(studio):
 def test_on_a_phone_what_is_touched_is_large_and_nothing_is_past_the_edge(new_page, studio, theme):
     page = new_page(color_scheme=theme)
     page.set_viewport_size({"width": 390, "height": 844})
-    small = """() => [...document.querySelectorAll(".headroom :is(button, select, label, [role=button]), .compare :is(button, select, label)")]
-      .filter(e => !e.closest("svg, .drawer")).map(e => [e, e.getBoundingClientRect()]).filter(([, box]) => box.width && box.height < 43.5)
-      .map(([e, box]) => `${e.textContent.trim().slice(0, 20)} ${box.width} x ${box.height}`)"""
+    parts = ", ".join(f"{room} :is(button, select, label)" for room in (".headroom", ".compare"))
+    small = f"""() => [...document.querySelectorAll("{parts}")].filter(part => !part.closest("svg, .drawer"))
+      .map(part => [part.textContent.trim().slice(0, 20), part.getBoundingClientRect()])
+      .filter(([, box]) => box.width && box.height < 43.5).map(([words, box]) => `${{words}} ${{box.height}}`)"""
     for room, sign, params in (
         (f"head/{HEAD}", "neuron", {"pin": 10, "key": 2}),
         (f"head/{HEAD}", "line-view", {"show": "lines", "with": "L0H2"}),
         ("compare/L3H1", "compare-map-a", {}),
     ):
-        at(page, studio, room, sign, **params)
+        visit(page, studio, room, sign, **params)
         assert_nothing_past_the_edge(page, room)
         assert page.evaluate(small) == []
         assert page.locator("main h1, h1").count() == 1 or room.startswith("compare")
 
 
-# ------------------------------------------------------------------------------------------------- tokens as people read
+# ------------------------------------------------------------------------------------------------ tokens as people read
 
 
 def test_tokens_are_labelled_as_people_read_them(tmp_path):

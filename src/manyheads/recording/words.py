@@ -250,7 +250,8 @@ def readable(tokens: Tokens, text: int = 0) -> list[str]:
     for piece, (begin, end), added in zip(alone.pieces[0], spans[0], special, strict=True):
         written = "" if added else texts[0][begin:end]
         # A byte-level piece has the blank before its word, which tells a reader nothing.
-        shown = written.strip() or "".join(_BLANKS.get(blank, blank) for blank in re.findall("\r\n|.", written, re.S))
+        blanks: list[str] = re.findall("\r\n|.", written, re.DOTALL)
+        shown = written.strip() or "".join(_BLANKS.get(blank, blank) for blank in blanks)
         shown = shown or (piece if added else bare(piece)) or piece or "∅"
         out.append("".join("\ufffd" if unicodedata.category(char) in _UNSHOWN else char for char in shown))
     return out

@@ -25,8 +25,11 @@ export function wordAxis(tokens: readonly Token[], words: readonly WordInfo[]): 
     const word = words[next]?.begin === begin ? words[next] : undefined;
     const pieces = tokens.slice(begin, word?.end ?? begin + 1);
     const token = pieces[0]!;
-    const [label, span] = word ? [word.text, joined(pieces)] : [token.label, token.span];
-    axis.units.push({ ...token, ...(word ? { piece: word.text, text: word.text } : {}), label, span, sink: pieces.some(({ sink }) => sink), unknown: pieces.some(({ unknown }) => unknown) });
+    axis.units.push(
+      word && pieces.length > 1
+        ? { ...token, piece: word.text, text: word.text, label: word.text, span: joined(pieces), sink: pieces.some(({ sink }) => sink), unknown: pieces.some(({ unknown }) => unknown) }
+        : token,
+    );
     axis.first.push(begin);
     for (const _ of pieces) axis.of.push(axis.units.length - 1);
     begin += pieces.length;
