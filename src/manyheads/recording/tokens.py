@@ -213,11 +213,11 @@ class Tokens:
     def _surfaces(self) -> list[list[str]]:
         """The surface of every token, text by text."""
         if self.offsets is None or not self.texts:
-            return [[bare(piece) for piece in pieces] for pieces in self.pieces]
+            return [[_bare(piece) for piece in pieces] for pieces in self.pieces]
         pieces_of_texts = zip(self.texts, self.pieces, self.offsets.tolist(), strict=True)
         return [
             [
-                written[begin:end].strip() if end > begin else bare(piece)
+                written[begin:end].strip() if end > begin else _bare(piece)
                 for piece, (begin, end) in zip(pieces, spans, strict=False)
             ]
             for written, pieces, spans in pieces_of_texts
@@ -262,7 +262,7 @@ class Tokens:
         return replace(self, **listed, **columns)
 
 
-def bare(piece: str) -> str:
+def _bare(piece: str) -> str:
     """A piece without the marks of its vocabulary."""
     for mark in SUBWORD_MARKS:
         piece = piece.removeprefix(mark)

@@ -25,6 +25,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError, TextError
-from manyheads.recording.tokens import Tokens, bare
+from manyheads.recording.tokens import Tokens
 
 # -------------------------------------------------------------------------------------- where the words of a text stand
 
@@ -228,34 +229,6 @@ _MARKS: tuple[tuple[str, Callable[[Sequence[str]], bool], Callable[[str], bytes]
     ),
     ("none found: each piece apart", lambda pieces: True, lambda piece: _utf8(f" {piece}")),
 )
-
-_BLANKS = {" ": "·", "\u00a0": "·", "\r\n": "⏎", "\n": "⏎", "\r": "⏎", "\t": "⇥"}
-_UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # categories: controls, half surrogates, separators of lines and paragraphs
-
-
-def readable(tokens: Tokens, text: int = 0) -> list[str]:
-    """Each token of a text as people read it, without the marks of its vocabulary: "the" for "Ġthe", "⏎" for "Ċ".
-
-    A token of blanks alone shows each of them; what would break a line or show nothing is U+FFFD. Special tokens, and
-    positions without a text, keep their piece. Cost: O(characters).
-    """
-    if not tokens.pieces:
-        return [str(position) for position in range(int(tokens.lengths[text]))]
-    alone = tokens.text(text)
-    if alone.special is None:
-        return [bare(piece) or piece for piece in alone.pieces[0]]
-    texts, spans, _ = texts_and_offsets(alone)
-    special = alone.special[0].tolist()
-    out = []
-    for piece, (begin, end), added in zip(alone.pieces[0], spans[0], special, strict=True):
-        written = "" if added else texts[0][begin:end]
-        # A byte-level piece has the blank before its word, which tells a reader nothing.
-        blanks: list[str] = re.findall("\r\n|.", written, re.DOTALL)
-        shown = written.strip() or "".join(_BLANKS.get(blank, blank) for blank in blanks)
-        shown = shown or (piece if added else bare(piece)) or piece or "∅"
-        out.append("".join("\ufffd" if unicodedata.category(char) in _UNSHOWN else char for char in shown))
-    return out
-
 
 HOWS = ("mean", "first", "max")
 DROPS = ("none", "special", "wordless")
@@ -474,3 +447,49 @@ def numbered(units: Sequence[Unit]) -> tuple[Int[Tensor, "pieces"], slice]:
         for token in unit.tokens:
             numbers[token - span.start] = number
     return torch.tensor(numbers, dtype=torch.long), span
+
+
+# ------------------------------------------------------------------------------------------- tokens as people read them
+
+READABLE_SPACES = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
+MOST_SPACES = 4  # more of one kind are counted: ␣×12
+
+
+def readable(tokens: Tokens, text: int = 0) -> tuple[str, ...]:
+    """Each token of a text as people read it, never empty: what stands there in the text, without vocabulary marks.
+
+    Of white space alone the characters are shown (␣ ↵ ⇥), of a part of a character its bytes (\\xf0\\x9f); where the
+    offsets are unknown, the marks of pieces (Ġ, ▁, ##, </w>) are read. Special tokens keep their names.
+    """
+    special = _special_rows(tokens)
+    spell: Callable[[str], bytes] | None = None
+    out = []
+    for place, piece in enumerate(tokens.pieces[text]):
+        written = ""
+        if not special[text][place]:
+            if tokens.offsets is not None and tokens.texts:
+                begin, end = tokens.offsets[text, place].tolist()
+                written = tokens.texts[text][begin:end]
+            if not written:
+                if spell is None:  # read off all texts: a short one may hold no piece that shows the mark
+                    rows = zip(tokens.pieces, special, strict=True)
+                    ordinary = [p for row, added in rows for p, s in zip(row, added, strict=False) if not s]
+                    spell = next(spell for _, has_mark, spell in _MARKS if has_mark(ordinary))
+                written = spell(piece).decode("utf-8", "backslashreplace")
+        out.append(_readable(written) or piece)
+    return tuple(out)
+
+
+def _special_rows(tokens: Tokens) -> list[list[bool]]:
+    """For each text which of its tokens the tokenizer added."""
+    if tokens.special is None:
+        return [[False] * len(row) for row in tokens.pieces]
+    return tokens.special.tolist()
+
+
+def _readable(written: str) -> str:
+    if stripped := written.strip():
+        return stripped
+    shown = (READABLE_SPACES.get(char, "␣") for char in written)
+    runs = ((char, len(list(run))) for char, run in groupby(shown))
+    return "".join(char * count if count <= MOST_SPACES else f"{char}×{count}" for char, count in runs)

@@ -102,7 +102,8 @@ describe("rows", () => {
 
 describe("tokens", () => {
   it("show the label that the server made", () => {
-    expect(visible({ ...token("Ċ", "\n"), label: "⏎" })).toBe("⏎");
+    expect(visible({ ...token("Ċ", "\n"), label: "↵" })).toBe("↵");
+    expect(visible(token("x", "a\u0000b\u2028"))).toBe("a\ufffdb\ufffd");
     expect(visible(token("[CLS]", "", true))).toBe("[CLS]");
     expect(visible(undefined)).toBe("");
   });

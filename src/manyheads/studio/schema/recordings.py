@@ -40,7 +40,7 @@ class LayerInfo(AnswerBody):
 class Token(AnswerBody):
     """A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
 
-    `label` is the token as people read it, without the vocabulary's marks: " the" and not "Ġthe", a line break as "⏎".
+    `label` is the token as people read it, without the vocabulary's marks: "the" and not "Ġthe", a line break as "↵".
     `unknown`: the tokenizer has no piece for that text, and the model reads the same token for every such text.
     `span`: its characters in the whole input text; null where that is not known.
     """

@@ -125,7 +125,7 @@ def token_infos(tokens: Tokens, sinks: Sinks) -> list[Token]:
             piece=piece,
             # Half of a surrogate pair is legal in a Python string and in a text, but not in UTF-8: it becomes "?".
             text=surface.encode("utf-8", "replace").decode(),
-            label=labels[index],
+            label=labels[index].encode("utf-8", "replace").decode(),
             special=special[index],
             sink=sink[index],
             unknown=piece in UNKNOWN,

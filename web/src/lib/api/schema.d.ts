@@ -1,4 +1,4 @@
-// openapi.json sha256:b609112ecd8660d6fe7305d38cb1c1cf3fadfe9af0f2d4de4287e92ee0385d9a
+// openapi.json sha256:719d3f69a9053db9f4e921a49fcf961c984fa73c7528bdeaf76200ef09a3f26e
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -1560,7 +1560,7 @@ export interface components {
          * Token
          * @description A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
          *
-         *     `label` is the token as people read it, without the vocabulary's marks: " the" and not "Ġthe", a line break as "⏎".
+         *     `label` is the token as people read it, without the vocabulary's marks: "the" and not "Ġthe", a line break as "↵".
          *     `unknown`: the tokenizer has no piece for that text, and the model reads the same token for every such text.
          *     `span`: its characters in the whole input text; null where that is not known.
          */

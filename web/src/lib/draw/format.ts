@@ -51,7 +51,14 @@ export const UNKNOWN = "the model does not know this token";
 /** A token as people read it; an unknown one shows its piece after what was written: "😀 [UNK]". The server makes labels:
     what marks of a vocabulary mean is known there. */
 export function visible(token: Token | undefined): string {
-  return token && lost(token) ? `${token.label} ${token.piece}` : (token?.label ?? "");
+  if (!token) return "";
+  const label = oneLine(token.label);
+  return lost(token) ? `${label} ${token.piece}` : label;
+}
+
+/** Text without what would break a line or show nothing. */
+function oneLine(text: string): string {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, "\ufffd");
 }
 
 /** Whether a token needs two names: what was written, and the piece that the model reads instead. */
@@ -72,5 +79,5 @@ export function short(text: string, most = 16): string {
 /** A token as a label: blanks visible, at most `most` characters. */
 export function label(token: Token | undefined, most = 16): string {
   if (!token || !lost(token)) return short(visible(token), most);
-  return `${short(token.label, Math.max(2, most - token.piece.length - 1))} ${token.piece}`;
+  return `${short(oneLine(token.label), Math.max(2, most - token.piece.length - 1))} ${token.piece}`;
 }
