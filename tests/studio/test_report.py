@@ -189,6 +189,28 @@ def test_the_view_survives_a_reload_and_what_needs_a_model_is_not_offered(opened
     expect(page.get_by_test_id("room-experiment")).to_contain_text("manyheads studio")
 
 
+def test_a_file_merges_words_and_leaves_out_sinks_and_offers_nothing_that_needs_q_and_k(opened, minilm):
+    page = opened("short", "#/head/L2H9?words=1&sinks=out&pin=1&key=1")
+    layer = mh.record(minilm, OWN_TEXT).layers[2]
+    wanted = layer.word_weights(9)
+    rows = page.get_by_test_id("reads-from").locator("[data-value]")
+    expect(rows.first).to_be_visible()
+    is_sink = (
+        page.get_by_test_id("pin-strip")
+        .locator(".token")
+        .evaluate_all("all => all.map(token => token.classList.contains('out'))")
+    )
+    assert any(is_sink) and len(is_sink) == len(wanted.keys)
+    shown = [float(value) for value in rows.evaluate_all("all => all.map(value => value.dataset.value)")]
+    kept = np.sort(wanted.weights[1].numpy()[~np.array(is_sink)])[::-1]
+    np.testing.assert_allclose(shown, kept[: len(shown)], atol=1e-6)
+    expect(page.get_by_test_id("hatched")).to_be_visible()
+    page.get_by_test_id("map").click(position={"x": 60, "y": 60})
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-kept", "true")
+    for needs_the_model in ("neuron", "rewrite-open", "trouble"):
+        expect(page.get_by_test_id(needs_the_model)).to_have_count(0)
+
+
 @pytest.mark.slow
 def test_two_heads_of_a_file_can_be_compared(opened):
     page = opened("long", "#/compare/L3H5?other=L3H6")

@@ -150,7 +150,7 @@ def test_a_part_says_of_what_it_is_a_part_and_what_was_written_is_whole(studio, 
     rec = studio.open(long)
     assert rec["num_texts"] > 1 and rec["written"] == long
     second = studio.get(f"/api/recordings/{rec['id']}?text=1").json
-    said = r"part 1 of \d+, counted from 0: characters ([\d,]+) to ([\d,]+); minilm reads 512 tokens at once"
+    said = r"part 2 of \d+: characters ([\d,]+) to ([\d,]+); minilm reads 512 tokens at once"
     begin, end = (int(each.replace(",", "")) for each in re.fullmatch(said, second["part_words"]).groups())
     words = [token["text"] for token in second["tokens"] if token["text"]]
     assert long[begin:end].split()[0].startswith(words[0]) and long[begin:end].rstrip().endswith(words[-1])
@@ -160,7 +160,7 @@ def test_a_part_says_of_what_it_is_a_part_and_what_was_written_is_whole(studio, 
         again = other.job("/api/recordings", {"file": "long.heads"})["result"]
         assert again["written"] == long
         two = other.job("/api/recordings", {"file": "two.heads"})["result"]
-        assert (two["written"], two["part_words"]) == ("a cat", "text 0 of 2, counted from 0")
+        assert (two["written"], two["part_words"]) == ("a cat", "text 1 of 2")
         assert other.get(f"/api/recordings/{two['id']}?text=1").json["written"] == "two dogs ran"
 
 

@@ -179,7 +179,7 @@ def test_with_a_kernel_a_head_of_a_long_text_has_every_cell_and_row(notebook_pag
     expect(page.get_by_test_id("row-partial")).to_have_count(0)
     inputs = minilm.tokenizer(LONG, return_tensors="pt", truncation=True, max_length=512)
     maps = eager_maps(minilm.model, **inputs)[3][0, 5, int(row.get_attribute("data-row"))]
-    said = [float(each.get_attribute("data-value")) for each in row.locator("[data-value]").all()]
+    said = [float(each.get_attribute("data-value")) for each in row.locator("li [data-value]").all()]
     assert said == pytest.approx(maps.sort(descending=True).values[:12].tolist(), abs=1e-5)
     assert page.url == "http://notebook.test/"
 

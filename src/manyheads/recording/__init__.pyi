@@ -20,3 +20,4 @@ from .tokens import Sinks as Sinks
 from .tokens import Tokens as Tokens
 from .tokens import text_seed as text_seed
 from .words import Words as Words
+from .words import readable as readable

@@ -4,7 +4,7 @@ import css from "../../src/app.css?raw";
 import { csvOf } from "../../src/lib/api/csv";
 import { pageColours, paint, ramp, step, stepBoth, type Rgb } from "../../src/lib/draw/colour";
 import { xml } from "../../src/lib/draw/export";
-import { label, number, percent, short, signed, visible, weight } from "../../src/lib/draw/format";
+import { alike, label, number, percent, short, signed, visible, weight } from "../../src/lib/draw/format";
 import { rulerLabels } from "../../src/lib/draw/labels";
 
 const at = (colours: Uint8ClampedArray, i: number) => Array.from(colours.subarray(i * 4, i * 4 + 3)) as Rgb;
@@ -74,7 +74,7 @@ describe("paint", () => {
   });
 });
 
-const token = (piece: string, text = piece, special = false) => ({ piece, text, special, sink: false, unknown: false });
+const token = (piece: string, text = piece, special = false) => ({ piece, text, label: text || piece, special, sink: false, unknown: false });
 
 describe("numbers", () => {
   it("are text, and say when there is none", () => {
@@ -82,6 +82,14 @@ describe("numbers", () => {
     expect([number(12345.6), number(37.4249), number(0.03121), number(null)]).toEqual(["12,346", "37.42", "0.03121", "none"]);
     expect([percent(0.384), percent(0.0004, 1), percent(0), percent(undefined)]).toEqual(["38%", "< 0.1%", "0%", "none"]);
     expect([signed(0.0123), signed(-0.5), signed(0)]).toEqual(["+0.0123", "−0.5", "0"]);
+  });
+});
+
+describe("numbers of one line", () => {
+  it("have the same decimals, about three figures of the largest", () => {
+    expect(alike([1.234, 0.5, null, -2])).toEqual(["1.23", "0.50", "none", "−2.00"]);
+    expect(alike([0.0123, 0.4])).toEqual(["0.012", "0.400"]);
+    expect(alike([1234.5, 2])).toEqual(["1,235", "2"]);
   });
 });
 
@@ -93,12 +101,11 @@ describe("rows", () => {
 });
 
 describe("tokens", () => {
-  it("show blanks, line ends and what has no text", () => {
-    expect(visible(token("Ġthe", " the"))).toBe("·the");
-    expect(visible(token("Ċ", "\n"))).toBe("⏎");
-    expect(visible(token("[CLS]", "", true))).toBe("[CLS]");
-    expect(visible(token("", ""))).toBe("∅");
+  it("show the label that the server made", () => {
+    expect(visible({ ...token("Ċ", "\n"), label: "↵" })).toBe("↵");
     expect(visible(token("x", "a\u0000b\u2028"))).toBe("a\ufffdb\ufffd");
+    expect(visible(token("[CLS]", "", true))).toBe("[CLS]");
+    expect(visible(undefined)).toBe("");
   });
 
   it("that the model does not know show what was written, and the piece that it reads", () => {
@@ -118,7 +125,7 @@ describe("tokens", () => {
   });
 });
 
-const tokens = ["[CLS]", "un", "##believ", "##able", "cats", "."].map((piece, i) => ({ piece, text: i ? piece.replace("##", "") : "", special: !i, sink: !i, unknown: false }));
+const tokens = ["[CLS]", "un", "##believ", "##able", "cats", "."].map((piece, i) => ({ piece, text: i ? piece.replace("##", "") : "", label: piece.replace("##", ""), special: !i, sink: !i, unknown: false }));
 const words = [{ begin: 1, end: 4, text: "unbelievable" }, { begin: 4, end: 5, text: "cats" }, { begin: 5, end: 6, text: "." }];
 
 describe("ruler labels", () => {

@@ -81,7 +81,13 @@ def snapshot_of(desk: Desk, opened: Opened, progress: Progress | None = None, no
         version=__version__,
         models=[
             ModelEntry(
-                name=model, title=model, bundled=False, loaded=False, unavailable="this page was saved", device=""
+                name=model,
+                title=model,
+                sample="",
+                bundled=False,
+                loaded=False,
+                unavailable="this page was saved",
+                device="",
             )
         ],
         files=[],

@@ -58,11 +58,12 @@ class Problem(AnswerBody):
 class ModelEntry(AnswerBody):
     """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
 
-    `device`: where it computes, and why.
+    `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with.
     """
 
     name: str
     title: str
+    sample: str
     bundled: bool
     loaded: bool
     unavailable: str | None

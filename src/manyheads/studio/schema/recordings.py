@@ -40,14 +40,18 @@ class LayerInfo(AnswerBody):
 class Token(AnswerBody):
     """A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
 
+    `label` is the token as people read it, without the vocabulary's marks: "the" and not "Ġthe", a line break as "↵".
     `unknown`: the tokenizer has no piece for that text, and the model reads the same token for every such text.
+    `span`: its characters in the whole input text; null where that is not known.
     """
 
     piece: str
     text: str
+    label: str
     special: bool
     sink: bool
     unknown: bool = False
+    span: tuple[int, int] | None = None
 
 
 class WordInfo(AnswerBody):
@@ -84,6 +88,7 @@ class RecordingInfo(AnswerBody):
     because: str
     notes: dict[str, str]
     max_level: int = Field(description="the level at which the largest map fits one tile")
+    mask_token: str | None = Field(default=None, description="what the model was trained to read for a hidden token")
     min_level: int = Field(default=0, description="the finest level available: 0, except in a saved page")
 
 
@@ -196,6 +201,31 @@ class HeadCard(AnswerBody):
     exact: str
     because: str
     caveat: str
+
+
+class Pair(AnswerBody):
+    """How one weight comes about: q and k of the pair, and every number between them and the weight.
+
+    `scaled` is `scale * sum(q * k)`; `score` is that after the softcap and with `bias` added, where the layer has them.
+    `weight` is `exp(score - lse)`, and 0 for a key that the query does not see. `about` says what q and k are.
+    """
+
+    head: str
+    query: int
+    key: int
+    q: list[float]
+    k: list[float]
+    scale: float
+    scaled: float
+    softcap: Number
+    bias: Number
+    score: float
+    lse: Number = Field(description="log of the summed exp(score) of the row; null for a row that sees nothing")
+    sink: Number = Field(description="the learned sink's logit, which is part of `lse`; null where there is none")
+    visible: bool
+    num_visible: int
+    weight: float
+    about: str
 
 
 class Worth(AnswerBody):

@@ -20,13 +20,13 @@ from manyheads.studio.jobs import Job, JobKind, Say
 from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Workspace
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
-from manyheads.studio.schema.recordings import Atlas, HeadCard, RecordingAsk, RecordingInfo
+from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.session import Desk
 from manyheads.studio.views import lessons as learning
 from manyheads.studio.views import sizes
 from manyheads.studio.views.atlas import atlas_of, card_of, table_file
-from manyheads.studio.views.maps import FILE_TYPES, MEDIA_TYPE, row_of, thumbnails_of, window_file
+from manyheads.studio.views.maps import FILE_TYPES, MEDIA_TYPE, pair_of, row_of, thumbnails_of, window_file
 from manyheads.studio.views.tiles import Address
 
 Ident = Annotated[str, Path(max_length=40, pattern=r"^[0-9a-f]+$")]
@@ -141,6 +141,12 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
     def map_row(recording: Ident, head: HeadPath, row: Place, text: TextIndex = 0) -> Response:
         """One exact row of a head's map: which tokens one token reads."""
         return _binary(row_of(desk.recordings.get(recording), head, row, text))
+
+    @app.get("/api/recordings/{recording}/pairs/{head}/{query}/{key}")
+    def pair(recording: Ident, head: HeadPath, query: Place, key: Place, text: TextIndex = 0) -> Pair:
+        """How one weight comes about: q, k, and every number between them and the weight."""
+        opened = desk.recordings.get(recording)
+        return pair_of(opened, head, query, key, text, desk.workspace.loaded.get(opened.model))
 
     @app.get("/api/recordings/{recording}/table", response_class=Response, responses=TABLES)
     def table(recording: Ident, format: Literal["csv", "parquet", "json"] = "csv", text: TextIndex = 0) -> Response:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.base import Cache, choose_device
+from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.models import BUNDLED, load
 from manyheads.models.loading.checkpoints import find_bundled, is_hub_id
@@ -144,7 +145,11 @@ class Workspace:
     def model_entries(self) -> list[ModelEntry]:
         return [
             ModelEntry.of(
-                place, loaded=name in self.loaded, unavailable=self.why_not(name), device=self._device_in_words(place)
+                place,
+                sample=reading_of(name).sentence,
+                loaded=name in self.loaded,
+                unavailable=self.why_not(name),
+                device=self._device_in_words(place),
             )
             for name, place in self.models.items()
         ]

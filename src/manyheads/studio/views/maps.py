@@ -1,4 +1,4 @@
-"""Maps apart from tiles: one exact row of a head, a thumbnail of every head's map, a window of a map as a file.
+"""Maps apart from tiles: one exact row of a head, one weight from q and k, thumbnails of all maps, a window as a file.
 
 Rows, thumbnails and tiles are sent as envelopes: a header in JSON, then arrays as they lie in memory, numbers and not
 colours, so that what is read off a pixel is the exact value. `unpack` reads what `pack` writes; docs/decisions/005
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import struct
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from manyheads.recording import LayerRecord, Pooled, prepare
 from manyheads.recording.layer import one_text, small_maps
 from manyheads.studio.problems import NotHere, TooLarge
+from manyheads.studio.schema.recordings import Pair
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.recording import tokens_of
 
@@ -60,6 +62,54 @@ def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
         "exact": True,
     }
     return pack(header, weights=weights.masked_fill(~visible, torch.nan).numpy())
+
+
+def pair_of(opened: Opened, head: str, query: int, key: int, text: int, lm: Any = None) -> Pair:
+    """Every number between the q and k of a pair and its weight, in float64 from what the record holds.
+
+    `lm`: the model, where it is here: only its config knows whether q and k were rotated. Cost: O(d + keys).
+    Raises NotHere for a pair beside the map.
+    """
+    layer, index = opened.layer_of(head)
+    opened.check_text(text)
+    num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
+    if not (0 <= query < num_rows and 0 <= key < num_keys):
+        raise NotHere(f"there is no cell {query}, {key}: this map has {num_rows} rows and {num_keys} columns, from 0.")
+    rule, row = layer.rule.texts(slice(text, text + 1)), slice(query, query + 1)
+    q, k = layer.q[text, index, query].double().cpu(), layer.k[text, layer.site.kv_head_of(index), key].double().cpu()
+    bias = None
+    if rule.bias is not None:  # an axis of 1 serves every head
+        bias = rule.bias[0, min(index, rule.bias.shape[1] - 1), query, key].double().cpu()
+    scaled = rule.scale * (q * k).sum()
+    lse = float(layer.lse[text, index, query])
+    visible = _visible_cells(layer, index, row, slice(0, num_keys), text)[0]
+    return Pair(
+        head=head,
+        query=query,
+        key=key,
+        q=q.tolist(),
+        k=k.tolist(),
+        scale=rule.scale,
+        scaled=float(scaled),
+        softcap=rule.softcap,
+        bias=None if bias is None else float(bias),
+        score=float(rule.finish_cells(scaled.clone(), bias)),
+        lse=lse if math.isfinite(lse) else None,
+        sink=None if rule.sinks is None else float(rule.sinks[index]),
+        visible=bool(visible[key]),
+        num_visible=int(visible.sum()),
+        weight=float(layer.weights(index, row, slice(key, key + 1), text)),
+        about=_about_q_and_k(lm),
+    )
+
+
+def _about_q_and_k(lm: Any) -> str:
+    """What a recorded q and k are: those that met in attention, so after any rotation by position."""
+    config = getattr(getattr(lm, "model", None), "config", None)
+    if config is None:
+        return "q and k as attention received them: after rotation by position (RoPE), if the model has it"
+    rotates = getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None)
+    return "q and k after rotation by position (RoPE)" if rotates else "q and k as attention received them, not rotated"
 
 
 def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 
 from manyheads.errors import ManyHeadsError
-from manyheads.recording import LayerRecord, Sinks, Tokens, Words
+from manyheads.recording import LayerRecord, Sinks, Tokens, Words, readable
 from manyheads.spec import CROSS
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, WordInfo
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
@@ -40,11 +40,9 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
     if count > 1 and texts.stretches:
         begin, most = texts.stretches[text].begin, int(texts.lengths.max())
         characters = f"characters {begin:,} to {begin + len(texts.texts[text]):,}"
-        part_words = (
-            f"part {text} of {count}, counted from 0: {characters}; {opened.model} reads {most:,} tokens at once"
-        )
+        part_words = f"part {text + 1} of {count}: {characters}; {opened.model} reads {most:,} tokens at once"
     elif count > 1:
-        part_words = f"text {text} of {count}, counted from 0"
+        part_words = f"text {text + 1} of {count}"
     return RecordingInfo.of(
         opened,
         model_here=is_listed and len(texts.texts) > 0,
@@ -63,6 +61,7 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         because=lm.because if lm is not None else f"read from {opened.source}",
         notes={key: str(value) for key, value in recording.provenance.items() if key not in SHOWN_ELSEWHERE},
         max_level=max(0, (-(-longest // TILE_CELLS) - 1).bit_length()),
+        mask_token=getattr(lm.tokenizer, "mask_token", None) if lm is not None else None,
     )
 
 
@@ -104,8 +103,8 @@ def tokens_of(layer: LayerRecord, text: int, sinks: Sinks) -> list[Token]:
     """The tokens of a layer's queries. Positions of a bare module are named by their number."""
     tokens = layer.tokens.text(text)
     if not tokens.pieces:
-        positions = range(layer.num_queries(text))
-        return [Token(piece=str(position), text="", special=False, sink=False) for position in positions]
+        names = [str(position) for position in range(layer.num_queries(text))]
+        return [Token(piece=name, text="", label=name, special=False, sink=False) for name in names]
     return token_infos(tokens, sinks)
 
 
@@ -117,15 +116,23 @@ def token_infos(tokens: Tokens, sinks: Sinks) -> list[Token]:
     # Without any sink there is nothing to search for, and a text of 100,000 tokens is not walked through.
     if tokens.ids is not None and tokens.special is not None and (sinks.first or sinks.ids):
         sink = tokens.with_sinks(sinks).sink[0].tolist()
-    # Half of a surrogate pair is legal in a Python string and in a text, but not in UTF-8: it becomes "?".
-    surfaces = [
-        "" if special[index] else tokens.surface(0, index).encode("utf-8", "replace").decode()
-        for index in range(len(pieces))
-    ]
-    return [
-        Token(piece=piece, text=surfaces[index], special=special[index], sink=sink[index], unknown=piece in UNKNOWN)
-        for index, piece in enumerate(pieces)
-    ]
+    labels, begin = readable(tokens), tokens.stretches[0].begin if tokens.stretches else 0
+    spans = [[0, 0]] * len(pieces) if tokens.offsets is None or not tokens.texts else tokens.offsets[0].tolist()
+    out = []
+    for index, (piece, (first, last)) in enumerate(zip(pieces, spans, strict=True)):
+        surface = "" if special[index] else tokens.surface(0, index)
+        token = Token(
+            piece=piece,
+            # Half of a surrogate pair is legal in a Python string and in a text, but not in UTF-8: it becomes "?".
+            text=surface.encode("utf-8", "replace").decode(),
+            label=labels[index].encode("utf-8", "replace").decode(),
+            special=special[index],
+            sink=sink[index],
+            unknown=piece in UNKNOWN,
+            span=(begin + first, begin + last) if last > first and not special[index] else None,
+        )
+        out.append(token)
+    return out
 
 
 def _stack_read(layer: LayerRecord, main: LayerRecord) -> str:

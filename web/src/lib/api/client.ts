@@ -3,8 +3,8 @@
 import type { Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
-  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress, PruningAsk,
-  RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Workspace,
+  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Pair, Progress,
+  PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Workspace,
 } from "./types";
 
 interface JobOptions {
@@ -63,6 +63,11 @@ export class Client {
 
   row(id: string, head: string, row: number, text = 0): Promise<Envelope> {
     return this.#recording(id, `/rows/${e(head)}/${row}${query({ text })}`).then((answer) => answer.envelope());
+  }
+
+  /** How one weight comes about from q and k. */
+  pair(id: string, head: string, row: number, column: number, text = 0, signal?: AbortSignal): Promise<Pair> {
+    return this.#recording(id, `/pairs/${e(head)}/${row}/${column}${query({ text })}`, signal).then((answer) => answer.json());
   }
 
   headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {

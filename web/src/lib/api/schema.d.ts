@@ -1,4 +1,4 @@
-// openapi.json sha256:d850c658cdf48744d380473aebc3b0e4ead193fb500dc75ebe27f3eae5854146
+// openapi.json sha256:a30fdc49c8e9f760618a3ad7b588858df9bb85e8d1e1cf4b2dccb1bd1cbf9e64
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -298,6 +298,26 @@ export interface paths {
          * @description Measure the loss on a text without each head, one by one; the result is the atlas with it as a statistic.
          */
         post: operations["find_importance"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/recordings/{recording}/pairs/{head}/{query}/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Pair
+         * @description How one weight comes about: q, k, and every number between them and the weight.
+         */
+        get: operations["pair"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1108,7 +1128,7 @@ export interface components {
          * ModelEntry
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          *
-         *     `device`: where it computes, and why.
+         *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with.
          */
         ModelEntry: {
             /** Bundled */
@@ -1119,10 +1139,59 @@ export interface components {
             loaded: boolean;
             /** Name */
             name: string;
+            /** Sample */
+            sample: string;
             /** Title */
             title: string;
             /** Unavailable */
             unavailable: string | null;
+        };
+        /**
+         * Pair
+         * @description How one weight comes about: q and k of the pair, and every number between them and the weight.
+         *
+         *     `scaled` is `scale * sum(q * k)`; `score` is that after the softcap and with `bias` added, where the layer has them.
+         *     `weight` is `exp(score - lse)`, and 0 for a key that the query does not see. `about` says what q and k are.
+         */
+        Pair: {
+            /** About */
+            about: string;
+            /** Bias */
+            bias: number | null;
+            /** Head */
+            head: string;
+            /** K */
+            k: number[];
+            /** Key */
+            key: number;
+            /**
+             * Lse
+             * @description log of the summed exp(score) of the row; null for a row that sees nothing
+             */
+            lse: number | null;
+            /** Num Visible */
+            num_visible: number;
+            /** Q */
+            q: number[];
+            /** Query */
+            query: number;
+            /** Scale */
+            scale: number;
+            /** Scaled */
+            scaled: number;
+            /** Score */
+            score: number;
+            /**
+             * Sink
+             * @description the learned sink's logit, which is part of `lse`; null where there is none
+             */
+            sink: number | null;
+            /** Softcap */
+            softcap: number | null;
+            /** Visible */
+            visible: boolean;
+            /** Weight */
+            weight: number;
         };
         /**
          * Parameter
@@ -1268,6 +1337,11 @@ export interface components {
             id: string;
             /** Layers */
             layers: components["schemas"]["LayerInfo"][];
+            /**
+             * Mask Token
+             * @description what the model was trained to read for a hidden token
+             */
+            mask_token?: string | null;
             /**
              * Max Level
              * @description the level at which the largest map fits one tile
@@ -1575,13 +1649,22 @@ export interface components {
          * Token
          * @description A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
          *
+         *     `label` is the token as people read it, without the vocabulary's marks: "the" and not "Ġthe", a line break as "↵".
          *     `unknown`: the tokenizer has no piece for that text, and the model reads the same token for every such text.
+         *     `span`: its characters in the whole input text; null where that is not known.
          */
         Token: {
+            /** Label */
+            label: string;
             /** Piece */
             piece: string;
             /** Sink */
             sink: boolean;
+            /** Span */
+            span?: [
+                number,
+                number
+            ] | null;
             /** Special */
             special: boolean;
             /** Text */
@@ -3134,6 +3217,105 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pair: {
+        parameters: {
+            query?: {
+                text?: number;
+            };
+            header?: never;
+            path: {
+                recording: string;
+                head: string;
+                query: number;
+                key: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pair"];
                 };
             };
             /** @description Bad Request */

@@ -27,6 +27,7 @@ export type LessonEntry = S["LessonEntry"];
 export type Link = S["Link"];
 export type LayerKind = S["LayerKind"];
 export type LiveCell = S["LiveCell"];
+export type Pair = S["Pair"];
 export type Parameter = S["Parameter"];
 export type PlanStep = S["ExperimentAsk"]["plan"][number];
 export type Problem = S["Problem"];

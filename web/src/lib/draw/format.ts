@@ -27,6 +27,14 @@ export function percent(value: number | null | undefined, digits = 0): string {
   return `${share.toFixed(digits)}%`;
 }
 
+/** Numbers of one line with the same number of decimals: about `figures` figures of the largest. */
+export function alike(values: readonly (number | null | undefined)[], figures = 3): string[] {
+  const largest = Math.max(0, ...values.map((value) => (Number.isFinite(value) ? Math.abs(value!) : 0)));
+  const decimals = largest ? Math.max(0, Math.min(8, figures - 1 - Math.floor(Math.log10(largest)))) : 0;
+  const options = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+  return values.map((value) => (Number.isFinite(value) ? value!.toLocaleString("en", options).replace("-", "\u2212") : NONE));
+}
+
 /** A number with its sign, for differences. */
 export function signed(value: number | null | undefined, figures = 3): string {
   const text = number(value, figures);
@@ -40,23 +48,22 @@ export function count(n: number, singular: string, plural = `${singular}s`): str
 /** Words for a token that stands for any text that the tokenizer has no piece for. */
 export const UNKNOWN = "the model does not know this token";
 
-/** A token's text with blanks made visible: "·the", "⏎", "⇥". A token without text shows its piece; an unknown one shows
-    its piece after what was written: "😀 [UNK]". */
+/** A token as people read it; an unknown one shows its piece after what was written: "😀 [UNK]". The server makes labels:
+    what marks of a vocabulary mean is known there. */
 export function visible(token: Token | undefined): string {
-  const text = written(token);
-  return token && lost(token) ? `${text} ${token.piece}` : text;
+  if (!token) return "";
+  const label = oneLine(token.label);
+  return lost(token) ? `${label} ${token.piece}` : label;
+}
+
+/** Text without what would break a line or show nothing. */
+function oneLine(text: string): string {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, "\ufffd");
 }
 
 /** Whether a token needs two names: what was written, and the piece that the model reads instead. */
 function lost(token: Token): boolean {
   return token.unknown && token.text.trim() !== "" && token.text !== token.piece;
-}
-
-function written(token: Token | undefined): string {
-  if (!token) return "";
-  const text = token.text !== "" && (!token.special || lost(token)) ? token.text : token.piece;
-  if (text === "") return "∅";
-  return text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ /, "·").replace(/ $/, "·").replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, "\ufffd");
 }
 
 const segmenter = typeof Intl !== "undefined" && "Segmenter" in Intl ? new Intl.Segmenter() : null;
@@ -72,5 +79,5 @@ export function short(text: string, most = 16): string {
 /** A token as a label: blanks visible, at most `most` characters. */
 export function label(token: Token | undefined, most = 16): string {
   if (!token || !lost(token)) return short(visible(token), most);
-  return `${short(written(token), Math.max(2, most - token.piece.length - 1))} ${token.piece}`;
+  return `${short(oneLine(token.label), Math.max(2, most - token.piece.length - 1))} ${token.piece}`;
 }

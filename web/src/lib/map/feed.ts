@@ -5,6 +5,7 @@ import { float32 } from "../api/envelope";
 import { finestLevel } from "../api/snapshot";
 import { TILE, type How, type LayerInfo, type RecordingInfo } from "../api/types";
 import { cellsAt, type LruCache } from "./tiles";
+import { seen } from "./weights";
 
 export interface TileValues {
   values: Float32Array;
@@ -40,7 +41,16 @@ export interface Feed {
   refine(level: number, column: number, row: number, signal?: AbortSignal): Promise<TileValues>;
 }
 
-export class HeadFeed implements Feed {
+/** A head's map, with its rows. */
+export interface RowFeed extends Feed {
+  readonly head: string;
+  /** A row that is already here. */
+  peekRow(query: number): RowValues | undefined;
+  /** One query's exact weights over all keys. */
+  row(query: number): Promise<RowValues>;
+}
+
+export class HeadFeed implements RowFeed {
   readonly key: string;
   readonly numQueries: number;
   readonly numKeys: number;
@@ -49,6 +59,7 @@ export class HeadFeed implements Feed {
   readonly #part: number;
   #requests = new Map<string, Promise<TileValues>>();
   #rows = new Map<number, Promise<RowValues>>();
+  #read = new Map<number, RowValues>();
 
   constructor(
     private readonly client: Client,
@@ -79,7 +90,17 @@ export class HeadFeed implements Feed {
     return this.#get(level, column, row, "all", signal);
   }
 
-  /** One query's exact weights over all keys. */
+  /** A row that was read, or one of a map whose cells are on screen: then no request is needed. */
+  peekRow(query: number): RowValues | undefined {
+    const read = this.#read.get(query);
+    if (read || this.numKeys > TILE) return read;
+    const tile = this.peek(0, 0, Math.floor(query / TILE));
+    if (!tile) return undefined;
+    const begin = (query % TILE) * tile.columns;
+    const weights = tile.values.slice(begin, begin + tile.columns);
+    return { weights, ...seen(weights), partial: "" };
+  }
+
   row(query: number): Promise<RowValues> {
     let row = this.#rows.get(query);
     if (!row) {
@@ -89,9 +110,13 @@ export class HeadFeed implements Feed {
         visible: Number(envelope.header["visible"] ?? this.numKeys),
         partial: envelope.header["whole"] === false ? (envelope.header.words ?? "") : "",
       }));
-      if (this.#rows.size > 64) this.#rows.delete(this.#rows.keys().next().value!);
+      if (this.#rows.size > 64) {
+        const oldest = this.#rows.keys().next().value!;
+        this.#rows.delete(oldest);
+        this.#read.delete(oldest);
+      }
       this.#rows.set(query, row);
-      row.catch(() => this.#rows.delete(query));
+      row.then((values) => this.#rows.has(query) && this.#read.set(query, values), () => this.#rows.delete(query));
     }
     return row;
   }

@@ -42,18 +42,30 @@ export function hideSmallWeights(
   }
 }
 
+/** How many of a row's weights are visible, and what they lack of 1: the share of a sink that is no token. */
+export function seen(weights: Float32Array): { visible: number; missing: number } {
+  let [visible, sum] = [0, 0];
+  for (const value of weights) {
+    if (Number.isNaN(value)) continue;
+    visible += 1;
+    sum += value;
+  }
+  return { visible, missing: visible && sum < 1 - 1e-4 ? 1 - sum : 0 }; // less is rounding
+}
+
 /** A weight's rank in its row, from 1; equal weights share the better rank. */
 export function rankOf(row: Float32Array, key: number): number {
   const value = row[key]!;
   return 1 + row.reduce((count, weight) => count + Number(weight > value), 0);
 }
 
-/** The links to draw as lines: of each row the `most` largest weights that are at least `least`, weakest first. */
-export function linesOf(tile: TileValues, most: number, least: number): Link[] {
+/** The links to draw as lines: of each row the `most` largest weights that are at least `least`, weakest first. Keys in
+    `left` are left out. */
+export function linesOf(tile: TileValues, most: number, least: number, left: readonly boolean[] = []): Link[] {
   const links: Link[] = [];
   for (let query = 0; query < tile.rows; query++) {
     const row = tile.values.subarray(query * tile.columns, (query + 1) * tile.columns);
-    const keys = Array.from(row.keys()).filter((key) => row[key]! > 0 && row[key]! >= least).sort((a, b) => row[b]! - row[a]!);
+    const keys = Array.from(row.keys()).filter((key) => row[key]! > 0 && row[key]! >= least && !left[key]).sort((a, b) => row[b]! - row[a]!);
     for (const key of keys.slice(0, most)) links.push({ query, key, weight: row[key]! });
   }
   return links.sort((a, b) => a.weight - b.weight); // the strongest are drawn last, on top of the others

@@ -17,7 +17,7 @@ interface Painter {
 
 interface Events {
   onframe(frame: Frame): void;
-  ontile(level: number, tile: TileValues): void;
+  ontile(level: number, tile: TileValues, column: number): void;
   onclick(x: number, y: number): void;
   onproblem(error: unknown): void;
 }
@@ -206,7 +206,7 @@ export class MapViewer {
       this.#painted.set(name(level, column, row), painted);
       // OpenSeadragon drops its oldest tiles; ours follow a little later.
       if (this.#painted.size > 2 * CACHED) this.#painted.delete(this.#painted.keys().next().value!);
-      this.events.ontile(level, tile);
+      this.events.ontile(level, tile, column);
       this.#paint(painted);
       job.finish(context, null, "context2d");
     } catch (error) {

@@ -28,6 +28,37 @@ export function axisTokens(info: RecordingInfo, layer: LayerInfo): AxisTokens {
   };
 }
 
+const GENERAL = new Set(["sink", "broad", "unlabelled"]); // what many heads do, whatever the text
+const SPECIFIC = ["previous_mass", "next_mass", "duplicate_mass", "induction_mass", "rare_mass", "punctuation_mass"];
+
+/** The heads to begin with, one for each kind of role: those whose role is most specific first, that is, farthest above its
+    chance level. Without roles, the heads that stand out most in one of the statistics that look at certain tokens. */
+export function tellingHeads({ heads, statistics }: { heads: readonly AtlasHead[]; statistics: readonly { name: string }[] }): string[] {
+  const best = new Map<string, { head: string; margin: number }>();
+  const offer = (kind: string, head: string, margin: number) => {
+    if (margin > (best.get(kind)?.margin ?? 0)) best.set(kind, { head, margin });
+  };
+  for (const { head, role } of heads) {
+    if (role && !GENERAL.has(role.family)) offer(role.family, head, (role.evidence.score ?? 0) - (role.evidence.chance ?? 0));
+  }
+  if (!best.size) {
+    statistics.forEach(({ name }, column) => {
+      if (SPECIFIC.includes(name)) for (const { head, values } of heads) offer(name, head, values[column] ?? 0);
+    });
+  }
+  const ranked = Array.from(best.values()).sort((a, b) => b.margin - a.margin);
+  return Array.from(new Set(ranked.map(({ head }) => head)));
+}
+
+/** The share of a head's attention that goes to sinks on this text; null where that is not known. */
+export function sinkShare({ heads, statistics }: { heads: readonly AtlasHead[]; statistics: readonly { name: string }[] }, name: string): number | null {
+  const column = statistics.findIndex((statistic) => statistic.name === "sink_mass");
+  return heads.find(({ head }) => head === name)?.values[column] ?? null;
+}
+
+/** Colours of several heads in one drawing (Okabe and Ito 2008, those that read on paper and on ink alike). */
+export const LINE_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#7a5cd6"];
+
 /** The head `by` places after a head of the model; null beyond the first or the last. */
 export function stepHead(heads: readonly AtlasHead[], name: string, by: number): string | null {
   const index = heads.findIndex(({ head }) => head === name);

@@ -1,0 +1,303 @@
+"""The head room in a real Chromium: how a weight comes about, sinks left out, words, several heads, a changed word.
+
+The oracle of every number is NumPy on the model's own tensors, or the library's answer to the same question. One
+browser page serves each test: it is driven from one address to the next.
+"""
+
+import re
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+import manyheads as mh
+from manyheads.recording import Sinks, Words, readable
+from manyheads.studio.views.recording import token_infos
+from tests.studio.driving import assert_nothing_past_the_edge, fragment
+
+TEXT = "The animal didn't cross the street because it was unbelievably tired."
+HEAD = "L3H1"
+
+
+@pytest.fixture(scope="module")
+def recorded(minilm):
+    return mh.record(minilm, TEXT)
+
+
+def visit(page, studio, room, sign="map-frame", **params):
+    """Open an address of the studio, and wait for what it shows."""
+    page.goto("about:blank")
+    page.goto(f"{studio.address}/#/{room}?{urlencode({'model': 'minilm', 'text': TEXT, **params})}")
+    expect(page.get_by_test_id(sign).first).to_be_visible()
+
+
+def number_of(page, name):
+    return float(page.get_by_test_id(name).get_attribute("data-value"))
+
+
+def token_place(tokens, label):
+    return readable(tokens).index(label)
+
+
+# --------------------------------------------------------------------------------------------- how a weight comes about
+
+
+def test_a_pairs_numbers_are_numpys_from_the_record(studio, recorded):
+    layer, head = recorded.layers[3], 1
+    q, k = layer.q[0, head].double().numpy(), layer.k[0, head].double().numpy()
+    scores = q @ k.T / np.sqrt(q.shape[1])
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    recording = studio.open(TEXT)["id"]
+    for query, key in ((10, 2), (1, 1), (0, len(q) - 1)):
+        pair = studio.get(f"/api/recordings/{recording}/pairs/{HEAD}/{query}/{key}").json
+        np.testing.assert_allclose(pair["q"], q[query], rtol=1e-6)
+        np.testing.assert_allclose(pair["k"], k[key], rtol=1e-6)
+        assert pair["score"] == pytest.approx(scores[query, key], abs=1e-9)
+        assert pair["weight"] == pytest.approx(weights[query, key], abs=1e-5)
+        assert pair["lse"] == pytest.approx(np.log(np.exp(scores[query]).sum()), abs=1e-5)
+        assert pair["visible"] and pair["num_visible"] == len(q) and "not rotated" in pair["about"]
+    refused = studio.get(f"/api/recordings/{recording}/pairs/{HEAD}/99/0")
+    assert refused.status == 404 and "no cell 99, 0" in refused.json["words"]
+
+
+def test_softcap_bias_and_a_learned_sink_are_steps_of_their_own(tmp_path):
+    """A record with all three, made by hand: every step is what NumPy computes from the formula."""
+    import torch
+
+    from manyheads.nn import Mask
+    from manyheads.nn.scores import Rule
+    from manyheads.recording import LayerRecord, Recording, Tokens
+    from manyheads.spec import Site
+    from manyheads.studio.state.recordings import Opened
+    from manyheads.studio.views.maps import pair_of
+
+    H, G, Q, D = 4, 2, 5, 3
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, H, Q, D, generator=generator), torch.randn(1, G, Q, D, generator=generator)
+    bias, sinks = torch.randn(1, H, Q, Q, generator=generator), torch.randn(H, generator=generator)
+    raw = np.einsum("hqd,hkd->hqk", q[0].double().numpy(), k[0].double().numpy().repeat(H // G, 0)) * 0.7
+    scores = 2.0 * np.tanh(raw / 2.0) + bias[0].double().numpy()
+    seen = np.tri(Q, dtype=bool)
+    sums = np.where(seen, np.exp(scores), 0).sum(-1) + np.exp(sinks.double().numpy())[:, None]
+    layer = LayerRecord(
+        Site("", 0, "attention", H, G, D, D, True), q, k, None, torch.tensor(np.log(sums))[None].float(),
+        Mask.causal(Q, Q), Rule(0.7, 2.0, sinks, bias), torch.tensor([Q]), Tokens.unnamed([Q]),
+    )  # fmt: skip
+
+    opened = Opened("a", Recording({"": (layer,)}, layer.tokens), "", "", "")
+    pair = pair_of(opened, "L0H3", 4, 2, 0)
+    assert pair.scaled == pytest.approx(raw[3, 4, 2]) and pair.softcap == 2.0
+    assert pair.score == pytest.approx(scores[3, 4, 2]) and pair.bias == pytest.approx(float(bias[0, 3, 4, 2]))
+    assert pair.weight == pytest.approx(np.exp(scores[3, 4, 2]) / sums[3, 4], abs=1e-6)
+    assert pair.sink == pytest.approx(float(sinks[3])) and "if the model has it" in pair.about
+    hidden = pair_of(opened, "L0H3", 1, 2, 0)
+    assert not hidden.visible and hidden.weight == 0 and hidden.num_visible == 2
+    assert hidden.score == pytest.approx(scores[3, 1, 2])
+
+
+def test_a_rotated_models_pair_says_so(studio):
+    recording = studio.open("the cat sat on the mat", "tiny-llama")["id"]
+    pair = studio.get(f"/api/recordings/{recording}/pairs/L1H3/4/2").json
+    assert "after rotation by position (RoPE)" in pair["about"]
+
+
+def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded):
+    visit(page, studio, f"head/{HEAD}")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "application", "the map has the keyboard"
+    layer = recorded.layers[3]
+    query, key = token_place(recorded.tokens, "it"), token_place(recorded.tokens, "animal")
+    ruler = page.get_by_test_id("ruler-x").locator("span", has_text=re.compile("^animal$")).bounding_box()
+    row = page.get_by_test_id("ruler-y").locator("span", has_text=re.compile("^it$")).bounding_box()
+    box = page.get_by_test_id("map").bounding_box()
+    scale = page.locator(".edge").bounding_box()["width"] / len(layer.q[0, 0])
+    x, y = box["x"] + (key + 0.5) * scale, row["y"] + row["height"] / 2
+    assert ruler["x"] < x + 3 * scale
+    page.mouse.move(x, y)
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-kept", "false")  # pointing shows the row at once
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(query))
+    page.mouse.click(x, y)
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-kept", "true")
+    neuron = page.get_by_test_id("neuron")
+    expect(neuron).to_have_attribute("data-key", str(key))
+    q, k = layer.q[0, 1, query].double().numpy(), layer.k[0, 1, key].double().numpy()
+    for lane, values in (("q", q), ("k", k), ("q × k", q * k)):
+        bars = neuron.locator(f"[data-lane='{lane}'] rect").evaluate_all("all => all.map(bar => +bar.dataset.value)")
+        np.testing.assert_allclose(bars, values, rtol=1e-6, atol=1e-12)
+    lse = float(layer.lse[0, 1, query])
+    assert number_of(page, "neuron-sum") == pytest.approx(q @ k)
+    assert number_of(page, "neuron-scaled") == pytest.approx(q @ k / np.sqrt(len(q)))
+    assert number_of(page, "neuron-lse") == pytest.approx(q @ k / np.sqrt(len(q)) - lse)
+    exact = float(layer.weights(1)[query, key])
+    assert number_of(page, "neuron-weight") == pytest.approx(exact, abs=1e-7)
+    assert f"{exact:.4f}" in page.get_by_test_id("neuron-weight").inner_text()
+    page.mouse.move(x, y + 3 * scale)  # a kept row stays
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(query))
+    page.get_by_test_id("pin-strip").locator("[data-position='2']").hover()  # a token of the strip shows its own row
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", "2")
+    page.mouse.move(5, 5)
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(query))
+    page.get_by_test_id("neuron-close").click()
+    expect(neuron).to_have_count(0)
+    page.get_by_test_id("map-frame").focus()
+    page.keyboard.press("Escape")
+    assert "pin" not in fragment(page)[1] or page.wait_for_timeout(400) or "pin" not in fragment(page)[1]
+
+
+# ----------------------------------------------------------------------------------------------------- words, and sinks
+
+
+def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studio, recorded):
+    words = Words.of(recorded.tokens)
+    wanted = recorded.layers[3].word_weights(1, words=words)
+    names = [unit.text for unit in wanted.queries]
+    query = names.index("unbelievably")
+    assert len(wanted.queries[query].tokens) > 1, "a word of several pieces, or this shows nothing"
+    visit(page, studio, f"head/{HEAD}", "pinned-row", words=1, pin=wanted.queries[query].tokens[0])
+    rows = page.get_by_test_id("reads-from").locator("li .value")
+    expect(rows.first).to_be_visible()
+    shown = rows.evaluate_all("all => all.map(part => +part.dataset.value)")
+    np.testing.assert_allclose(shown, np.sort(wanted.weights[query].numpy())[::-1][: len(shown)], atol=2e-7)
+    expect(page.get_by_test_id("pin-strip")).to_contain_text("unbelievably")
+    assert page.get_by_test_id("ruler-x").locator("span").all_inner_texts() == names
+    expect(page.get_by_test_id("mode-words")).to_contain_text("between words")
+    sinks = studio.open(TEXT)["tokens"]
+    is_sink = [sinks[unit.tokens[0]]["sink"] for unit in wanted.keys]
+    assert any(is_sink) and not all(is_sink)
+    page.get_by_test_id("sinks-out").check()
+    expect(page.get_by_test_id("hatched")).to_be_visible()
+    share = float(wanted.weights[query][is_sink].sum())
+    expect(page.get_by_test_id("row-to-sinks")).to_contain_text(f"{100 * share:.1f}%")
+    shown = rows.evaluate_all("all => all.map(part => +part.dataset.value)")
+    kept = np.sort(wanted.weights[query].numpy()[~np.array(is_sink)])[::-1]
+    np.testing.assert_allclose(shown, kept[: len(shown)], atol=2e-7)  # as they were: nothing is scaled up
+    mass = float(recorded.layers[3].weights(1)[:, [token["sink"] for token in sinks]].sum(-1).mean())
+    expect(page.get_by_test_id("sinks-said")).to_contain_text(f"{100 * mass:.1f}%")
+    page.wait_for_timeout(400)
+    assert fragment(page)[1]["sinks"] == "out"
+
+
+# -------------------------------------------------------------------------------------------------------- several heads
+
+
+def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, studio, recorded):
+    visit(page, studio, f"head/{HEAD}", "layer-figure", show="layer", card=0, least=0.2, lines=10)
+    page.get_by_label("Lines of L3H4, too").click()
+    page.get_by_test_id("layer-lines").click()
+    expect(page.get_by_test_id("line-heads")).to_contain_text("L3H4")
+    page.get_by_label("Without L3H4").click()
+    page.get_by_test_id("line-add").select_option("L0H2")
+    page.get_by_test_id("line-add").select_option("L2H9")
+    expect(page.get_by_test_id("line-heads")).to_contain_text("previous token")
+    for name, layer, head in ((HEAD, 3, 1), ("L0H2", 0, 2), ("L2H9", 2, 9)):
+        lines = page.locator(f"[data-testid=line-view] path[data-head={name}]")
+        expect(lines).to_have_count(int((recorded.layers[layer].weights(head) >= 0.2).sum()))
+        assert lines.first.get_attribute("stroke") != "var(--ink)"
+    colours = page.locator("[data-testid=line-view] path").evaluate_all(
+        "all => all.map(line => line.getAttribute('stroke'))"
+    )
+    assert len(set(colours)) == 3
+    view, stage = page.get_by_test_id("line-view").bounding_box(), page.locator(".lines").bounding_box()
+    assert view["width"] > 0.95 * stage["width"]
+    page.get_by_test_id("sinks-out").check()
+    first = recorded.layers[3].weights(1) >= 0.2
+    is_sink = [token["sink"] for token in studio.open(TEXT)["tokens"]]
+    expect(page.locator(f"[data-testid=line-view] path[data-head={HEAD}]")).to_have_count(
+        int(first[:, ~np.array(is_sink)].sum())
+    )
+    page.get_by_label("Without L0H2").click()
+    expect(page.locator("[data-testid=line-view] path[data-head=L0H2]")).to_have_count(0)
+    assert page.locator("[role=img] [tabindex], button button, button a, a button").count() == 0
+
+
+# ------------------------------------------------------------------------------------------------------- a changed word
+
+
+def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, minilm, recorded):
+    query, hidden = token_place(recorded.tokens, "it"), token_place(recorded.tokens, "animal")
+    visit(page, studio, f"head/{HEAD}", "pin-strip", pin=query)
+    page.get_by_test_id("pin-strip").locator(f"[data-position='{hidden}']").dblclick()
+    expect(page.get_by_test_id("rewrite")).to_contain_text("animal")
+    page.get_by_test_id("rewrite-mask").click()
+    expect(page.get_by_test_id("compare-edit")).to_contain_text("[MASK]")
+    expect(page.get_by_test_id("compare-most")).to_be_visible()
+    masked = mh.record(minilm, TEXT.replace("animal", "[MASK]"))
+    maps = [recording.layers[3].weights(1).numpy() for recording in (recorded, masked)]
+    before, after = (weights[query] for weights in maps)
+    strip = page.get_by_test_id("compare-row-b").locator(".token")
+    expect(strip).to_have_count(len(after))
+    shown = [
+        float(re.findall(r"weight ([\d.e-]+)", title)[0])
+        for title in strip.evaluate_all("all => all.map(e => e.title)")
+    ]
+    np.testing.assert_allclose(shown, after, atol=6e-5)
+    assert abs(before - after).max() > 0.05
+    largest = page.get_by_test_id("compare-most").inner_text()
+    a, b = (float(number) for number in re.findall(r"\d\.\d+(?:e-\d+)?", largest)[:2])
+    maps = [
+        each.layers[3].weights(1).numpy() for each in (recorded, mh.record(minilm, TEXT.replace("animal", "[MASK]")))
+    ]
+    shared = [place for place in range(len(before)) if place != hidden]
+    gaps = abs(maps[0] - maps[1])[np.ix_(shared, shared)]
+    assert abs(a - b) == pytest.approx(gaps.max(), abs=2e-4)
+    page.get_by_test_id("compare-undo").click()
+    expect(page.get_by_test_id("head-name")).to_have_text(HEAD)
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(query))
+
+
+# ------------------------------------------------------------------------------------------------ defaults, and a phone
+
+
+def test_rooms_open_with_heads_that_tell_something(page, studio, page_labels):
+    roles = {str(role.head): role for role in page_labels.roles}
+    plain = {"sink", "broad", "unlabelled"}
+
+    def kind(head):
+        return roles[head].name.split(" ")[0]
+
+    visit(page, studio, "head", "head-name")
+    head = page.get_by_test_id("head-name").inner_text()
+    margins = {
+        name: role.evidence.score - role.evidence.chance for name, role in roles.items() if kind(name) not in plain
+    }
+    head = max(margins, key=lambda name: margins[name])
+    expect(page.get_by_test_id("head-name")).to_have_text(head)
+    visit(page, studio, "compare", "compare-map-a")
+    expect(page.get_by_test_id("compare-head-a")).to_have_value(head)
+    other = page.get_by_test_id("compare-head-b").input_value()
+    assert kind(other) != kind(head) and kind(other) not in plain
+
+
+def test_another_model_begins_with_a_text_of_the_kind_it_reads(studio):
+    samples = {entry["name"]: entry["sample"] for entry in studio.get("/api/workspace").json["models"]}
+    assert "def " in samples["tiny-code"] and "def " not in samples["minilm"]
+
+
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
+def test_on_a_phone_what_is_touched_is_large_and_nothing_is_past_the_edge(new_page, studio, theme):
+    page = new_page(color_scheme=theme)
+    page.set_viewport_size({"width": 390, "height": 844})
+    parts = ", ".join(f"{room} :is(button, select, label)" for room in (".headroom", ".compare"))
+    small = f"""() => [...document.querySelectorAll("{parts}")].filter(part => !part.closest("svg, .drawer"))
+      .map(part => [part.textContent.trim().slice(0, 20), part.getBoundingClientRect()])
+      .filter(([, box]) => box.width && box.height < 43.5).map(([words, box]) => `${{words}} ${{box.height}}`)"""
+    for room, sign, params in (
+        (f"head/{HEAD}", "neuron", {"pin": 10, "key": 2}),
+        (f"head/{HEAD}", "line-view", {"show": "lines", "with": "L0H2"}),
+        ("compare/L3H1", "compare-map-a", {}),
+    ):
+        visit(page, studio, room, sign, **params)
+        assert_nothing_past_the_edge(page, room)
+        assert page.evaluate(small) == []
+        assert page.locator("main h1, h1").count() == 1 or room.startswith("compare")
+
+
+# ------------------------------------------------------------------------------------------------ tokens as people read
+
+
+def test_tokens_are_labelled_as_people_read_them():
+    recording = mh.record(mh.load("tiny-code"), "def f(x):\n    return  x\n\n\ty = 'é'\n")
+    labels = [token.label for token in token_infos(recording.tokens, Sinks())]
+    assert not set("".join(labels)) & set("ĠĊĉ▁Ã") and "##" not in "".join(labels)
+    assert {"def", "f", "return", "↵␣␣␣", "⇥", "é"} <= set(labels)
