@@ -95,7 +95,7 @@ ROLES = (
 
 NO_ROLE = RoleStyle(
     UNLABELLED, "#C9C4B8", "#767676", UNLABELLED, "",
-    group=UNLABELLED, words="no role: the evidence is not enough for a label",
+    group=UNLABELLED, words="not enough evidence for a role",
 )  # fmt: skip
 SYNTAX_STYLE = RoleStyle("syntax", "#AA55EE", "#af5fff", "syntax", "synt")
 REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref")

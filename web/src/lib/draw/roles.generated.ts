@@ -13,5 +13,5 @@ export const ROLE_GROUP_TABLE = [
   { name: "punctuation", letter: "U", colour: "#e69f00", words: "reads punctuation" },
   { name: "content", letter: "C", colour: "#7f3113", words: "reads tokens for what they are: rare ones, numbers, names" },
   { name: "broad", letter: "B", colour: "#8c510a", words: "reads everything a little" },
-  { name: "unlabelled", letter: "", colour: "#c9c4b8", words: "no role: the evidence is not enough for a label" },
+  { name: "unlabelled", letter: "", colour: "#c9c4b8", words: "not enough evidence for a role" },
 ] as const;
