@@ -56,6 +56,23 @@ TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TE
 TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
 
 
+COUNT_STEPS = {"": 1, "k": 1024, "m": 1024**2}
+"""What stands after a number of tokens or texts: contexts are powers of two, so 128k is 131,072 and not 128,000."""
+
+
+def count_of(text: str | int) -> int:
+    """A number of tokens or texts, as people write one: 4096, 128k, 1M. Typer names the option of the error."""
+    match = re.fullmatch(r"(-?[0-9]{1,30})([kKmM]?)", str(text).strip())  # a default comes as the number that it is
+    if match is None:
+        raise typer.BadParameter(f"{shortened(str(text), 40)}: give a whole number, or one such as 128k or 1M")
+    return int(match[1]) * COUNT_STEPS[match[2].lower()]
+
+
+def count_option(*names: str, help: str, **options: Any) -> Any:
+    """An option that takes a number of tokens or texts."""
+    return typer.Option(*names, metavar="N", help=help, parser=count_of, **options)
+
+
 def to_file(name: str, help: str) -> Any:
     """An option for a file to write."""
     return typer.Option(name, metavar="FILE", help=help)

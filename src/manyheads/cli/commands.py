@@ -91,6 +91,7 @@ def usage_story(error: Exception) -> str | None:
         problem = problems[0]
         remedy = REMEDIES.get(problem["type"], str(problem["msg"]).lower()).format(**problem.get("ctx", {}))
         message = f"{param.opts[0]} {shortened(str(problem['input']), 40)}: {remedy}"
+    message = re.sub(r"^Invalid value for '(--[a-z-]+)': ", r"\1 ", message)
     stop = "" if message.endswith("?") else "."
     where = context.command_path if context is not None else "manyheads"
     return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."
