@@ -13,7 +13,7 @@ from transformers import BertForSequenceClassification, BertLMHeadModel
 
 import manyheads as mh
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
-from manyheads.interventions import METRICS, Effect, choose_metric, verdict
+from manyheads.interventions import METRICS, Effect, Importance, choose_metric, importance_verdict, verdict
 from manyheads.interventions.effects.effect import interval_over_texts, random_plans
 from manyheads.interventions.effects.metrics import Batch
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
@@ -444,3 +444,23 @@ def test_the_verdict_of_a_real_effect_counts_its_own_controls(fresh):
     assert outcome.num_heads == 3 and result.things == "random sets of as many heads"
     assert result.above == int((np.abs(outcome.control) >= abs(outcome.change)).sum()) and result.controls == 6
     assert mh.effect(lm, Copy("L0H1", source="L0H2"), TEXTS[0], controls=0).num_heads == 2
+
+
+@pytest.mark.parametrize(
+    ("worth", "words"),
+    [
+        ({}, "No head by itself changes anything on these texts."),
+        ({"L1H2": 3.0}, "Half of all importance is in 1 of 12 heads: L1H2. 11 matter little: less than 5% of L1H2."),
+        (
+            {"L0H1": 4.0, "L1H2": 3.0, "L1H3": 2.0, "L0H0": -1.0},
+            "Half of all importance is in 2 of 12 heads: L0H1, L1H2. 9 matter little: less than 5% of L0H1. "
+            "Without 1 of them, one at a time, loss falls, which is for the better.",
+        ),
+    ],
+)
+def test_how_importance_is_spread_is_said_in_words(worth, words):
+    lm = loaded("gpt2", 0)
+    assert len(lm.spec.heads) == 12, "the sentences above count the heads of this model"
+    values = np.array([worth.get(str(head), 0.0) for head in lm.spec.heads])
+    result = Importance(lm.spec, "ablation", "loss", "nats a token", np.array([values, values]), {})
+    assert importance_verdict(result) == words
