@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manyheads import statistics
-from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE, group_of
+from manyheads.roles.role_table import NO_ROLE, OF_SYNTAX, REFERENCE_STYLE, ROLES, SYNTAX_STYLE, group_of, role_style
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,16 @@ def role_words() -> dict[str, str]:
         REFERENCE_STYLE.name: "reads an earlier mention of the same thing",
     }
     return {style.name: by_group[group_of(style.name)] for style in (*ROLES, NO_ROLE)} | treebank
+
+
+def words_of(role: str) -> str:
+    """What a head of that role does, by any role's name: "det: dependent to head" too; "" for a role of one's own."""
+    if role.endswith(OF_SYNTAX):
+        return role_words()[SYNTAX_STYLE.name]
+    if role in ("coreference", "pronoun to antecedent"):
+        return role_words()[REFERENCE_STYLE.name]
+    style = role_style(role)
+    return "" if style is NO_ROLE and role != NO_ROLE.name else role_words()[style.name]
 
 
 def statistic_words() -> dict[str, str]:
