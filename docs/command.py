@@ -18,7 +18,8 @@ OPENING = """\
 # The command
 
 `manyheads COMMAND ...`: what `manyheads --help` and `manyheads COMMAND --help` say, on one page. `manyheads` alone
-shows what it can do, in lines to copy. stdout is data, stderr is talk. `--version` says the version, and nothing else; `--debug` shows the traceback of an error as well.
+shows what it can do, in lines to copy. stdout is data, stderr is talk. `--version` shows the version;
+`--debug` shows the traceback of an error as well.
 """
 
 

@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 
     @app.callback(invoke_without_command=True)
     def root(
-        version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
         debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
     ) -> None:
         """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from manyheads.interventions import Curve, Effect, Importance
 
 LABEL_WIDTH = 10
-KIND_HELP = "What stands in their place: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
-CORPUS_HELP = "Texts that mean and resample take their values from; else those that are read."
-PLAN_HELP = "A plan (.json) in place of HEADS: what is typed is the text then."
+KIND_HELP = "What replaces their output: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
+CORPUS_HELP = "Texts for the values of mean and resample. Default: the texts that are read."
+PLAN_HELP = "A plan (.json) in place of HEADS; the first argument is then the text."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
 STRIP_WIDTH = 60
 
@@ -65,7 +65,9 @@ def ablate(
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help=PLAN_HELP)] = None,
     corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
     metric: MetricName = "auto",
-    controls: Annotated[int, typer.Option("--controls", metavar="N", min=0, help="Random sets of as many heads.")] = 10,
+    controls: Annotated[
+        int, typer.Option("--controls", metavar="N", min=0, help="How many random sets of as many heads.")
+    ] = 10,
     save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
@@ -236,12 +238,14 @@ def importance(
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample or first.")] = "zero",
     metric: MetricName = "auto",
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
-    curve: Annotated[Path | None, to_file("--curve", "Draw what is lost as heads go: .png, .svg or .pdf.")] = None,
+    curve: Annotated[
+        Path | None, to_file("--curve", "Draw what is lost as more and more heads are removed: .png, .svg or .pdf.")
+    ] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What every head is worth on some texts, from the ones that can go to the ones that cannot.
+    """What every head is worth on some texts: how few matter, and which can go.
 
     Importance is about these texts, one head at a time. What a set of heads is worth: --curve, and manyheads ablate.
 

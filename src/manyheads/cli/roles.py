@@ -47,13 +47,15 @@ if TYPE_CHECKING:
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
 LOOKED_AT = 200  # passages, to see whether a treebank knows who is meant
-CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. None: texts of our own."
+CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 ASK_HELP = "Rank the heads at this role; may be repeated."
-ELSEWHERE_HELP = "A second corpus: which labels travel?"
+ELSEWHERE_HELP = "A second corpus, to see which labels hold there too."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
-RESUME_HELP = "Keep what is done there, and go on from it."
+RESUME_HELP = "Store progress in this folder, and continue from it."
 PROBES_HELP = "Also random tokens that repeat, copying by weights, a needle in long texts (docs/reference/probes.md)."
-PATTERN_HELP = "A role of your own: FILE.py, its functions say where each token should look (docs/reference/roles.md)."
+PATTERN_HELP = (
+    "Roles of your own: functions in FILE.py that say where each token should look (docs/reference/roles.md)."
+)
 
 EFFECT_SAID = f"{NOT_EFFECT}: what is lost without a head was not measured"
 GENERAL = (UNLABELLED, "broad")
@@ -80,7 +82,9 @@ def roles(
     probes: Annotated[bool, typer.Option("--probes", help=PROBES_HELP)] = False,
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of a text file is a text.")] = False,
-    field: Annotated[str, typer.Option("--field", metavar="NAME", help="The text's field in JSON lines.")] = "text",
+    field: Annotated[
+        str, typer.Option("--field", metavar="NAME", help="The field of JSON lines that holds the text.")
+    ] = "text",
     resume: Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)] = None,
     save: Annotated[Path | None, to_file("--save", "Write every claim: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw every question's best head: .svg, .png, .pdf.")] = None,

@@ -43,7 +43,7 @@ WHAT_HELP = (
     "A preset (see --list), tiny-code, minilm, a config.json, or a folder with one. None: llama-2-70b, or what the "
     "sizes describe."
 )
-CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. None: 4096, or all that it has positions for."
+CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or all that it has positions for."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 KV_HELP = "Key/value heads: of what you describe, or in place of those that it has."
 
