@@ -39,6 +39,7 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, require_forwards, written
 from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
+from manyheads.roles.glossary import TERMS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +52,8 @@ CORPUS_HELP = "Texts for the values of mean and resample. Default: the texts tha
 PLAN_HELP = "A plan (.json) in place of HEADS; the first argument is then the text."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
 STRIP_WIDTH = 60
+MOST_STACKED = 6  # dots at one place; a + on top stands for more
+METRIC_TERMS = {"loss": "loss", "kl": "KL divergence", "cosine": "cosine"}  # their names in the glossary
 
 
 def ablate(
@@ -172,6 +175,7 @@ def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, co
         rows.append(("before", f"{result.metric} {result.before:.4f}, after {result.after:.4f}{unit}"))
     interval = "" if result.low is None else f"  ({result.low:.4g} to {result.high:.4g} in 95 % of resampled texts)"
     rows.append(("change", f"{result.metric} {result.change:+.4g}{unit}{interval}"))
+    rows += [("", TERMS[METRIC_TERMS[result.metric]].short)] if result.metric in METRIC_TERMS else []
     if result.control:
         mean = sum(result.control) / len(result.control)
         span = f"({min(result.control):.4g} to {max(result.control):.4g})"
@@ -192,21 +196,27 @@ def strip(result: Effect, console: Console) -> list[Text]:
     def place(change: float) -> int:
         return round((STRIP_WIDTH - 1) * (change - low) / (high - low)) if high > low else 0
 
-    cells = [line] * STRIP_WIDTH
-    for column, count in Counter(map(place, result.control)).items():
-        cells[column] = dot if count == 1 else str(count) if count < 10 else "+"
-    own = "these heads" if result.num_heads > 1 else str(result.plan.steps[0].heads)
+    counts = Counter(map(place, result.control))
+    height = min(MOST_STACKED, max(counts.values()))
+    # Dots at one place stand on each other; the lowest row is the line itself.
+    rows = [
+        "".join(
+            ("+" if level == MOST_STACKED < counts[column] else dot) if counts[column] >= level else blank
+            for column in range(STRIP_WIDTH)
+        )
+        for level, blank in ((level, line if level == 1 else " ") for level in range(height, 0, -1))
+    ]
+    own = "this plan" if result.num_heads > 1 else str(result.plan.steps[0].heads)
     margin, first, last = " " * LABEL_WIDTH, f"{low:.3g}", f"{high:.3g}"
     scale = f"{first:<{STRIP_WIDTH - len(last)}}{last}"
     if len(first) < place(0.0) < STRIP_WIDTH - len(last) - 1:
         scale = f"{scale[: place(0.0)]}0{scale[place(0.0) + 1 :]}"
-    several = "; a digit: so many at one place" if any(cell not in (dot, line) for cell in cells) else ""
     things = interventions.verdict(result).things
     return [
         Text(f"{margin}{' ' * place(result.change)}{mark} {own}"),
-        Text(f"{margin}{''.join(cells)}"),
+        *(Text(f"{margin}{row}".rstrip()) for row in rows),
         Text(f"{margin}{scale} {result.metric}", style="dim"),
-        Text(f"{margin}{dot} {things}{several}", style="dim"),
+        Text(f"{margin}{dot} {things}", style="dim"),
     ]
 
 
@@ -313,6 +323,7 @@ def importance_lines(
     lines = [
         Text.assemble((clean(result.notes["model"]), "bold"), f": what each head is worth, {result.metric}{unit}"),
         Text(interventions.importance_verdict(result), style="bold"),
+        *([Text(TERMS[METRIC_TERMS[result.metric]].short, style="dim")] if result.metric in METRIC_TERMS else []),
         Text(),
         *_grid(result, console),
         Text(),
