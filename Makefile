@@ -53,6 +53,7 @@ web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or
 	@$(BIN)/python -m manyheads.studio.server.app web/openapi.json
 	@$(BIN)/python -m manyheads.roles.role_table web/src/lib/draw/roles.generated.ts
 	@$(BIN)/python -m manyheads.studio.views.sizes web/src/rooms/size/sizes.generated.json
+	@$(BIN)/python -m manyheads.roles.glossary web/src/lib/words.generated.ts
 	@cd web && npm ci --silent --no-audit --no-fund && npm run --silent types && npm run --silent check && npm test --silent \
 	  && npm run --silent build
 
@@ -71,8 +72,9 @@ screenshots: $(READY) chromium ## docs/images/studio: every room, from the real 
 pictures: $(READY) chromium ## the other pictures of docs, but for what is trained (minutes)
 	@$(BIN)/python docs/pictures.py
 
-pages: $(READY)  ## pages of docs that are made: the command, the house, the lab log, the gallery (seconds)
-	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/lab.py && $(BIN)/python docs/pictures.py --page && $(BIN)/python docs/statistics.py
+pages: $(READY)  ## pages of docs that are made: the command, the house, the lab log, the gallery, the glossary (seconds)
+	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/lab.py && $(BIN)/python docs/pictures.py --page && $(BIN)/python docs/statistics.py \
+	  && $(BIN)/python -m manyheads.roles.glossary docs/reference/glossary.md
 
 # mkdocs-material tells of its own future on every build; nothing here depends on that.
 docs: $(READY)   ## site/: the documentation as pages that open from the disk; any warning ends it

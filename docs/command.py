@@ -17,8 +17,9 @@ OPENING = """\
 <!-- made by `python docs/command.py`, held to it by a test -->
 # The command
 
-`manyheads COMMAND ...`: what `manyheads --help` and `manyheads COMMAND --help` say, on one page. stdout is data, stderr
-is talk. `--version` says the version, and nothing else; `--debug` shows the traceback of an error as well.
+`manyheads COMMAND ...`: what `manyheads --help` and `manyheads COMMAND --help` say, on one page. `manyheads` alone
+shows what it can do, in lines to copy. stdout is data, stderr is talk. `--version` shows the version;
+`--debug` shows the traceback of an error as well.
 """
 
 

@@ -1,10 +1,11 @@
-"""The notebooks of this folder, each made of plain Python in `sources/`, run, and kept with what came out.
+"""The notebooks of this folder, run, and kept with what came out: each made of plain Python in `sources/`, but for one.
 
     python examples/make.py               all of them: some minutes of one core
     python examples/make.py long_text     those named
 
 Sources are what one reviews and edits. Cells are parted by "# %%", as editors that know notebooks in Python part them;
 of "# %% [markdown]" each line is prose behind a "#". What a cell says on stderr (bars of progress) is not kept.
+`notebook` is written by hand and has no source. Its live page is not kept: a megabyte of script that is there anyway.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from PIL import Image
 
 EXAMPLES = Path(__file__).parent
 SOURCES = {path.stem: path for path in sorted((EXAMPLES / "sources").glob("*.py"))}
+BY_HAND = ("notebook",)
 CELL, PROSE = "# %%", "# %% [markdown]"
 PATIENCE_SECONDS = 300  # of one cell
 COLORS = 96  # of a picture: a third of its bytes, and nobody sees it
@@ -59,7 +61,8 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def _smaller(output: NotebookNode) -> NotebookNode:
-    """An output whose picture, if it has one, has few colors."""
+    """An output whose picture, if it has one, has few colors; without the view of a widget, which needs its kernel."""
+    output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     if "image/png" in output.get("data", {}):
         picture, kept = Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))), io.BytesIO()
         picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(kept, "png", optimize=True)
@@ -68,12 +71,15 @@ def _smaller(output: NotebookNode) -> NotebookNode:
 
 
 def main(asked: list[str]) -> None:
-    if unknown := sorted(set(asked) - set(SOURCES)):
-        sys.exit(f"no notebook is called {unknown[0]!r}: there are {', '.join(SOURCES)}.")
-    for name in asked or SOURCES:
-        with tempfile.TemporaryDirectory() as folder:
-            made = run(notebook_of(SOURCES[name].read_text(encoding="utf-8")), Path(folder))
+    names = (*SOURCES, *BY_HAND)
+    if unknown := sorted(set(asked) - set(names)):
+        sys.exit(f"no notebook is called {unknown[0]!r}: there are {', '.join(names)}.")
+    for name in asked or names:
         place = EXAMPLES / f"{name}.ipynb"
+        by_hand = nbformat.read(place, 4) if name in BY_HAND else None
+        with tempfile.TemporaryDirectory() as folder:
+            made = run(by_hand or notebook_of(SOURCES[name].read_text(encoding="utf-8")), Path(folder))
+        made.metadata.pop("widgets", None)
         nbformat.write(made, place)
         print(f"{place.name}: {len(made.cells)} cells, {place.stat().st_size / 1e3:.0f} kB")
 

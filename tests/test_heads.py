@@ -39,6 +39,12 @@ def test_a_head_and_its_name_are_one_to_one(text, head):
     assert str(head) == text
 
 
+def test_lower_case_is_read_and_capitals_are_written():
+    assert str(Head.parse("l3h7")) == "L3H7" and written("l2h9, encoder:l0-1") == "L2H9, encoder:L0-1"
+    with pytest.raises(HeadError, match="no stack 'Encoder'"):  # a stack is a name, and keeps its case
+        parse_heads("Encoder:l0h1", SEVERAL)
+
+
 def test_heads_sort_by_stack_then_layer_then_index_as_numbers():
     heads = [Head("cross", 0, 0), Head("", 10, 11), Head("", 10, 2), Head("encoder", 0, 0), Head("", 2, 10)]
     assert names(sorted(heads)) == ["L2H10", "L10H2", "L10H11", "cross:L0H0", "encoder:L0H0"]
@@ -75,7 +81,18 @@ def test_layers_and_heads_never_count_from_the_end(layer, index):
 # ---- the grammar
 
 SAME_SET = [  # every way of asking in a row asks for the same heads
-    (["L3H6"], "L3H6", ["L3H6"], Head("", 3, 6), {3: [6]}, {3: (6,)}, {np.int64(3): np.array([6])}, "L3H6-6"),
+    (
+        ["L3H6"],
+        "L3H6",
+        "l3h6",
+        "L3h6",
+        ["l3H6"],
+        Head("", 3, 6),
+        {3: [6]},
+        {3: (6,)},
+        {np.int64(3): np.array([6])},
+        "L3H6-6",
+    ),
     ([f"L3H{h}" for h in range(7)], "L3", "L3H*", "L3H0-6", {3: range(7)}, "L3H3, L3", "L3H4-6,L3H0-3"),
     (["L3H1", "L3H2", "L3H3"], "L3H1-3", ["L3H3", "L3H1-2"], {3: {1, 2, 3}}, (Head("", 3, h) for h in (3, 2, 1))),
     ([f"L{layer}H6" for layer in range(5)], "L*H6", "L0-4H6", {layer: [6] for layer in range(5)}),
@@ -94,6 +111,7 @@ def test_every_way_of_asking_gives_the_heads_in_the_models_order(expected, asked
     ("asked", "expected"),
     [
         ("encoder:L0H1", ["encoder:L0H1"]),
+        ("encoder:l0h1", ["encoder:L0H1"]),
         ("cross:L2H3-4", ["cross:L2H3", "cross:L2H4"]),
         ("cross:L*H4, encoder:L1", [f"encoder:L1H{i}" for i in range(3)] + [f"cross:L{i}H4" for i in range(3)]),
         ([Head("decoder", 1, 1)], ["decoder:L1H1"]),
@@ -137,7 +155,7 @@ BAD = [
     ("", ONE, r"^'' names no heads\. Write 'L3H7', 'L3', 'L3H0-5', 'L\*H7', 'encoder:L0H1', or several"),
     ("L3,", ONE, r"^'' in 'L3,' names no heads"),
     ("junk", ONE, r"^'junk' names no heads.*commas\.$"),
-    ("l3h6", ONE, r"'l3h6' names no heads.*did you mean 'L3H6'\?"),
+    ("l3 h6", ONE, r"'l3 h6' names no heads.*did you mean 'L3H6'\?"),
     ("L1, 3.6", ONE, r"'3\.6' in 'L1, 3\.6' names no heads.*did you mean 'L3H6'\?"),
     ("L03H06", ONE, r"did you mean 'L3H6'\?"),
     ("encoder: 0.1", SEVERAL, r"did you mean 'encoder:L0H1'\?"),

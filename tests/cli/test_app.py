@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import torch
 
 import manyheads
 from manyheads.cli.arguments import METRICS
-from manyheads.cli.commands import COMMANDS
+from manyheads.cli.commands import COMMANDS, FINDING, GROUPS, SENTENCE
 from manyheads.cli.main import main
 from manyheads.cli.terminal.progress import Talk
 from manyheads.interventions import METRICS as OF_THE_LIBRARY
@@ -47,6 +48,32 @@ def test_version_and_help_come_without_torch_and_at_once():
     assert done.stdout.startswith(f"manyheads {manyheads.__version__}\n")
     for word in ("look", "head", "--debug", "--statistics"):
         assert word in done.stdout
+
+
+def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) <= 22 and max(map(len, shown)) <= 100
+    lines = [line for group in GROUPS.values() for line, _ in group]
+    assert {line.split()[0] for line in lines} == {command.__name__ for command in COMMANDS}
+    for line in lines:
+        assert any(f"manyheads {line}  " in row for row in shown), line
+        name, *arguments = shlex.split(line)
+        main([name, "--help"])
+        options = capsys.readouterr().out
+        assert all(word in options for word in arguments if word.startswith("--")), line
+
+
+def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
+    name, query, key, weight = FINDING
+    recording = manyheads.record(minilm, SENTENCE)
+    measured = {}
+    for layer, record in enumerate(recording.layers):
+        for index in range(record.site.num_heads):
+            rows, columns, weights = record.word_weights(head=index)
+            place = [unit.text for unit in rows].index(query), [unit.text for unit in columns].index(key)
+            measured[f"L{layer}H{index}"] = float(weights[place])
+    assert max(measured, key=measured.__getitem__) == name and f"{measured[name]:.2f}" == f"{weight:.2f}"
 
 
 def test_the_module_and_the_script_are_the_same_command():

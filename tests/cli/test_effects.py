@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 import manyheads as mh
+from manyheads.cli.terminal.console import aligned
+from manyheads.interventions import importance_verdict, verdict
 
 from .conftest import assert_refused
 
@@ -31,6 +33,19 @@ def test_an_ablation_says_what_the_library_found(run, page, minilm):
     assert f"cosine {found.change:+.4g}" in ran.out
     assert "3 texts of file" in ran.out and "2 random sets of as many heads" in ran.out
     assert found.change > 1e-4
+
+
+def test_an_ablation_begins_with_its_verdict_and_a_dot_for_each_random_head(run, page, minilm):
+    ran = run("ablate", "l3h7", "--file", page)
+    found = mh.effect(minilm, mh.Ablate("L3H7"), list(TEXTS))
+    assert ran.lines[:2] == ["minilm: ablate L3H7 (zero)", verdict(found).words]
+    (end,) = [index for index, line in enumerate(ran.lines) if line.strip() == "● random heads"]
+    mark, *dots, scale = ran.lines[3:end]
+    assert mark.split() == ["▼", "L3H7"] and "".join(dots).count("●") == len(found.control) == 10
+    share = found.change / max(found.change, *found.control)  # cosine: nothing is below 0
+    assert mark.index("▼") - 10 == round(59 * share) and scale.split()[0] == "0"
+    alone = run("ablate", "L3H7", "--file", page, "--controls", "0")
+    assert alone.lines[1] == "No verdict: there is no control, as asked." and "●" not in alone.out
 
 
 def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
@@ -81,7 +96,8 @@ def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_
     found = mh.effect(minilm, mh.Ablate("L2", kind="mean"), list(TEXTS), corpus=other, controls=0)
     assert ran["change"] == pytest.approx(found.change, rel=1e-4)
     alone = run("ablate", "L2H1", "--kind", "average", "--file", page, "--controls", "0").lines
-    assert alone[2].startswith("nothing   average L2H1: changed nothing")
+    assert alone[1] == "Changes nothing here: average L2H1 has no effect."
+    assert any(line.startswith("nothing   average L2H1: changed nothing") for line in alone)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +139,11 @@ def test_importance_lists_the_heads_at_both_ends_and_saves_all_of_them(run, page
     listed = re.findall(r"^  (L\dH\d+) ", ran.out, re.MULTILINE)
     assert listed == order[::-1][:6] + order[:6]
     assert re.search(r"agreement 0\.\d{3} with the gradient", ran.out)
+    assert ran.lines[1] == importance_verdict(found) and f"of {order[-1]}, the largest; blank: less" in ran.out
+    values = re.findall(r"^  L\dH\d+ +(\S+)  \((\S+) to (\S+)\)$", ran.out, re.MULTILINE)
+    assert len(values) == 12
+    for column in zip(*values, strict=True):
+        assert len({len(value.partition(".")[2]) for value in column}) == 1, column
     table = pd.read_parquet("heads.parquet")
     np.testing.assert_allclose(table["importance"], found.values, rtol=1e-3, atol=1e-7)
     assert sorted(table["rank"]) == list(range(72))
@@ -164,3 +185,19 @@ def test_a_plan_that_says_nothing_is_refused_by_its_file(text, said, run):
 
 def test_one_control_is_one_random_set(run):
     assert ": 1 random set of as many heads" in run("ablate", "L3H7", TEXTS[0], "--controls", "1").out
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        ([0.1445, 0.08099, 0.0306], ["0.144", "0.081", "0.031"]),
+        ([0.1445, 0.0001641], ["0.1445", "0.0002"]),
+        ([1234.5, -2.25], ["1234", "-2"]),
+        ([3.0, 0.0], ["3.00", "0.00"]),
+        ([2e-9, 1e-8], ["2.00e-09", "1.00e-08"]),
+        ([0.5, float("nan")], ["0.500", "nan"]),
+        ([0.0], ["0"]),
+    ],
+)
+def test_the_numbers_of_a_column_have_as_many_decimals(values, written):
+    assert aligned(values) == written

@@ -14,7 +14,7 @@ from manyheads.cli.roles import page, ranking
 from manyheads.corpora import page_texts
 from manyheads.roles import RULES
 from manyheads.roles.probes import all as probing
-from manyheads.roles.rules import syntax_rules
+from manyheads.roles.rules import ASKED, SINK_RULE, syntax_rules
 from tests.figures.test_roles import roles_of
 
 from ..models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer
@@ -36,7 +36,8 @@ def test_heads_and_questions_are_what_the_library_found(run, page_file, minilm):
     found = mh.find_roles(minilm, page_texts()[:TEXTS], examples=0)
     assert ran.code == 0 and ran.lines[0] == f"minilm: what each head does over file {page_file}"
     named = sum(each.name != "unlabelled" for each in found)
-    assert f"{named} of 72 named" in ran.out and "attention is not effect" in ran.out
+    assert ran.lines[1].startswith(f"{named} of 72 heads have a role. Surest: L0H2 previous token (")
+    assert "attention is not effect" in ran.out
     best = found.ranked("previous token", 1)[0]
     _heads, *rows = [line for line in ran.lines if line.startswith("  previous token")]  # by label, then by question
     assert len(rows) == 1 and f"{best.score:.0%}" in rows[0] and str(best.head) in rows[0]
@@ -99,8 +100,8 @@ def test_a_page_without_labels_says_why_and_names_texts_that_failed(run):
     lines = ['{"text": "A cat sat on the mat."}', *["{broken"] * 12]
     Path("some.jsonl").write_text("\n".join(lines), encoding="utf-8")
     ran = run("roles", "--corpus", "some.jsonl")
-    assert ran.lines[2] == "heads     0 of 72 named: too few queries for a label"
-    assert "claims were tried" not in ran.out and "By question" not in ran.out and "Labels" not in ran.out
+    assert ran.lines[1] == "0 of 72 heads have a role: too few queries for a label"
+    assert "claims were tried" not in ran.out and "By question" not in ran.out and "Roles (" not in ran.out
     assert ran.out.count("this line is not JSON") == 10 and "… and 2 more (all in --json)" in ran.out
     assert "note: 12 texts could not be measured, and were left out" in ran.err
 
@@ -116,7 +117,7 @@ def test_long_texts_are_counted_as_texts_and_windows(run):
     Path("long.txt").write_text(" ".join(["a cat sat on the mat"] * 100), encoding="utf-8")
     ran = run("roles", "--corpus", "long.txt")
     assert (
-        ran.lines[1].startswith("texts     1 text, read in 2 windows, ") and "  windows: the text is longer" in ran.out
+        ran.lines[2].startswith("texts     1 text, read in 2 windows, ") and "  windows: the text is longer" in ran.out
     )
 
 
@@ -141,12 +142,42 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     asked = said_of(roles_of(1, 1, (up,), **figures, **guessed), up.role)
     assert asked[2].split() == ["L0H0", "100%", "62%*", "40%", "10%", "37%", "41%", "+3…+8", "55–70", "500", "<0.001"]
     assert asked[3].strip().startswith("does not hold: ")
-    assert any("figure with *; q tests the difference from chance on the same texts" in line for line in asked)
+    assert asked[0] == "Which head looks from a determiner to the word it depends on?"
+    assert {line.split()[0] for line in asked[5:-1]} >= {"words", "norm", "guess", "rule", "above", "95", "q"}
     shown = said_of(roles_of(1, 1, (mass,), **{**figures, "holds": True, "q_value": 0.0123}))
     (row,) = [line for line in shown if line.startswith("  previous token") and "L0H0" in line and "%" in line]
-    assert row.split()[2:] == ["L0H0", "100%*", "62%", "10%", "–", "–", "55–70", "500"]
+    assert row.split()[2:] == ["L0H0", "100%*", "62%", "10%", "55–70", "500"]
     assert any("rows of all tokens, [CLS] and [SEP] among them" in line for line in shown)
     assert not any("--corpus -" in line for line in shown)
+
+
+def test_the_legend_explains_the_columns_that_are_there_and_no_others():
+    up, mass = syntax_rules(["det"])[0], RULES[0]
+    figures = {"score": 0.9, "num_queries": 500, "holds": True, "chances": {"uniform": 0.1}}
+    guessed = {"given": 0.62, "baselines": {"det.to_head.mode": 0.37}}
+    for rule, more in ((mass, {}), (up, guessed)):
+        shown = said_of(roles_of(1, 1, (rule,), **figures, **more))
+        titles = next(line for line in shown if line.split()[:2] == ["head", "score"]).replace("95 %", "95").split()
+        begin = next(index for index, line in enumerate(shown) if line.startswith("  score   "))
+        explained = [line.split()[0] for line in shown[begin : shown.index("", begin)]]
+        assert explained == titles[1:], rule.role
+
+
+def test_questions_that_come_to_the_same_are_one_row():
+    first = next(rule for rule in ASKED if rule.role == "first token")
+    figures = {"score": 0.73, "low": 0.7, "high": 0.8, "num_queries": 500, "holds": True, "chances": {"uniform": 0.1}}
+    shown = said_of(roles_of(1, 1, (SINK_RULE, first), **figures))
+    assert len([line for line in shown if line.startswith("  sink = first token ")]) == 1
+    assert not any(line.startswith(("  sink  ", "  first token")) for line in shown)
+
+
+def test_the_head_of_a_word_is_its_governor_wherever_people_read_it():
+    up = syntax_rules(["det"])[0]
+    found = roles_of(1, 1, (up,), score=0.9, given=0.9, num_queries=500, holds=True, chances={"uniform": 0.1})
+    shown = said_of(found)
+    assert any(line.startswith("  det: dependent to governor ") for line in shown)
+    assert not any("dependent to head" in line for line in shown)
+    assert found.role_named("det: dependent to governor") == found.role_named("det: dependent to head") == up.role
 
 
 def test_only_questions_with_enough_cases_are_nearest():

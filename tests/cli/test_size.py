@@ -132,6 +132,14 @@ def test_the_document_is_one_json_document(sized):
     assert len(document["parameters"]["layers"]) == 12
 
 
+@pytest.mark.parametrize(
+    ("typed", "number"), [("4096", 4096), ("4k", 4096), ("128k", 131_072), ("128K", 131_072), ("1M", 1_048_576)]
+)
+def test_a_context_is_read_as_people_write_it(sized, typed, number):
+    document = json.loads(sized("llama-2-70b", "--context", typed, "--batch", "1k", "--json").out)
+    assert (document["asked"]["context"], document["asked"]["batch"]) == (number, 1024)
+
+
 def test_a_config_in_a_folder_is_sized(sized, tmp_path):
     config = {"model_type": "gpt2", "n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 64, "vocab_size": 97}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -207,7 +215,7 @@ REFUSED = [
     (("nowhere.json",), "there is no file or folder nowhere.json"),
     (("/dev/zero",), "cannot read /dev/zero: it is a device, not a file. Give a config.json, or a folder with one."),
     (("gpt2", "--context", "-1"), "context=-1: give a whole number of at least 1"),
-    (("gpt2", "--context", "4k"), "--context", "See manyheads size --help"),
+    (("gpt2", "--context", "4x"), "--context 4x: give a whole number, or one such as 128k or 1M. See manyheads size"),
     (("gpt2", "--context", "2000"), "gpt2 has learned positions for 1,024 tokens and no more"),
     (("gpt2", "--batch", "0"), "batch=0: give a whole number of at least 1"),
     (("gpt2", "--dtype", "fp7"), "dtype='fp7' is no dtype known here. Use one of"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from importlib import import_module
 from inspect import getdoc, ismodule
 from types import ModuleType
@@ -19,6 +20,8 @@ from docs.house import OUTSIDE, PICTURE, floors, imports, picture, table
 from docs.house import PAGE as HOUSE_PAGE
 from docs.pictures import GALLERY, IMAGES, gallery_markdown
 from docs.pictures import PAGE as GALLERY_PAGE
+from manyheads.roles import glossary
+from manyheads.roles.role_table import NO_ROLE, ROLES
 from manyheads.statistics import STATISTICS
 from manyheads.statistics.table import table_markdown
 from tests.docs.pages import ROOT, blocks_of, pages
@@ -29,6 +32,22 @@ REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
 
 def test_the_table_of_statistics_is_the_codes_own():
     assert table_markdown() in (DOCS / "reference" / "statistics.md").read_text(encoding="utf-8"), "anew: make pages"
+
+
+def test_the_glossary_of_docs_and_page_is_the_librarys_own():
+    assert glossary.markdown() == (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8"), "anew: make pages"
+    words = (ROOT / "web/src/lib/words.generated.ts").read_text(encoding="utf-8")
+    assert glossary.page_table() == words, "anew: make web"
+
+
+def test_every_thing_has_one_name_and_one_short_sentence():
+    terms = [term for terms in glossary.SECTIONS.values() for term in terms]
+    names = Counter(term.name for term in terms) + Counter([*glossary.role_words(), *glossary.statistic_words()])
+    assert [name for name, count in names.items() if count > 1] == ["sink"]  # the token, and the role of a head
+    for term in terms:
+        assert term.short.endswith(".") and len(term.short) <= 120, term.name
+        assert not term.page or (DOCS / term.page).is_file(), term.page
+    assert {style.name for style in (*ROLES, NO_ROLE)} <= set(glossary.role_words())
 
 
 def test_every_statistic_says_what_it_is():

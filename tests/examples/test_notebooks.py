@@ -13,11 +13,10 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell
 
-from examples.make import EXAMPLES, SOURCES, notebook_of, run
+from examples.make import BY_HAND, EXAMPLES, SOURCES, notebook_of, run
 
 LARGEST_BYTES = 300_000  # of a notebook with its pictures: what a repository's page still shows at once
 CELLS = range(8, 25)
-BY_HAND = {"notebook"}  # the studio in a cell: tests/studio runs it
 NUMBER = re.compile(r"[+-]?\d[\d,.]*(?:e[+-]?\d+)?")
 
 FACTS = {
@@ -136,7 +135,7 @@ def shown(notebook):
 def test_every_notebook_has_a_source_facts_and_a_line_in_the_docs():
     page = Path(EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
     there = {path.stem for path in EXAMPLES.glob("*.ipynb")}
-    assert there == set(SOURCES) | BY_HAND and set(SOURCES) == set(FACTS)
+    assert there == {*SOURCES, *BY_HAND} and set(SOURCES) == set(FACTS)
     assert all(f"examples/{name}.ipynb" in page for name in there)
 
 

@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
+from manyheads.roles.glossary import TERMS
 from tests.studio.driving import assert_nothing_past_the_edge, fragment, open_head, settled, show
 from tests.studio.serving import TEXT
 
@@ -301,6 +302,7 @@ def test_everything_can_be_reached_by_keyboard(page):
     expect(page.get_by_test_id("head-name")).to_have_text("L1H2")
     page.keyboard.press("?")
     expect(page.get_by_test_id("help")).to_be_visible()
+    expect(page.get_by_test_id("words")).to_contain_text(TERMS["chance level"].short)
     page.keyboard.press("Escape")
     expect(page.get_by_test_id("help")).not_to_be_visible()
     seen = set()

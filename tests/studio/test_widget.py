@@ -6,6 +6,7 @@ with the notebook, and nothing else.
 
 import base64
 import json
+import re
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -67,6 +68,19 @@ def ran():
                 answers.append((message["content"]["data"]["content"], [bytes(each) for each in message["buffers"]]))
         client.set_widgets_metadata()
     return notebook, answers
+
+
+def test_the_example_is_kept_with_its_outputs_and_without_places(ran):
+    """Numbers and words of the outputs that are kept are those of a run; a live page is not kept."""
+    written = NOTEBOOK.read_text(encoding="utf-8")
+    kept = [cell for cell in nbformat.read(NOTEBOOK, 4).cells if cell.cell_type == "code"]
+    made = [cell for cell in ran[0].cells if cell.cell_type == "code"]
+    assert len(kept) == len(made) == 3
+    for was, now in zip(kept, made, strict=True):
+        (old,), (new,) = was.outputs, [output for output in now.outputs if "data" in output]
+        assert was.execution_count == now.execution_count and old.data["text/plain"] == new.data["text/plain"]
+        assert ("text/html" in old.data) == ("text/html" in new.data)
+    assert "widget-view" not in written and not re.search(r"/tmp/|/home/|/root/| at 0x", written)
 
 
 def saved_snapshot(notebook):

@@ -30,18 +30,18 @@ DEFAULT_MODEL = "minilm"
 
 TEXT_HELP = "What to read, in quotes; - reads it from stdin. None: a sentence of our own."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
-MODEL_HELP = "minilm or tiny-code (come with us), a folder, or a name on the Hugging Face hub."
-DEVICE_HELP = "Where it computes: cpu, cuda, cuda:1 ... None: MANYHEADS_DEVICE, else the accelerator here, else cpu."
-DTYPE_HELP = "Its weights: float32, bfloat16, float16 or float64. None: as they are stored."
+MODEL_HELP = "minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
+DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1 ... Default: MANYHEADS_DEVICE, else an accelerator, else cpu."
+DTYPE_HELP = "Dtype of the weights: float32, bfloat16, float16 or float64. Default: as stored."
 HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
-TEXT_OR_OWN_HELP = "What to read, in quotes; - reads it from stdin. None: 64 texts of our own."
-TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, parted by empty lines; - is stdin."
+TEXT_OR_OWN_HELP = "The text to read, in quotes; - reads stdin. Default: 64 bundled texts."
+TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, separated by empty lines; - is stdin."
 
 ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
 DeviceName = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP)]
 DtypeName = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=DTYPE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Measure the labels anew, and remember nothing.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Measure the labels again, and store nothing.")]
 HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
 METRICS = ("auto", "loss", "kl", "cosine")
 """Those that need no labels: nobody types any. Here, so that `--help` and a misspelt one need no model."""
@@ -54,6 +54,23 @@ TextFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=FIL
 TextOrOwn = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)]
 TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)]
 TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
+
+
+COUNT_STEPS = {"": 1, "k": 1024, "m": 1024**2}
+"""What stands after a number of tokens or texts: contexts are powers of two, so 128k is 131,072 and not 128,000."""
+
+
+def count_of(text: str | int) -> int:
+    """A number of tokens or texts, as people write one: 4096, 128k, 1M. Typer names the option of the error."""
+    match = re.fullmatch(r"(-?[0-9]{1,30})([kKmM]?)", str(text).strip())  # a default comes as the number that it is
+    if match is None:
+        raise typer.BadParameter(f"{shortened(str(text), 40)}: give a whole number, or one such as 128k or 1M")
+    return int(match[1]) * COUNT_STEPS[match[2].lower()]
+
+
+def count_option(*names: str, help: str, **options: Any) -> Any:
+    """An option that takes a number of tokens or texts."""
+    return typer.Option(*names, metavar="N", help=help, parser=count_of, **options)
 
 
 def to_file(name: str, help: str) -> Any:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 LABEL_WIDTH = 12
 LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
-EVIDENCE_HELP = "Why these heads: goes into the model card."
+EVIDENCE_HELP = "Why these heads; it goes into the model card."
 
 
 def prune(
@@ -53,7 +53,9 @@ def prune(
     lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
-    empty_layers: Annotated[bool, typer.Option("--empty-layers", help="A layer may lose all of its heads.")] = False,
+    empty_layers: Annotated[
+        bool, typer.Option("--empty-layers", help="Allow a layer to lose all of its heads.")
+    ] = False,
     evidence: Annotated[str | None, typer.Option("--evidence", metavar="TEXT", help=EVIDENCE_HELP)] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -157,10 +159,10 @@ def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------------- convert
 
 
-COUNT_HELP = "How many key/value heads each layer is to have: a divisor of those that it has. 1 is MQA."
+COUNT_HELP = "Key/value heads that each layer keeps: a divisor of those that it has. 1 is MQA."
 MODEL_HELP = "A folder, or a name on the Hugging Face hub."
 FILE_HELP = f"{TEXTS_HELP} What is lost on them is measured, and how fast it decodes."
-NO_REGROUP_HELP = "Merge neighbours, instead of heads that are alike."
+NO_REGROUP_HELP = "Merge neighbouring heads instead of similar ones."
 ERRORS_A_LINE = 8
 
 
@@ -177,8 +179,8 @@ def convert(
 ) -> None:
     """Merge key/value heads into fewer (MHA to GQA or MQA), and save the model.
 
-    Heads that are alike are merged, into their means. That costs quality until the model is trained on: the table is
-    of before that. The checkpoint is loaded in a fresh process and compared before it is kept.
+    Similar heads are merged into their means. That costs quality until the model is trained further: the table is
+    from before that. The checkpoint is loaded in a fresh process and compared before it is kept.
 
     For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
     """

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from manyheads import __version__
@@ -20,10 +21,37 @@ from manyheads.cli.look import look
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
 from manyheads.cli.studio import studio
-from manyheads.cli.terminal.console import emit, shortened
+from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.train import train
 
 COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, doctor)
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+FINDING = ("L3H1", "it", "animal", 0.68)
+"""In that sentence, the head of `minilm` with the largest weight from the one word to the other. A test measures it."""
+GROUPS = {
+    "Look": (
+        ("look", 'every head; on your text: look "any text"'),
+        (f'head {FINDING[0]} "any text"', "one head: where each word looks"),
+        ("studio", "the same as a page, with experiments and more"),
+    ),
+    "Find out": (
+        ("roles", "which head does what, and how surely"),
+        ("importance", "what every head is worth"),
+        (f"ablate {FINDING[0]}", "what is lost without it, beside random heads"),
+    ),
+    "Change": (
+        ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),
+        ("convert --help", "merge key/value heads (GQA, MQA)"),
+    ),
+    "Size": (("size llama-2-70b --context 128k", "parameters, FLOPs and KV cache"),),
+    "Learn": (
+        ("learn", "lessons whose numbers are computed as you read"),
+        ("train induction", "watch an induction head grow, in two minutes"),
+    ),
+    "Check": (("doctor", "what is installed, and which backends run"),),
+}
+"""What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
 
 REMEDIES = {
     "less_than_equal": "give {le} or less",
@@ -49,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 
     @app.callback(invoke_without_command=True)
     def root(
-        version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
         debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
     ) -> None:
         """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
@@ -58,12 +86,37 @@ def run(arguments: Sequence[str]) -> int:
             emit(f"manyheads {__version__}")
             raise typer.Exit
 
+    group_of = {line.split()[0]: group for group, lines in GROUPS.items() for line, _ in lines}
     for command in COMMANDS:
-        app.command(cls=HelpfulCommand, help=help_of(command))(command)
-    command_line = list(arguments) if set(arguments) - {"--"} else ["--help"]
+        panel = group_of[command.__name__]
+        app.command(cls=HelpfulCommand, help=help_of(command), rich_help_panel=panel)(command)
+    command_line = list(arguments)
+    if not set(arguments) - {"--"}:
+        print_whole(overview())
+        return 0
     _refuse_twice(app, command_line)
     code = app(args=command_line, prog_name="manyheads", standalone_mode=False)
     return code if isinstance(code, int) else 0
+
+
+def overview() -> list[Text]:
+    """What manyheads can do, on one screen: a real finding, then lines to copy, by what people want."""
+    name, query, key, weight = FINDING
+    lines = [
+        Text.assemble(("manyheads", "bold"), ": what every attention head of a transformer does, with evidence."),
+        Text(),
+        Text(f'"{SENTENCE}"'),
+        Text.assemble(
+            (name, "bold"), f' looks from "{query}" to "{key}" with {weight:.0%} of its attention (model minilm).'
+        ),
+        Text(),
+    ]
+    wide = max(len(line) for group in GROUPS.values() for line, _ in group)
+    for title, group in GROUPS.items():
+        for index, (line, words) in enumerate(group):
+            start = (f"{title if not index else '':<10}", "bold")
+            lines.append(Text.assemble(start, f"manyheads {line:<{wide}}  ", (words, "dim")))
+    return [*lines, Text(), Text("More of each: manyheads COMMAND --help. Options of all: manyheads --help.")]
 
 
 def _refuse_twice(app: typer.Typer, command_line: Sequence[str]) -> None:
@@ -91,6 +144,7 @@ def usage_story(error: Exception) -> str | None:
         problem = problems[0]
         remedy = REMEDIES.get(problem["type"], str(problem["msg"]).lower()).format(**problem.get("ctx", {}))
         message = f"{param.opts[0]} {shortened(str(problem['input']), 40)}: {remedy}"
+    message = re.sub(r"^Invalid value for '(--[a-z-]+)': ", r"\1 ", message)
     stop = "" if message.endswith("?") else "."
     where = context.command_path if context is not None else "manyheads"
     return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."

@@ -14,7 +14,7 @@ STYLES = {"title": "bold", "fine": "", "note": "", "absent": "dim", "wrong": "re
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """What is present here, which backends would run and because of what, and what is wrong.
+    """What is installed, which backends run and why, and what is wrong.
 
     Packages, extras, machine, attention held to NumPy, bundled models recorded, folders, the studio, variables.
 

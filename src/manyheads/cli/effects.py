@@ -5,6 +5,7 @@ And `manyheads importance`: what every head is worth, which can go, and how far 
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,11 +34,12 @@ from manyheads.cli.arguments import (
     load_model,
     to_file,
 )
-from manyheads.cli.terminal.console import clean, emit_document, knows_blocks, print_whole, stdout_console
+from manyheads.cli.terminal.console import aligned, clean, emit_document, knows_blocks, print_whole, stdout_console
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, require_forwards, written
 from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
+from manyheads.roles.glossary import TERMS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,10 +47,13 @@ if TYPE_CHECKING:
     from manyheads.interventions import Curve, Effect, Importance
 
 LABEL_WIDTH = 10
-KIND_HELP = "What stands in their place: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
-CORPUS_HELP = "Texts that mean and resample take their values from; else those that are read."
-PLAN_HELP = "A plan (.json) in place of HEADS: what is typed is the text then."
+KIND_HELP = "What replaces their output: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
+CORPUS_HELP = "Texts for the values of mean and resample. Default: the texts that are read."
+PLAN_HELP = "A plan (.json) in place of HEADS; the first argument is then the text."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
+STRIP_WIDTH = 60
+MOST_STACKED = 6  # dots at one place; a + on top stands for more
+METRIC_TERMS = {"loss": "loss", "kl": "KL divergence", "cosine": "cosine"}  # their names in the glossary
 
 
 def ablate(
@@ -63,7 +68,9 @@ def ablate(
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help=PLAN_HELP)] = None,
     corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
     metric: MetricName = "auto",
-    controls: Annotated[int, typer.Option("--controls", metavar="N", min=0, help="Random sets of as many heads.")] = 10,
+    controls: Annotated[
+        int, typer.Option("--controls", metavar="N", min=0, help="How many random sets of as many heads.")
+    ] = 10,
     save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
@@ -102,8 +109,8 @@ def ablate(
     if as_json:
         emit_document({"origin": texts.origin, "loaded": lm.because, **result.to_dict()})
     else:
-        rows = ablation_lines(lm, result, texts, save_plan)
-        print_whole(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words for label, words in rows)
+        console = stdout_console()
+        print_whole(ablation_lines(lm, result, texts, save_plan, console))
 
 
 def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
@@ -151,30 +158,66 @@ def _names_heads(word: str) -> bool:
         return False
 
 
-def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None) -> list[tuple[str, str]]:
-    """The effect as lines, each with its label."""
+def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, console: Console) -> list[Text]:
+    """The verdict, the effect among random heads as a strip of dots, then the numbers, each with its label."""
+    lines = [
+        Text.assemble((clean(lm.name), "bold"), f": {clean(str(result.plan))}"),
+        Text(interventions.verdict(result).words, style="bold"),
+        Text(),
+    ]
+    if result.control:
+        lines += [*strip(result, console), Text()]
     unit = f" {result.unit}" if result.unit else ""
-    rows = [("", f"{lm.name}: {result.plan}"), ("texts", texts.origin)]
+    rows = [("texts", texts.origin)]
     if "unchanged" in result.notes:
         rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so what follows is rounding"))
     if result.before is not None and result.after is not None:
         rows.append(("before", f"{result.metric} {result.before:.4f}, after {result.after:.4f}{unit}"))
     interval = "" if result.low is None else f"  ({result.low:.4g} to {result.high:.4g} in 95 % of resampled texts)"
     rows.append(("change", f"{result.metric} {result.change:+.4g}{unit}{interval}"))
+    rows += [("", TERMS[METRIC_TERMS[result.metric]].short)] if result.metric in METRIC_TERMS else []
     if result.control:
         mean = sum(result.control) / len(result.control)
-        above = sum(change >= result.change for change in result.control)
         span = f"({min(result.control):.4g} to {max(result.control):.4g})"
         rows.append(("control", f"{mean:+.4g} {span}: {result.notes['control']}"))
-        rows.append(("", f"{'':<{LABEL_WIDTH}}{above} of {len(result.control)} change at least as much"))
-    else:
-        rows.append(("control", result.notes["control"]))
     if result.per_token is not None and result.num_texts == 1:
         rows.append(("tokens", _worst_tokens(lm, result.per_token[0], texts.texts[0])))
     rows += [(name, result.notes[name]) for name in ("metric", "corpus", "windows", "decoder") if name in result.notes]
     if saved is not None:
         rows.append(("wrote", str(saved)))
-    return rows
+    return lines + [Text(f"{label:<{LABEL_WIDTH}}{clean(words)}") for label, words in rows]
+
+
+def strip(result: Effect, console: Console) -> list[Text]:
+    """The change among those of random heads, on one line from the least to the most, 0 included; then its scale."""
+    mark, dot, line = ("▼", "●", "─") if knows_blocks(console) else ("v", "o", "-")
+    low, high = min(0.0, result.change, *result.control), max(0.0, result.change, *result.control)
+
+    def place(change: float) -> int:
+        return round((STRIP_WIDTH - 1) * (change - low) / (high - low)) if high > low else 0
+
+    counts = Counter(map(place, result.control))
+    height = min(MOST_STACKED, max(counts.values()))
+    # Dots at one place stand on each other; the lowest row is the line itself.
+    rows = [
+        "".join(
+            ("+" if level == MOST_STACKED < counts[column] else dot) if counts[column] >= level else blank
+            for column in range(STRIP_WIDTH)
+        )
+        for level, blank in ((level, line if level == 1 else " ") for level in range(height, 0, -1))
+    ]
+    own = "this plan" if result.num_heads > 1 else str(result.plan.steps[0].heads)
+    margin, first, last = " " * LABEL_WIDTH, f"{low:.3g}", f"{high:.3g}"
+    scale = f"{first:<{STRIP_WIDTH - len(last)}}{last}"
+    if len(first) < place(0.0) < STRIP_WIDTH - len(last) - 1:
+        scale = f"{scale[: place(0.0)]}0{scale[place(0.0) + 1 :]}"
+    things = interventions.verdict(result).things
+    return [
+        Text(f"{margin}{' ' * place(result.change)}{mark} {own}"),
+        *(Text(f"{margin}{row}".rstrip()) for row in rows),
+        Text(f"{margin}{scale} {result.metric}", style="dim"),
+        Text(f"{margin}{dot} {things}", style="dim"),
+    ]
 
 
 def _worst_tokens(lm: Any, rises: Any, text: str) -> str:
@@ -205,12 +248,14 @@ def importance(
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample or first.")] = "zero",
     metric: MetricName = "auto",
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
-    curve: Annotated[Path | None, to_file("--curve", "Draw what is lost as heads go: .png, .svg or .pdf.")] = None,
+    curve: Annotated[
+        Path | None, to_file("--curve", "Draw what is lost as more and more heads are removed: .png, .svg or .pdf.")
+    ] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What every head is worth on some texts, from the ones that can go to the ones that cannot.
+    """What every head is worth on some texts: how few matter, and which can go.
 
     Importance is about these texts, one head at a time. What a set of heads is worth: --curve, and manyheads ablate.
 
@@ -273,43 +318,59 @@ def importance_document(
 def importance_lines(
     result: Importance, second: Importance | None, texts: Texts, model: ModelChoice, console: Console
 ) -> list[Text]:
-    """A shade for every head, the ones at either end with their numbers, and what to try next."""
+    """What it comes to, a shade for every head, the ones at either end with their numbers, and what to try next."""
     unit = f" {result.unit}" if result.unit else ""
     lines = [
         Text.assemble((clean(result.notes["model"]), "bold"), f": what each head is worth, {result.metric}{unit}"),
+        Text(interventions.importance_verdict(result), style="bold"),
+        *([Text(TERMS[METRIC_TERMS[result.metric]].short, style="dim")] if result.metric in METRIC_TERMS else []),
+        Text(),
+        *_grid(result, console),
+        Text(),
+    ]
+    order, (low, high) = result.ranking(), result.interval
+    index_of = {head: index for index, head in enumerate(result.heads)}
+    ends = {"worth most": order[::-1][:LISTED], "worth least": order[:LISTED]}
+    indices = [index_of[head] for heads in ends.values() for head in heads]
+    values, lows, highs = (aligned(column[indices].tolist()) for column in (result.values, low, high))
+    row = 0
+    for title, heads in ends.items():
+        lines.append(Text(title, style="bold"))
+        for head in heads:
+            span = f"  ({lows[row]} to {highs[row]})" if len(result.per_text) > 1 else ""
+            lines.append(Text(f"  {head!s:<12}{values[row]:>10}{span}"))
+            row += 1
+    lines += [
+        Text(),
         Text(f"texts     {texts.origin}"),
         Text(f"metric    {result.notes['metric']}"),
         Text(f"computed  {result.notes['computed']}"),
+        Text("control   none: ablate compares a head with random ones"),
     ]
     if second is not None:
         lines.append(Text(f"agreement {result.agreement(second):.3f} with the gradient (rank correlation)"))
-    lines += [Text(), *_grid(result, console), Text()]
-    order, (low, high) = result.ranking(), result.interval
-    index_of = {head: index for index, head in enumerate(result.heads)}
-    for title, heads in (("worth most", order[::-1][:LISTED]), ("worth least", order[:LISTED])):
-        lines.append(Text(title, style="bold"))
-        for head in heads:
-            index = index_of[head]
-            span = f"({low[index]:.3g} to {high[index]:.3g})" if len(result.per_text) > 1 else ""
-            lines.append(Text(f"  {head!s:<12}{result.values[index]:>10.4g}  {span}"))
     added = model.arguments
     return [
         *lines,
         Text(),
         Text("Try next", style="bold"),
+        Text(f"  manyheads ablate {order[-1]}{added}"),
         Text(f'  manyheads ablate "{result.lowest(max(1, len(order) // 10))}"{added}'),
         Text(f"  manyheads importance{added} --curve how-far.svg"),
     ]
 
 
 def _grid(result: Importance, console: Console) -> list[Text]:
-    """Layers down, heads across; a darker cell is worth more, in fifths of the largest on a square-root scale."""
+    """Layers down, heads across, then what the shades mean: a darker cell is worth more, on a square-root scale."""
     shades = SHADES[0] if knows_blocks(console) else SHADES[1]
     top = max(float(result.values.max()), 1e-30)
+    last = len(shades) - 1
     lines, value = [], dict(zip(result.heads, result.values, strict=True))
     for (stack, layer), indices in result.spec.heads.by_layer().items():
         name = f"{stack}:L{layer}" if stack else f"L{layer}"
         worth = (max(0.0, value[Head(stack, layer, index)]) for index in indices)
-        cells = (shades[round(4 * (share / top) ** 0.5)] * 2 for share in worth)
+        cells = (shades[round(last * (share / top) ** 0.5)] * 2 for share in worth)
         lines.append(Text(f"{name:>12}  |{'|'.join(cells)}|  {len(indices)} heads"))
-    return lines
+    bounds = [f"{shades[step]} from {((step - 0.5) / last) ** 2:.0%}" for step in range(1, last + 1)]
+    best = result.ranking()[-1]
+    return [*lines, Text(f"{'':>12}  {'  '.join(bounds)} of {best}, the largest; blank: less", style="dim")]

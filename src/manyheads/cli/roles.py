@@ -35,7 +35,8 @@ from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora.lines import KINDS
 from manyheads.errors import FileAccessError, TextError
-from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
+from manyheads.roles import glossary
+from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED, role_title
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus, Failure
@@ -46,17 +47,20 @@ if TYPE_CHECKING:
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
 LOOKED_AT = 200  # passages, to see whether a treebank knows who is meant
-CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. None: texts of our own."
+CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 ASK_HELP = "Rank the heads at this role; may be repeated."
-ELSEWHERE_HELP = "A second corpus: which labels travel?"
+ELSEWHERE_HELP = "A second corpus, to see which labels hold there too."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
-RESUME_HELP = "Keep what is done there, and go on from it."
+RESUME_HELP = "Store progress in this folder, and continue from it."
 PROBES_HELP = "Also random tokens that repeat, copying by weights, a needle in long texts (docs/reference/probes.md)."
-PATTERN_HELP = "A role of your own: FILE.py, its functions say where each token should look (docs/reference/roles.md)."
+PATTERN_HELP = (
+    "Roles of your own: functions in FILE.py that say where each token should look (docs/reference/roles.md)."
+)
 
 EFFECT_SAID = f"{NOT_EFFECT}: what is lost without a head was not measured"
 GENERAL = (UNLABELLED, "broad")
-NAMED = 8  # heads of a role
+NAMED = 4  # heads of a role
+SUREST = 3  # roles in the verdict
 EXAMPLES = 1  # texts shown for a question
 NEAREST = 3  # unanswered questions that are named
 FAILED = 10  # texts that failed, by name
@@ -78,7 +82,9 @@ def roles(
     probes: Annotated[bool, typer.Option("--probes", help=PROBES_HELP)] = False,
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of a text file is a text.")] = False,
-    field: Annotated[str, typer.Option("--field", metavar="NAME", help="The text's field in JSON lines.")] = "text",
+    field: Annotated[
+        str, typer.Option("--field", metavar="NAME", help="The field of JSON lines that holds the text.")
+    ] = "text",
     resume: Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)] = None,
     save: Annotated[Path | None, to_file("--save", "Write every claim: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw every question's best head: .svg, .png, .pdf.")] = None,
@@ -306,22 +312,18 @@ def document(labelled: Roles, origin: str) -> dict[str, Any]:
 
 
 def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str]) -> list[Text]:
-    """The heads by role, then the questions that some head answers, then what it rests on."""
+    """What it comes to, the heads by role, then the questions that some head answers, then what it rests on."""
     sums = labelled.table.sums
     texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
-    num_labelled, why_none = sum(role.name != UNLABELLED for role in labelled), ""
-    if not num_labelled:  # what most heads lack for a label, in words
-        reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
-        why_none = f": {clean(reasons.most_common(1)[0][0]) if reasons else 'there are none'}"
     answered = any(claim.holds for claims in labelled.claims for claim in claims)
     lines = [
         Text.assemble((clean(labelled.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
+        Text(_verdict(labelled), style="bold"),
         Text(f"texts     {texts}, {sums.num_tokens:,} tokens; chosen on one half, reported on the other"),
-        Text(f"heads     {num_labelled} of {len(labelled)} named{why_none}"),
         Text(),
     ]
-    if num_labelled:
-        lines += [Text(f"Labels ({EFFECT_SAID})", style="bold"), *_by_role(labelled), Text()]
+    if any(role.name != UNLABELLED for role in labelled):
+        lines += [Text(f"Roles ({EFFECT_SAID})", style="bold"), *_by_role(labelled), Text()]
     lines += [*_by_question(labelled), Text()] if answered else []
     lines += [*by_probe(labelled), *_basis(labelled, answered)]
     lines += [Text(), Text("Try next", style="bold")]
@@ -332,12 +334,31 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
         lines += ablate
         return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
-    ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{best.role}"')]
+    ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{role_title(best.role)}"')]
     return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report role_finder.html")]
 
 
+def _verdict(labelled: Roles) -> str:
+    """How many heads have a role, and the surest of them; where none has one, what most of them lack."""
+    count = sum(role.name != UNLABELLED for role in labelled)
+    words = f"{count} of {len(labelled)} heads have a role"
+    if not count:
+        reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
+        return f"{words}: {clean(reasons.most_common(1)[0][0]) if reasons else 'there are no heads'}"
+    # A question may be answered by a head that is named after something else: those are not its role.
+    surest = [claim for claim in _best(labelled) if claim.holds and labelled[claim.head].name == claim.role][:SUREST]
+    named = [
+        f"{claim.head} {clean(role_title(claim.role))} ({_share(claim.tested)}, chance {_share(claim.chance)})"
+        for claim in surest
+    ]
+    return f"{words}. Surest: {', '.join(named)}" if named else words
+
+
 def _by_role(labelled: Roles) -> list[Text]:
+    """A line for each role: how many heads, what such a head does, and the strongest of them."""
     counts = Counter(head_role.name for head_role in labelled)
+    words = {name: glossary.words_of(name) for name in counts}
+    width = max(map(len, words.values()))
     lines = []
     for name in sorted(counts, key=lambda name: (name in GENERAL, name.startswith("sink"), -counts[name], name)):
         heads = sorted(
@@ -346,8 +367,10 @@ def _by_role(labelled: Roles) -> list[Text]:
         )
         listing = " ".join(str(head.head) for head in heads[:NAMED])
         remainder = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
-        style = "" if name == UNLABELLED else "bold"
-        lines.append(Text.assemble((f"  {clean(name):<28}", style), f"{len(heads):>3}  {listing}{remainder}"))
+        title = (f"  {clean(role_title(name)):<18}", "" if name == UNLABELLED else "bold")
+        lines.append(
+            Text.assemble(title, f"{len(heads):>3}  ", (f"{words[name]:<{width}}", "dim"), f"  {listing}{remainder}")
+        )
     return lines
 
 
@@ -360,30 +383,40 @@ def _best(labelled: Roles) -> list[Claim]:
 def _by_question(labelled: Roles) -> list[Text]:
     """A row for each question that a head answers, with an example beneath it; then how many have no answer."""
     best = _best(labelled)
-    titles = f"{'score ':>8}{'words ':>8}{'chance':>7}{'guess':>7}{'rule':>6}{'95 %':>9}{'cases':>9}"
+    # Guesses and rules are of syntax and reference: without a treebank their columns would be empty.
+    guessed = any(claim.baselines for claim in best if claim.holds)
+    titles = f"{'score ':>8}{'words ':>8}{'chance':>7}{'  guess  rule' * guessed}{'95 %':>9}{'cases':>9}"
     lines = [
         Text("By question: the best head of the choosing half, figures of the other", style="bold"),
         Text(f"  {'':<28}{'head':<8}{titles}", style="dim"),
     ]
+    shown: dict[tuple[Any, ...], list[Claim]] = {}
     for claim in (claim for claim in best if claim.holds):
+        # Two questions may come to the same, as those about the sink and about the first token where that is the sink.
+        shown.setdefault((claim.head, claim.score, claim.low, claim.chance, claim.num_queries), []).append(claim)
+    for claim, *same in shown.values():
+        role = clean(" = ".join(role_title(question.role) for question in (claim, *same)))
         elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
-        levels = f"{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}{_interval(claim):>9}"
+        guesses = f"{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}" * guessed
+        levels = f"{_share(claim.chance):>7}{guesses}{_interval(claim):>9}"
         figures = f"{claim.head!s:<8}{_both(claim)}{levels}{claim.num_queries:>9,}{elsewhere}"
-        lines.append(Text.assemble("  ", (f"{clean(claim.role):<28}", "bold"), figures))
+        lines.append(Text.assemble("  ", (f"{role:<28}", "bold"), figures))
         for example in labelled.examples.get((claim.head, claim.role), ())[:EXAMPLES]:
             sentence = f"      “{clean(example.text)}”"
             cut = sentence if len(sentence) <= TEXT_WIDTH else f"{sentence[: TEXT_WIDTH - 1]}…"
             lines += [Text(cut, style="dim"), Text(f"       {clean('; '.join(example.links))}", style="dim")]
     lacking = [claim for claim in best if not claim.holds]
     if lacking:
-        near = [f"{claim.role} ({claim.head})" for claim in lacking if claim.num_queries >= role_finder.MIN_QUERIES][
-            :NEAREST
-        ]
+        near = [
+            f"{role_title(claim.role)} ({claim.head})"
+            for claim in lacking
+            if claim.num_queries >= role_finder.MIN_QUERIES
+        ][:NEAREST]
         nearest = f"; nearest: {clean(', '.join(near))}" if near else ""
         lines.append(Text(f"  {len(lacking)} more have no head, as far as these texts can tell{nearest}"))
     for why, count in Counter(labelled.unanswerable.values()).items():
         lines.append(Text(f"  {count} not asked: {why}"))
-    return lines
+    return [*lines, *_legend(() if guessed else ("guess", "rule"))]
 
 
 def _interval(claim: Claim) -> str:
@@ -433,7 +466,7 @@ def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
         lines.append(Text(f"  {claim.head!s:<8}{line}{q_words(claim.q_value):>8}"))
         if not claim.holds:
             lines.append(Text(f"          does not hold: {clean('; '.join(role_finder.failing(claim)))}", style="dim"))
-    return [*lines, Text(), *_legend(ranked=True), Text(f"  {labelled.notes['labels']}")]
+    return [*lines, Text(), *_legend((), ranked=True), Text(f"  {labelled.notes['labels']}")]
 
 
 def _share(value: float | None) -> str:
@@ -454,24 +487,29 @@ def _basis(labelled: Roles, answered: bool) -> list[Text]:
         lines += [Text(f"    … and {count - len(first):,} more ({where} in --json)")] if count > len(first) else []
     if answered:
         tried = f"{labelled.num_tried:,} claims were tried"
-        lines += [Text(f"  {tried}; of those that hold, 5 % at most are false, on average"), *_legend()]
+        lines.append(Text(f"  {tried}; of those that hold, 5 % at most are false, on average"))
     return lines
 
 
-def _legend(ranked: bool = False) -> list[Text]:
-    """What the columns are."""
-    entries = [
-        "words: special tokens (or the sinks) left out; chance: the highest level",
-        "guess: the best of the fixed guesses that must be beaten (offset, nearest mention, same word)",
-        "rule: the nearest word of one part of speech on one side, for comparison",
-        "95 %, chance and guess are of the figure with *; q tests the difference from chance on the same texts, so the "
-        "interval itself may reach chance",
+def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
+    """What the columns are, those that are shown and no others. `ranked`: those of one question's ranking."""
+    entries = {
+        "score": "share of all attention; of syntax and reference, how often the strongest key is right",
+        "words": "the same, special tokens (or the sinks) left out",
+        "norm": "the same by weight x value norm: what is moved",
+        "chance": "the highest level that luck gives on these texts",
+        "guess": "the best fixed guess, which must be beaten: an offset, the nearest mention, the same word",
+        "rule": "the nearest word of one part of speech on one side, for comparison",
+        "above": "how far above chance on the same texts, in points (95 %)",
+        "95 %": "the interval of the figure with *; chance is of the same figure",
+        "cases": "rows of all tokens, [CLS] and [SEP] among them; of syntax and reference, words that are asked",
+        "q": "the q-value of the difference from chance on the same texts; the interval itself may reach chance",
+    }
+    return [
+        Text(f"  {title:<8}{words}", style="dim")
+        for title, words in entries.items()
+        if title not in hidden and (ranked or title not in ("norm", "above", "q"))
     ]
-    entries += ["above: how far above chance on the same texts, in points (95 %)"] if ranked else []
-    entries.append(
-        "cases: of attention, rows of all tokens, [CLS] and [SEP] among them; of syntax and reference, words asked"
-    )
-    return [Text(f"  {entry}") for entry in entries]
 
 
 def num_failed(labelled: Roles) -> int:

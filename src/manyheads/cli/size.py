@@ -20,7 +20,7 @@ from rich.text import Text
 import manyheads as mh
 from manyheads import figures
 from manyheads import sizing as costs
-from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, to_file
+from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, count_option, to_file
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -44,7 +44,7 @@ WHAT_HELP = (
     "A preset (see --list), tiny-code, minilm, a config.json, or a folder with one. None: llama-2-70b, or what the "
     "sizes describe."
 )
-CONTEXT_HELP = "Tokens of a text. 4096, or all that it has positions for."
+CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or all that it has positions for."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 FITS_HELP = "What fits into it, as 24GB or 64GiB: the longest context, the most texts."
 KV_HELP = "Key/value heads: of what you describe, or in place of those that it has."
@@ -57,13 +57,13 @@ def _sized(help: str, metavar: str = "N") -> Any:
 
 def size(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help=WHAT_HELP, show_default=False)] = None,
-    context: Annotated[int | None, typer.Option(metavar="N", help=CONTEXT_HELP)] = None,
-    batch: Annotated[int, typer.Option(metavar="N", help="Texts at a time.")] = 8,
+    context: Annotated[int | None, count_option(help=CONTEXT_HELP)] = None,
+    batch: Annotated[int, count_option(help="Texts at a time.")] = 8,
     dtype: Annotated[
         str, typer.Option(metavar="NAME", help="Of the weights: fp32, bf16, fp16, fp8, int8, int4.")
     ] = "fp16",
     cache_dtype: Annotated[str | None, _sized("Of the cache, if another.", "NAME")] = None,
-    source: Annotated[int | None, _sized("Tokens that an encoder reads.")] = None,
+    source: Annotated[int | None, count_option(help="Tokens that an encoder reads.", show_default=False)] = None,
     kv_heads: Annotated[int | None, _sized(KV_HELP)] = None,
     layers: Annotated[int | None, _sized("Describe your own: its layers.")] = None,
     embed_dim: Annotated[int | None, _sized("... its width.")] = None,

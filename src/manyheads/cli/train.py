@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 FIGURE = "figure.svg"
 TO_SPEAK_SECONDS = 30  # for the first process: torchrun ends all of them as soon as one has ended
-PRESET_HELP = "What to train. None: they are listed."
+PRESET_HELP = "What to train. Default: list them."
 QUICK_HELP = "A trial of seconds: everything runs, nothing is learned."
-OUT_HELP = "Where everything goes; a stopped training is taken up there. Default: the preset's name, here."
+OUT_HELP = "Folder to write; a stopped training continues from it. Default: the preset's name."
 DATA_HELP = "Files to learn from, for presets that take them (rul: a C-MAPSS folder). Default: the preset's own."
 STEPS_HELP = "How many steps. Default: the preset's own."
 
@@ -37,7 +37,7 @@ def train(
     preset: Annotated[str | None, typer.Argument(metavar="PRESET", help=PRESET_HELP, show_default=False)] = None,
     quick: Annotated[bool, typer.Option("--quick", help=QUICK_HELP)] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=OUT_HELP, show_default=False)] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights and data.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of weights and data.")] = 0,
     steps: Annotated[int | None, typer.Option("--steps", metavar="N", help=STEPS_HELP, show_default=False)] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help=DATA_HELP, show_default=False)] = None,
     as_json: AsJson = False,

@@ -22,7 +22,7 @@ from manyheads.heads import Head
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
-from manyheads.roles.role_table import UNLABELLED
+from manyheads.roles.role_table import UNLABELLED, role_title
 from manyheads.roles.rules import AHEAD, UNASKED
 from manyheads.statistics import OFFSETS, HeadTable, PerHeadResult, offset_name, write_frame
 
@@ -208,14 +208,15 @@ def shown_share(label: HeadRole) -> float:
 def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, str]) -> str:
     """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.
 
-    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma").
+    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma"), a relation by its title.
     Errors: StatisticError names all that may be meant, else the nearest.
     """
     known = {**questions, **probes}
     if words in known:
         return words
     part = words.casefold().strip(" ?")
-    alike = [name for name in known if name.casefold().replace("_", " ") == part.replace("_", " ")]
+    titles = {name: {name.casefold().replace("_", " "), role_title(name).casefold()} for name in known}
+    alike = [name for name in known if part.replace("_", " ") in titles[name]]
     if len(alike) == 1:
         return alike[0]
     in_roles, in_probes = (

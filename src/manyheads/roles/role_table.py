@@ -68,7 +68,7 @@ ROLES = (
     ),
     RoleStyle(
         "sink", "#6F6F6F", "#878787", "sink", "sink",
-        group="sink", letter="R", words="rests: most goes to a token that holds no news",
+        group="sink", letter="R", words="rests on a token that holds no news",
     ),
     RoleStyle(
         "duplicate token", "#D55E00", "#d75f00", "duplicate", "dupl",
@@ -95,11 +95,15 @@ ROLES = (
 
 NO_ROLE = RoleStyle(
     UNLABELLED, "#C9C4B8", "#767676", UNLABELLED, "",
-    group=UNLABELLED, words="no role: the evidence is not enough for a label",
+    group=UNLABELLED, words="not enough evidence for a role",
 )  # fmt: skip
 SYNTAX_STYLE = RoleStyle("syntax", "#AA55EE", "#af5fff", "syntax", "synt")
 REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref")
 """One hue for all relations of syntax, and one for coreference: such roles are found in treebanks alone."""
+
+
+OF_SYNTAX = ("dependent to head", "head to dependent")
+"""The two directions of a relation, as names of roles end: "det: dependent to head"."""
 
 
 def role_style(name: str) -> RoleStyle:
@@ -114,6 +118,12 @@ def group_of(name: str) -> str:
     """The group of a role: "sink [CLS]" is in "sink", "offset -3" in "local"; a role without a row is its own group."""
     style = role_style(name)
     return name if style is NO_ROLE else style.group
+
+
+def role_title(name: str) -> str:
+    """A role's name as people read it: a head is a head of attention, and the head of a word is its governor."""
+    relation, colon, direction = name.rpartition(": ")
+    return f"{relation}{colon}{direction.replace('head', 'governor')}" if direction in OF_SYNTAX else name
 
 
 def page_table() -> str:

@@ -17,9 +17,9 @@ from manyheads.lessons.lesson import Lesson, LessonError
 from manyheads.lessons.progress import Progress
 
 MAX_SEED = 2**31
-LESSON_HELP = "Its name or its number. None: the lessons are listed."
-INPUTS_HELP = "With --run or --answer: what is to be other than on the page, as in scale=none."
-SEED_HELP = "Draw the inputs of the questions from this seed."
+LESSON_HELP = "Its name or its number. Default: list the lessons."
+INPUTS_HELP = "With --run or --answer: values that differ from those of the page, as in scale=none."
+SEED_HELP = "Draw the numbers of the questions from this seed."
 
 
 def learn(
@@ -30,7 +30,7 @@ def learn(
     cell: Annotated[str | None, typer.Option("--run", metavar="CELL", help="Run this cell, and nothing else.")] = None,
     answered: Annotated[
         tuple[str, str] | None,
-        typer.Option("--answer", metavar="CHECK VALUE", help="Judge this answer.", show_default=False),
+        typer.Option("--answer", metavar="CHECK VALUE", help="Check this answer.", show_default=False),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED - 1, help=SEED_HELP, show_default=False)

@@ -117,6 +117,20 @@ def shortened(text: str, width: int) -> str:
     return f"{words[0] if len(words[0]) > width // 2 else cut.plain.rstrip()}…"
 
 
+def aligned(values: Sequence[float], digits: int = 3, most: int = 6) -> list[str]:
+    """The numbers of one column, all with as many decimals, so that they can be compared by eye.
+
+    As many as give the largest `digits` digits and the smallest one, up to `most`; smaller columns as powers of ten.
+    """
+    sizes = [abs(value) for value in values if math.isfinite(value) and value]
+    if not sizes:
+        return [f"{value:g}" for value in values]
+    needed = max(digits - 1 - math.floor(math.log10(max(sizes))), -math.floor(math.log10(min(sizes))), 0)
+    if max(sizes) < 10**-most:
+        return [f"{value:.{digits - 1}e}" for value in values]
+    return [f"{value:.{min(needed, most)}f}" for value in values]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Aligned columns under two lines of headings, cut to the width there is: a table that never wraps.
 #

@@ -110,7 +110,7 @@ def page_of(roles: Roles) -> str:
     model = roles.table.notes.get("model", "a model")
     named = sum(role.name != UNLABELLED for role in roles)
     ranked = {role: roles.ranked(role) for role in roles.answerable}
-    directions = {UP: "Syntax, to the head", DOWN: "Syntax, to the dependent"}
+    directions = {UP: "Syntax, to the governor", DOWN: "Syntax, to the dependent"}
     families = [(family.key, directions.get(family, family.title.partition(":")[0])) for family, _ in by_family(ranked)]
     probes = (("probes", "Probes"),) if roles.probes else ()
     ends = (("labels", "The labels, with examples"), ("found", "How this was found"))
@@ -168,7 +168,7 @@ def grid_of(roles: Roles) -> str:
         out.append((f"<h3>{isolated(stack)}</h3>" if stack else "") + table_of(kind, titles, f"<tbody>{body}</tbody>"))
     # only colours that occur, each with its number of heads
     counts = Counter(map(_chip, roles))
-    words = {SYNTAX_STYLE: "syntax (↑ to the head, ↓ to a dependent)", NO_ROLE: "no label"}
+    words = {SYNTAX_STYLE: "syntax (↑ to the governor, ↓ to a dependent)", NO_ROLE: "no label"}
     entries = "".join(
         f'<li class="c{index}"><span class="chip"></span>{escape(words.get(style, style.name))} '
         f'<span class="second">{counts[index]:,}</span></li>'

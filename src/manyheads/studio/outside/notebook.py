@@ -47,6 +47,10 @@ class StudioWidget(anywidget.AnyWidget):
         self._labelled = desk.labels.of(opened) is not None
         self.on_msg(self._receive)
 
+    def __repr__(self) -> str:
+        """What a reader sees who has no kernel and no snapshot: the page of a repository, a terminal."""
+        return f"the studio's page of {self._opened.recording}: run this cell to see it"
+
     def close(self) -> None:
         super().close()
         self._desk.close()

@@ -10,13 +10,15 @@ export interface RoleGroup {
   colour: string;
   /** The colour of the letter on `colour`. */
   ink: string;
-  /** What a head of the group does, for a legend. */
+  /** What a head of the group does. */
   words: string;
+  /** Name and words, for legends and tooltips: "broad: reads everything a little". */
+  label: string;
 }
 
 export const ROLE_GROUPS: readonly RoleGroup[] = ROLE_GROUP_TABLE.map((group) => {
   const rgb = [1, 3, 5].map((start) => Number.parseInt(group.colour.slice(start, start + 2), 16)) as Rgb;
-  return { ...group, ink: readsBestInWhite(rgb) ? "#fff" : "#111" };
+  return { ...group, label: `${group.name}: ${group.words}`, ink: readsBestInWhite(rgb) ? "#fff" : "#111" };
 });
 const BY_NAME = new Map(ROLE_GROUPS.map((group) => [group.name, group]));
 const UNLABELLED = ROLE_GROUPS.at(-1)!;

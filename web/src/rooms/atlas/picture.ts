@@ -170,14 +170,14 @@ const SANS = "system-ui, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 export function atlasSvg({ canvas, layout, heads, title, caption, byRole, ink, paper }: AtlasFigure): string {
   const names = new Set(Array.from(heads, ({ role }) => (role ? roleGroup(role.family).name : "")));
   const legend = byRole ? ROLE_GROUPS.filter((group) => names.has(group.name)) : [];
-  const columns = Math.max(1, Math.floor(layout.width / 350));
+  const columns = Math.max(1, Math.floor(layout.width / 390));
   const legendTop = TOP + layout.height + 20;
   const [width, height] = [Math.max(480, layout.width) + 2 * SIDE, legendTop + Math.ceil(legend.length / columns) * LINE + 24];
   const text = (label: { x: number; y: number; text: string }, anchor: string, weight = 400) =>
     `<text x="${SIDE + label.x}" y="${TOP + label.y + 4}" text-anchor="${anchor}" font-weight="${weight}">${xml(label.text)}</text>`;
   const entry = (group: RoleGroup, i: number) => {
-    const [x, y] = [SIDE + (i % columns) * 350, legendTop + Math.floor(i / columns) * LINE];
-    return `<rect x="${x}" y="${y - 11}" width="14" height="14" rx="2" fill="${group.colour}"/><text x="${x + 7}" y="${y}" text-anchor="middle" font-weight="700" fill="${group.ink}">${group.letter}</text><text x="${x + 20}" y="${y}">${xml(group.words)}</text>`;
+    const [x, y] = [SIDE + (i % columns) * 390, legendTop + Math.floor(i / columns) * LINE];
+    return `<rect x="${x}" y="${y - 11}" width="14" height="14" rx="2" fill="${group.colour}"/><text x="${x + 7}" y="${y}" text-anchor="middle" font-weight="700" fill="${group.ink}">${group.letter}</text><text x="${x + 20}" y="${y}">${xml(group.label)}</text>`;
   };
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">
 <title>${xml(title)}</title>

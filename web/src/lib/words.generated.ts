@@ -1,0 +1,62 @@
+// Made from the library's glossary by `make web`, and held to it by a test: the tooltips of the page.
+
+/** One plain sentence for each term. */
+export const WORDS = {
+  "token": "A piece of the text as the model reads it: a word, part of a word, or a mark.",
+  "query": "The token that looks: a row of the map.",
+  "key": "A token that may be looked at: a column of the map.",
+  "value": "What a token hands over when it is looked at.",
+  "score": "How well a query and a key match, before softmax.",
+  "weight": "The share of its attention that a token gives to another: the score after softmax.",
+  "map": "All weights of one head: a row for each token that looks, a column for each that it may look at.",
+  "link": "One weight that is large: a token and what it looks at.",
+  "mask": "Which tokens a token may look at.",
+  "log-sum-exp": "One number for each row, from which every weight can be computed again.",
+  "head": "One of the attentions that run side by side in a layer; L3H7 is head 7 of layer 3, both from 0.",
+  "governor": "In grammar, the word that another depends on: the verb of a subject, the noun of an adjective.",
+  "role": "What a head reads, in a word or two, where the evidence is enough.",
+  "KV head": "A set of keys and values; under GQA several heads share one.",
+  "KV cache": "Keys and values that a model keeps while it writes, so that it need not compute them again.",
+  "output projection": "The matrix W^O, which mixes the outputs of a layer's heads.",
+  "sink": "A token that draws attention although it says nothing, as [CLS] and the first token often do.",
+  "statistic": "A number for each head, from its map: how spread, how far, how much on certain tokens.",
+  "mass": "The mean weight on certain tokens, as a share of all attention.",
+  "chance level": "The same number by luck: attention spread evenly, or words shuffled; the higher of the two.",
+  "interval": "The range in which a number lies in 95 % of resampled texts.",
+  "q-value": "The share of false claims to expect among all that look at least as sure.",
+  "bundled page": "Some 300 short texts that come with the package: roles are found on them by default.",
+  "exact": "Computed from every weight; otherwise the number says from how many rows it was sampled.",
+  "ablate": "Run the model with a head's output replaced, by zero, a mean or another text's, and compare.",
+  "effect": "What a plan changes in the model's output; more is worse.",
+  "control": "The same plan on as many heads drawn at random: it shows what is usual.",
+  "verdict": "An effect in words, from its rank among the control: it barely matters, or it stands out.",
+  "importance": "The effect of ablating a head, each head by itself.",
+  "prune": "Remove heads for good, and save the smaller model.",
+  "plan": "A list of changes to heads, as data: ablate, scale, average, copy, skip the output projection.",
+  "loss": "How surprised a model is by the next token, in nats; less is better.",
+  "cosine": "How far an embedding turned: 1 - cosine, from 0 (not at all) to 2 (round).",
+  "KL divergence": "How far the predicted next words moved, in nats a token; 0 is not at all.",
+  "diversity": "How much the maps of a layer's heads differ; 0 where all are the same.",
+  "parameter": "One number that a model has learned.",
+  "context": "The tokens that a model can read at once; 128k is 131,072.",
+  "GiB": "1,073,741,824 bytes; a GB is 1,000,000,000.",
+  "recording": "What was kept of a model reading a text: queries, keys and log-sum-exp."
+} as const;
+
+/** The meaning of each statistic, by its name in words. */
+export const STATISTIC_WORDS: Readonly<Record<string, string>> = {
+  "entropy": "mean entropy of a row's weights (nats)",
+  "effective keys": "how many keys a row reads, as exp(entropy) (keys)",
+  "distance": "mean distance of what is read (tokens)",
+  "signed distance": "mean of key minus query place: negative looks back (tokens)",
+  "previous mass": "mean weight on the token before (share)",
+  "self mass": "mean weight on the token itself (share)",
+  "next mass": "mean weight on the token after (share)",
+  "sink mass": "mean weight on the model's own sinks, as found on text (share)",
+  "first mass": "mean weight on the first token (share)",
+  "special mass": "mean weight on tokens that the tokenizer added (share)",
+  "punctuation mass": "mean weight on punctuation (share)",
+  "rare mass": "mean weight on the rarest tenth of the text's tokens (share)",
+  "duplicate mass": "mean weight on the same token elsewhere (share)",
+  "induction mass": "mean weight on the token after an earlier copy (share)"
+};
