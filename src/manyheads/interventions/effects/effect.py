@@ -22,7 +22,7 @@ from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
 from manyheads.interventions.effects import metrics
 from manyheads.models import tap
-from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
+from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec
 from manyheads.statistics import Progress
 
@@ -126,7 +126,8 @@ def effect(
     drawn = random_plans(plan, lm.spec, controls, seed)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
-    none = "none, as asked" if not controls else f"none: too few heads are left beside those of {plan}"
+    few_left = f"too few heads are left beside those of {plan}" if plan.on_heads else "a model's positions are all heads'"
+    none = "none, as asked" if not controls else f"none: {few_left}"
     notes["control"] = sets if drawn else none
     notes |= read.notes
     # The plan is the first editor, its controls follow: one reading of the corpus serves all of them.
@@ -173,6 +174,7 @@ def carried_out(
         # All editors on one batch before the next: the plain reading is then held for a single batch.
         for index, editor in enumerate(editors):
             try:
+                editor.open(lm.model)
                 # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
                 with tap(lm.model, edits=[editor], guard=not done):
                     edited = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
@@ -214,12 +216,15 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
         raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
     generator = np.random.Generator(np.random.PCG64(seed))
     plans: dict[Plan, None] = {}  # a set in the order of drawing
-    for _ in range(DRAWS * count if plan.steps else 0):
+    for _ in range(DRAWS * count if plan.on_heads else 0):
         # Tried more often than sets are wanted: among few heads the same one is drawn again and again.
         if (substitutes := _substitutes(plan, spec, generator)) is None:
             return []
         steps: list[Step] = []
         for step in plan.steps:
+            if isinstance(step, SkipPositions):
+                steps.append(step)  # of the whole model, whichever heads are drawn
+                continue
             heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
             if isinstance(step, SkipOutputProjection):
                 steps.append(SkipOutputProjection(heads))
@@ -236,9 +241,10 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
 
 def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) -> dict[Head, Head] | None:
     """A random head for each that the plan names, none of them named by it; None where there are not enough."""
-    texts = [step.heads for step in plan.steps] + [step.source for step in plan.steps if isinstance(step, Copy)]
+    on_heads = plan.on_heads.values()
+    texts = [step.heads for step in on_heads] + [step.source for step in on_heads if isinstance(step, Copy)]
     named = parse_heads([part for text in texts for part in str(text).split(", ")], spec.shape)
-    within_layer = [step for step in plan.steps if isinstance(step, Average | Copy | SkipOutputProjection)]
+    within_layer = [step for step in on_heads if isinstance(step, Average | Copy | SkipOutputProjection)]
     together = {layer for step in within_layer for layer in spec.select(step.heads).by_layer()}
     free = named.complement().by_layer()
     substitutes: dict[Head, Head] = {}
