@@ -13,7 +13,7 @@ from transformers import BertForSequenceClassification, BertLMHeadModel
 
 import manyheads as mh
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
-from manyheads.interventions import METRICS, choose_metric
+from manyheads.interventions import METRICS, Effect, choose_metric, verdict
 from manyheads.interventions.effects.effect import interval_over_texts, random_plans
 from manyheads.interventions.effects.metrics import Batch
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
@@ -374,3 +374,73 @@ def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):
     found = mh.effect(lm, SkipOutputProjection(1), TEXTS[0], controls=layers + 3)
     assert len(found.control) == layers - 1
     assert found.notes["control"] == f"{layers - 1} random sets of as many heads: there are no others"
+
+
+def effect_with(change, control, plan=None, num_heads=1, low=None, high=None, metric="loss", why=None, **notes):
+    """An effect of given numbers, as `effect` would return it: for the verdict, which reads nothing else."""
+    notes["control"] = why or ("none, as asked" if not control else f"{len(control)} random sets of as many heads")
+    return Effect(
+        plan or Plan(Ablate("L0H1")), metric, "nats a token", change, low, high, np.array([change]), tuple(control),
+        None, None, None, notes, num_heads,
+    )  # fmt: skip
+
+
+TEN = tuple(rank / 10 for rank in range(1, 11))  # 0.1 to 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "level", "words"),
+    [
+        (0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
+        (0.6, {}, "barely", "Barely matters: 5 of 10 random heads matter at least as much."),
+        (0.65, {}, "more than most", "Matters more than most: 4 of 10 random heads matter at least as much."),
+        (0.95, {}, "more than most", "Matters more than most: 1 of 10 random heads matters at least as much."),
+        (2.0, {}, "stands out", "Stands out: none of 10 random heads matters as much."),
+        (2.0, {"low": 0.1, "high": 3.0}, "stands out", "Stands out: none of 10 random heads matters as much."),
+        (2.0, {"low": -0.1, "high": 3.0}, "stands out", "matters as much. But its interval over texts includes 0."),
+        (-2.0, {}, "stands out", "none of 10 random heads matters as much. It is for the better: loss falls."),
+        (-0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
+        (1e-12, {}, "nothing", "Changes nothing here."),
+        (0.0, {"unchanged": "scale L0H1 by 1"}, "nothing", "Changes nothing here: scale L0H1 by 1 has no effect."),
+        (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of as many heads matters as much."),
+        (2.0, {"plan": Plan(SkipOutputProjection("L1"))}, "stands out", "none of 10 random layers matters as much."),
+    ],
+)
+def test_the_verdict_is_the_rank_among_random_heads_in_words(change, more, level, words):
+    result = verdict(effect_with(change, TEN, **more))
+    assert result.level == level and str(result).endswith(words)
+    assert (result.above, result.controls) == (sum(value >= abs(change) for value in TEN), 10)
+
+
+def test_a_verdict_counts_changes_by_size_whatever_their_sign():
+    opposed = verdict(effect_with(0.35, [-value for value in TEN]))
+    assert opposed == verdict(effect_with(0.35, TEN)) and opposed.above == 7
+
+
+@pytest.mark.parametrize(
+    ("control", "notes", "level", "words"),
+    [
+        ((), {}, "no control", "No verdict: there is no control, as asked."),
+        (
+            (),
+            {"why": "none: too few heads are left beside those of ablate L0 (zero)"},
+            "no control",
+            "No verdict: there is no control: too few heads are left beside those of ablate L0 (zero).",
+        ),
+        (TEN[:4], {}, "too few", "No verdict from 4 random heads: at least 5 are needed."),
+        (TEN[:1], {}, "too few", "No verdict from 1 random head: at least 5 are needed."),
+        (TEN[:5], {}, "stands out", "Stands out: none of 5 random heads matters as much."),
+    ],
+)
+def test_without_enough_controls_there_is_no_verdict_and_it_says_so(control, notes, level, words):
+    result = verdict(effect_with(2.0, control, **notes))
+    assert (result.level, result.words) == (level, words)
+
+
+def test_the_verdict_of_a_real_effect_counts_its_own_controls(fresh):
+    lm = loaded("gpt2", draw(fresh))
+    outcome = mh.effect(lm, PLAN, TEXTS_LISTED, controls=6)
+    result = verdict(outcome)
+    assert outcome.num_heads == 3 and result.things == "random sets of as many heads"
+    assert result.above == int((np.abs(outcome.control) >= abs(outcome.change)).sum()) and result.controls == 6
+    assert mh.effect(lm, Copy("L0H1", source="L0H2"), TEXTS[0], controls=0).num_heads == 2

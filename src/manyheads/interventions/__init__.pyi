@@ -15,6 +15,8 @@ from .effects.metrics import choose_metric as choose_metric
 from .effects.metrics import read_corpus as read_corpus
 from .effects.removal_curve import Curve as Curve
 from .effects.sweep import sweep as sweep
+from .effects.verdict import Verdict as Verdict
+from .effects.verdict import verdict as verdict
 from .prune.prune import prune_heads as prune_heads
 from .prune.verify import difference as difference
 from .save.save import Saved as Saved

@@ -17,7 +17,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.heads import Head, parse_heads
+from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
 from manyheads.interventions.effects import metrics
@@ -40,7 +40,8 @@ class Effect:
     (bootstrap), None for a single text, which has none.
     `control` holds the mean change of each random set of heads. `before` and `after` are the means of the readings
     that are compared, where a reading is one number per text. `per_token`, where the metric has one: each text's
-    change, token by token. `notes` records why this metric, which controls, and how long texts were read.
+    change, token by token. `notes` records why this metric, which controls, and how long texts were read. `num_heads`:
+    how many heads the plan names, those that a copy reads among them.
     """
 
     plan: Plan
@@ -55,6 +56,7 @@ class Effect:
     after: float | None
     per_token: tuple[Float64[ndarray, "_"], ...] | None
     notes: dict[str, str]
+    num_heads: int
 
     @property
     def num_texts(self) -> int:
@@ -126,7 +128,7 @@ def effect(
     drawn = random_plans(plan, lm.spec, controls, seed)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
-    few_left = f"too few heads are left beside those of {plan}" if plan.on_heads else "a model's positions are all heads'"
+    few_left = f"too few heads are left beside those of {plan}" if plan.on_heads else "positions belong to no head"
     none = "none, as asked" if not controls else f"none: {few_left}"
     notes["control"] = sets if drawn else none
     notes |= read.notes
@@ -155,6 +157,7 @@ def effect(
         chosen.level(after),
         tuple(per_token[place] for place in range(read.num_texts)) if chosen.by_token else None,
         notes,
+        len(_named_heads(plan, lm.spec)),
     )
 
 
@@ -241,10 +244,8 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
 
 def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) -> dict[Head, Head] | None:
     """A random head for each that the plan names, none of them named by it; None where there are not enough."""
-    on_heads = plan.on_heads.values()
-    texts = [step.heads for step in on_heads] + [step.source for step in on_heads if isinstance(step, Copy)]
-    named = parse_heads([part for text in texts for part in str(text).split(", ")], spec.shape)
-    within_layer = [step for step in on_heads if isinstance(step, Average | Copy | SkipOutputProjection)]
+    named = _named_heads(plan, spec)
+    within_layer = [step for step in plan.on_heads.values() if isinstance(step, Average | Copy | SkipOutputProjection)]
     together = {layer for step in within_layer for layer in spec.select(step.heads).by_layer()}
     free = named.complement().by_layer()
     substitutes: dict[Head, Head] = {}
@@ -268,3 +269,10 @@ def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) ->
     # Single heads need no common layer: any unused head of the model can stand for them.
     order = generator.permutation(len(unused))
     return substitutes | {head: unused[position] for head, position in zip(single, order, strict=False)}
+
+
+def _named_heads(plan: Plan, spec: ModelSpec) -> HeadSet:
+    """Every head that a plan names, those that a copy reads among them."""
+    steps = plan.on_heads.values()
+    texts = [step.heads for step in steps] + [step.source for step in steps if isinstance(step, Copy)]
+    return parse_heads([part for text in texts for part in str(text).split(", ")], spec.shape)

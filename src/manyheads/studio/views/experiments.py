@@ -23,12 +23,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.errors import FileAccessError, HeadError
-from manyheads.interventions import METRICS, Effect, applied, choose_metric, costs_of, effect, prune_heads, read_corpus
+from manyheads.interventions import (
+    METRICS,
+    Effect,
+    applied,
+    choose_metric,
+    costs_of,
+    effect,
+    prune_heads,
+    read_corpus,
+    verdict,
+)
 from manyheads.interventions.effects.effect import CONTROLS
 from manyheads.interventions.effects.metrics import Batch, exact, outputs_of
+from manyheads.interventions.effects.verdict import ROUNDING
 from manyheads.models import batches, read_texts, tap, tokens_of
 from manyheads.models.weights.compact_form import STOCK
-from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.recording import Sinks
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess, Pruning, PruningAsk
@@ -42,7 +53,6 @@ OWN_PASSES = 2
 LOSS_WORDS = "each token's loss, after less before, in nats: the first token is not predicted"
 LAST_WORDS = "how far each token's last state turned: 1 - cosine, from 0 (as it was) to 2 (turned round)"
 NO_STATES = "this model returns no state for each token, so there is nothing to tell token by token"
-ROUNDING = 1e-9  # a smaller change is that of float32 sums in another order
 MOST_STEPS = 3  # that the sentence names one by one; of a longer plan it gives the number
 INSTEAD = {
     "mean": "held at the mean output",
@@ -59,8 +69,9 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
     """
     plan = plan_of(ask.plan)
     # Before anything is read: a plan with heads that the model does not have fails at once.
-    selections = [step.heads for step in plan.steps] + [step.source for step in plan.steps if isinstance(step, Copy)]
-    num_heads = len({head for heads in selections for head in lm.spec.select(heads)})
+    for step in plan.on_heads.values():
+        for heads in [step.heads, *([step.source] if isinstance(step, Copy) else [])]:
+            lm.spec.select(heads)
     corpus, because = corpus_of(plan, ask.text, ask.corpus)
     reading = read_texts(lm, ask.text)
     counter = PassCounter(progress, len(batches(reading)) * (2 + ask.controls) + OWN_PASSES)
@@ -95,7 +106,7 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
         guesses=guesses,
         before_recording=recording_id(ask.model, ask.text),
         after_recording=recording_id(ask.model, ask.text, ask.plan),
-        words=sentence(outcome, num_heads),
+        words=sentence(outcome),
         notes=notes,
     )
 
@@ -116,9 +127,7 @@ def worth(lm: Any, recording: str, head: str, text: str, kind: str, *, progress:
     with counter.passes(lm.model, f"with {selection}, without it, and without random heads"):
         outcome = effect(lm, plan, text, corpus=corpus, controls=CONTROLS)
     notes = {**outcome.notes, **({"corpus": because} if because else {})}
-    return Worth.of(
-        outcome, head=str(selection), recording=recording, kind=kind, words=sentence(outcome, 1), notes=notes
-    )
+    return Worth.of(outcome, head=str(selection), recording=recording, kind=kind, words=sentence(outcome), notes=notes)
 
 
 def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
@@ -240,11 +249,8 @@ def _token_name(tokenizer: Any, index: int) -> str:
     return piece or f"token {index}"
 
 
-def sentence(outcome: Effect, num_heads: int) -> str:
-    """What a plan changed, in one plain sentence, with the random heads beside it: a number alone invites over-reading.
-
-    `num_heads`: how many heads the plan touches, and so does each random set.
-    """
+def sentence(outcome: Effect) -> str:
+    """What a plan changed, in one plain sentence, with the random heads beside it: a number alone is over-read."""
     steps = outcome.plan.steps
     if len(steps) > MOST_STEPS:
         action = f"After {len(steps)} steps"
@@ -254,8 +260,8 @@ def sentence(outcome: Effect, num_heads: int) -> str:
     if "unchanged" in outcome.notes and outcome.change == 0:
         return f"{action}, nothing changes: {outcome.notes['unchanged']} has no effect here."
     if abs(outcome.change) < ROUNDING:
-        return f"{action}, nothing changes (what differs is rounding); {_control_words(outcome, num_heads)}."
-    return f"{action}, {_change_words(outcome)}; {_control_words(outcome, num_heads)}."
+        return f"{action}, nothing changes (what differs is rounding); {_control_words(outcome)}."
+    return f"{action}, {_change_words(outcome)}; {_control_words(outcome)}."
 
 
 def _step_words(step: Step) -> str:
@@ -272,6 +278,8 @@ def _step_words(step: Step) -> str:
             return f"with the weights of {step.source} in {step.heads}"
         case SkipOutputProjection():
             return f"without the output projection of {step.layer}"
+        case SkipPositions():
+            return "without positions"
 
 
 def _change_words(outcome: Effect) -> str:
@@ -287,14 +295,10 @@ def _change_words(outcome: Effect) -> str:
     return f"{outcome.metric} {verb} by {size}{f' {outcome.unit}' if outcome.unit else ''}"
 
 
-def _control_words(outcome: Effect, num_heads: int) -> str:
-    if not outcome.control:
+def _control_words(outcome: Effect) -> str:
+    ranked = verdict(outcome)
+    if not ranked.controls:
         return f"nothing to compare it with ({outcome.notes['control']})"
-    count, steps = len(outcome.control), outcome.plan.steps
-    whole_layers = all(isinstance(step, SkipOutputProjection) for step in steps)
-    sets = f"{count} random {'layer' if whole_layers else 'head'}{'s' * (count != 1)}"
-    if num_heads != 1 and not (whole_layers and len(steps) == 1 and "," not in str(steps[0].heads)):
-        sets = f"{count} random set{'s' * (count != 1)} of as many {'layers' if whole_layers else 'heads'}"
     span = " to ".join(dict.fromkeys(f"{change:.3g}" for change in (min(outcome.control), max(outcome.control))))
-    above = sum(abs(change) >= abs(outcome.change) for change in outcome.control)
-    return f"{sets}: {span} ({above or 'none'} of them change{'s' * (above < 2)} it as much or more, up or down)"
+    change = f"change{'s' * (ranked.above < 2)} it as much or more, up or down"
+    return f"{ranked.controls} {ranked.things}: {span} ({ranked.above or 'none'} of them {change})"
