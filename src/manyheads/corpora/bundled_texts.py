@@ -38,6 +38,26 @@ PYTHON_TEXT = """def largest(values):
 """
 """The same for models of Python: names that recur, a block in a block."""
 
+EXAMPLE_SENTENCES = (
+    "The tired animal lay down beside the road.",
+    "Heavy traffic made it hard to cross the street.",
+    "She could not walk any further because her legs hurt.",
+    "The cat slept on the sofa all afternoon.",
+    "Our dog chased a squirrel through the garden.",
+    "The scientist won a prize for her research paper.",
+    "The court rejected the company's appeal.",
+    "Interest rates rose for the third time this year.",
+    "Beat two eggs and add a pinch of salt.",
+    "The train to Berlin leaves at noon.",
+    "It rained all night and the river flooded.",
+    "The team lost the final in extra time.",
+    "Plants turn light, water and air into sugar.",
+    "The old bridge was closed for repairs.",
+    "He forgot his password and locked his account.",
+    "The doctor told him to rest for a week.",
+)
+"""Sentences that a text is compared with: which of them is nearest shows what an embedding has kept of it."""
+
 # Paragraphs of 3 to 10 lines of this package's layers as they were in November 2026, about 20,000 tokens, as many as on
 # the page of prose. A copy, not today's source: published labels of `tiny-code` rest on it.
 PYTHON_PAGE = "python_page.txt"

@@ -3,8 +3,8 @@
 A `code` training becomes the bundled model `tiny-code`. Of a `heads` or a `collapse` training the report is kept, which
 `presets.table.stored_report` reads.
 
-The model's checkpoint is copied into the package, with its recipe (data, options, versions, losses, the weights' digest), the
-curve of its losses and a note on licences. `mh.load("tiny-code")` compares the weights with the recipe's digest.
+The model's checkpoint is copied into the package, with its recipe (data, options, versions, losses, the weights'
+digest), the curve of its losses and a note on licences. `mh.load("tiny-code")` compares the weights with the digest.
 """
 
 from __future__ import annotations

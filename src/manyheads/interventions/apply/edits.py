@@ -28,7 +28,18 @@ from manyheads.interventions.apply.positions import positions_in, without_positi
 from manyheads.interventions.effects.metrics import exact
 from manyheads.models import AttentionCall
 from manyheads.models.weights.projections import input_width, is_transposed
-from manyheads.plan import Ablate, Average, Copy, HeadStep, Plan, Scale, SkipOutputProjection, SkipPositions, Step, describe
+from manyheads.plan import (
+    Ablate,
+    Average,
+    Copy,
+    HeadStep,
+    Plan,
+    Scale,
+    SkipOutputProjection,
+    SkipPositions,
+    Step,
+    describe,
+)
 from manyheads.spec import CROSS, ModelSpec, Site
 
 BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read

@@ -288,9 +288,7 @@ class _Gathering:
 
     notes: list[str] = field(default_factory=list)
 
-    def read(
-        self, lm: Any, reading: Reading, rows: int | None, stack: str, progress: Progress | None
-    ) -> _Gathering:
+    def read(self, lm: Any, reading: Reading, rows: int | None, stack: str, progress: Progress | None) -> _Gathering:
         """Send the texts through the model, and gather. Errors: StatisticError for what is no number of rows."""
         count, rows_because = rows_of_texts(reading, rows)
 
