@@ -1,10 +1,10 @@
 """Where a model's positions come in, and the same model without them (`SkipPositions`).
 
 Three ways are known, each one module whose output can be replaced while the model runs: an embedding of positions
-(BERT, GPT-2, OPT), a rotation (Llama and its kin, our own layers), a bias by distance (T5). All others are refused by name,
-for a model that keeps some of its positions would pass for one without: positions as a bare parameter (ViT) or buffer
-(GPT-J), slopes (ALiBi), relative embeddings (DeBERTa). What no module holds cannot be seen here, and is not claimed: a
-causal mask and a window are no positions, and still tell tokens apart.
+(BERT, GPT-2, OPT), a rotation (Llama and its kin, our own layers), a bias by distance (T5). All others are refused by
+name, for a model that keeps some of its positions would pass for one without: positions as a bare parameter (ViT) or
+buffer (GPT-J), slopes (ALiBi), relative embeddings (DeBERTa). What no module holds cannot be seen here, and is not
+claimed: a causal mask and a window are no positions, and still tell tokens apart.
 """
 
 from __future__ import annotations

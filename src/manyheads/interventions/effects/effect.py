@@ -128,8 +128,10 @@ def effect(
     drawn = random_plans(plan, lm.spec, controls, seed)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
-    few_left = f"too few heads are left beside those of {plan}" if plan.on_heads else "positions belong to no head"
-    none = "none, as asked" if not controls else f"none: {few_left}"
+    why_none = f"too few heads are left beside those of {plan}" if plan.on_heads else "positions belong to no head"
+    if len(_named_heads(plan, lm.spec)) == sum(site.num_heads for site in lm.spec.sites):
+        why_none = "the plan is on every head, so that no others are left to draw"
+    none = "none, as asked" if not controls else f"none: {why_none}"
     notes["control"] = sets if drawn else none
     notes |= read.notes
     # The plan is the first editor, its controls follow: one reading of the corpus serves all of them.
