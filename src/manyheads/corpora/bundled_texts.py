@@ -39,22 +39,22 @@ PYTHON_TEXT = """def largest(values):
 """The same for models of Python: names that recur, a block in a block."""
 
 EXAMPLE_SENTENCES = (
-    "The tired animal lay down beside the road.",
-    "Heavy traffic made it hard to cross the street.",
-    "She could not walk any further because her legs hurt.",
-    "The cat slept on the sofa all afternoon.",
-    "Our dog chased a squirrel through the garden.",
-    "The scientist won a prize for her research paper.",
-    "The court rejected the company's appeal.",
-    "Interest rates rose for the third time this year.",
-    "Beat two eggs and add a pinch of salt.",
+    "The tired animal lay by the road.",
+    "Heavy traffic filled the street.",
+    "Her legs hurt after the long walk.",
+    "The cat slept all afternoon.",
+    "Our dog chased a squirrel.",
+    "The scientist won a prize.",
+    "The court rejected the appeal.",
+    "Interest rates rose again.",
+    "Beat two eggs and add some salt.",
     "The train to Berlin leaves at noon.",
-    "It rained all night and the river flooded.",
-    "The team lost the final in extra time.",
-    "Plants turn light, water and air into sugar.",
-    "The old bridge was closed for repairs.",
-    "He forgot his password and locked his account.",
-    "The doctor told him to rest for a week.",
+    "It rained and the river flooded.",
+    "The team lost the final match.",
+    "Plants turn light into sugar.",
+    "The old bridge was closed.",
+    "He forgot his password again.",
+    "The doctor told him to rest.",
 )
 """Sentences that a text is compared with: which of them is nearest shows what an embedding has kept of it."""
 
