@@ -22,7 +22,7 @@ CELLS = """(canvas) => {
 }"""
 """How many different pictures each row of the stage holds."""
 NESTED = """() => [...document.querySelectorAll("button, a, [role=switch], summary")].filter((outer) =>
-  outer.querySelector("button, a, input, select, textarea, [role=switch]")).map((outer) => outer.outerHTML.slice(0, 80))"""
+  outer.querySelector("button, a, input, select, textarea, [role=switch]")).map((outer) => outer.outerHTML)"""
 
 
 @pytest.fixture

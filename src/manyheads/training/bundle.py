@@ -83,11 +83,11 @@ def keep_report(folder: Path, target: Path = FOLDER.parent.parent / "training" /
     report = read_json(folder / REPORT)
     if report["preset"] not in STORED_PRESETS or report["quick"] or report["steps"] is not None:
         raise ModelError(f"{folder} holds no whole training of {' or '.join(STORED_PRESETS)}.")
-    kept = {"command": f"manyheads train {report['preset']} --out FOLDER", "found": report["found"]}
+    entry = {"command": f"manyheads train {report['preset']} --out FOLDER", "found": report["found"]}
     reports = read_json(target) if target.exists() else {}
-    reports[report["preset"]] = kept | {"versions": report["versions"]}
+    reports[report["preset"]] = entry | {"versions": report["versions"]}
     write_json(target, dict(sorted(reports.items())))
-    return kept
+    return entry
 
 
 def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:

@@ -30,12 +30,12 @@ INDICES = {"position_ids", "relative_position_index"}  # where tokens stand, bef
 def positions_in(model: nn.Module) -> dict[str, nn.Module]:
     """Modules that tell a model where its tokens stand, by path. Errors: PlanError where others do, or none."""
     name = type(model).__name__
-    found = {path: module for path, module in model.named_modules() if _carries(path, module)}
-    inside = tuple(f"{path}." for path in found)
+    carriers = {path: module for path, module in model.named_modules() if _carries(path, module)}
+    inside = tuple(f"{path}." for path in carriers)
     parts = [path for path, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers())]
     for path in parts:
         last = path.rpartition(".")[2]
-        if path not in found and not path.startswith(inside) and last not in INDICES and OTHER.search(last):
+        if path not in carriers and not path.startswith(inside) and last not in INDICES and OTHER.search(last):
             raise PlanError(
                 f"skip the positions: {name} has some in {path!r}, which is none of the ways known here (an embedding "
                 f"that is called, a rotation, a bias by distance): they cannot be taken away whole."
@@ -43,12 +43,12 @@ def positions_in(model: nn.Module) -> dict[str, nn.Module]:
     slopes = [path for path, module in model.named_modules() if getattr(module, "alibi", False)]
     if slopes or getattr(getattr(model, "config", None), "alibi", False):
         raise PlanError(f"skip the positions: {name} has them as slopes (ALiBi), which cannot be taken away here.")
-    if not found:
+    if not carriers:
         raise PlanError(
             f"skip the positions: {name} has no position embedding, no rotation and no bias by distance, so there is "
             f"nothing to take away."
         )
-    return found
+    return carriers
 
 
 def _carries(path: str, module: nn.Module) -> bool:

@@ -93,7 +93,8 @@ def stored_report(name: str) -> dict[str, Any]:
 
     The numbers of docs/reference/training.md are these. Errors: PlanError for a preset whose report is not stored.
     """
-    reports: dict[str, dict[str, Any]] = json.loads((files(__package__) / STORED).read_text(encoding="utf-8"))
+    text = (files("manyheads.training.presets") / STORED).read_text(encoding="utf-8")
+    reports: dict[str, dict[str, Any]] = json.loads(text)
     if name not in reports:
         raise PlanError(f"no report of a training of {name!r} comes with manyheads: there is {', '.join(reports)}.")
     return reports[name]
