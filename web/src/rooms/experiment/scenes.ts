@@ -18,7 +18,7 @@ export const SCENES: readonly Scene[] = [
   { name: "unmixed", title: "Without W^O", words: "The heads’ outputs go on side by side: no output projection mixes them, in any layer." },
   { name: "one", title: "One head alone", words: "Each layer keeps its head 0. All others are silent." },
   { name: "half", title: "Half the heads", words: "Each layer keeps the first half of its heads. The others are silent." },
-  { name: "positions", title: "No positions", words: "The model is not told where its tokens stand: position embeddings are zero, rotations turn nothing." },
+  { name: "positions", title: "No positions", words: "The model is not told where its tokens stand." },
 ];
 
 /** A scene's plan for a model; empty where it would change nothing (layers of one head have none to silence). */
