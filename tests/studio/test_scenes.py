@@ -92,7 +92,7 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     assert float(dial(page).get_attribute("data-value")) == pytest.approx(without, abs=1e-6) and without > 0.1
     page.get_by_test_id("scene-positions").click()
     expect(page.get_by_test_id("experiment-verdict")).to_have_count(0)
-    assert page.locator("main h1").all_inner_texts() == ["72 heads, each with a view of its own"]
+    expect(page.get_by_test_id("experiment-stage").locator("h2")).to_have_text("72 heads, each with a view of its own")
 
 
 def test_a_verdict_comes_first_and_a_phones_finger_hits_every_switch(scenes, minilm):
@@ -110,7 +110,7 @@ def test_a_verdict_comes_first_and_a_phones_finger_hits_every_switch(scenes, min
     boxes = [page.get_by_test_id(f"scene-{name}").bounding_box() for name in ("same", "unmixed", "one", "half")]
     boxes += [page.get_by_test_id("experiment-head-L0H0").bounding_box()]
     assert min(min(box["width"], box["height"]) for box in boxes) >= 44
-    assert page.evaluate(NESTED) == [] and page.locator("main h1").count() == 1
+    assert page.evaluate(NESTED) == [] and page.locator("h1").count() <= 1
     assert_nothing_past_the_edge(page, "experiment")
 
 
