@@ -99,7 +99,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
             ("lines", "Lines", "A short text as two columns."),
             ("layer", "Layer", "The layer that a head is in, with its shapes."),
             ("compare", "Compare", "Two heads, and their difference."),
-            ("experiment", "Experiment", "What is lost without two heads, beside random ones."),
+            ("experiment", "Experiment", "All heads use the same weights: what is left."),
             ("size", "Size", "Parameters and cache, with sliders."),
             ("learn", "Learn", "A lesson whose cells run."),
             ("report", "The single file", "The page from the disk, with the network off."),

@@ -50,10 +50,8 @@ def rooms(page: Any, address: str, save: Any) -> None:
     page.wait_for_timeout(500)
     save("compare")
     page.goto(f"{address}#/experiment?text={quote(TEXT)}")
-    for head in ("L0H2", "L2H9"):
-        page.get_by_test_id(f"experiment-head-{head}").click()
-    page.get_by_test_id("experiment-run").click()
-    page.get_by_test_id("experiment-change").wait_for(timeout=PATIENCE)
+    page.get_by_test_id("scene-same").click()
+    page.locator("[data-testid=experiment-maps][data-share='1']").wait_for(timeout=PATIENCE)
     page.wait_for_timeout(800)
     save("experiment")
     page.goto(f"{address}#/size")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import Head, HeadSet, in_layer, parse_heads, written
-from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
+from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions
 
 SHAPE = {"": (6, 6, 0, 5), "cross": (4, 4)}
 PLAN = Plan([Ablate("L3H7", kind="mean"), Scale("L0H1", 0.5), Average("L2"), Copy("L1", source="L1H0")])
@@ -47,6 +47,7 @@ step = st.one_of(
     st.builds(Scale, some_heads, factor),
     st.builds(Average, some_heads),
     st.builds(Copy, some_heads, some_heads),
+    st.builds(SkipPositions),
     st.builds(
         SkipOutputProjection, st.one_of(number, st.builds(lambda where, layers: f"{where}L{layers}", stack, span))
     ),
@@ -89,6 +90,8 @@ def test_the_json_says_what_is_unusual_and_nothing_else():
     }
     assert str(PLAN) == "ablate L3H7 (mean); scale L0H1 by 0.5; average L2; copy the weights of L1H0 to L1"
     assert str(Plan([])) == "nothing" and str(Plan(SkipOutputProjection(3))) == "skip the output projection of L3"
+    assert str(Plan(SkipPositions())) == "skip the positions"
+    assert Plan.from_json('{"steps": [{"step": "skip_positions"}]}') == Plan(SkipPositions())
     assert "per position" in str(Plan(Ablate("L1", kind="mean", per_position=True)))
 
 

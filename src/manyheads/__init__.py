@@ -36,6 +36,7 @@ __all__ = [
     "Average",
     "Copy",
     "SkipOutputProjection",
+    "SkipPositions",
     "applied",
     "effect",
     "importance",

@@ -36,6 +36,7 @@ from .plan import Copy as Copy
 from .plan import Plan as Plan
 from .plan import Scale as Scale
 from .plan import SkipOutputProjection as SkipOutputProjection
+from .plan import SkipPositions as SkipPositions
 from .recording import open_recording as open_recording
 from .roles import find_roles as find_roles
 from .roles import head_families as head_families

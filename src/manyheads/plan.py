@@ -4,7 +4,8 @@
 
 A step names its heads in the grammar of `manyheads.heads`, which is checked here; whether a model has them is known
 when the plan is applied (`manyheads.interventions`). Steps act one after another, each on what the last one left. All
-of them act on a head's output *before* the output projection mixes the heads: after it there is no head any more.
+of them but one act on a head's output *before* the output projection mixes the heads: after it there is no head any
+more. The one, `SkipPositions`, names no heads: a model's positions are all heads' own.
 """
 
 # pyright: reportUnnecessaryIsInstance=false
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import HeadsLike, written
 
-__all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection", "Step"]
+__all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection", "SkipPositions", "Step"]
 
 KINDS = ("zero", "mean", "resample", "first")
 FORMAT = 1  # of the JSON
@@ -138,9 +139,23 @@ class SkipOutputProjection:
         return str(self.layer)
 
 
-Step: TypeAlias = Ablate | Scale | Average | Copy | SkipOutputProjection
+@dataclass(frozen=True)
+class SkipPositions:
+    """The model reads its text without knowing where its tokens stand: position embeddings give zeros, rotations
+    (RoPE) turn nothing, biases by distance (T5) are 0.
+
+    A causal mask, a window and a recurrence still tell one token from the next. A model whose positions come in any
+    other way, or not at all, is refused by name when the plan is applied.
+    """
+
+    name: ClassVar[str] = "skip_positions"
+    needs_corpus: ClassVar[bool] = False
+
+
+HeadStep: TypeAlias = Ablate | Scale | Average | Copy | SkipOutputProjection
+Step: TypeAlias = HeadStep | SkipPositions
 KINDS_OF_STEP: dict[str, type[Step]] = {
-    kind.name: kind for kind in (Ablate, Scale, Average, Copy, SkipOutputProjection)
+    kind.name: kind for kind in (Ablate, Scale, Average, Copy, SkipOutputProjection, SkipPositions)
 }
 
 
@@ -164,6 +179,15 @@ class Plan:
     def needs_corpus(self) -> bool:
         """Whether some step needs texts to compute the replacement of a head's output."""
         return any(step.needs_corpus for step in self.steps)
+
+    @property
+    def on_heads(self) -> dict[int, HeadStep]:
+        """The steps that name heads, by their place in the plan."""
+        return {place: step for place, step in enumerate(self.steps) if not isinstance(step, SkipPositions)}
+
+    @property
+    def without_positions(self) -> bool:
+        return any(isinstance(step, SkipPositions) for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without the fields that have their default."""
@@ -223,6 +247,8 @@ def describe(step: Step) -> str:
             return f"copy the weights of {step.source} to {step.heads}"
         case SkipOutputProjection():
             return f"skip the output projection of {step.layer}"
+        case SkipPositions():
+            return "skip the positions"
 
 
 def _read_step(entry: object) -> Step:
@@ -255,7 +281,7 @@ def _short(data: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]} ..."
 
 
-def _set_heads(step: Step, field: str = "heads") -> None:
+def _set_heads(step: HeadStep, field: str = "heads") -> None:
     """Write heads as one text of the grammar into a frozen step, so that plans compare, hash and print."""
     heads = getattr(step, field)
     try:

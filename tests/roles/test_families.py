@@ -13,7 +13,8 @@ import torch
 import manyheads as mh
 from manyheads.corpora import page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
-from manyheads.roles import head_families
+from manyheads.plan import Copy, Plan
+from manyheads.roles import head_diversity, head_families
 from manyheads.roles.compare import rows as sampledrows
 from manyheads.roles.compare.families import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 from manyheads.roles.compare.rows import pair_divergences, row_divergences
@@ -148,6 +149,18 @@ def test_blocks_of_rows_and_long_texts_in_windows_change_nothing(fresh, monkeypa
     monkeypatch.setattr(sampledrows, "BLOCK_CELLS", 500)
     blocks = head_families(lm, text, rows=20)
     assert np.abs(found.divergences - blocks.divergences).max() < 1e-12
+
+
+def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
+    lm = loaded("llama", draw(fresh))
+    for plan in (Plan([]), Plan(Copy("L*", "L*H0")), Plan(Copy("L1", "L1H2"))):
+        with mh.applied(lm, plan):
+            alone, families = head_diversity(lm, list(TEXTS)), head_families(lm, list(TEXTS))
+        assert [layer.value for layer in alone.layers] == pytest.approx([layer.value for layer in families.diversity])
+        assert alone.value == pytest.approx(np.mean([layer.value for layer in families.diversity]))
+        assert alone.num_rows == families.num_rows and (alone.value < 1e-9) == (plan.steps[:1] == (Copy("L*", "L*H0"),))
+    with pytest.raises(StatisticError, match="no row that sees two keys here: there is nothing to compare"):
+        head_diversity(lm, "cat")
 
 
 @pytest.mark.parametrize("step", [mh.Average("L1"), pytest.param(mh.Copy("L1", source="L1H2"), marks=pytest.mark.slow)])

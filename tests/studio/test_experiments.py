@@ -9,22 +9,27 @@ import copy
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 import manyheads as mh
+from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.errors import FileAccessError, HeadError, PlanError, StatisticError, TextError
+from manyheads.interventions import verdict
 from manyheads.interventions.save import save as saving
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Plan, Scale
+from manyheads.roles import head_diversity
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.base import MAX_STEPS
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, SceneName
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.views import experiments
 from manyheads.studio.views.experiments import sentence
+from manyheads.training.presets.table import stored_report
 from tests.interventions.surgeries import TEXTS, loaded, without_heads
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer
@@ -163,6 +168,72 @@ def test_an_experiments_name_is_made_of_the_question_alone(fresh):
     assert ids[0] == ids[1] and len(set(ids)) == 3
 
 
+def test_the_verdict_and_the_heads_diversity_are_the_librarys(fresh):
+    lm, plan = loaded("llama", draw(fresh)), Plan(mh.Copy("L*", source="L*H0"))
+    found = experiments.run(lm, ask({"step": "copy", "heads": "L*", "source": "L*H0"}), progress=quiet)
+    with mh.applied(lm, plan):
+        after = head_diversity(lm, TEXT)
+    assert (found.diversity.before, found.diversity.after) == (head_diversity(lm, TEXT).value, after.value)
+    assert after.value < 1e-9 < found.diversity.before and after.because in found.diversity.words
+    known = verdict(mh.effect(lm, plan, TEXT, controls=3))
+    assert found.verdict.words == known.words and found.verdict.level == known.level == "no control"
+    assert "the plan is on every head, so that no others are left to draw" in known.words
+    one = experiments.run(lm, ask({"step": "ablate", "heads": "L1H1"}, controls=6), progress=quiet)
+    assert one.verdict.words == verdict(mh.effect(lm, Ablate("L1H1"), TEXT, controls=6)).words
+    assert one.diversity.words.count("silenced heads still look") == 1 and one.neighbours == []
+
+
+def test_a_text_of_one_token_has_no_diversity_and_that_is_said(fresh):
+    lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
+    found = experiments.run(lm, ask(text="cat", controls=0), progress=quiet)
+    assert (
+        found.diversity.before is found.diversity.after is None and "no row that sees two keys" in found.diversity.words
+    )
+
+
+def test_the_nearest_sentences_are_those_of_stock_embeddings_before_and_with_the_heads_at_zero(minilm):
+    small = copy.deepcopy(minilm.model)
+    with torch.no_grad():
+        small.encoder.layer[2].attention.output.dense.weight[:, 3 * 32 : 10 * 32] = 0
+    text = "The doctor lost her patience with the animal."
+    found = experiments.run(minilm, ask({"step": "ablate", "heads": "L2H3-9"}, text=text, controls=0), progress=quiet)
+
+    def cosines(model):
+        def embedded(words):
+            with torch.no_grad():
+                return model(**minilm.tokenizer(words, return_tensors="pt")).last_hidden_state[0].mean(0).double()
+
+        whole = embedded(text)
+        return {s: float(torch.cosine_similarity(whole, embedded(s), dim=0)) for s in EXAMPLE_SENTENCES}
+
+    before, after = cosines(minilm.model), cosines(small)
+    assert {near.sentence: near.before for near in found.neighbours} == pytest.approx(before, abs=SAME)
+    assert {near.sentence: near.after for near in found.neighbours} == pytest.approx(after, abs=SAME)
+    assert [near.before for near in found.neighbours] == sorted((n.before for n in found.neighbours), reverse=True)
+    five = [set(sorted(side, key=side.__getitem__)[-5:]) for side in (before, after)]
+    changed = len(five[1] - five[0])
+    assert found.seen.startswith(f"{changed} of the 5 nearest" if changed else "The 5 nearest sentences are the same")
+
+
+def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
+    by_scene = {truth.scene: truth for truth in experiments.trained()}
+    assert list(by_scene) == list(get_args(SceneName))
+    ways = stored_report("collapse")["found"]["ways"]
+    same, unmixed = by_scene["same"], by_scene["unmixed"]
+    assert [way.right for way in same.ways] == [
+        ways[name]["all_right"]["mean"] for name in ("free", "averaged", "tied")
+    ]
+    assert [way.right for way in unmixed.ways] == [ways[n]["all_right"]["mean"] for n in ("free", "skipped", "unmixed")]
+    assert [way.diversity for way in same.ways] == pytest.approx([ways["free"]["diversity"]["mean"], 0, 0], abs=1e-6)
+    assert "right at 4 % of places, not 93 %. Their diversity is 0, not 0.725." in same.words
+    assert "nothing is lost" in unmixed.words and "right at 93 % of places, with W^O at 93 %" in unmixed.words
+    counts = stored_report("heads")["found"]["by_heads"]
+    assert [way.right for way in by_scene["half"].ways] == [counts[n]["all_right"]["mean"] for n in ("8", "4")]
+    assert (
+        by_scene["positions"].ways == [] and by_scene["positions"].words == "No net was trained here without positions."
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------- corpora
 
 
@@ -194,10 +265,10 @@ def test_resampling_without_a_corpus_takes_our_page_for_the_text_itself_would_ch
 def test_progress_is_told_before_every_pass_at_every_layer(fresh):
     lm, told = loaded("llama", draw(fresh)), []
     experiments.run(lm, ask(controls=3), progress=lambda *said: told.append(said))
-    passes = 2 + 3 + 2
+    passes = 2 + 3 + 2 + 2  # before and after, controls, token by token, the heads' diversity
     assert [done for _, done, _ in told if done == passes - 1] and {total for *_, total in told} == {passes}
     assert sorted({done for _, done, _ in told}) == list(range(passes))
-    assert len(told) == 2 + passes * 3, "twice what begins, and three layers of each pass"
+    assert len(told) == 3 + passes * 3, "three times what begins, and three layers of each pass"
     counts = [done for _, done, _ in told]
     assert counts == sorted(counts)
 

@@ -79,6 +79,7 @@ def test_a_click_on_a_head_shows_its_map_with_its_evidence(page):
     expect(page.get_by_test_id("evidence")).to_contain_text("by chance")
     expect(page.get_by_test_id("mode-words")).to_have_text("exact weights")
     page.get_by_test_id("worth-button").click()
+    expect(page.get_by_test_id("worth-verdict")).to_contain_text("random heads")
     expect(page.get_by_test_id("worth")).to_contain_text("random heads")
 
 
@@ -186,6 +187,10 @@ def test_the_atlas_ranks_heads_by_what_is_lost_without_them(page, minilm):
     best = [str(head) for head in known.ranking()[::-1][:5]]
     for at, head in enumerate(best):  # each is waited for: the page may still be putting heads in order
         expect(page.locator("[data-head]").nth(at)).to_have_attribute("data-head", head)
+    page.get_by_test_id("colour-by").select_option("importance")
+    words = "what is lost when the head is silenced: 1 - cosine of the mean-pooled embeddings, on this text"
+    expect(page.get_by_test_id("scale-words")).to_contain_text(words)
+    assert known.values.max() >= 0.1 or "thousandths" in page.get_by_test_id("scale-words").inner_text()
 
 
 @pytest.mark.slow  # the pixel test, twice

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
 import manyheads as mh
+from manyheads.errors import ModelError, PlanError
 from manyheads.figures import save_chart
 from manyheads.interventions import applied
 from manyheads.models import record_call
 from manyheads.plan import Average, Plan
 from manyheads.roles.compare.rows import row_divergences
 from manyheads.training import carry_out
+from manyheads.training.bundle import keep_report
 from manyheads.training.presets import collapse, heads
 from manyheads.training.presets.heads import (
     KINDS,
@@ -29,6 +32,7 @@ from manyheads.training.presets.heads import (
     loss_of,
     scores_of,
 )
+from manyheads.training.presets.table import stored_report
 
 LETTERS, NUMBERS, LENGTH, ROWS, WIDTH, HEADS = 5, 7, 11, 3, 24, 4
 
@@ -184,3 +188,38 @@ def test_ways_of_running_a_net_change_what_it_says_and_leave_it_as_it_was():
         assert collapse.measured(model, held_out) == before
     assert len({each["held_out_loss"] for each in (before, *found.values())}) == 3
     assert found["averaged"]["diversity"] < 1e-9 < found["skipped"]["diversity"] == before["diversity"]
+
+
+def test_the_documents_numbers_are_those_of_the_stored_reports():
+    """Drift check: docs/reference/training.md and the studio's scenes show one whole run of each preset."""
+    page = (Path(__file__).parents[2] / "docs/reference/training.md").read_text()
+    ways = stored_report("collapse")["found"]["ways"]
+    assert list(ways) == list(collapse.WAYS)
+    names = ("trained free", "the free net, run with maps averaged", "trained with one map for all",
+             "the free net, run without W^O", "trained without W^O")  # fmt: skip
+    for name, way in zip(names, ways.values(), strict=True):
+        loss, right, apart = (way[key] for key in ("held_out_loss", "all_right", "diversity"))
+        share = "0 %" if right["mean"] < 0.005 else f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %"
+        different = "0" if apart["mean"] < 1e-9 else f"{apart['mean']:.3f} ± {apart['sd']:.3f}"
+        assert f"| {name} | {loss['mean']:.3f} ± {loss['sd']:.3f} | {share} | {different} |" in page
+    for count, scores in stored_report("heads")["found"]["by_heads"].items():
+        loss, right = scores["held_out_loss"], scores["all_right"]
+        words = f"{loss['mean']:.3f} ± {loss['sd']:.3f} | {100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %"
+        assert f"| {count} | {64 // int(count)} | {words} |" in page
+    with pytest.raises(
+        PlanError, match="no report of a training of 'gqa' comes with manyheads: there is collapse, heads"
+    ):
+        stored_report("gqa")
+
+
+def test_only_a_whole_training_is_kept(tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps({"preset": "heads", "quick": True, "steps": None, "found": {}}))
+    with pytest.raises(ModelError, match="holds no whole training of collapse or heads"):
+        keep_report(tmp_path, tmp_path / "stored.json")
+    report = {"preset": "heads", "quick": False, "steps": None, "found": {"a": 1}, "versions": {"torch": "2"}}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    keep_report(tmp_path, tmp_path / "stored.json")
+    kept = json.loads((tmp_path / "stored.json").read_text())
+    assert kept == {
+        "heads": {"command": "manyheads train heads --out FOLDER", "found": {"a": 1}, "versions": {"torch": "2"}}
+    }

@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .bundled_texts import EXAMPLE_SENTENCES as EXAMPLE_SENTENCES
 from .bundled_texts import OWN_TEXT as OWN_TEXT
 from .bundled_texts import gold_corpus as gold_corpus
 from .bundled_texts import own_corpora as own_corpora

@@ -38,6 +38,26 @@ PYTHON_TEXT = """def largest(values):
 """
 """The same for models of Python: names that recur, a block in a block."""
 
+EXAMPLE_SENTENCES = (
+    "The tired animal lay by the road.",
+    "Heavy traffic filled the street.",
+    "Her legs hurt after the long walk.",
+    "The cat slept all afternoon.",
+    "Our dog chased a squirrel.",
+    "The scientist won a prize.",
+    "The court rejected the appeal.",
+    "Interest rates rose again.",
+    "Beat two eggs and add some salt.",
+    "The train to Berlin leaves at noon.",
+    "It rained and the river flooded.",
+    "The team lost the final match.",
+    "Plants turn light into sugar.",
+    "The old bridge was closed.",
+    "He forgot his password again.",
+    "The doctor told him to rest.",
+)
+"""Sentences that a text is compared with: which of them is nearest shows what an embedding has kept of it."""
+
 # Paragraphs of 3 to 10 lines of this package's layers as they were in November 2026, about 20,000 tokens, as many as on
 # the page of prose. A copy, not today's source: published labels of `tiny-code` rest on it.
 PYTHON_PAGE = "python_page.txt"

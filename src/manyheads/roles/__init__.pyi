@@ -3,6 +3,7 @@ from .claims import MAX_FALSE as MAX_FALSE
 from .claims import Claim as Claim
 from .claims import failing as failing
 from .compare.backups import backup_heads as backup_heads
+from .compare.families import head_diversity as head_diversity
 from .compare.families import head_families as head_families
 from .find import find_roles as find_roles
 from .labels import HeadRole as HeadRole

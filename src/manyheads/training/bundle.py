@@ -1,7 +1,10 @@
-"""A finished `code` training becomes the bundled model `tiny-code`: `python -m manyheads.training.bundle FOLDER`.
+"""A finished training becomes part of the package: `python -m manyheads.training.bundle FOLDER`.
 
-The checkpoint is copied into the package, with its recipe (data, options, versions, losses, the weights' digest), the
-curve of its losses and a note on licences. `mh.load("tiny-code")` compares the weights with the recipe's digest.
+A `code` training becomes the bundled model `tiny-code`. Of a `heads` or a `collapse` training the report is kept, which
+`presets.table.stored_report` reads.
+
+The model's checkpoint is copied into the package, with its recipe (data, options, versions, losses, the weights'
+digest), the curve of its losses and a note on licences. `mh.load("tiny-code")` compares the weights with the digest.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.training.presets.code.preset import NAME_OF_FIRSTREPEATS as FIRST
 from manyheads.training.presets.code.preset import NULL, best_of
+from manyheads.training.presets.table import STORED, STORED_PRESETS
 from manyheads.training.session import REPORT, read_json, write_json
 
 NAME = "tiny-code"
@@ -73,6 +77,19 @@ def bundle(folder: Path, target: Path = FOLDER) -> dict[str, Any]:
     return recipe
 
 
+def keep_report(folder: Path, target: Path = FOLDER.parent.parent / "training" / "presets" / STORED) -> dict[str, Any]:
+    """Keep what a finished training in `folder` found, beside those that are kept already. Errors: FileAccessError,
+    ModelError for a preset whose report is not kept, and for a trial."""
+    report = read_json(folder / REPORT)
+    if report["preset"] not in STORED_PRESETS or report["quick"] or report["steps"] is not None:
+        raise ModelError(f"{folder} holds no whole training of {' or '.join(STORED_PRESETS)}.")
+    entry = {"command": f"manyheads train {report['preset']} --out FOLDER", "found": report["found"]}
+    reports = read_json(target) if target.exists() else {}
+    reports[report["preset"]] = entry | {"versions": report["versions"]}
+    write_json(target, dict(sorted(reports.items())))
+    return entry
+
+
 def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
     """What the model is made of, and its results. Of the machine only what the numbers depend on."""
     results = {key: value for key, value in report["found"].items() if key != "model"}
@@ -117,7 +134,11 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m manyheads.training.bundle FOLDER [TARGET]", file=sys.stderr)
         return 2
     try:
-        recipe = bundle(*map(Path, arguments))
+        places = [Path(argument) for argument in arguments]
+        if read_json(places[0] / REPORT)["preset"] in STORED_PRESETS:
+            print(*keep_report(*places)["found"], sep="\n")
+            return 0
+        recipe = bundle(*places)
     except (ManyHeadsError, OSError) as error:
         print(error if isinstance(error, ManyHeadsError) else FileAccessError(str(error)), file=sys.stderr)
         return 2

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { AtlasHead } from "../../src/lib/api/types";
 import { compileFilter, unknownWords } from "../../src/rooms/atlas/filter";
 import { byLayer, neighbour, ranked } from "../../src/rooms/atlas/layout";
-import { ordered, positionOn, scaleOf } from "../../src/rooms/atlas/scale";
+import { cellText, cellUnit, ordered, positionOn, scaleOf } from "../../src/rooms/atlas/scale";
 
 const statistic = (name: string, title: string, low: number | null) => ({ name, title, unit: "nats", low, high: null, meaning: "", source: "" });
 const statistics = [statistic("entropy", "entropy", 0), statistic("previous_mass", "previous mass", 0)];
@@ -90,6 +90,12 @@ describe("the filter", () => {
 });
 
 describe("values", () => {
+  it("small numbers share a unit in which none is shown as 0.00", () => {
+    const small = { low: 0.0000398, high: 0.0787 };
+    expect([small.high, 0.00498, 0.000398, small.low, -0.002, 0, null].map((value) => cellText(value, small))).toEqual(["79", "5", "0.4", "0.04", "-2", "0", "–"]);
+    expect([cellUnit(small).words, cellUnit({ low: 0, high: 2.3 }).words, cellUnit({ low: 0, high: 5e-5 }).words]).toEqual(["thousandths", "", "millionths"]);
+    expect([2.304, 12.34, 0.004, 0].map((value) => cellText(value, { low: 0, high: 12.34 }))).toEqual(["2.30", "12.3", "0.004", "0.00"]);
+  });
   it("scale from their least to their most, and order most first with the missing last", () => {
     const list = heads(1, 3).concat({ ...heads(1, 1)[0]!, head: "L9H9", values: [null, null] });
     const scale = scaleOf("entropy", list, statistics)!;

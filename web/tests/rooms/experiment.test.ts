@@ -8,10 +8,11 @@ import {
   allHeads, countInWords, headsBetween, headsInWords, headsNamed, headsOfColumn, placeOf,
 } from "../../src/rooms/experiment/heads";
 import {
-  controlInWords, controlUnit, figure, resultCsv, summary, whyNoControl, withoutRounding, type ResultLike,
+  controlInWords, controlUnit, figure, resultCsv, summary, whyNoControl, withoutRounding, withoutTrace, type ResultLike,
 } from "../../src/rooms/experiment/result";
 import { freeName, Sandbox } from "../../src/rooms/experiment/sandbox.svelte";
 import text from "../../src/rooms/experiment/sandbox.svelte.ts?raw";
+import { blended, headline, ranked, sceneOf, SCENES, scenePlan } from "../../src/rooms/experiment/scenes";
 import {
   ablate, comparableHeads, layersOf, OPERATIONS, planInWords, reordered, stepsFor, type Step,
 } from "../../src/rooms/experiment/steps";
@@ -79,24 +80,21 @@ describe("moving", () => {
 describe("result", () => {
   it("figures", () => {
     expect([figure(0.01234, true), figure(-2, true), figure(null), figure(0), figure(0.00001)]).toEqual([
-      "+0.0123", "−2", "–", "0", "1.00e−5",
+      "+0.0123", "−2.00", "–", "0", "1.00e−5",
     ]);
   });
   it("is never said without its control", () => {
     expect(controlInWords(result)).toBe(
-      "The same done to as many random heads changed it by +0.005 on average (+0.001 to +0.01). " +
-        "None of 3 random sets changed it as much, up or down: these heads matter more than most. There are only 3 other sets to draw.",
+      "The same done to as many random heads changed it by +0.00500 on average (+0.00100 to +0.0100). " +
+        "There are only 3 other sets to draw.",
     );
-    expect(controlInWords({ ...result, change: 0.0001 })).toMatch(/All of 3/);
-    expect(controlInWords({ ...result, change: 0.002 })).toMatch(/2 of 3/);
-    expect(controlInWords({ ...result, change: -1 })).toMatch(/None of 3 .*, up or down: .* for the better/);
-    expect(controlInWords({ ...result, change: 0.005, control: [-0.02, 0.001] }, 2)).toMatch(/1 of 2 random sets changed it at least as much, up or down\.$/);
-    expect(controlInWords({ ...result, control: [] })).toMatch(/^No control: none were asked for/);
+    expect(controlInWords({ ...result, control: [-0.02, 0.001] }, 2)).toMatch(/on average \(−0\.0200 to \+0\.00100\)\.$/);
+    expect(controlInWords({ ...result, control: [] })).toBe("");
     expect(summary([], 1)).toBeNull();
   });
   it("rounding is no change", () => {
-    expect(controlInWords({ ...result, change: -3e-17 })).toMatch(/nothing changes \(differences of rounding only\)/);
-    expect(controlInWords({ ...result, change: 1e-17, control: [2e-17, 0] }, 2)).toMatch(/by 0\. Here nothing/);
+    expect(controlInWords({ ...result, change: 1e-17, control: [2e-17, 0] }, 2)).toMatch(/by 0\.$/);
+    expect([withoutTrace(8e-17), withoutTrace(0.25)]).toEqual([0, 0.25]);
     expect([withoutRounding(1e-10), withoutRounding(-2e-9)]).toEqual([0, -2e-9]);
   });
   it("no control can exist where too few are left", () => {
@@ -106,7 +104,7 @@ describe("result", () => {
   });
   it("what is drawn beside a plan on layers is layers", () => {
     const plan: Step[] = [{ step: "skip_output_projection", layer: "L3" }];
-    expect(controlInWords({ ...result, plan })).toMatch(/as many random layers .* these layers matter/);
+    expect(controlInWords({ ...result, plan })).toMatch(/as many random layers /);
     expect(controlUnit([...plan, ablate("L0", "zero")])).toBe("heads");
   });
   it("CSV quotes what must be, and is no formula", () => {
@@ -221,11 +219,17 @@ describe("the sandbox", () => {
     const sandbox = makeSandbox();
     sandbox.tick(["L0H1"], true);
     expect(sandbox.plan).toMatchObject([{ step: "ablate", heads: "L0H1", kind: "zero" }]);
-    sandbox.preset("same", null);
-    expect(sandbox.plan).toEqual([{ step: "copy", heads: "L*", source: "L*H0" }]);
     expect(sandbox.total).toBe(4);
-    sandbox.preset("remove", "L1H0");
-    expect(sandbox.plan).toMatchObject([{ heads: "L1H0" }]);
+  });
+  it("a scene turned on is its plan, known by it, and turned off it leaves none", () => {
+    const sandbox = makeSandbox();
+    for (const { name } of SCENES.filter(({ name }) => name !== "half")) {
+      sandbox.turn(name, true);
+      expect(sandbox.plan).toEqual(scenePlan(name, twoLayers));
+      expect(sandbox.scene).toBe(name);
+      sandbox.turn(name, false);
+      expect([sandbox.plan, sandbox.scene, sandbox.result]).toEqual([[], null, null]);
+    }
   });
   it("follows the open text until another sentence is written", () => {
     const sandbox = makeSandbox();
@@ -238,5 +242,42 @@ describe("the sandbox", () => {
     expect(sandbox.edited).toBeNull();
     sandbox.text = "";
     expect(sandbox.text).toBe("");
+  });
+});
+
+describe("scenes", () => {
+  const shapes = [{ stack: "", layer: 0, num_heads: 12 }, { stack: "", layer: 1, num_heads: 12 }];
+  it("each is a plan of its own", () => {
+    expect(SCENES.map(({ name }) => planInWords(scenePlan(name, shapes)))).toEqual([
+      "L* use the weights of L*H0", "no output projection in L*", "silence L*H1-11", "silence L*H6-11", "no positions",
+    ]);
+    expect(SCENES.map(({ name }) => sceneOf(scenePlan(name, shapes), shapes)?.name)).toEqual(SCENES.map(({ name }) => name));
+    expect([sceneOf([], shapes), sceneOf([ablate("L0H1", "zero")], shapes)]).toEqual([null, null]);
+  });
+  it("several stacks, and layers of one head", () => {
+    const two = [{ stack: "encoder", layer: 0, num_heads: 3 }, { stack: "decoder", layer: 0, num_heads: 2 }];
+    expect(scenePlan("same", two)).toEqual([{ step: "copy", heads: "encoder:L*, decoder:L*", source: "encoder:L0H0, decoder:L0H0" }]);
+    const single = [{ stack: "", layer: 0, num_heads: 1 }];
+    expect((["same", "one", "half"] as const).map((name) => scenePlan(name, single))).toEqual([[], [], []]);
+    expect(scenePlan("half", twoLayers)).toEqual([]);
+  });
+  it("maps move from one to the other, hidden cells at once", () => {
+    const maps = (...bytes: number[]) => ({ heads: ["L0H0"], maps: Uint8Array.from(bytes), peaks: new Float32Array(1), side: 2 });
+    const [from, to] = [maps(0, 100, 255, 10), maps(200, 0, 40, 255)];
+    expect([...blended(from, to, 0.25).maps]).toEqual([50, 75, 40, 255]);
+    expect([blended(from, to, 0), blended(from, to, 1)]).toEqual([from, to]);
+    expect(blended(from, maps(1), 0.5).maps).toHaveLength(1);
+  });
+  it("each side lists its own first, and what the other has as well", () => {
+    const neighbours = Array.from({ length: 7 }, (_, i) => ({ sentence: `s${i}`, before: 1 - i / 10, after: i / 10 }));
+    const lists = ranked({ guesses: [], neighbours });
+    expect(lists.before.map(({ text }) => text)).toEqual(["s0", "s1", "s2", "s3", "s4"]);
+    expect(lists.after.map(({ text, stays }) => `${text}${stays}`)).toEqual(["s6false", "s5false", "s4true", "s3true", "s2true"]);
+    expect([lists.kind, ranked({ guesses: [], neighbours: [] }).kind]).toEqual(["neighbours", null]);
+  });
+  it("a verdict comes first; where there is none, what is seen", () => {
+    const of = (level: string) => headline({ verdict: { level, words: "V.", above: 0, controls: 0 }, seen: "S.", words: "W." });
+    expect([of("barely"), of("no control"), of("too few").first]).toEqual([{ first: "V.", then: "S." }, { first: "S.", then: "V." }, "S."]);
+    expect(headline({ verdict: { level: "no control", words: "V.", above: 0, controls: 0 }, seen: "", words: "W." }).first).toBe("V.");
   });
 });

@@ -81,6 +81,7 @@ def applied(
     editor = now.editor
     with refusing_head_mask(model), tap(model, edits=[editor]) as state:
         try:
+            editor.open(model)
             yield now
         finally:
             editor.close()

@@ -2,6 +2,7 @@
 
 Everything acts on `out`, per head, before the output projection. Zero and scale are factors; mean, resample and first
 replace vectors; average and copy compute new weights, block of rows by block of rows, so that no map is held in memory.
+Skipped projections and skipped positions are hooks on the modules that hold them.
 One plan serves all samples, or each sample has its own: then many ablations run as one batch.
 
 `TextPositions` finds where a row stands in its text, `Acts` which steps touch which layer, and `Editor`, the edit that
@@ -13,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,10 +24,22 @@ from torch import Tensor, nn
 from manyheads.errors import PlanError
 from manyheads.heads import in_layer
 from manyheads.interventions.apply.computed import Computed
+from manyheads.interventions.apply.positions import positions_in, without_positions
 from manyheads.interventions.effects.metrics import exact
 from manyheads.models import AttentionCall
 from manyheads.models.weights.projections import input_width, is_transposed
-from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step, describe
+from manyheads.plan import (
+    Ablate,
+    Average,
+    Copy,
+    HeadStep,
+    Plan,
+    Scale,
+    SkipOutputProjection,
+    SkipPositions,
+    Step,
+    describe,
+)
 from manyheads.spec import CROSS, ModelSpec, Site
 
 BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read
@@ -103,7 +117,7 @@ class Acts:
         acts: dict[tuple[str, int], list[Act]] = {(site.stack, site.layer): [] for site in self.spec.sites}
         sites = {(site.stack, site.layer): site for site in self.spec.sites}
         for index, plan in enumerate(self.plans):
-            for place, step in enumerate(plan.steps):
+            for place, step in plan.on_heads.items():
                 sources = self.spec.select(step.source).by_layer() if isinstance(step, Copy) else {}
                 for layer, heads in self.spec.select(step.heads).by_layer().items():
                     acts[layer] += _act(index, place, step, heads, sources.get(layer, ()), sites[layer])
@@ -139,7 +153,7 @@ class Acts:
             self.stacks_met.append(site.stack)
         acts: list[Act] = []
         for index, plan in enumerate(self.plans):
-            for place, step in enumerate(plan.steps):
+            for place, step in plan.on_heads.items():
                 parts = self._parts(str(step.heads), site)
                 self.parts_met |= {part for part, heads in parts.items() if heads}
                 sources = self._parts(str(step.source), site) if isinstance(step, Copy) else {}
@@ -163,12 +177,13 @@ class Acts:
 
     def unmet(self) -> list[str]:
         """Parts of plans that named no head in any layer that a bare module has called."""
-        parts = [part for plan in self.plans for step in plan.steps for part in str(step.heads).split(", ")]
+        steps = (step for plan in self.plans for step in plan.on_heads.values())
+        parts = [part for step in steps for part in str(step.heads).split(", ")]
         return [] if self.spec is not None else [part for part in parts if part not in self.parts_met]
 
 
 def _act(
-    index: int, place: int, step: Step, heads: tuple[int, ...], source: tuple[int, ...], site: Site
+    index: int, place: int, step: HeadStep, heads: tuple[int, ...], source: tuple[int, ...], site: Site
 ) -> Iterable[Act]:
     if not heads:
         return
@@ -225,11 +240,39 @@ class Editor:
     thread: int = field(default_factory=threading.get_ident)
     places: Mapping[str, Site] = field(default_factory=dict)
     positions: TextPositions = field(default_factory=TextPositions)
+    opened: bool = False
+
+    def open(self, model: nn.Module) -> None:
+        """Take positions away where a plan says so, until the editor is closed. Errors: PlanError."""
+        self.opened = True
+        for index, plan in enumerate(self.acts.plans):
+            for place, step in enumerate(plan.steps):
+                if not isinstance(step, SkipPositions):
+                    continue
+                if self.each_its_own:
+                    raise PlanError(
+                        f"{describe(step)}: a model's positions are those of all samples, and these plans are one for "
+                        f"each sample: give one plan for all."
+                    )
+                for module in positions_in(model).values():
+                    hook = partial(self.skip_positions, Act(index, place, step, ()))
+                    self.hooks.append(module.register_forward_hook(hook))
+
+    def skip_positions(self, act: Act, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+        """The forward hook of a module that tells positions: what it gives without them."""
+        if threading.get_ident() != self.thread:
+            return result
+        new, before, after = without_positions(module, args, result)
+        self._note(act, before, after)
+        return new
 
     def __call__(self, call: AttentionCall) -> Float[Tensor, "b h q f"] | None:
         """New outputs of a call, or None where no step touches its layer."""
         if self.places:  # the tap is on a part of the model, and counts layers from its edge
             call = replace(call, site=self.places[call.site.module])
+        if not self.opened and any(plan.without_positions for plan in self.acts.plans):
+            # Embeddings ran before this layer: too late to take anything away, and nobody would see that.
+            raise PlanError(f"{describe(SkipPositions())}: only mh.applied and mh.effect can, on a whole model.")
         acts = self.acts.of(call.site)
         positions = self.positions.of(call) if self.acts.by_position else None  # also where no act is: it counts rows
         if not acts:
@@ -373,7 +416,8 @@ class Editor:
         return self.changed.get((plan, place), 0.0) <= NOTHING
 
     def close(self) -> None:
-        """Remove the hooks on output projections."""
+        """Remove the hooks on output projections and on positions."""
+        self.opened = False
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()

@@ -22,7 +22,7 @@ from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
 from manyheads.interventions.effects import metrics
 from manyheads.models import tap
-from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
+from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec
 from manyheads.statistics import Progress
 
@@ -128,7 +128,10 @@ def effect(
     drawn = random_plans(plan, lm.spec, controls, seed)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
-    none = "none, as asked" if not controls else f"none: too few heads are left beside those of {plan}"
+    why_none = f"too few heads are left beside those of {plan}" if plan.on_heads else "positions belong to no head"
+    if len(_named_heads(plan, lm.spec)) == sum(site.num_heads for site in lm.spec.sites):
+        why_none = "the plan is on every head, so that no others are left to draw"
+    none = "none, as asked" if not controls else f"none: {why_none}"
     notes["control"] = sets if drawn else none
     notes |= read.notes
     # The plan is the first editor, its controls follow: one reading of the corpus serves all of them.
@@ -176,6 +179,7 @@ def carried_out(
         # All editors on one batch before the next: the plain reading is then held for a single batch.
         for index, editor in enumerate(editors):
             try:
+                editor.open(lm.model)
                 # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
                 with tap(lm.model, edits=[editor], guard=not done):
                     edited = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
@@ -217,12 +221,15 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
         raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
     generator = np.random.Generator(np.random.PCG64(seed))
     plans: dict[Plan, None] = {}  # a set in the order of drawing
-    for _ in range(DRAWS * count if plan.steps else 0):
+    for _ in range(DRAWS * count if plan.on_heads else 0):
         # Tried more often than sets are wanted: among few heads the same one is drawn again and again.
         if (substitutes := _substitutes(plan, spec, generator)) is None:
             return []
         steps: list[Step] = []
         for step in plan.steps:
+            if isinstance(step, SkipPositions):
+                steps.append(step)  # of the whole model, whichever heads are drawn
+                continue
             heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
             if isinstance(step, SkipOutputProjection):
                 steps.append(SkipOutputProjection(heads))
@@ -240,7 +247,7 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
 def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) -> dict[Head, Head] | None:
     """A random head for each that the plan names, none of them named by it; None where there are not enough."""
     named = _named_heads(plan, spec)
-    within_layer = [step for step in plan.steps if isinstance(step, Average | Copy | SkipOutputProjection)]
+    within_layer = [step for step in plan.on_heads.values() if isinstance(step, Average | Copy | SkipOutputProjection)]
     together = {layer for step in within_layer for layer in spec.select(step.heads).by_layer()}
     free = named.complement().by_layer()
     substitutes: dict[Head, Head] = {}
@@ -268,5 +275,6 @@ def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) ->
 
 def _named_heads(plan: Plan, spec: ModelSpec) -> HeadSet:
     """Every head that a plan names, those that a copy reads among them."""
-    texts = [step.heads for step in plan.steps] + [step.source for step in plan.steps if isinstance(step, Copy)]
+    steps = plan.on_heads.values()
+    texts = [step.heads for step in steps] + [step.source for step in steps if isinstance(step, Copy)]
     return parse_heads([part for text in texts for part in str(text).split(", ")], spec.shape)

@@ -78,7 +78,7 @@ def verdict(outcome: Effect) -> Verdict:
 
 def control_things(outcome: Effect) -> str:
     """What the random sets of an effect are: "random heads", "random sets of as many heads", "random layers" ..."""
-    steps = outcome.plan.steps
+    steps = tuple(outcome.plan.on_heads.values())
     plural = "s" * (len(outcome.control) != 1)
     whole_layers = all(isinstance(step, SkipOutputProjection) for step in steps)
     one_layer = whole_layers and len(steps) == 1 and "," not in str(steps[0].heads)

@@ -29,7 +29,7 @@ from numpy import ndarray
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import CallTexts, read_batches, read_texts
+from manyheads.models import CallTexts, Reading, read_batches, read_texts
 from manyheads.recording import Tokens
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import Site
@@ -68,6 +68,19 @@ class LayerDiversity:
     value: float | None
     low: float | None
     high: float | None
+
+
+@dataclass(frozen=True)
+class Diversity:
+    """How different the heads of a model look: `value`, the mean over its layers of two heads or more.
+
+    0: all heads of a layer look at the same keys; 1: no two of them ever look at the same one. `because`: which rows.
+    """
+
+    value: float
+    layers: tuple[LayerDiversity, ...]
+    num_rows: int
+    because: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,25 +203,35 @@ def head_families(
     """
     reading = read_texts(lm, texts, long)
     require_all_heads(lm.model, lm.name, "head_families")
-    count, rows_because = rows_of_texts(reading, rows)
-    # Without a word: the stack without a name, or the only one.
+    stack = _one_stack(lm, stack)
+    _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[stack]))
+    return _Gathering().read(lm, reading, rows, stack, progress).result(lm.name, clusters)
+
+
+def head_diversity(
+    lm: Any, texts: str | Sequence[str], *, rows: int | None = None, stack: str | None = None, long: str = "windows"
+) -> Diversity:
+    """How different the heads of each layer look on some texts, and their mean over layers.
+
+    The numbers are those of `head_families(...).diversity`, without comparing heads of different layers, which is most
+    of its cost. Inside `applied` as there: heads whose weights a plan averages or copies are compared as it has them.
+    Errors: as `head_families`; StatisticError where every layer has one head.
+    """
+    reading = read_texts(lm, texts, long)
+    require_all_heads(lm.model, lm.name, "head_diversity")
+    return _Gathering(across_layers=False).read(lm, reading, rows, _one_stack(lm, stack), None).diversity(lm.name)
+
+
+def _one_stack(lm: Any, stack: str | None) -> str:
+    """The stack that is meant; without a word the one without a name, or the only one. Errors: HeadError."""
     stacks = lm.spec.stacks
     if stack is None and (len(stacks) == 1 or "" in stacks):
         stack = "" if "" in stacks else next(iter(stacks))
-    if stack not in stacks:
+    if stack is None or stack not in stacks:
         names = ", ".join(map(repr, stacks))
         why = "has several stacks, whose heads read different tokens" if stack is None else f"has no stack {stack!r}"
         raise HeadError(f"{lm.spec.name} {why}: compare the heads of one of them, stack= one of {names}.")
-    _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[stack]))
-    gathering = _Gathering()
-
-    def keeping_rows(tokens: Tokens) -> RowKeeper:
-        return RowKeeper(CallTexts.of(lm, tokens), count, stack, sharing_around(lm.model))
-
-    for batch in read_batches(lm, reading, keeping_rows, progress=progress):
-        gathering.add(batch.watcher, batch.tokens.seeds)
-    notes = [rows_because, *gathering.notes, reading.because]
-    return gathering.result(lm.name, clusters, [note for note in notes if note])
+    return stack
 
 
 def families_of(
@@ -249,8 +272,12 @@ def _check_clusters(clusters: int | None, num_heads: int) -> None:
 
 @dataclass(eq=False)
 class _Gathering:
-    """Sums over texts: of every pair's divergences, and of each layer's mean over pairs, text by text."""
+    """Sums over texts: of every pair's divergences, and of each layer's mean over pairs, text by text.
 
+    Unless `across_layers`, pairs of heads of different layers are left out: their divergences stay 0.
+    """
+
+    across_layers: bool = True
     sites: tuple[Site, ...] = ()
     divergences: torch.Tensor | None = None
     num_rows: int = 0
@@ -259,12 +286,21 @@ class _Gathering:
     left_out: dict[str, None] = field(default_factory=dict)
     shared: dict[str, None] = field(default_factory=dict)
 
-    @property
-    def notes(self) -> list[str]:
-        """What of the model was not compared as it is, in words; "" where there is nothing."""
+    notes: list[str] = field(default_factory=list)
+
+    def read(self, lm: Any, reading: Reading, rows: int | None, stack: str, progress: Progress | None) -> _Gathering:
+        """Send the texts through the model, and gather. Errors: StatisticError for what is no number of rows."""
+        count, rows_because = rows_of_texts(reading, rows)
+
+        def keeping_rows(tokens: Tokens) -> RowKeeper:
+            return RowKeeper(CallTexts.of(lm, tokens), count, stack, sharing_around(lm.model))
+
+        for batch in read_batches(lm, reading, keeping_rows, progress=progress):
+            self.add(batch.watcher, batch.tokens.seeds)
         shared = f"weights as the plan around it shares them in {', '.join(self.shared)}" if self.shared else ""
         gone = f"left out, attending in stretches of their own: {', '.join(self.left_out)}" if self.left_out else ""
-        return [shared, gone]
+        self.notes = [note for note in (rows_because, shared, gone, reading.because) if note]
+        return self
 
     def add(self, keeper: RowKeeper, seeds: Sequence[int]) -> None:
         self.left_out |= keeper.left_out
@@ -281,10 +317,13 @@ class _Gathering:
         den = torch.zeros_like(num)
         for text in range(len(seeds)):
             for block in keeper.blocks(text):
-                divergences = pair_divergences(block)
-                self.divergences += divergences
-                # Of each layer the mean over its own pairs: the squares along the diagonal.
-                squares = [rows.split(sizes, 1)[layer] for layer, rows in enumerate(divergences.split(sizes))]
+                if self.across_layers:
+                    divergences = pair_divergences(block)
+                    self.divergences += divergences
+                    # Of each layer the mean over its own pairs: the squares along the diagonal.
+                    squares = [rows.split(sizes, 1)[layer] for layer, rows in enumerate(divergences.split(sizes))]
+                else:
+                    squares = [pair_divergences(heads) for heads in block.split(sizes)]
                 num[text, :, 0] += torch.stack(
                     [square.sum() / max(1, len(square) * (len(square) - 1)) for square in squares]
                 )
@@ -293,7 +332,29 @@ class _Gathering:
         self.seeds.update(seeds)
         self.sums.append(Sums.of(num, den, seeds, 0))
 
-    def result(self, model: str, clusters: int | None, notes: list[str]) -> HeadFamilies:
+    def by_layer(self) -> tuple[LayerDiversity, ...]:
+        sums = sum(self.sums[1:], self.sums[0])
+        value, bounds = sums.value()[:, 0, 0] / MOST, [bound[:, 0] / MOST for bound in sums.interval()]
+        diversity = []
+        for index, site in enumerate(self.sites):
+            compared = site.num_heads > 1
+            # One text, however often it comes, has no interval.
+            low, high = (number(bound[index]) if compared and len(self.seeds) > 1 else None for bound in bounds)
+            share = number(value[index]) if compared else None
+            diversity.append(LayerDiversity(str(site), site.num_heads, share, low, high))
+        return tuple(diversity)
+
+    def diversity(self, model: str) -> Diversity:
+        layers = self.by_layer() if self.num_rows else ()
+        values = [layer.value for layer in layers if layer.value is not None]
+        if not values:
+            lack = "one head in each layer" if self.num_rows else "no row that sees two keys"
+            raise StatisticError(f"{model} has {lack} here: there is nothing to compare.")
+        because = f"{self.num_rows:,} rows: {'; '.join(self.notes)}"
+        return Diversity(float(np.mean(values)), layers, self.num_rows, because)
+
+    def result(self, model: str, clusters: int | None) -> HeadFamilies:
+        notes = self.notes
         heads = tuple(head for site in self.sites for head in site.heads)
         if len(heads) < 2 or not self.num_rows or self.divergences is None:
             lack = "one head" if len(heads) < 2 else "no row that sees two keys"
@@ -305,16 +366,8 @@ class _Gathering:
         places, explained = flat_map(divergences)
         because = "; ".join([f"{self.num_rows:,} rows: {notes[0]}", *notes[1:], why])
         sums = sum(self.sums[1:], self.sums[0])
-        value, bounds = sums.value()[:, 0, 0] / MOST, [bound[:, 0] / MOST for bound in sums.interval()]
-        diversity = []
-        for index, site in enumerate(self.sites):
-            compared = site.num_heads > 1
-            # One text, however often it comes, has no interval.
-            low, high = (number(bound[index]) if compared and len(self.seeds) > 1 else None for bound in bounds)
-            share = number(value[index]) if compared else None
-            diversity.append(LayerDiversity(str(site), site.num_heads, share, low, high))
         return HeadFamilies(
-            model, heads, divergences, families, places, explained, tuple(diversity), tried, sums.num_texts,
+            model, heads, divergences, families, places, explained, self.by_layer(), tried, sums.num_texts,
             self.num_rows, because,
         )  # fmt: skip
 

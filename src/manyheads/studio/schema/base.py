@@ -135,5 +135,13 @@ class SkipStep(RequestBody):
     layer: Annotated[str, Field(max_length=80)]
 
 
-PlanStep = Annotated[AblateStep | ScaleStep | AverageStep | CopyStep | SkipStep, Field(discriminator="step")]
+class SkipPositionsStep(RequestBody):
+    """Takes the model's positions away."""
+
+    step: Literal["skip_positions"]
+
+
+PlanStep = Annotated[
+    AblateStep | ScaleStep | AverageStep | CopyStep | SkipStep | SkipPositionsStep, Field(discriminator="step")
+]
 Steps = Annotated[list[PlanStep], Field(max_length=MAX_STEPS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,10 @@ from manyheads.studio.schema.base import (
     RequestBody,
     Text,
 )
-from manyheads.studio.schema.recordings import Token
+from manyheads.studio.schema.recordings import EffectVerdict, Token
+
+SceneName = Literal["same", "unmixed", "one", "half", "positions"]
+"""The Experiment room's scenes: one map for all heads, no W^O, one head a layer, half of them, no positions."""
 
 
 class ExperimentAsk(RequestBody):
@@ -41,9 +44,26 @@ class Guess(AnswerBody):
     after: float
 
 
+class Neighbour(AnswerBody):
+    """An example sentence, and the cosine of its embedding with the text's, before and under the plan."""
+
+    sentence: str
+    before: float
+    after: float
+
+
+class DiversityChange(AnswerBody):
+    """How different the heads of a layer look, 0 (all the same) to 1, mean over layers; null where `words` say why."""
+
+    before: Number
+    after: Number
+    words: str
+
+
 class Experiment(AnswerBody):
     """What a plan changed. A positive `change` is for the worse, in `unit`; `control`: that of random sets of heads.
 
+    `verdict`: what that comes to, in words. `diversity`: of the heads' maps. `neighbours`: of a model that embeds.
     `per_token`: the change of each token, null where a token has none; `per_token_words` names the measure (the loss of
     a language model; for other models the turn of a token's last state: 1 - cosine).
     `before_recording` and `after_recording` can be opened and compared like any other recording.
@@ -68,6 +88,10 @@ class Experiment(AnswerBody):
     per_token: list[Number]
     per_token_words: str
     guesses: list[Guess]
+    neighbours: list[Neighbour]
+    diversity: DiversityChange
+    verdict: EffectVerdict
+    seen: str = Field(description="what changed of guesses or neighbours, in a sentence; empty without either")
     before_recording: str
     after_recording: str
     words: str
@@ -93,3 +117,25 @@ class Pruning(AnswerBody):
     parameters_after: int
     stock: bool = Field(description="whether stock transformers loads the checkpoint as it is")
     words: str
+
+
+class TrainedWay(AnswerBody):
+    """One way to train or run small nets, over seeds: the share of places at which all answers are right, its standard
+    deviation, and the diversity of the heads' maps, null where that was not measured."""
+
+    words: str
+    right: float
+    right_sd: float
+    diversity: Number
+
+
+class Trained(AnswerBody):
+    """What becomes of nets that are *trained* as a scene has it: the first of `ways` is the one to compare with.
+
+    From the stored report of a whole run of a training preset; `ways` is empty where `words` say that none was trained.
+    """
+
+    scene: SceneName
+    words: str
+    ways: list[TrainedWay]
+    source: str

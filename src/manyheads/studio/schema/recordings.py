@@ -228,6 +228,15 @@ class Pair(AnswerBody):
     about: str
 
 
+class EffectVerdict(AnswerBody):
+    """What an effect comes to, in words, from its rank among `controls` random sets: `above` of them change as much."""
+
+    level: str
+    words: str
+    above: int
+    controls: int
+
+
 class Worth(AnswerBody):
     """The effect of ablating one head on this text; its fields mean the same as in `Experiment`."""
 
@@ -239,4 +248,5 @@ class Worth(AnswerBody):
     change: float
     control: list[float]
     words: str
+    verdict: EffectVerdict
     notes: dict[str, str]

@@ -18,13 +18,13 @@ from manyheads.corpora import reading_of
 from manyheads.lessons.answers import Verdict
 from manyheads.studio.jobs import Job, JobKind, Say
 from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Workspace
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, Trained
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.session import Desk
+from manyheads.studio.views import experiments, sizes
 from manyheads.studio.views import lessons as learning
-from manyheads.studio.views import sizes
 from manyheads.studio.views.atlas import atlas_of, card_of, table_file
 from manyheads.studio.views.maps import FILE_TYPES, MEDIA_TYPE, pair_of, row_of, thumbnails_of, window_file
 from manyheads.studio.views.tiles import Address
@@ -170,6 +170,11 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
         """Carry out a plan on a text, beside random sets of as many heads."""
         desk.workspace.place_of(ask.model)
         return await start("experiment", lambda say: desk.experiment(ask, say))
+
+    @app.get("/api/trained")
+    def trained() -> list[Trained]:
+        """What becomes of nets that are trained as each scene of the Experiment room has it."""
+        return experiments.trained()
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:

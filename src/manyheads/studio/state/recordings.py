@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from manyheads.interventions import applied
 from manyheads.models import record
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import LayerRecord, Recording, Sinks, open_recording
+from manyheads.roles.compare.rows import sharing_around
 from manyheads.statistics.of_a_recording import sinks_of
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
@@ -48,7 +49,8 @@ def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:
 class Opened:
     """A recording and its origin. `model` is its name in the workspace, or the name that the file gives.
 
-    `edited`: whether its heads were edited by a plan. `written`: the whole text, where it was typed into the page.
+    `edited`: whether its heads were edited by a plan. `sharing`: by a site's name, which heads use the mean of which
+    heads' weights under that plan. `written`: the whole text, where it was typed into the page.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Opened:
     model: str
     source: str
     edited: bool = False
+    sharing: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     written: str | None = None
     computed: Cache[tuple[Any, ...], Any] = field(default_factory=Cache)
 
@@ -132,15 +135,17 @@ class Recordings:
             say(f"loading {model}", 0, None)
             lm = self.workspace.load(model)
             say("reading the text", 0, None)
+            sharing: dict[str, Mapping[int, tuple[int, ...]]] = {}
             if steps:
                 plan = plan_of(steps)
                 with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
                     recording = record(lm, text)
+                    sharing = {str(site): sharing_around(lm.model)(site) for site in lm.spec.sites}
             else:
                 recording = record(lm, text)
             say("ready", 1, 1)
             source = "typed, with heads edited" if steps else "typed"
-            return Opened(name, recording, text[:TITLE], model, source, bool(steps), text)
+            return Opened(name, recording, text[:TITLE], model, source, bool(steps), sharing, text)
 
         # Two pages that open the same text at once: one of them records it, and the other waits for that one.
         return self.opened.get_or_make(name, make)

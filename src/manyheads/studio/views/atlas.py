@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from manyheads.heads import Head
-from manyheads.interventions import Importance
+from manyheads.interventions import METRICS, Importance
 from manyheads.recording import LayerRecord
 from manyheads.roles import HeadRole, PageLabels, label_page
 from manyheads.roles.role_table import CAVEAT, group_of
@@ -47,9 +47,9 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atl
                 unit=importance.unit,
                 low=None,
                 high=None,
-                meaning=f"what is lost on this text alone when the head is silenced: {importance.metric}, "
+                meaning=f"what is lost when the head is silenced: {METRICS[importance.metric].meaning}",
+                source=f"zero ablation, each head by itself; Michel et al. 2019, section 4.1. Measured so because: "
                 f"{importance.notes['metric']}",
-                source="zero ablation, each head by itself; Michel et al. 2019, section 4.1",
             )
         )
         values = dict(zip(importance.heads, importance.values, strict=True))

@@ -4,9 +4,10 @@ The page wants one answer, with a sentence, tokens and guesses beside the number
 `mh.effect`; two passes of our own, one of them under `mh.applied`, read what is drawn along the text. Heads that are
 removed for good are written as a checkpoint into the workspace's own folder, and nowhere else.
 
-Cost: 4 + `controls` forward passes over the text; of a pruning a second copy of the model, and some 10 s for the fresh
-process that tries it. `progress` is called at every layer of each pass, so whatever it raises stops the work within a
-layer; the model is as it was, for `mh.effect` and `mh.applied` leave it so.
+Cost: 6 + `controls` forward passes over the text, and of a model that embeds 4 more, 2 of them over short sentences; of
+a pruning a second copy of the model, and some 10 s for the fresh process that tries it. `progress` is called at every
+layer of each pass, so whatever it raises stops the work within a layer; the model is as it was, for `mh.effect` and
+`mh.applied` leave it so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.errors import FileAccessError, HeadError
+from manyheads.corpora import EXAMPLE_SENTENCES
+from manyheads.errors import FileAccessError, HeadError, StatisticError
 from manyheads.interventions import (
     METRICS,
     Effect,
@@ -34,22 +36,41 @@ from manyheads.interventions import (
     read_corpus,
     verdict,
 )
+from manyheads.interventions.apply.applied import prepare
+from manyheads.interventions.apply.computed import Prepared
 from manyheads.interventions.effects.effect import CONTROLS
 from manyheads.interventions.effects.metrics import Batch, exact, outputs_of
 from manyheads.interventions.effects.verdict import ROUNDING
 from manyheads.models import batches, read_texts, tap, tokens_of
 from manyheads.models.weights.compact_form import STOCK
-from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.recording import Sinks
+from manyheads.roles import head_diversity
 from manyheads.studio.jobs import Say
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess, Pruning, PruningAsk
-from manyheads.studio.schema.recordings import Worth
+from manyheads.studio.schema.experiments import (
+    DiversityChange,
+    Experiment,
+    ExperimentAsk,
+    Guess,
+    Neighbour,
+    Pruning,
+    PruningAsk,
+    Trained,
+    TrainedWay,
+)
+from manyheads.studio.schema.recordings import EffectVerdict, Worth
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.state.workspace import digest
 from manyheads.studio.views.recording import token_infos
+from manyheads.training.presets.table import stored_report
 
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
+NEAREST = 5  # example sentences that are called the nearest
 OWN_PASSES = 2
+LONG_TEXT, ROWS_OF_LONG = (
+    256,
+    128,
+)  # tokens; rows of a longer text that heads are compared by, or the dial takes seconds
 LOSS_WORDS = "each token's loss, after less before, in nats: the first token is not predicted"
 LAST_WORDS = "how far each token's last state turned: 1 - cosine, from 0 (as it was) to 2 (turned round)"
 NO_STATES = "this model returns no state for each token, so there is nothing to tell token by token"
@@ -69,18 +90,29 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
     """
     plan = plan_of(ask.plan)
     # Before anything is read: a plan with heads that the model does not have fails at once.
-    for step in plan.steps:
+    for step in plan.on_heads.values():
         for heads in [step.heads, *([step.source] if isinstance(step, Copy) else [])]:
             lm.spec.select(heads)
     corpus, because = corpus_of(plan, ask.text, ask.corpus)
     reading = read_texts(lm, ask.text)
-    counter = PassCounter(progress, len(batches(reading)) * (2 + ask.controls) + OWN_PASSES)
-    if corpus is not None:  # read for the effect, and again for the values along the text
+    embeds = choose_metric(lm, "auto")[0].name == "cosine"
+    counter = PassCounter(progress, len(batches(reading)) * (4 + ask.controls) + OWN_PASSES)
+    if embeds:
+        counter.total += 2 * (len(batches(reading)) + len(batches(read_texts(lm, EXAMPLE_SENTENCES))))
+    if corpus is not None:  # read for the effect, and again for what is shown beside it
         counter.total += 2 * len(batches(read_texts(lm, corpus)))
     with counter.passes(lm.model, "with these heads, without them, and without random ones"):
         outcome = effect(lm, plan, ask.text, corpus=corpus, metric=ask.metric, controls=ask.controls, seed=ask.seed)
     with counter.passes(lm.model, "token by token"):
-        per_token, per_token_words, guesses = _along(lm, plan, ask.text, corpus)
+        prepared = prepare(lm, plan, corpus)[0]
+        per_token, per_token_words, guesses = _along(lm, prepared, ask.text)
+    with counter.passes(lm.model, "how different the heads look"):
+        longest = max(len(piece.ids) for piece in reading.pieces)
+        diversity = _diversity_change(lm, prepared, ask.text, None if longest <= LONG_TEXT else ROWS_OF_LONG)
+    neighbours: list[Neighbour] = []
+    if embeds:
+        with counter.passes(lm.model, "beside example sentences"):
+            neighbours = _neighbours(lm, prepared, ask.text)
     notes = {**outcome.notes, **({"corpus": because} if because else {})}
     if because and ask.corpus is not None:
         # A recording's id is made of model, text and plan: it cannot know of a corpus that this request alone gives.
@@ -104,6 +136,10 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
         per_token=[None] * (num_tokens - len(per_token)) + per_token,  # nothing predicts the first token
         per_token_words=per_token_words,
         guesses=guesses,
+        neighbours=neighbours,
+        diversity=diversity,
+        verdict=EffectVerdict.of(verdict(outcome)),
+        seen=_seen(guesses, neighbours),
         before_recording=recording_id(ask.model, ask.text),
         after_recording=recording_id(ask.model, ask.text, ask.plan),
         words=sentence(outcome),
@@ -127,7 +163,75 @@ def worth(lm: Any, recording: str, head: str, text: str, kind: str, *, progress:
     with counter.passes(lm.model, f"with {selection}, without it, and without random heads"):
         outcome = effect(lm, plan, text, corpus=corpus, controls=CONTROLS)
     notes = {**outcome.notes, **({"corpus": because} if because else {})}
-    return Worth.of(outcome, head=str(selection), recording=recording, kind=kind, words=sentence(outcome), notes=notes)
+    ranked = EffectVerdict.of(verdict(outcome))
+    return Worth.of(
+        outcome,
+        head=str(selection),
+        recording=recording,
+        kind=kind,
+        words=sentence(outcome),
+        verdict=ranked,
+        notes=notes,
+    )
+
+
+def trained() -> list[Trained]:
+    """What becomes of nets that are trained as each scene has it, from the stored reports of two presets."""
+    collapse, counts = stored_report("collapse"), stored_report("heads")
+    ways, by_heads = collapse["found"]["ways"], counts["found"]["by_heads"]
+
+    def way(words: str, scores: dict[str, Any]) -> TrainedWay:
+        right, apart = scores["all_right"], scores.get("diversity")
+        return TrainedWay(
+            words=words,
+            right=right["mean"],
+            right_sd=right["sd"],
+            diversity=None if apart is None else round(apart["mean"], 6),
+        )
+
+    task = f"a layer of {collapse['found']['heads']} heads that must find five relations"
+    seeds = f"means over {collapse['found']['seeds']} seeds, {collapse['found']['parameters']:,} parameters each"
+    free, tied, unmixed = (way(words, ways[name]) for name, words in (
+        ("free", "trained free"), ("tied", "trained with one map for all"), ("unmixed", "trained without W^O"),
+    ))  # fmt: skip
+    many, half, one = (
+        way(f"trained with {count} head{'s' * (count > 1)}", by_heads[str(count)]) for count in (8, 4, 1)
+    )
+    return [
+        Trained(
+            scene="same",
+            words=f"Trained with one map from the first step, {task} is right at {_percent(tied)} of places, not "
+            f"{_percent(free)}. Their diversity is {tied.diversity:.3g}, not {free.diversity:.3g}.",
+            ways=[free, way("trained free, run with one map", ways["averaged"]), tied],
+            source=f"{collapse['command']}: {seeds}",
+        ),
+        Trained(
+            scene="unmixed",
+            words=f"Trained without W^O, nothing is lost: {task} is right at {_percent(unmixed)} of places, "
+            f"with W^O at {_percent(free)}. Taken from a net that was trained with it, everything breaks.",
+            ways=[free, way("trained free, run without W^O", ways["skipped"]), unmixed],
+            source=f"{collapse['command']}: {seeds}",
+        ),
+        Trained(
+            scene="one",
+            words=f"Trained with one head as wide as eight, a layer that must find five relations is right at "
+            f"{_percent(one)} of places, with eight at {_percent(many)}.",
+            ways=[many, one],
+            source=f"{counts['command']}: {seeds}",
+        ),
+        Trained(
+            scene="half",
+            words=f"Trained with four heads twice as wide, a layer that must find five relations is right at "
+            f"{_percent(half)} of places, with eight at {_percent(many)}.",
+            ways=[many, half],
+            source=f"{counts['command']}: {seeds}",
+        ),
+        Trained(scene="positions", words="No net was trained here without positions.", ways=[], source=""),
+    ]
+
+
+def _percent(way: TrainedWay) -> str:
+    return f"{100 * way.right:.0f} %"
 
 
 def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
@@ -190,7 +294,7 @@ class PassCounter:
             yield
 
 
-def _along(lm: Any, plan: Plan, text: str, corpus: list[str] | None) -> tuple[list[float | None], str, list[Guess]]:
+def _along(lm: Any, plan: Prepared, text: str) -> tuple[list[float | None], str, list[Guess]]:
     """The change of each token in a text's first window, the words for it, and the next token's likeliest guesses."""
     batch = next(batch for batch in read_corpus(lm, text).batches if 0 in batch.places)
     index = batch.places.index(0)
@@ -199,7 +303,7 @@ def _along(lm: Any, plan: Plan, text: str, corpus: list[str] | None) -> tuple[li
     batch = Batch({name: value[row] for name, value in batch.inputs.items()}, (0,), None, targets)
     writes = choose_metric(lm, "auto")[0].name == "loss"
     before, likely_before = _token_values(lm, batch, writes)
-    with applied(lm, plan, corpus=corpus):
+    with applied(lm, plan):
         after, likely_after = _token_values(lm, batch, writes)
     if writes:
         change = (after - before).tolist()
@@ -221,6 +325,74 @@ def _along(lm: Any, plan: Plan, text: str, corpus: list[str] | None) -> tuple[li
         return [], NO_STATES, []
     turned = (1 - F.cosine_similarity(before, after, dim=-1)).clamp_min(0)
     return turned.tolist(), LAST_WORDS, []
+
+
+def _diversity_change(lm: Any, plan: Prepared, text: str, rows: int | None) -> DiversityChange:
+    """How different the heads look before and under a plan, in the first stack; nothing where that cannot be said."""
+    stack = "" if "" in lm.spec.stacks else next(iter(lm.spec.stacks))
+    try:
+        before = head_diversity(lm, text, rows=rows, stack=stack)
+        with applied(lm, plan):
+            after = head_diversity(lm, text, rows=rows, stack=stack)
+    except StatisticError as error:  # one head in each layer, or a text of one token
+        return DiversityChange(before=None, after=None, words=str(error))
+    words = "how different the heads of a layer look: 0, all look at the same words; 1, no two at the same"
+    silent = any(isinstance(step, Ablate) for step in plan.plans[0].steps)
+    if silent:
+        words += "; silenced heads still look, and are counted"
+    return DiversityChange(before=before.value, after=after.value, words=f"{words} ({after.because})")
+
+
+def _neighbours(lm: Any, plan: Prepared, text: str) -> list[Neighbour]:
+    """Example sentences, the nearest before first, with their cosines before and under the plan; [] without states."""
+
+    def cosines() -> list[float]:
+        texts = [
+            METRICS["cosine"].read(outputs_of(lm, batch, head=False), batch) for batch in read_corpus(lm, text).batches
+        ]
+        sentences = read_corpus(lm, EXAMPLE_SENTENCES)
+        embeddings = torch.empty(len(EXAMPLE_SENTENCES), texts[0].shape[-1], dtype=torch.float64, device="cpu")
+        for batch in sentences.batches:
+            embeddings[list(batch.places)] = (
+                METRICS["cosine"].read(outputs_of(lm, batch, head=False), batch).double().cpu()
+            )
+        mean = torch.cat(texts).double().cpu().mean(0)  # over the text's windows
+        return F.cosine_similarity(embeddings, mean[None], dim=-1).tolist()
+
+    try:
+        before = cosines()
+        with applied(lm, plan):
+            after = cosines()
+    except StatisticError:  # no states to make an embedding of
+        return []
+    listed = [
+        Neighbour(sentence=s, before=b, after=a) for s, b, a in zip(EXAMPLE_SENTENCES, before, after, strict=True)
+    ]
+    return sorted(listed, key=lambda neighbour: -neighbour.before)
+
+
+def _seen(guesses: list[Guess], neighbours: list[Neighbour]) -> str:
+    """What a reader of guesses or neighbours sees change, in a sentence; "" where there are neither."""
+    if guesses:
+        first, now = (max(guesses, key=lambda guess: getattr(guess, side)) for side in ("before", "after"))
+        if first.token == now.token:
+            return (
+                f"The likeliest next token stays “{first.token.strip()}”: {first.before:.0%}, then {first.after:.0%}."
+            )
+        return (
+            f"The likeliest next token was “{first.token.strip()}” ({first.before:.0%}) and is now "
+            f"“{now.token.strip()}” ({now.after:.0%})."
+        )
+    if neighbours:
+        near, now = (
+            {other.sentence for other in sorted(neighbours, key=lambda other: -getattr(other, side))[:NEAREST]}
+            for side in ("before", "after")
+        )
+        changed = len(now - near)
+        if not changed:
+            return f"The {NEAREST} nearest sentences are the same."
+        return f"{changed} of the {NEAREST} nearest sentences {'is another' if changed == 1 else 'are others'} now."
+    return ""
 
 
 def _token_values(lm: Any, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
@@ -278,6 +450,8 @@ def _step_words(step: Step) -> str:
             return f"with the weights of {step.source} in {step.heads}"
         case SkipOutputProjection():
             return f"without the output projection of {step.layer}"
+        case SkipPositions():
+            return "without positions"
 
 
 def _change_words(outcome: Effect) -> str:

@@ -113,7 +113,10 @@ def _about_q_and_k(lm: Any) -> str:
 
 
 def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
-    """Every head's map, small. Envelope: `maps` uint8, `peaks` float32; see docs/decisions/005."""
+    """Every head's map, small. Envelope: `maps` uint8, `peaks` float32; see docs/decisions/005.
+
+    Under a plan that has heads share weights, a head's map is the one that it uses, the mean of the sources'.
+    """
     opened.check_text(text)
     low, high = THUMBNAIL_SIZES
     if not low <= size <= high:
@@ -132,6 +135,11 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
                 rows_read = num_rows = layer.num_queries(text)
             else:
                 pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
+            own = pooled
+            for head, sources in opened.sharing.get(str(layer.site), {}).items():
+                if how == "mean" or len(sources) == 1:  # the largest of a mean is not the mean of the largest
+                    pooled = pooled.clone() if pooled is own else pooled
+                    pooled[head] = own[list(sources)].mean(0)
             exact &= rows_read == num_rows
             words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
             words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"

@@ -1,22 +1,29 @@
 """The presets by name, in the order of their list: what each shows, read without loading any of them.
 
-A preset is imported when it is chosen, so that listing costs nothing and one that is broken harms no other.
+A preset is imported when it is chosen, so that listing costs nothing and one that is broken harms no other. The reports
+of some whole runs come with the package (`stored_report`), for those who show what was trained beside what they run.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:  # a preset brings torch: listing them must not wait for it
     from manyheads.training.presets.preset import Preset
+
+STORED = "stored.json"  # beside this file; written by `python -m manyheads.training.bundle FOLDER`
+STORED_PRESETS = ("collapse", "heads")
 
 
 @dataclass(frozen=True)
@@ -78,3 +85,16 @@ def preset_of(name: str) -> Preset:
         meant = f" Did you mean {near[0]}?" if near else ""
         raise PlanError(f"there is no preset {name!r}: train one of {', '.join(PRESETS)}.{meant}")
     return PRESETS[name].load()
+
+
+@cache
+def stored_report(name: str) -> dict[str, Any]:
+    """What a whole run of a preset found, as its report has it: `found`, `command`, `versions`. Do not change it.
+
+    The numbers of docs/reference/training.md are these. Errors: PlanError for a preset whose report is not stored.
+    """
+    text = (files("manyheads.training.presets") / STORED).read_text(encoding="utf-8")
+    reports: dict[str, dict[str, Any]] = json.loads(text)
+    if name not in reports:
+        raise PlanError(f"no report of a training of {name!r} comes with manyheads: there is {', '.join(reports)}.")
+    return reports[name]

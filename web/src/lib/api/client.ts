@@ -4,7 +4,7 @@ import type { Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
   Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Pair, Progress,
-  PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Workspace,
+  PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Trained, Workspace,
 } from "./types";
 
 interface JobOptions {
@@ -96,6 +96,11 @@ export class Client {
   // ------------------------------------------------------------------ experiments, sizes, lessons
   startExperiment(body: RequestBody<ExperimentAsk, "model" | "text" | "plan">): Promise<Job> {
     return this.#post("/api/experiments", body);
+  }
+
+  /** What becomes of nets that are trained as each scene has it. */
+  trained(): Promise<Trained[]> {
+    return this.#json("/api/trained");
   }
 
   startPruning(body: RequestBody<PruningAsk, "model" | "heads" | "name">): Promise<Job> {

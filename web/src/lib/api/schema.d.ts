@@ -1,4 +1,4 @@
-// openapi.json sha256:a30fdc49c8e9f760618a3ad7b588858df9bb85e8d1e1cf4b2dccb1bd1cbf9e64
+// openapi.json sha256:6d3300ba17ab5412140fbe1f3a9b33723e14edf450994f630f81d29feedd349d
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -464,6 +464,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/trained": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Trained
+         * @description What becomes of nets that are trained as each scene of the Experiment room has it.
+         */
+        get: operations["trained"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/workspace": {
         parameters: {
             query?: never;
@@ -747,6 +767,32 @@ export interface components {
             step: "copy";
         };
         /**
+         * DiversityChange
+         * @description How different the heads of a layer look, 0 (all the same) to 1, mean over layers; null where `words` say why.
+         */
+        DiversityChange: {
+            /** After */
+            after: number | null;
+            /** Before */
+            before: number | null;
+            /** Words */
+            words: string;
+        };
+        /**
+         * EffectVerdict
+         * @description What an effect comes to, in words, from its rank among `controls` random sets: `above` of them change as much.
+         */
+        EffectVerdict: {
+            /** Above */
+            above: number;
+            /** Controls */
+            controls: number;
+            /** Level */
+            level: string;
+            /** Words */
+            words: string;
+        };
+        /**
          * EvidenceInfo
          * @description The measurement behind a role; see `manyheads.roles` Evidence.
          */
@@ -772,6 +818,7 @@ export interface components {
          * Experiment
          * @description What a plan changed. A positive `change` is for the worse, in `unit`; `control`: that of random sets of heads.
          *
+         *     `verdict`: what that comes to, in words. `diversity`: of the heads' maps. `neighbours`: of a model that embeds.
          *     `per_token`: the change of each token, null where a token has none; `per_token_words` names the measure (the loss of
          *     a language model; for other models the turn of a token's last state: 1 - cosine).
          *     `before_recording` and `after_recording` can be opened and compared like any other recording.
@@ -789,6 +836,7 @@ export interface components {
             change: number;
             /** Control */
             control: number[];
+            diversity: components["schemas"]["DiversityChange"];
             /** Guesses */
             guesses: components["schemas"]["Guess"][];
             /** High */
@@ -803,6 +851,8 @@ export interface components {
             model: string;
             /** Name */
             name: string;
+            /** Neighbours */
+            neighbours: components["schemas"]["Neighbour"][];
             /** Notes */
             notes: {
                 [key: string]: string;
@@ -812,9 +862,14 @@ export interface components {
             /** Per Token Words */
             per_token_words: string;
             /** Plan */
-            plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"])[];
+            plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /** Plan Words */
             plan_words: string;
+            /**
+             * Seen
+             * @description what changed of guesses or neighbours, in a sentence; empty without either
+             */
+            seen: string;
             /** Share Of Controls Above */
             share_of_controls_above: number | null;
             /** Text */
@@ -823,6 +878,7 @@ export interface components {
             tokens: components["schemas"]["Token"][];
             /** Unit */
             unit: string;
+            verdict: components["schemas"]["EffectVerdict"];
             /** Words */
             words: string;
         };
@@ -851,7 +907,7 @@ export interface components {
              */
             name: string;
             /** Plan */
-            plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"])[];
+            plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /**
              * Seed
              * @default 0
@@ -1147,6 +1203,18 @@ export interface components {
             unavailable: string | null;
         };
         /**
+         * Neighbour
+         * @description An example sentence, and the cosine of its embedding with the text's, before and under the plan.
+         */
+        Neighbour: {
+            /** After */
+            after: number;
+            /** Before */
+            before: number;
+            /** Sentence */
+            sentence: string;
+        };
+        /**
          * Pair
          * @description How one weight comes about: q and k of the pair, and every number between them and the weight.
          *
@@ -1315,7 +1383,7 @@ export interface components {
              * Plan
              * @default []
              */
-            plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"])[];
+            plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /** Text */
             text?: string | null;
         };
@@ -1613,6 +1681,17 @@ export interface components {
             variants: components["schemas"]["CacheShape"][];
         };
         /**
+         * SkipPositionsStep
+         * @description Takes the model's positions away.
+         */
+        SkipPositionsStep: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            step: "skip_positions";
+        };
+        /**
          * SkipStep
          * @description Leaves out a layer's output projection. `layer` as in "L3" or "L*".
          */
@@ -1674,6 +1753,40 @@ export interface components {
              * @default false
              */
             unknown: boolean;
+        };
+        /**
+         * Trained
+         * @description What becomes of nets that are *trained* as a scene has it: the first of `ways` is the one to compare with.
+         *
+         *     From the stored report of a whole run of a training preset; `ways` is empty where `words` say that none was trained.
+         */
+        Trained: {
+            /**
+             * Scene
+             * @enum {string}
+             */
+            scene: "same" | "unmixed" | "one" | "half" | "positions";
+            /** Source */
+            source: string;
+            /** Ways */
+            ways: components["schemas"]["TrainedWay"][];
+            /** Words */
+            words: string;
+        };
+        /**
+         * TrainedWay
+         * @description One way to train or run small nets, over seeds: the share of places at which all answers are right, its standard
+         *     deviation, and the diversity of the heads' maps, null where that was not measured.
+         */
+        TrainedWay: {
+            /** Diversity */
+            diversity: number | null;
+            /** Right */
+            right: number;
+            /** Right Sd */
+            right_sd: number;
+            /** Words */
+            words: string;
         };
         /** ValidationError */
         ValidationError: {
@@ -1766,6 +1879,7 @@ export interface components {
             recording: string;
             /** Unit */
             unit: string;
+            verdict: components["schemas"]["EffectVerdict"];
             /** Words */
             words: string;
         };
@@ -4059,6 +4173,89 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trained: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Trained"][];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
                 };
             };
             /** @description Internal Server Error */

@@ -3,6 +3,7 @@
 // the first time).
 import type { Client } from "../api/client";
 import type { Connection } from "../api/connection.svelte";
+import type { Envelope } from "../api/envelope";
 import { isAbort, ServerGone, StudioError } from "../api/source";
 import type {
   Atlas, AtlasHead, LayerInfo, Progress, RecordingAsk, RecordingInfo, RequestBody, RoleInfo, Roles, Workspace,
@@ -15,6 +16,11 @@ export interface Thumbnails {
   maps: Uint8Array;
   peaks: Float32Array;
   side: number;
+}
+
+export function thumbnailsIn({ header, arrays }: Envelope): Thumbnails {
+  const { maps, peaks } = arrays;
+  return { heads: header["heads"] as string[], maps: maps!.data as Uint8Array, peaks: peaks!.data as Float32Array, side: maps!.shape[1]! };
 }
 
 interface RunningJob {
@@ -162,14 +168,8 @@ export class Session {
       const atlas = this.client.atlas(info.id, part, signal);
       atlas.catch(() => undefined); // it is awaited below; if the thumbnails fail first, its rejection has no handler yet
       const envelope = await this.client.thumbnails(info.id, { text: part, size: THUMBNAIL }, signal);
-      const { maps, peaks } = envelope.arrays;
       const otherModel = this.info?.model !== info.model;
-      this.thumbnails = {
-        heads: envelope.header["heads"] as string[],
-        maps: maps!.data as Uint8Array,
-        peaks: peaks!.data as Float32Array,
-        side: maps!.shape[1]!,
-      };
+      this.thumbnails = thumbnailsIn(envelope);
       if (otherModel) this.roles = null; // roles belong to a model, not to a text
       this.atlas = emptyAtlas(info); // thumbnails arrive before statistics: show them at once
       this.info = info;

@@ -7,7 +7,7 @@ import { xml } from "../../lib/draw/export";
 import { ROLE_GROUPS, roleGroup, type RoleGroup } from "../../lib/draw/role-groups";
 import type { Thumbnails } from "../../lib/state/session.svelte";
 import type { Layout } from "./layout";
-import { positionOn, type Scale } from "./scale";
+import { cellText, positionOn, type Scale } from "./scale";
 
 const ABSENT = 255; // the byte of a cell that is not visible to its query
 const DOT = 11; // pixels: a cell of at most this size shows its colour alone
@@ -138,7 +138,7 @@ function drawCell(context: CanvasRenderingContext2D, head: AtlasHead, x: number,
   }
   if (scale && css >= 56) {
     const value = head.values[scale.index];
-    const text = value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 2 : 1);
+    const text = cellText(value, scale);
     context.font = `600 ${11 * ratio}px system-ui, sans-serif`;
     const width = context.measureText(text).width + 8 * ratio;
     context.fillStyle = colour;

@@ -1,5 +1,6 @@
 // The scale of a statistic that colours the atlas's frames, and the order of its cells.
 import type { AtlasHead, StatisticInfo } from "../../lib/api/types";
+import { number } from "../../lib/draw/format";
 import { ROLE_GROUPS, roleGroup } from "../../lib/draw/role-groups";
 
 export interface Scale {
@@ -25,6 +26,21 @@ export function positionOn(scale: Scale, head: AtlasHead): number | null {
   const value = head.values[scale.index];
   if (value === null || value === undefined) return null;
   return scale.high > scale.low ? Math.max(0, Math.min(1, (value - scale.low) / (scale.high - scale.low))) : 0;
+}
+
+/** The unit of the numbers in the squares, one for all: where the largest is small, thousandths or smaller. */
+export function cellUnit({ low, high }: Pick<Scale, "low" | "high">): { factor: number; words: string } {
+  const largest = Math.max(Math.abs(low), Math.abs(high));
+  if (!(largest > 0) || largest >= 0.1) return { factor: 1, words: "" };
+  return largest >= 1e-4 ? { factor: 1e3, words: "thousandths" } : { factor: 1e6, words: "millionths" };
+}
+
+/** A number as its square shows it: two decimals, or two significant digits of the unit that all squares have. */
+export function cellText(value: number | null | undefined, scale: Pick<Scale, "low" | "high">): string {
+  if (value === null || value === undefined) return "–";
+  const { factor } = cellUnit(scale);
+  if (factor === 1) return value !== 0 && Math.abs(value) < 0.005 ? number(value, 1) : value.toFixed(Math.abs(value) < 10 ? 2 : 1);
+  return number(value * factor, 2);
 }
 
 /** Heads by layer, by role (groups in their order, best evidence first), or by a statistic (largest value first). */

@@ -10,11 +10,11 @@ export type ResultLike = Pick<
   Experiment, "plan" | "metric" | "unit" | "change" | "before" | "after" | "control" | "notes" | "per_token"
 > & { tokens: readonly Pick<Token, "piece" | "text">[] };
 
-/** Four significant digits, with a sign where it is a change. */
+/** Three significant digits, with a sign where it is a change. */
 export function figure(value: number | null, signed = false): string {
   if (value === null || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  const text = size === 0 ? "0" : size >= 1000 || size < 0.0001 ? value.toExponential(2) : Number(value.toPrecision(3)).toString();
+  const text = size === 0 ? "0" : size >= 999.5 || size < 0.0001 ? value.toExponential(2) : value.toPrecision(3);
   const plain = text.replace("-", "−");
   return signed && value > 0 ? `+${plain}` : plain;
 }
@@ -22,6 +22,11 @@ export function figure(value: number | null, signed = false): string {
 export function withUnit(value: number | null, unit: string, signed = false): string {
   const text = figure(value, signed);
   return text === "–" || !unit ? text : `${text} ${unit}`;
+}
+
+/** A share of 1, or 0 where it is only rounding. */
+export function withoutTrace(share: number): number {
+  return Math.abs(share) < 1e-6 ? 0 : share;
 }
 
 /** Changes below this come from adding numbers in another order. */
@@ -38,6 +43,7 @@ export function controlUnit(plan: readonly Step[]): "heads" | "layers" {
 
 /** Why a plan can have no control, known before the run: each random set has as many heads as the plan and none of its own. */
 export function whyNoControl(planned: number, total: number, things: string): string | null {
+  if (!planned) return "no control: positions belong to no head";
   if (planned === total) return `no control: a plan on all ${things} leaves none to draw`;
   return 2 * planned > total ? `no control: fewer ${things} are left than the plan changes` : null;
 }
@@ -62,31 +68,17 @@ export function summary(control: readonly number[], change: number): ControlSumm
   };
 }
 
-/** What the control shows about a change, in a sentence for the reader. */
+/** What the same did to random sets, in a sentence; "" where there are none, which the verdict says. The verdict is the
+    server's. */
 export function controlInWords(result: ResultLike, requested = DEFAULT_CONTROLS): string {
   const control = summary(result.control, result.change);
   const things = controlUnit(result.plan);
-  if (!control) {
-    const note = (result.notes["control"] ?? "none were asked for").replace(/^none: /, "");
-    const why = note.replace(/^too few heads are left beside those of .*$/s, `too few other ${things} are left to draw from`);
-    return `No control: ${why}. So it cannot be said whether any other ${things} would have changed as much.`;
-  }
+  if (!control) return "";
   const format = (value: number) => withUnit(withoutRounding(value), result.unit, true);
   const [low, high] = [withoutRounding(control.low), withoutRounding(control.high)];
   const range = low === high ? format(control.mean) : `${format(control.mean)} on average (${figure(low, true)} to ${figure(high, true)})`;
   const few = control.count < requested ? ` There ${control.count === 1 ? "is" : "are"} only ${control.count} other set${control.count === 1 ? "" : "s"} to draw.` : "";
-  return `The same done to as many random ${things} changed it by ${range}. ${verdict(control, result.change, things)}${few}`;
-}
-
-function verdict(control: ControlSummary, change: number, things: string): string {
-  const sets = control.count === 1 ? "the one random set" : `${control.count} random sets`;
-  if (isRounding(change)) return "Here nothing changes (differences of rounding only).";
-  if (control.above === 0) {
-    const better = change < 0 ? " Here it is for the better." : "";
-    return `${control.count === 1 ? "Not even" : "None of"} ${sets} changed it as much, up or down: these ${things} matter more than most.${better}`;
-  }
-  if (control.above === control.count && control.count > 1) return `All of ${sets} changed it at least as much, up or down: these ${things} matter less than most.`;
-  return `${control.count === 1 ? "The one random set" : `${control.above} of ${sets}`} changed it at least as much, up or down.`;
+  return `The same done to as many random ${things} changed it by ${range}.${few}`;
 }
 
 /** Whether a change is only rounding. */

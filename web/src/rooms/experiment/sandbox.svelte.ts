@@ -5,11 +5,12 @@
 // never computed anew once that component is destroyed, while the sandbox lives on.
 import type { Client } from "../../lib/api/client";
 import { isAbort } from "../../lib/api/source";
-import type { Experiment, LayerInfo, Progress } from "../../lib/api/types";
+import type { Experiment, LayerInfo, Progress, SceneName } from "../../lib/api/types";
 import { browserStore, fromJson } from "../../lib/state/storage";
 import { keyOf, readEntries, saveEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
 import { allHeads, headName, headsInWords, headsNamed, layerName, placeOf } from "./heads";
 import { headsOf, layersOf, operationOf, reordered, stepsFor, stepsIn, type Operation, type Step } from "./steps";
+import { SCENES, sceneOf, scenePlan } from "./scenes";
 
 const sandboxes = new WeakMap<object, Sandbox>();
 
@@ -156,12 +157,18 @@ export class Sandbox {
     if (last && !this.#show(last)) this.steps = [...plan];
   }
 
-  preset(name: "same" | "unmixed" | "remove", head: string | null): void {
-    this.steps = [];
+  /** Turns a scene on, which runs it, or off, which leaves an empty plan. */
+  turn(name: SceneName, on: boolean): void {
+    this.cancel();
+    this.#stop = null;
+    this.running = false;
+    this.stopped = false;
+    this.trouble = null;
+    this.result = null;
     this.sources = {};
-    this.source = 0;
-    this.operation = { same: "copy", unmixed: "skip_output_projection", remove: "zero" }[name] as Operation;
-    this.ticked = new Set(name === "remove" && head ? [head] : allHeads(this.layers));
+    this.operation = "zero";
+    this.load(on ? scenePlan(name, this.layers) : []);
+    if (on) void this.run(SCENES.find((scene) => scene.name === name)?.title);
   }
 
   async run(name = "", ask: Ask = { model: this.model, text: this.text, plan: this.plan }): Promise<void> {
@@ -176,22 +183,31 @@ export class Sandbox {
         () => this.client.startExperiment({ model: ask.model, text: ask.text, plan: ask.plan, name: name || usualName(ask) }),
         { signal: stop.signal, onProgress: (progress) => (this.progress = progress) },
       );
+      if (this.#stop !== stop) return; // another scene was turned on meanwhile
       this.result = result;
       const { metric, unit, change, low, high, control } = result;
       const numbers = { metric, unit, change, low, high, control };
       const entry = { key: keyOf(ask), name: name || usualName(ask), made: Date.now(), ask, ...numbers };
       this.#replace(withEntry(this.entries, entry));
     } catch (error) {
+      if (this.#stop !== stop) return;
       if (isAbort(error) || stop.signal.aborted) this.stopped = true;
       else this.trouble = error;
     } finally {
-      this.running = false;
-      this.progress = null;
+      if (this.#stop === stop) {
+        this.running = false;
+        this.progress = null;
+      }
     }
   }
 
   cancel(): void {
     this.#stop?.abort();
+  }
+
+  /** The scene whose plan this is, if it is one's. */
+  get scene(): SceneName | null {
+    return sceneOf(this.plan, this.layers)?.name ?? null;
   }
 
   /** Runs an entry again: experiments are deterministic, so the result is the same. The grid changes only for the open model. */
@@ -230,7 +246,7 @@ export class Sandbox {
   /** Puts a step into the grid; false if it names heads that the model does not have. */
   #show(step: Step): boolean {
     const heads = headsNamed(headsOf(step), this.layers);
-    if (!heads) return false;
+    if (!heads || step.step === "skip_positions") return false;
     this.ticked = heads;
     this.operation = operationOf(step);
     if (step.step === "scale") this.factor = step.factor;

@@ -7,6 +7,8 @@ import { allHeads, headsNamed, layerName, type LayerShape } from "./heads";
 
 type AblateKind = AblateStep["kind"];
 export type Step = PlanStep;
+/** A step that names heads: what the grid can hold. */
+export type HeadStep = Exclude<Step, { step: "skip_positions" }>;
 
 export type Operation = AblateKind | "scale" | "average" | "copy" | "skip_output_projection";
 
@@ -41,11 +43,13 @@ export function operationInfo(operation: Operation): OperationInfo {
   return info;
 }
 
-export function operationOf(step: Step): Operation {
+export function operationOf(step: HeadStep): Operation {
   return step.step === "ablate" ? step.kind : step.step;
 }
 
+/** The heads that a step names; "" for one that names none. */
 export function headsOf(step: Step): string {
+  if (step.step === "skip_positions") return "";
   return step.step === "skip_output_projection" ? step.layer : step.heads;
 }
 
@@ -67,6 +71,8 @@ export function stepInWords(step: Step): string {
       return `${step.heads} use the weights of ${step.source}`;
     case "skip_output_projection":
       return `no output projection in ${step.layer}`;
+    case "skip_positions":
+      return "no positions";
   }
 }
 
@@ -133,6 +139,7 @@ export function comparableHeads(plan: readonly Step[], layers: readonly LayerSha
   const changed = new Set<string>();
   const reweighted = new Set<string>(); // heads with the weights of others
   for (const step of plan) {
+    if (step.step === "skip_positions") for (const head of names) reweighted.add(head);
     for (const head of headsNamed(headsOf(step), layers) ?? []) {
       changed.add(head);
       if (step.step === "copy" || step.step === "average") reweighted.add(head);
