@@ -39,6 +39,12 @@ def test_a_head_and_its_name_are_one_to_one(text, head):
     assert str(head) == text
 
 
+def test_a_head_in_lower_case_is_the_same_head_wherever_it_is_read():
+    assert Head.parse("l3h7") == Head("", 3, 7) and str(Head.parse("encoder:l0h1")) == "encoder:L0H1"
+    assert parse_heads("l3h0-2, l*h1, L4", ONE) == parse_heads("L3H0-2, L*H1, L4", ONE)
+    assert written("l3h0-2, Cross:l1") == "L3H0-2, Cross:L1", "a plan of them is the same plan; a stack keeps its case"
+
+
 def test_heads_sort_by_stack_then_layer_then_index_as_numbers():
     heads = [Head("cross", 0, 0), Head("", 10, 11), Head("", 10, 2), Head("encoder", 0, 0), Head("", 2, 10)]
     assert names(sorted(heads)) == ["L2H10", "L10H2", "L10H11", "cross:L0H0", "encoder:L0H0"]
@@ -137,7 +143,7 @@ BAD = [
     ("", ONE, r"^'' names no heads\. Write 'L3H7', 'L3', 'L3H0-5', 'L\*H7', 'encoder:L0H1', or several"),
     ("L3,", ONE, r"^'' in 'L3,' names no heads"),
     ("junk", ONE, r"^'junk' names no heads.*commas\.$"),
-    ("l3h6", ONE, r"'l3h6' names no heads.*did you mean 'L3H6'\?"),
+    ("l3 h6", ONE, r"'l3 h6' names no heads.*did you mean 'L3H6'\?"),
     ("L1, 3.6", ONE, r"'3\.6' in 'L1, 3\.6' names no heads.*did you mean 'L3H6'\?"),
     ("L03H06", ONE, r"did you mean 'L3H6'\?"),
     ("encoder: 0.1", SEVERAL, r"did you mean 'encoder:L0H1'\?"),
