@@ -37,8 +37,8 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.head_picture import look_at_picture
-from manyheads.cli.look import evidence_of, hanging, home, hue, offered
-from manyheads.cli.role_words import figure, role_of, span, unit_of
+from manyheads.cli.look import evidence_of, home
+from manyheads.cli.role_words import figure, hue, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -46,8 +46,10 @@ from manyheads.cli.terminal.console import (
     clean,
     drawn,
     emit_document,
+    hanging,
     lay_out,
     legend,
+    offered,
     print_sections,
     shades_of,
     shortened,

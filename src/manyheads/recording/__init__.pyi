@@ -24,5 +24,6 @@ from .tokens import Tokens as Tokens
 from .tokens import text_seed as text_seed
 from .word_links import HeadLink as HeadLink
 from .word_links import HeadLinks as HeadLinks
+from .word_links import spaced_words as spaced_words
 from .word_links import telling_link as telling_link
 from .words import Words as Words

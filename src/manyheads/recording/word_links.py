@@ -28,7 +28,7 @@ from manyheads.heads import Head
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.per_head_result import PerHeadResult
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.words import Merging, Unit, Words, numbered, word_spans
+from manyheads.recording.words import Merging, Unit, Words, is_space, numbered, readable, word_spans
 from manyheads.spec import CROSS
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -188,6 +188,37 @@ def names_of(units: Sequence[Unit]) -> list[str]:
         count[unit.text] += 1
         names.append(f"{unit.text}#{count[unit.text]}" if total[unit.text] > 1 else unit.text)
     return names
+
+
+class SpacedWord(NamedTuple):
+    """A unit of a text as it is asked for (`name`), as people read it, and whether white space stands before it.
+
+    `aside`: a special token, or white space of its own, which a sentence is read without.
+    """
+
+    name: str
+    text: str
+    blank: bool
+    aside: bool
+
+
+def spaced_words(words: Words, text: int = 0) -> list[SpacedWord]:
+    """The units of a text in a row, to draw it as a sentence."""
+    units, shown, end, last = words.units(text), readable(words.tokens, text), 0, -1
+    spaced: list[SpacedWord] = []
+    for name, unit in zip(names_of(units), units, strict=True):
+        begin, stop = unit.span
+        if unit.word < 0:
+            aside = unit.special or not words.texts[text][begin:stop].strip()
+            spaced.append(SpacedWord(name, shown[unit.tokens[0]], True, aside))
+            continue
+        between = words.texts[text][end:begin]
+        if last >= 0 and (rest := between.strip()):  # a word that no token begins in: it is written with the one before
+            spaced[last] = spaced[last]._replace(text=spaced[last].text + rest)
+        last = len(spaced)
+        spaced.append(SpacedWord(name, unit.text, any(map(is_space, between)), False))
+        end = stop
+    return spaced
 
 
 def _name_of(words: Words, text: int, place: int | None) -> str:

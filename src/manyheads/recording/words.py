@@ -25,6 +25,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -446,3 +447,49 @@ def numbered(units: Sequence[Unit]) -> tuple[Int[Tensor, "pieces"], slice]:
         for token in unit.tokens:
             numbers[token - span.start] = number
     return torch.tensor(numbers, dtype=torch.long), span
+
+
+# ------------------------------------------------------------------------------------------- tokens as people read them
+
+READABLE_SPACES = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
+MOST_SPACES = 4  # more of one kind are counted: ␣×12
+
+
+def readable(tokens: Tokens, text: int = 0) -> tuple[str, ...]:
+    """Each token of a text as people read it, never empty: what stands there in the text, without vocabulary marks.
+
+    Of white space alone the characters are shown (␣ ↵ ⇥), of a part of a character its bytes (\\xf0\\x9f); where the
+    offsets are unknown, the marks of pieces (Ġ, ▁, ##, </w>) are read. Special tokens keep their names.
+    """
+    special = _special_rows(tokens)
+    spell: Callable[[str], bytes] | None = None
+    out = []
+    for place, piece in enumerate(tokens.pieces[text]):
+        written = ""
+        if not special[text][place]:
+            if tokens.offsets is not None and tokens.texts:
+                begin, end = tokens.offsets[text, place].tolist()
+                written = tokens.texts[text][begin:end]
+            if not written:
+                if spell is None:  # read off all texts: a short one may hold no piece that shows the mark
+                    rows = zip(tokens.pieces, special, strict=True)
+                    ordinary = [p for row, added in rows for p, s in zip(row, added, strict=False) if not s]
+                    spell = next(spell for _, has_mark, spell in _MARKS if has_mark(ordinary))
+                written = spell(piece).decode("utf-8", "backslashreplace")
+        out.append(_readable(written) or piece)
+    return tuple(out)
+
+
+def _special_rows(tokens: Tokens) -> list[list[bool]]:
+    """For each text which of its tokens the tokenizer added."""
+    if tokens.special is None:
+        return [[False] * len(row) for row in tokens.pieces]
+    return tokens.special.tolist()
+
+
+def _readable(written: str) -> str:
+    if stripped := written.strip():
+        return stripped
+    shown = (READABLE_SPACES.get(char, "␣") for char in written)
+    runs = ((char, len(list(run))) for char, run in groupby(shown))
+    return "".join(char * count if count <= MOST_SPACES else f"{char}×{count}" for char, count in runs)
