@@ -321,10 +321,10 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     for line in body:
         line.rstrip()
     basis = (
-        f"Beside each role its strongest head, and how much of its attention goes there. Measured on "
-        f"{labels.num_texts:,} {labels.texts_are}, roles chosen on one half and figures from the other. {CAVEAT}"
+        f"Beside each role its strongest head, and how much of its attention goes there, on texts that the role was "
+        f"not chosen on ({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
     )
-    legend = "Rows are layers, columns heads: a letter is the head's role, a dot none." if grid else ""
+    legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
     remarks = " ".join(filter(None, (legend, left_over, basis)))
     title = Text(f"What the {len(labels.roles)} heads do", style="bold")
     return [title, *body, *(Text(line, style="dim") for line in textwrap.wrap(clean(remarks), console.width))]

@@ -27,3 +27,4 @@ from .word_links import HeadLinks as HeadLinks
 from .word_links import spaced_words as spaced_words
 from .word_links import telling_link as telling_link
 from .words import Words as Words
+from .words import readable as readable

@@ -14,7 +14,7 @@ INDENT = 2
 ARC = "╭─╮│▼"
 ASCII_ARC = "+-+|v"
 DOTS = "…"
-LINK_COLOUR = "#0087d7"  # of a head without a role
+LINK_COLOUR = "default"  # of a head without a role: no other role's
 
 
 def linked_sentence(words: Sequence[Any], link: Any, label: str, colour: str, console: Console) -> list[Text]:
