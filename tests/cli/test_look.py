@@ -133,7 +133,7 @@ def test_a_text_needs_no_quotes(run):
 
 
 @pytest.mark.parametrize(
-    ("layers", "heads", "blocks", "most"), [(4, 8, 1, 16), (12, 12, 1, 16), (32, 32, 2, 27), (80, 64, 1, 27)]
+    ("layers", "heads", "blocks", "most"), [(4, 8, 1, 16), (12, 12, 1, 17), (32, 32, 2, 27), (80, 64, 1, 27)]
 )
 def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blocks, most):
     names = [Head("", layer, index) for layer in range(layers) for index in range(heads)]
@@ -146,12 +146,8 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blo
     assert len(rows) == min(layers, 16)
     for row, line in enumerate(rows):
         letters = "".join(re.sub(r"L\d+ ", "", line).split())
-        expected = [
-            letter_of(roles[layer * heads + index].name)
-            for layer in range(row, 16 * blocks, 16)
-            for index in range(heads)
-        ]
-        assert letters.startswith("".join(expected))
+        places = [layer * heads + index for layer in range(row, 16 * blocks, 16) for index in range(heads)]
+        assert letters.startswith("".join(letter_of(roles[place].name) for place in places if place < len(roles)))
     refused = "No room here for L16 and the layers after it: --all lists every head, --plot draws all."
     assert (refused in " ".join(lines)) == (layers == 80)
 

@@ -234,7 +234,6 @@ TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 LABEL_WIDTH = 9
 PAGE, YOURS = "on the page", "on your text"
 GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
-SUMMARY_WIDTH = 54
 SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
 
@@ -304,25 +303,26 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     if not labels.roles:
         return []
     grid, left_over = _grid(looked, console)
-    lines = _summary(looked)
+    lines = _summary(looked, "chance")
     wide = max((line.cell_len for line in grid), default=0)
-    if wide + 3 + SUMMARY_WIDTH <= console.width:
+    column = max(line.cell_len for line in lines)
+    if wide + 3 + column <= console.width:
         grid += [Text()] * (len(lines) - len(grid))
         lines += [Text()] * (len(grid) - len(lines))
         pairs = zip(grid, lines, strict=True)
         body = [Text.assemble(cells, " " * (wide + 3 - cells.cell_len), line) for cells, line in pairs]
-    elif console.width >= 2 * SUMMARY_WIDTH - 8:
+    elif 2 * (column := max(line.cell_len for line in _summary(looked, "vs"))) + 2 <= console.width:
+        lines = _summary(looked, "vs")
         half = -(-len(lines) // 2)
         pairs = zip_longest(lines[:half], lines[half:], fillvalue=Text())
-        gap = SUMMARY_WIDTH - 6
-        body = [*grid, *(Text.assemble(one, " " * (gap - one.cell_len), other) for one, other in pairs)]
+        body = [*grid, *(Text.assemble(one, " " * (column + 2 - one.cell_len), other) for one, other in pairs)]
     else:
         body = [*grid, *lines]
     for line in body:
         line.rstrip()
     basis = (
-        f"Beside each role its strongest head, and how much of its attention goes there, on texts that the role was "
-        f"not chosen on ({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
+        f"Beside each role its strongest head: its attention there against chance, on texts the role was not chosen on "
+        f"({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
     )
     legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
     remarks = " ".join(filter(None, (legend, left_over, basis)))
@@ -386,8 +386,8 @@ def badge(name: str) -> str:
     return "dim" if name == UNLABELLED else f"bold #ffffff on {hue(name)}"
 
 
-def _summary(looked: Looked) -> list[Text]:
-    """A line for each role: how many heads have it, its letter, and the strongest of them."""
+def _summary(looked: Looked, against: str) -> list[Text]:
+    """A line for each role: how many heads have it, its letter, the strongest of them, and what chance would give."""
     groups = by_role(looked.labels)
     wide = max(len(clean(name)) for name in groups)
     head_width = max(len(str(role.head)) for role in looked.labels.roles)
@@ -396,13 +396,13 @@ def _summary(looked: Looked) -> list[Text]:
         line = Text.assemble(f"{len(roles):>4} ", (f" {letter_of(name)} ", badge(name)), f" {clean(name):<{wide}}  ")
         evidence = roles[0].evidence
         if name == UNLABELLED:
-            line.append("too little evidence for a role", style="dim")
+            line.append("too little evidence", style="dim")
         else:
             line.append(f"{roles[0].head!s:<{head_width}} ", style="bold")
             if evidence.statistic == "entropy":
-                line.append(f"{evidence.score / evidence.chance:>5.0%} of the evenest")
+                line.append(f"{evidence.score / evidence.chance:>5.0%} of even")
             else:
-                line.append(f"{evidence.score:>5.0%}").append(f" ({evidence.chance:.0%} by chance)", style="dim")
+                line.append(f"{evidence.score:>5.0%}").append(f" ({against} {evidence.chance:.0%})", style="dim")
         lines.append(line)
     return lines
 
