@@ -48,7 +48,8 @@ def small(tmp_path_factory):
 
 def from_word_to_word(maps, query, key):
     """[layer, head]: plain loops over pieces."""
-    return sum(maps[:, :, row, column] for row in PIECES[query] for column in PIECES[key]) / len(PIECES[query])
+    cells = [maps[:, :, row, column] for row in PIECES[query] for column in PIECES[key]]
+    return np.sum(cells, axis=0) / len(PIECES[query])
 
 
 @pytest.mark.parametrize(("query", "key"), [("it", "animal"), ("didn't", "cross"), ("it", "didn't")])
@@ -227,6 +228,7 @@ def test_the_telling_link_is_found_by_plain_loops_too(rec, maps):
                     beyond = weights[query][key] - max(np.mean(as_far) if as_far else 0, np.mean(to_key))
                     best = max(best, (beyond * math.log2(abs(query - key)), (layer, head, query, key)))
     link = telling_link(rec.layers)
+    assert link is not None
     layer, head, query, key = best[1]
     assert (link.head.layer, link.head.index, link.query, link.key) == (layer, head, names[query], names[key])
     assert (str(link.head), link.query, link.key) == ("L3H1", "it", "animal")

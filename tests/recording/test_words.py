@@ -287,7 +287,7 @@ def test_what_is_no_word_is_said():
         Words.of(replace(tokens, offsets=None), [[(0, 1)], [(0, 1)]])
 
 
-# -------------------------------------------------------------------------------------------- tokens as people read them
+# ------------------------------------------------------------------------------------------ tokens as people read them
 
 
 @pytest.mark.parametrize(
@@ -309,4 +309,4 @@ def test_pieces_without_offsets_are_read_by_their_marks(pieces, expected):
 def test_with_offsets_a_token_is_what_stands_in_the_text(minilm):
     assert readable(mh.record(minilm, "Ein Café,\tplaying").tokens)[:4] == ("[CLS]", "Ein", "Café", ",")
     tokens = mh.record(mh.load("tiny-code"), "def f():\n\treturn 'é'\n").tokens
-    assert readable(tokens) == ("<|begin|>", "def", "f", "():", "↵⇥", "return", "'", "é", "é", "'", "↵")
+    assert readable(tokens) == ("<|begin|>", "def", "f", "():", "↵", "⇥", "return", "'", "é", "é", "'", "↵")

@@ -43,7 +43,7 @@ ONE_TEXT = "One text shows what its heads do here. A role rests on many texts: m
 
 
 @dataclass(frozen=True)
-class WordAsked:
+class WordAnswer:
     """The links that were asked for, the words of the text, the link to draw, and the labels of the model's heads."""
 
     lm: Any
@@ -67,7 +67,7 @@ def ask_word(
     *,
     save: Path | None = None,
     remember: bool = True,
-) -> WordAsked:
+) -> WordAnswer:
     """Load, record, and read off the rows of the words. Errors: TextError for words that the text has not."""
     begun = time.perf_counter()
     lm = load_model(talk, model)
@@ -91,7 +91,7 @@ def ask_word(
     if save is not None:
         links.save(save)
         written = (f"{save}, a row a head: the words, the weight, and the weight if spread evenly",)
-    return WordAsked(lm, model, source, links, words, drawn, labels, written, time.perf_counter() - begun)
+    return WordAnswer(lm, model, source, links, words, drawn, labels, written, time.perf_counter() - begun)
 
 
 def _to_draw(inside: Sequence[Any], words: Sequence[Any], links: Any) -> Any:
@@ -106,26 +106,26 @@ def _to_draw(inside: Sequence[Any], words: Sequence[Any], links: Any) -> Any:
     )
 
 
-def show_word(asked: WordAsked, as_json: bool, complete: bool) -> None:
+def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     """Print the page, of `complete` with every head, or the document."""
     if as_json:
-        return emit_document(document(asked))
-    console, links = stdout_console(), asked.links
+        return emit_document(document(answer))
+    console, links = stdout_console(), answer.links
     pair = bool(links.query and links.key)
     sections = [
-        _headline(asked),
-        _sentence(asked, console),
-        _ranking(asked, console, complete) if pair else _by_word(asked, console, complete),
-        [Text(line, style="dim") for line in textwrap.wrap(_remark(asked, complete), console.width)],
-        [Text.assemble(("wrote  ", "dim"), clean(path)) for path in asked.written],
-        offered(_offers(asked), console),
+        _headline(answer),
+        _sentence(answer, console),
+        _ranking(answer, console, complete) if pair else _by_word(answer, console, complete),
+        [Text(line, style="dim") for line in textwrap.wrap(_remark(answer, complete), console.width)],
+        [Text.assemble(("wrote  ", "dim"), clean(path)) for path in answer.written],
+        offered(_offers(answer), console),
     ]
     print_sections(sections, console)
 
 
-def _headline(asked: WordAsked) -> list[Text]:
+def _headline(answer: WordAnswer) -> list[Text]:
     """The finding: the heaviest links, in words."""
-    links = asked.links
+    links = answer.links
     if links.query and links.key:
         first, others = links[0], [link for link in links[1:2] if not math.isnan(link.weight)]
         words = f"{first.head} gives {first.weight:.1%} of {quoted(links.query)} to {quoted(links.key)}"
@@ -134,34 +134,34 @@ def _headline(asked: WordAsked) -> list[Text]:
     else:
         subject = f"Where {quoted(links.query)} looks" if links.query else f"Who looks at {quoted(links.key)}"
         words = f"{subject}, in each of {len(links)} heads."
-    return [Text.assemble((clean(words), "bold"), f"  in {clean(asked.lm.name)}")]
+    return [Text.assemble((clean(words), "bold"), f"  in {clean(answer.lm.name)}")]
 
 
-def _sentence(asked: WordAsked, console: Console) -> list[Text]:
-    link = asked.drawn
+def _sentence(answer: WordAnswer, console: Console) -> list[Text]:
+    link = answer.drawn
     if link is None:
         return []
-    return linked_sentence(asked.words, link, f"{link.head} {link.weight:.0%}", _colour(asked, link), console)
+    return linked_sentence(answer.words, link, f"{link.head} {link.weight:.0%}", _colour(answer, link), console)
 
 
-def _colour(asked: WordAsked, link: Any) -> str:
-    role = role_of(asked.labels, link.head)
+def _colour(answer: WordAnswer, link: Any) -> str:
+    role = role_of(answer.labels, link.head)
     return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
 
 
-def _ranking(asked: WordAsked, console: Console, complete: bool) -> list[Text]:
+def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
     """A bar for each head, the heaviest first."""
-    shown = asked.links if complete else asked.links[:MOST_HEADS]
+    shown = answer.links if complete else answer.links[:MOST_HEADS]
     wide = max(len(str(link.head)) for link in shown)
     bar, lines = "█" if knows_blocks(console) else "#", []
     for link in shown:
-        role = role_of(asked.labels, link.head)
+        role = role_of(answer.labels, link.head)
         name = "" if role is None else clean(role.name)
         if math.isnan(link.weight):
             lines.append(Text.assemble((f"  {link.head!s:<{wide}}", "bold"), "       –  cannot see it from there"))
             continue
         length = round(BAR * link.weight)
-        cells = (bar * length, _colour(asked, link)), " " * (BAR - length)
+        cells = (bar * length, _colour(answer, link)), " " * (BAR - length)
         head = (f"  {link.head!s:<{wide}}", "bold")
         line = Text.assemble(head, f"  {link.weight:>6.1%}  ", *cells, (f"  {name}", "dim"))
         line.rstrip()
@@ -169,9 +169,9 @@ def _ranking(asked: WordAsked, console: Console, complete: bool) -> list[Text]:
     return lines
 
 
-def _by_word(asked: WordAsked, console: Console, complete: bool) -> list[Text]:
+def _by_word(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
     """A line for each word that some head links to the given one most: its heads, the heaviest first."""
-    links, groups = asked.links, dict[str, list[Any]]()
+    links, groups = answer.links, dict[str, list[Any]]()
     for link in links:
         if not math.isnan(link.weight):
             groups.setdefault(link.key if links.query else link.query, []).append(link)
@@ -182,7 +182,7 @@ def _by_word(asked: WordAsked, console: Console, complete: bool) -> list[Text]:
         count = f"{len(of_word)} head{'s' if len(of_word) > 1 else ''}"
         line = Text.assemble((f"  {shortened(name, wide):<{wide}}", "bold"), (f"  {count:>8}", "dim"))
         for place, link in enumerate(of_word):
-            part = Text.assemble(f"  {link.head} ", (f"{link.weight:.0%}", _colour(asked, link)))
+            part = Text.assemble(f"  {link.head} ", (f"{link.weight:.0%}", _colour(answer, link)))
             if not complete and line.cell_len + part.cell_len + 4 > console.width and place:
                 line.append(" …" if knows_blocks(console) else " ...", style="dim")
                 break
@@ -196,8 +196,8 @@ def _by_word(asked: WordAsked, console: Console, complete: bool) -> list[Text]:
     return lines
 
 
-def _remark(asked: WordAsked, complete: bool) -> str:
-    links = asked.links
+def _remark(answer: WordAnswer, complete: bool) -> str:
+    links = answer.links
     parts = []
     if links.query and links.key:
         if len(links) > MOST_HEADS and not complete:
@@ -210,12 +210,12 @@ def _remark(asked: WordAsked, complete: bool) -> str:
     return clean(" ".join([*parts, ONE_TEXT]))
 
 
-def _offers(asked: WordAsked) -> list[tuple[str, str]]:
+def _offers(answer: WordAnswer) -> list[tuple[str, str]]:
     """What to type next: the head that was drawn, and the other side."""
-    source, links, model = asked.source, asked.links, asked.model.arguments
+    source, links, model = answer.source, answer.links, answer.model.arguments
     if not source.own and not source.arguments:
         return []
-    arguments, link = source.arguments and f" {source.arguments}", asked.drawn or links[0]
+    arguments, link = source.arguments and f" {source.arguments}", answer.drawn or links[0]
     offers = [(f"manyheads head {link.head}{arguments}{model}", "where each word looks, in that head")]
     if links.query and links.key:
         command = f"manyheads look{arguments}{model} --from {shlex.quote(links.query)}"
@@ -226,12 +226,12 @@ def _offers(asked: WordAsked) -> list[tuple[str, str]]:
     return offers
 
 
-def document(asked: WordAsked) -> dict[str, Any]:
+def document(answer: WordAnswer) -> dict[str, Any]:
     """Every head with its link, the heaviest first; null where the head cannot see the word."""
-    lm, links = asked.lm, asked.links
+    lm, links = answer.lm, answer.links
     heads = []
     for link in links:
-        role = role_of(asked.labels, link.head)
+        role = role_of(answer.labels, link.head)
         heads.append({
             "head": str(link.head),
             "stack": link.head.stack,
@@ -244,12 +244,12 @@ def document(asked: WordAsked) -> dict[str, Any]:
             "role": None if role is None else role.name,
         })  # fmt: skip
     return {
-        "model": {"asked": asked.model.name, "name": lm.name, "because": lm.because},
-        "text": {"origin": asked.source.origin, "text": links.text},
+        "model": {"asked": answer.model.name, "name": lm.name, "because": lm.because},
+        "text": {"origin": answer.source.origin, "text": links.text},
         "from": links.query or None,
         "to": links.key or None,
         "heads": heads,
-        "notes": {"links": links.because, "labels": asked.labels.because, "one_text": ONE_TEXT},
-        "written": list(asked.written),
-        "seconds": round(asked.seconds, 3),
+        "notes": {"links": links.because, "labels": answer.labels.because, "one_text": ONE_TEXT},
+        "written": list(answer.written),
+        "seconds": round(answer.seconds, 3),
     }

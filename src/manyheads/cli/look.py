@@ -159,8 +159,8 @@ def look(
         talk.note(note)
     choice = ModelChoice(model, device, dtype)
     if about_words:
-        asked = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
-        return show_word(asked, as_json, complete)
+        answer = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
+        return show_word(answer, as_json, complete)
     looked = gather(talk, source, choice, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
     if as_json:
         emit_document(document(looked))
