@@ -45,6 +45,12 @@ def test_lower_case_is_read_and_capitals_are_written():
         parse_heads("Encoder:l0h1", SEVERAL)
 
 
+def test_a_head_in_lower_case_is_the_same_head_wherever_it_is_read():
+    assert Head.parse("l3h7") == Head("", 3, 7) and str(Head.parse("encoder:l0h1")) == "encoder:L0H1"
+    assert parse_heads("l3h0-2, l*h1, L4", ONE) == parse_heads("L3H0-2, L*H1, L4", ONE)
+    assert written("l3h0-2, Cross:l1") == "L3H0-2, Cross:L1", "a plan of them is the same plan; a stack keeps its case"
+
+
 def test_heads_sort_by_stack_then_layer_then_index_as_numbers():
     heads = [Head("cross", 0, 0), Head("", 10, 11), Head("", 10, 2), Head("encoder", 0, 0), Head("", 2, 10)]
     assert names(sorted(heads)) == ["L2H10", "L10H2", "L10H11", "cross:L0H0", "encoder:L0H0"]

@@ -6,8 +6,7 @@
     L*H7            head 7 of every layer that has one
     encoder:L0H1    where a model has several stacks, the stack comes first; one of them may have no name, as in a
                     decoder with cross-attention: "L0H1" and "cross:L0H1"
-    L3H7, L5        any of these, separated by commas
-    l3h7            the same in lower case; it is printed as L3H7
+    L3H7, L5        any of these, separated by commas; l3h7 is L3H7
 
 In Python also lists (tuples, sets, ...) of those and of `Head`s, and, where a model has one stack, `{layer: [heads]}`,
 the form people know from head pruning.
@@ -71,7 +70,7 @@ class Head:
     @classmethod
     def parse(cls, text: str) -> Head:
         """The head that `text` names, whether or not a model has it. Raises HeadError for anything but one head."""
-        match = _PART.fullmatch(_in_capitals(text.strip()))
+        match = _fullmatch(text.strip())
         if match is None or not (match["layers"] + (match["heads"] or "*")).isdigit():
             guess = _did_you_mean(text, numbers=2)
             raise HeadError(f"{text!r} does not name one head. Write it like 'L3H7' or 'encoder:L0H1'{guess}.")
@@ -239,17 +238,17 @@ def parts_of(what: object) -> Iterator[re.Match[str]]:
 
 def _match(part: str, request: str) -> re.Match[str]:
     """One part of the grammar, of a request that may have several. Raises HeadError."""
-    match = _PART.fullmatch(_in_capitals(part))
+    match = _fullmatch(part)
     if match is None:
         where = f" in {request!r}" if part != request else ""
         raise HeadError(f"{part!r}{where} names no heads. Write {_EXAMPLES}{_did_you_mean(part)}.")
     return match
 
 
-def _in_capitals(part: str) -> str:
-    """ "encoder:l0h1" as "encoder:L0H1": stacks keep their spelling."""
-    stack, colon, place = part.rpartition(":")
-    return f"{stack}{colon}{place.upper()}"
+def _fullmatch(part: str) -> re.Match[str] | None:
+    """The match of one part of the grammar, in capitals: what reads `l3h7` has the same text as what reads `L3H7`."""
+    stack, colon, heads = part.rpartition(":")
+    return _PART.fullmatch(f"{stack}{colon}{heads.upper()}")
 
 
 def _span(text: str, count: int = 0) -> range:

@@ -1,12 +1,15 @@
 """`manyheads head`: where the words look is the record's own weights, and every head that is not there is refused."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import manyheads as mh
-from manyheads.cli.head import find_links
+from manyheads.cli.head import block_map, find_links
+from manyheads.recording import Sinks
 
 from .conftest import assert_refused
 
@@ -27,12 +30,12 @@ def test_the_page_says_the_role_and_where_each_token_looks(run):
     looks = section(ran.lines, "Where each token looks")
     assert len(looks) == 1 + 14
     assert looks[3].split()[:5] == ["2", "gave", "1", "Ada", "100.0%"]
-    assert len(section(ran.lines, "Map")) == 2 + 14
+    assert len(section(ran.lines, "Map")) == 3 + 14
     assert any(line.startswith("entropy (nats)") for line in section(ran.lines, "Its numbers"))
 
 
 def test_the_map_of_a_previous_token_head_is_the_line_below_the_diagonal(run):
-    rows = [line[18:] for line in section(run("head", "L0H2", TEXT).lines, "Map")[2:]]
+    rows = [line[18:] for line in section(run("head", "L0H2", TEXT).lines, "Map")[3:]]
     for at in range(1, len(rows)):
         assert [at_ // 2 for at_, cell in enumerate(rows[at]) if cell == "█"] == [at - 1, at - 1]
 
@@ -87,7 +90,7 @@ def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
     said = " ".join(ran.out.split())
     assert ran.code == 0 and "1 of 3: the text is longer than the model's positions" in said
     assert "a cell is the mean of about 16 x 16 weights" in said and "of 512" in said
-    assert len(section(ran.lines, "Map")) == 2 + 32 and len(section(ran.lines, "Where each token looks")) == 1 + 20
+    assert len(section(ran.lines, "Map")) == 3 + 32 and len(section(ran.lines, "Where each token looks")) == 1 + 20
     assert "manyheads head L0H2 --file long.txt --window 2" in ran.out
     last = json.loads(run("head", "L0H2", "--file", "long.txt", "--window", "3", "--json").out)
     assert last["window"] == {"shown": 3, "of": 3} and len(last["tokens"]) < 512
@@ -98,6 +101,61 @@ def test_plot_draws_the_map(run, tmp_path):
     ran = run("head", "L3H11", TEXT, "--plot", "map.svg")
     assert ran.code == 0 and "map.svg, the map of L3H11 on this text" in ran.out
     assert "<svg" in (tmp_path / "map.svg").read_text()
+
+
+def test_sinks_are_left_out_and_nothing_else_changes(run, minilm):
+    plain = json.loads(run("head", "L2H9", TEXT, "--json", "--top", "3").out)
+    left = json.loads(run("head", "l2h9", *TEXT.split(), "--json", "--top", "3", "--leave-out-sinks").out)
+    weights = mh.record(minilm, TEXT).layers[2].weights(head=9)
+    assert (plain["sinks_left_out"], left["sinks_left_out"]) == (False, True)
+    assert left["sink_shares"] == plain["sink_shares"] == pytest.approx(weights[:, 0].tolist(), abs=1e-6)
+    others = weights[:, 1:].topk(3)
+    for row, looks in enumerate(left["looks"]):
+        assert [link["key"] for link in looks] == (others.indices[row] + 1).tolist()
+        assert [link["weight"] for link in looks] == pytest.approx(others.values[row].tolist(), abs=1e-6)
+    page = run("head", "L2H9", TEXT, "--leave-out-sinks")
+    share = f"{float(weights[:, 0].mean()):.0%}"
+    assert f"╱╱ [CLS], the sink, is left out with {share} of this head's attention" in page.out
+    assert "the other weights are not scaled up" in " ".join(page.out.split())
+    rows = [line[18:] for line in section(page.lines, "Map")[4:]]
+    assert len(rows) == 14 and all(row.startswith("╱╱") and row.count("╱") == 2 for row in rows)
+    assert f"[CLS], the sink, gets {share} of this head's attention" in run("head", "L2H9", TEXT).out
+
+
+@pytest.mark.parametrize("leave_out", [False, True])
+@pytest.mark.parametrize("blocks", [5, 14])
+def test_the_blocks_of_the_map_are_plain_means(minilm, monkeypatch, blocks, leave_out):
+    monkeypatch.setattr("manyheads.cli.head.ROWS", 5)
+    layer = mh.record(minilm, TEXT).layers[2]
+    layer = replace(layer, tokens=layer.tokens.with_sinks(Sinks(first=True, names=("[CLS]",))))
+    weights = layer.weights(head=9).double().numpy()
+    small = block_map(layer, 9, blocks, leave_out)
+    block = np.arange(14) * blocks // 14
+    for row in range(blocks):
+        for column in range(blocks):
+            keys = [key for key in np.flatnonzero(block == column) if key > 0 or not leave_out]
+            cells = weights[np.flatnonzero(block == row)][:, keys]
+            assert bool(small.hatched[row, column]) == (blocks == 14 and column == 0)
+            if cells.size:
+                assert float(small.weights[row, column]) == pytest.approx(cells.mean())
+            else:
+                assert np.isnan(float(small.weights[row, column]))
+            assert not small.of_sinks[row, column] or column == 0
+
+
+def test_what_a_causal_model_cannot_see_is_no_sink_either(run, gpt2_folder):
+    line = ["head", "L1H2", "the cat sat on the mat", "--model", gpt2_folder, "--leave-out-sinks"]
+    assert "this model has no sink: nothing is left out" in run(*line).out
+
+
+def test_sinks_are_grey_and_links_have_the_colour_of_the_role(run, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    ran = run("head", "L2H9", TEXT)
+    assert "grey: [CLS], the sink, gets" in ran.out
+    grey, orange = "38;2;118;118;118m", "38;2;215;95;0m"  # #767676, and the hue of duplicate tokens
+    assert any(f"{grey}▓▓" in line or f"{grey}██" in line for line in ran.lines)
+    assert any(f"{orange}▓▓" in line or f"{orange}██" in line for line in ran.lines)
 
 
 @pytest.mark.parametrize(

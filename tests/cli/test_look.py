@@ -6,21 +6,31 @@ It reads a text, stdin or a file; bad input is one plain line.
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import manyheads as mh
+from manyheads.cli.arguments import ModelChoice, Source
+from manyheads.cli.look import Looked, _finding
+from manyheads.cli.role_words import letter_of
+from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
+from manyheads.heads import Head
 from manyheads.roles import label_page
 from manyheads.statistics import DEFAULT, STATISTICS
 
 from .conftest import TEXT, assert_refused
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
 
 
 def rows_of(lines):
@@ -41,8 +51,8 @@ def long_text():
 # ---------------------------------------------------------------------------------------------------------- the page
 
 
-def test_the_page_has_a_summary_and_a_row_for_each_head(run, labels):
-    ran = run("look", TEXT)
+def test_with_all_the_page_has_the_evidence_and_a_row_for_each_head(run, labels):
+    ran = run("look", TEXT, "--all")
     assert ran.code == 0
     rows = rows_of(ran.lines)
     assert list(rows) == [str(role.head) for role in labels.roles] and len(rows) == 72
@@ -53,7 +63,7 @@ def test_the_page_has_a_summary_and_a_row_for_each_head(run, labels):
 
 
 def test_the_summary_says_what_it_rests_on(run, labels):
-    said = " ".join(run("look", TEXT).out.split())
+    said = " ".join(run("look", TEXT, "--all").out.split())
     for part in (
         "minilm · 6 layers x 12 heads · 22.7 million parameters",
         f'"{TEXT}" · 14 tokens',
@@ -63,19 +73,17 @@ def test_the_summary_says_what_it_rests_on(run, labels):
         "[CLS] draws",
         "found, not assumed",
         "Attention is not effect",
-        "Loaded BertModel, which its config.json names",
-        f'manyheads head L0H2 "{TEXT}"',
+        "loaded BertModel, which its config.json names",
         "seconds: ",
     ):
         assert part in said, part
     for name in {role.name for role in labels.roles} - {"unlabelled"}:
         best = max((r for r in labels.roles if r.name == name), key=lambda r: r.evidence.score)
-        count = sum(role.name == name for role in labels.roles)
-        assert f"{count} {name} {best.head} {best.evidence.words}" in said
+        assert f"{name} {best.head} {best.evidence.words}" in said
 
 
 def test_the_rows_hold_the_library_s_numbers(run, minilm, labels):
-    rows = rows_of(run("look", TEXT).lines)
+    rows = rows_of(run("look", TEXT, "--all").lines)
     table = mh.measure(minilm, TEXT, [*DEFAULT, "previous_mass"], sinks=labels.sinks)
     found = next(role.evidence for role in labels.roles if str(role.head) == "L0H2")
     page, yours = rows["L0H2"].split("│")
@@ -88,6 +96,60 @@ def test_the_rows_hold_the_library_s_numbers(run, minilm, labels):
         f"{table['L0H2', 'distance']:.1f}", f"{table['L0H2', 'sink_mass']:.1%}",
         f"{table['L0H2', 'duplicate_mass']:.1%}",
     ]  # fmt: skip
+
+
+def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, minilm, labels):
+    lines = run("look", SENTENCE).lines
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100 and all(line == line.rstrip() for line in lines)
+    letters = {str(role.head): letter_of(role.name) for role in labels.roles}
+    for layer in range(6):
+        cells = next(line for line in lines if line.startswith(f"L{layer} ")).split()[1:13]
+        assert cells == [letters[f"L{layer}H{index}"] for index in range(12)]
+    page = "\n".join(lines)
+    for name in {role.name for role in labels.roles} - {"unlabelled", "broad"}:
+        best = max((r for r in labels.roles if r.name == name), key=lambda r: r.evidence.score)
+        count = sum(role.name == name for role in labels.roles)
+        assert re.search(
+            rf"{count}  {letter_of(name)}  {re.escape(name)} +{best.head} +{best.evidence.score:.0%} ", page
+        )
+    link = mh.record(minilm, SENTENCE).heads_linking("it", "animal")[0]
+    assert f'In your text, L3H1 gives {link.weight:.0%} of "it" to "animal" (6% if spread evenly).' in page
+    arc, ends, words = next(
+        lines[place : place + 3] for place, line in enumerate(lines) if "L3H1 68%" in line and "╭" in line
+    )
+    assert words.strip() == SENTENCE
+    for column, word in ((ends.index("▼"), "animal"), (ends.index("│"), "it")):
+        assert words.index(f" {word}") < column <= words.index(f" {word}") + len(word)
+    assert (arc.index("╭"), arc.index("╮")) == (ends.index("▼"), ends.index("│"))
+    assert f'manyheads look "{SENTENCE}" --from it \\\n      --to animal' in page
+    assert f'manyheads head L3H1 "{SENTENCE}"' in page and f'manyheads look "{SENTENCE}" --all' in page
+    assert re.fullmatch(r"16 tokens · roles remembered · weights exact, off by \S+ at most · \S+ seconds", lines[-1])
+
+
+def test_a_text_needs_no_quotes(run):
+    ran = run("look", "The", "cat", "sat")
+    assert ran.code == 0 and 'manyheads look "The cat sat" --all' in ran.out
+    assert json.loads(run("look", "The", "cat", "sat", "--json").out)["text"]["text"] == "The cat sat"
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "blocks", "most"), [(4, 8, 1, 16), (12, 12, 1, 17), (32, 32, 2, 27), (80, 64, 1, 27)]
+)
+def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blocks, most):
+    names = [Head("", layer, index) for layer in range(layers) for index in range(heads)]
+    roles = tuple(replace(labels.roles[place % 72], head=head) for place, head in enumerate(names))
+    everything = (replace(labels, roles=roles), SimpleNamespace(heads=names), (), (), {})
+    looked = Looked(None, ModelChoice("any"), Source("", "", ""), *everything)
+    lines = [line.plain for line in _finding(looked, stdout_console())]
+    assert max(map(len, lines)) <= 100 and len(lines) <= most
+    rows = [line for line in lines if re.match(r"L\d+ ", line)]
+    assert len(rows) == min(layers, 16)
+    for row, line in enumerate(rows):
+        letters = "".join(re.sub(r"L\d+ ", "", line).split())
+        places = [layer * heads + index for layer in range(row, 16 * blocks, 16) for index in range(heads)]
+        assert letters.startswith("".join(letter_of(roles[place].name) for place in places if place < len(roles)))
+    refused = "No room here for L16 and the layers after it: --all lists every head, --plot draws all."
+    assert (refused in " ".join(lines)) == (layers == 80)
 
 
 def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
@@ -105,13 +167,13 @@ def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
 
 
 def test_what_cannot_be_counted_is_a_dash_not_a_number(run):
-    rows = rows_of(run("look", "cat").lines)
+    rows = rows_of(run("look", "cat", "--all").lines)
     assert all(row.endswith("–") for row in rows.values()), "no token recurs"
 
 
 def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
     monkeypatch.setattr("manyheads.cli.terminal.console.WIDTH", 80)
-    lines = run("look", TEXT).lines
+    lines = run("look", TEXT, "--all").lines
     assert max(map(len, lines)) <= 80
     rows = rows_of(lines)
     assert len(rows) == 72 and len({row.index("│") for row in rows.values()}) == 1
@@ -124,7 +186,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
         raise TextError("too long for it.")
 
     monkeypatch.setattr("manyheads.roles.label_page", refuse)
-    ran = run("look", TEXT)
+    ran = run("look", TEXT, "--all")
     assert ran.code == 0 and len(rows_of(ran.lines)) == 72
     assert "none: this model cannot read the page that they rest on: too long for it." in ran.out
     heads = json.loads(run("look", TEXT, "--json").out)["heads"]
@@ -133,15 +195,15 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
 
 @pytest.mark.slow
 def test_labels_are_measured_anew_with_no_cache(run, labels):
-    assert "remembered from an earlier run" in run("look", TEXT).out
-    assert "roles    rest on 100 texts" in (ran := run("look", TEXT, "--no-cache")).out
+    assert "remembered from an earlier run" in run("look", TEXT, "--all").out
+    assert "roles    rest on 100 texts" in (ran := run("look", TEXT, "--no-cache", "--all")).out
     assert "; measured now\n" in ran.out
 
 
 @pytest.mark.parametrize("family", ["bert_folder", "gpt2_folder"])
 def test_a_model_in_a_folder(run, request, family):
     folder = request.getfixturevalue(family)
-    ran = run("look", "the cat sat on the mat", "--model", folder)
+    ran = run("look", "the cat sat on the mat", "--model", folder, "--all")
     sizes = {"bert_folder": (2, 5), "gpt2_folder": (3, 4)}[family]
     assert ran.code == 0 and len(rows_of(ran.lines)) == sizes[0] * sizes[1]
     assert f"--model {folder}" in ran.out and f"{sizes[0]} layers x {sizes[1]} heads" in ran.out
@@ -185,8 +247,8 @@ def test_save_writes_roles_and_numbers_by_the_ending(run, minilm, labels, tmp_pa
 
 
 def test_plot_draws_the_grid(run, tmp_path):
-    assert "--plot grid.png" in run("look", TEXT).out
-    ran = run("look", TEXT, "--plot", "grid.png")
+    assert "--plot grid.png" in run("look", TEXT, "--all").out
+    ran = run("look", TEXT, "--plot", "grid.png", "--all")
     assert "Try next" in ran.out and "--plot grid.png" not in ran.out  # it was just done
     assert ran.code == 0 and "grid.png, the map of every head" in ran.out
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
@@ -206,8 +268,8 @@ def test_all_statistics_can_be_asked_for(run):
 def test_a_long_text_is_read_in_windows_cut_or_refused_and_that_is_said(run, long_text, tmp_path):
     (tmp_path / "long.txt").write_text(long_text)
     said = " ".join(run("look", "--file", "long.txt").out.split())
-    assert "of 512, overlapping by 64" in said and "manyheads head L0H2 --file long.txt" in said
-    cut = " ".join(run("look", "--file", "long.txt", "--truncate").out.split())
+    assert "of 512, overlapping by 64" in said and "Where your text begins, L" in said
+    cut = " ".join(run("look", "--file", "long.txt", "--truncate", "--all").out.split())
     assert "cut to the model's 512 positions" in cut and "512 tokens" in cut
     assert_refused(run("look", "--file", "long.txt", "--whole"), "512 positions")
     assert_refused(run("look", "x", "--whole", "--truncate"), "--truncate and --whole contradict each other")
@@ -305,7 +367,8 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
     [
         ([""], "the text is empty: give at least one word."),
         ([" \n "], "the text is empty"),
-        (["the", "cat"], 'the text came as 2 words: put it in quotes, "the cat".'),
+        (["L2H11", "l3h1,"], 'L2H11 l3h1, are heads and no text: several heads are one argument, "L2H11, l3h1".'),
+        (["the cat", "--from", "cat", "--plot", "x.png"], "--plot is about all they do: give one of them."),
         (["x", "--file", "y.txt"], 'two texts were given, "x" and --file y.txt: give one of them.'),
         (["--file", "missing.txt"], "cannot read missing.txt: there is no such file. Check the spelling."),
         (["--file", "."], "cannot read .: it is a folder. Name a file in it."),

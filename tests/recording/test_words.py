@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
+import manyheads as mh
 from manyheads.errors import TextError
 from manyheads.recording import Tokens, Words
-from manyheads.recording.words import Unit, is_space, run_spans, word_spans
+from manyheads.recording.words import Unit, is_space, readable, run_spans, word_spans
 from tests.recording.word_texts import BYTE_KINDS, KINDS, TEXTS, WORDS_OF, made_of, made_up, tokenizer, words_in
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -284,3 +285,28 @@ def test_what_is_no_word_is_said():
             Words.of(tokens, [[(0, 1)], spans])
     with pytest.raises(TextError, match="spans were given, but this recording knows no offsets to lay them on"):
         Words.of(replace(tokens, offsets=None), [[(0, 1)], [(0, 1)]])
+
+
+# ------------------------------------------------------------------------------------------ tokens as people read them
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (["Ġthe", "Ċ", "ĊĠĠ", "ĉ", "Ġ", "ðŁ", "Ļ", "Ã©", "ĠĠĠĠĠĠ"],
+         ["the", "↵", "↵␣␣", "⇥", "␣", "\\xf0\\x9f", "\\x99", "é", "␣×6"]),
+        (["▁the", "▁", "cat", "<0x0A>", "<0xF0>"], ["the", "␣", "cat", "↵", "\\xf0"]),
+        (["play", "##ing", "##"], ["play", "ing", "##"]),
+        (["cat</w>", "s</w>"], ["cat", "s"]),
+    ],
+)  # fmt: skip
+def test_pieces_without_offsets_are_read_by_their_marks(pieces, expected):
+    tokens = Tokens(torch.tensor([len(pieces) + 1]), pieces=(("[CLS]", *pieces),),
+                    special=torch.tensor([[True] + [False] * len(pieces)]))  # fmt: skip
+    assert readable(tokens) == ("[CLS]", *expected)
+
+
+def test_with_offsets_a_token_is_what_stands_in_the_text(minilm):
+    assert readable(mh.record(minilm, "Ein Café,\tplaying").tokens)[:4] == ("[CLS]", "Ein", "Café", ",")
+    tokens = mh.record(mh.load("tiny-code"), "def f():\n\treturn 'é'\n").tokens
+    assert readable(tokens) == ("<|begin|>", "def", "f", "():", "↵", "⇥", "return", "'", "é", "é", "'", "↵")

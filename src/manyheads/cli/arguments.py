@@ -28,13 +28,13 @@ from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelEr
 
 DEFAULT_MODEL = "minilm"
 
-TEXT_HELP = "What to read, in quotes; - reads it from stdin. None: a sentence of our own."
+TEXT_HELP = "The text to read; - reads it from stdin. Default: a bundled sentence."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
 MODEL_HELP = "minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
 DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1 ... Default: MANYHEADS_DEVICE, else an accelerator, else cpu."
 DTYPE_HELP = "Dtype of the weights: float32, bfloat16, float16 or float64. Default: as stored."
 HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
-TEXT_OR_OWN_HELP = "The text to read, in quotes; - reads stdin. Default: 64 bundled texts."
+TEXT_OR_OWN_HELP = "The text to read; - reads it from stdin. Default: 64 bundled texts."
 TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, separated by empty lines; - is stdin."
 
 ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
@@ -48,7 +48,7 @@ METRICS = ("auto", "loss", "kl", "cosine")
 MetricName = Annotated[str, typer.Option("--metric", metavar="NAME", help="auto, loss, kl or cosine.")]
 
 TextWords = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)]
-"""A list, so that a text without its quotes can be told from two arguments too many."""
+"""A list: a text without its quotes comes word by word."""
 
 TextFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=FILE_HELP)]
 TextOrOwn = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)]
@@ -82,10 +82,11 @@ def to_file(name: str, help: str) -> Any:
 # What the commands are given, checked before anything slow begins: one text from one source, and paths to write to.
 
 
+HEAD = re.compile(r"[Ll]\d+(?:[Hh]\d+)?,?")  # as somebody types several, apart
 STDIN, TYPED = "-", "what you typed"
 TABLE_ENDINGS = (".parquet", ".csv", ".json")
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
-QUOTED_WIDTH = 60  # a longer text is not repeated in the commands that are suggested
+QUOTED_WIDTH = 80  # a longer text is not repeated in the commands that are suggested
 
 
 @dataclass(frozen=True)
@@ -102,19 +103,21 @@ class Source:
 def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> Source:
     """The one text that was given, else the one of our own that the model of that name is shown.
 
-    Errors: TextError for several or an empty one; FileAccessError.
+    Words that came without quotes are joined by blanks. Errors: TextError for two texts or an empty one;
+    FileAccessError.
     """
     text = " ".join(words)
     if words and file is not None:
-        raise TextError(f"two texts were given, {_quoted(shortened(text, 40))} and --file {file}: give one of them.")
-    if len(words) > 1:
-        raise TextError(f"the text came as {len(words)} words: put it in quotes, {_quoted(text)}.")
+        raise TextError(f"two texts were given, {quoted(shortened(text, 40))} and --file {file}: give one of them.")
+    if len(words) > 1 and all(map(HEAD.fullmatch, words)):
+        heads = quoted(", ".join(word.rstrip(",") for word in words))
+        raise TextError(f"{' '.join(words)} are heads and no text: several heads are one argument, {heads}.")
     if words == [STDIN] or file == STDIN:
         source = Source(_read(None, "stdin"), "stdin", "")
     elif file is not None:
         source = Source(_read(Path(file), file), f"file {file}", f"--file {shlex.quote(file)}")
     elif words:
-        source = Source(text, TYPED, _quoted(text) if len(text) <= QUOTED_WIDTH else "")
+        source = Source(text, TYPED, quoted(text) if len(text) <= QUOTED_WIDTH else "")
     else:
         reading = corpora.reading_of(model)
         return Source(reading.sentence, reading.sentence_is, "", own=True)
@@ -209,7 +212,7 @@ def _stdin_waits() -> bool:
         return False
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """The text as a shell takes it, in double quotes where that is simple: they survive an apostrophe."""
     return f'"{text}"' if not set(text) & set('"\\$`!\n') else shlex.quote(text)
 

@@ -206,7 +206,9 @@ def strip(result: Effect, console: Console) -> list[Text]:
         )
         for level, blank in ((level, line if level == 1 else " ") for level in range(height, 0, -1))
     ]
-    own = "this plan" if result.num_heads > 1 else str(result.plan.steps[0].heads)
+    steps = result.plan.on_heads.values()
+    one_head = result.num_heads == 1 and not result.plan.without_positions
+    own = str(next(iter(steps)).heads) if one_head else "this plan"
     margin, first, last = " " * LABEL_WIDTH, f"{low:.3g}", f"{high:.3g}"
     scale = f"{first:<{STRIP_WIDTH - len(last)}}{last}"
     if len(first) < place(0.0) < STRIP_WIDTH - len(last) - 1:

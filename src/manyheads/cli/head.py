@@ -6,7 +6,9 @@ One text, or one window of a longer one (`--window`): `look` reads all of it. A 
 from __future__ import annotations
 
 import math
+import textwrap
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,23 +39,26 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.head_picture import look_at_picture
-from manyheads.cli.look import evidence_of, hanging, home, hue, offered
-from manyheads.cli.role_words import figure, role_of, span, unit_of
+from manyheads.cli.look import evidence_of, home
+from manyheads.cli.role_words import figure, hue, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
     Column,
     Row,
     cells_of,
     clean,
-    drawn,
     emit_document,
+    hanging,
+    knows_blocks,
     lay_out,
     legend,
+    offered,
     print_sections,
     shades_of,
     shortened,
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.sentence import LINK_COLOUR
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.roles.role_table import UNLABELLED
@@ -66,6 +71,7 @@ MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 token
 TOP_HELP = "How many keys to show for each word."
 WINDOW_HELP = "Which window of a long text, from 1."
 IMAGE_HELP = "Look at this picture, with a model of pictures."
+SINKS_HELP = "Hatch the model's sinks and show what is left, as it is: nothing is scaled up."
 PATCH_HELP = "Whose look, row and column from 0; else the class token's."
 
 
@@ -97,6 +103,7 @@ def head(
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=10, help=TOP_HELP)] = 3,
     window: Annotated[int, typer.Option("--window", metavar="N", min=1, help=WINDOW_HELP)] = 1,
     no_cache: NoCache = False,
+    leave_out: Annotated[bool, typer.Option("--leave-out-sinks", help=SINKS_HELP)] = False,
     image: Annotated[str | None, typer.Option("--image", metavar="FILE", help=IMAGE_HELP)] = None,
     patch: Annotated[str | None, typer.Option("--patch", metavar="R,C", help=PATCH_HELP)] = None,
     device: DeviceName = None,
@@ -120,9 +127,9 @@ def head(
         talk.note(note)
     looked = gather(talk, source, name, choice, window, plot=plot, remember=not no_cache)
     if as_json:
-        emit_document(document(looked, top))
+        emit_document(document(looked, top, leave_out))
     else:
-        print_page(looked, top)
+        print_page(looked, top, leave_out)
 
 
 def gather(
@@ -205,28 +212,74 @@ class Link:
 
 @dataclass(frozen=True)
 class Links:
-    """`looks[i]`: the strongest keys of token i. `strongest`: each token's best link but those to sinks, best first."""
+    """`looks[i]`: the strongest keys of token i. `strongest`: each token's best link but those to sinks, best first.
+
+    `sink_shares[i]`: how much of its attention token i gives to the sinks.
+    """
 
     looks: tuple[tuple[Link, ...], ...]
     strongest: tuple[Link, ...]
+    sink_shares: tuple[float, ...]
 
 
-def find_links(layer: Any, head: int, top: int) -> Links:
-    """One reading of a head's map, `ROWS` rows at a time. Keys that cannot be seen are left out."""
+def sinks_of(layer: Any) -> torch.Tensor:
+    """Which tokens of the text are the model's sinks."""
     length = int(layer.lengths[0])
-    sinks = layer.tokens.sink[0, :length] if layer.tokens.ids is not None else None
+    return layer.tokens.sink[0, :length] if layer.tokens.ids is not None else layer.lengths.new_zeros(length).bool()
+
+
+def find_links(layer: Any, head: int, top: int, leave_out: bool = False) -> Links:
+    """One reading of a head's map, `ROWS` rows at a time, without keys that cannot be seen, nor sinks if so asked."""
+    length, sinks = int(layer.lengths[0]), sinks_of(layer)
+    shares: list[float] = []
     looks: list[tuple[Link, ...]] = []
     best: list[Link] = []
     for begin in range(0, length, ROWS):
         weights = layer.weights(head=head, queries=slice(begin, begin + ROWS)).cpu()
-        values, keys = weights.topk(min(top, length), dim=-1)
+        shares += weights[:, sinks].sum(-1).tolist()
+        others = weights.masked_fill(sinks, 0)
+        values, keys = (others if leave_out else weights).topk(min(top, length), dim=-1)
         for row, (value, key) in enumerate(zip(values.tolist(), keys.tolist(), strict=True)):
             pairs = zip(key, value, strict=True)
             looks.append(tuple(Link(begin + row, k, v) for k, v in pairs if v > 0))
-        value, key = (weights if sinks is None else weights.masked_fill(sinks, 0)).max(-1)
+        value, key = others.max(-1)
         links = zip(range(begin, begin + ROWS), key.tolist(), value.tolist(), strict=False)
         best += [Link(query, k, v) for query, k, v in links if v > 0]
-    return Links(tuple(looks), tuple(sorted(best, key=lambda link: -link.weight)))
+    return Links(tuple(looks), tuple(sorted(best, key=lambda link: -link.weight)), tuple(shares))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMap:
+    """The map in at most so many blocks: the mean weight of each (NaN: nothing is visible), and which of them are of
+    sinks: those with more than half of their weight on sinks, and, `hatched`, those without any other key."""
+
+    weights: torch.Tensor
+    of_sinks: torch.Tensor
+    hatched: torch.Tensor
+
+
+def block_map(layer: Any, head: int, blocks: int, leave_out: bool) -> BlockMap:
+    """Reads the map `ROWS` rows at a time. `leave_out`: the means are those of the other keys, not scaled up."""
+    import torch  # for which --help is not to wait
+
+    length, sinks = int(layer.lengths[0]), sinks_of(layer).double()
+    size = min(blocks, length)
+    block = torch.arange(length) * size // length
+    columns = torch.nn.functional.one_hot(block, size).double()
+    sums, parked, seen, seen_sinks = (torch.zeros(size, size, dtype=torch.float64) for _ in range(4))
+    for begin in range(0, length, ROWS):
+        rows = slice(begin, min(begin + ROWS, length))
+        weights = layer.weights(head=head, queries=rows).cpu().double()
+        visible = layer.mask.visible(rows, slice(0, length), heads=[head])[0, 0].cpu().double()
+        for total, cells in (
+            (sums, weights),
+            (parked, weights * sinks),
+            (seen, visible),
+            (seen_sinks, visible * sinks),
+        ):
+            total.index_add_(0, block[rows], cells @ columns)
+    means = (sums - parked) / (seen - seen_sinks) if leave_out else sums / seen
+    return BlockMap(means, parked > sums / 2, (seen > 0) & (seen == seen_sinks))
 
 
 def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
@@ -252,20 +305,22 @@ WORD_WIDTH = 12
 LABEL = WORD_WIDTH + 6
 
 
-def print_page(looked: HeadLooked, top: int) -> None:
+def print_page(looked: HeadLooked, top: int, leave_out: bool) -> None:
     console = stdout_console()
-    links = find_links(looked.layer, looked.head.index, top)
+    links = find_links(looked.layer, looked.head.index, top, leave_out)
     arguments = looked.source.arguments and f" {looked.source.arguments}"
     model = looked.model.arguments
     this = f"manyheads head {looked.head}{arguments}{model}"
     offers = [(f"{this} --plot map.png", "the map as a picture")]
+    if not leave_out and sum(links.sink_shares) > 0.1 * len(links.sink_shares):
+        offers.append((f"{this} --leave-out-sinks", "what it reads besides the sink"))
     if looked.window < looked.num_windows and arguments:
         offers.append((f"{this} --window {looked.window + 1}", "the next window"))
     offers.append((f"manyheads look{arguments}{model}", "every head"))
     sections = [
         _headline(looked, console),
-        _map(looked, console),
-        _looks(looked, links, top, console),
+        _map(looked, links, leave_out, console),
+        _looks(looked, links, top, leave_out, console),
         _strongest(looked, links, console),
         _numbers(looked, console),
         offered(offers, console),
@@ -300,34 +355,72 @@ def _headline(looked: HeadLooked, console: Console) -> list[Text]:
     return lines
 
 
-def _map(looked: HeadLooked, console: Console) -> list[Text]:
-    """Rows look at columns."""
+SINK_STYLE = "#767676"
+HATCH, ASCII_HATCH = "╱╱", "//"
+
+
+def link_colour(looked: HeadLooked) -> str:
+    """The colour of the head's role; of heads that rest, or have no role, one that is not the sinks' grey."""
+    if looked.role is None or looked.role.name == UNLABELLED or looked.role.name.startswith("sink"):
+        return LINK_COLOUR
+    return hue(looked.role.name)
+
+
+def _sinks_line(looked: HeadLooked, links: Links, leave_out: bool, console: Console) -> list[Text]:
+    """What the model's sinks get of this head, and how the map shows them."""
+    names = clean(" and ".join(looked.layer.tokens.sinks.names))
+    if not names or not any(links.sink_shares):
+        absent = "this model has no sink: nothing is left out" if not names else f"{names} gets nothing here"
+        return [Text(absent, style="dim")] if leave_out else []
+    share = f"{sum(links.sink_shares) / len(links.sink_shares):.0%} of this head's attention on this text"
+    if leave_out:
+        mark = HATCH if knows_blocks(console) else ASCII_HATCH
+        words = f"{mark} {names}, the sink, is left out with {share}; the other weights are not scaled up"
+    else:
+        grey = "grey: " if console.color_system else ""
+        words = f"{grey}{names}, the sink, gets {share}"
+    return [Text(line, style="dim") for line in textwrap.wrap(words, console.width)]
+
+
+def _map(looked: HeadLooked, links: Links, leave_out: bool, console: Console) -> list[Text]:
+    """Rows look at columns: sinks grey, or hatched where they are left out, all else in the colour of the role."""
     fits = (console.width - LABEL) // 2
-    weights = small_map(looked.layer, looked.head.index, min(MOST_WORDS, fits), min(MAP_BLOCKS, fits)).tolist()
-    length, cells = int(looked.layer.lengths[0]), len(weights)
+    length = int(looked.layer.lengths[0])
+    blocks = length if length <= min(MOST_WORDS, fits) else min(MAP_BLOCKS, fits)
+    small = block_map(looked.layer, looked.head.index, blocks, leave_out)
+    weights, cells = small.weights.tolist(), len(small.weights)
     largest = max((x for row in weights for x in row if not math.isnan(x)), default=0.0)
-    shades = shades_of(console)
+    shades, hatch = shades_of(console), HATCH if knows_blocks(console) else ASCII_HATCH
     side = f"{length / cells:.0f}"
     cell_meaning = "one weight" if cells == length else f"the mean of about {side} x {side} weights"
     starts = [-(-i * length // cells) for i in range(cells)]  # of each block, where its first token stands
     step = 5 if cells == length else 4
     marks = "".join(f"{starts[i]:<{2 * step}}" for i in range(0, cells, step))
-    colour = hue(looked.role.name) if looked.role is not None and looked.role.name != UNLABELLED else ""
     lines = [
         Text.assemble(("Map", "bold"), f"  rows look at columns; a cell is {cell_meaning}"),
         legend(largest, shades),
+        *_sinks_line(looked, links, leave_out, console),
         Text(" " * LABEL + marks.rstrip(), style="dim"),
     ]
-    for start, values in zip(starts, weights, strict=True):
-        name = Text(shortened(word(looked.layer.tokens, start), WORD_WIDTH))
-        label = Text.assemble((f"{start:>4} ", "dim"), name, " " * (LABEL - 5 - name.cell_len))
-        lines.append(Text.assemble(label, drawn(cells_of(values, largest, shades), shades, colour)))
+    colour, shown = link_colour(looked), recording.readable(looked.layer.tokens)
+    of_sinks, hatched = small.of_sinks.tolist(), small.hatched.tolist()
+    for row, (start, values) in enumerate(zip(starts, weights, strict=True)):
+        name = Text(shortened(shown[start], WORD_WIDTH))
+        line = Text.assemble((f"{start:>4} ", "dim"), name, " " * (LABEL - 5 - name.cell_len))
+        for column, cell in enumerate(cells_of(values, largest, shades)):
+            if leave_out and hatched[row][column]:
+                line.append(hatch, style=SINK_STYLE)
+            else:
+                style = SINK_STYLE if of_sinks[row][column] and not leave_out else colour
+                line.append(cell, style=f"dim {style}" if cell[0] == shades[0] else style)
+        line.rstrip()
+        lines.append(line)
     return lines
 
 
-def _looks(looked: HeadLooked, links: Links, top: int, console: Console) -> list[Text]:
+def _looks(looked: HeadLooked, links: Links, top: int, leave_out: bool, console: Console) -> list[Text]:
     """Where each token looks, or those with the strongest links in a long text."""
-    length = len(links.looks)
+    length, shown, sinks = len(links.looks), recording.readable(looked.layer.tokens), sinks_of(looked.layer).tolist()
     queries, note = list(range(length)), ""
     if length > MOST_WORDS:
         queries = sorted(link.query for link in links.strongest[:STRONG_ROWS])
@@ -339,29 +432,33 @@ def _looks(looked: HeadLooked, links: Links, top: int, console: Console) -> list
             Column(title, group, right=False, most=WORD_WIDTH + 5, spare=spare),
             Column("", group, spare=spare),
         ]
+    if leave_out:
+        columns.append(Column("sink", "sink", spare=1))
     wide = len(str(int(looked.layer.lengths[0]) - 1))
     rows: list[Row] = []
     for query in queries:
-        cells = [Text(str(query), style="dim"), Text(clean(word(looked.layer.tokens, query)), style="bold")]
+        cells = [Text(str(query), style="dim"), Text(clean(shown[query]), style="bold")]
         for index, link in enumerate(links.looks[query][:top]):
-            style = "dim" if index else ""
-            cells += [_token(looked, link.key, style, wide), Text(figure(link.weight, "share"), style=style)]
-        rows.append(cells + [Text("")] * (len(columns) - len(cells)))
+            style = SINK_STYLE if sinks[link.key] else "dim" if index else link_colour(looked)
+            number = Text(figure(link.weight, "share"), style=style)
+            cells += [_token(shown, link.key, style, wide), number]
+        cells += [Text("")] * (2 + 2 * top - len(cells))
+        rows.append([*cells, *([Text(figure(links.sink_shares[query], "share"), style="dim")] if leave_out else [])])
     lines = lay_out(columns, rows, console.width, bar="   ")[1:]
     return [Text.assemble(("Where each token looks", "bold"), note), *lines]
 
 
-def _token(looked: HeadLooked, position: int, style: str = "", wide: int = 0) -> Text:
-    return Text.assemble((f"{position:>{wide}} ", "dim"), (clean(word(looked.layer.tokens, position)), style))
+def _token(shown: Sequence[str], position: int, style: str = "", wide: int = 0) -> Text:
+    return Text.assemble((f"{position:>{wide}} ", "dim"), (clean(shown[position]), style))
 
 
 def _strongest(looked: HeadLooked, links: Links, console: Console) -> list[Text]:
     sinks = clean(" and ".join(looked.layer.tokens.sinks.names))
     title = Text.assemble(("Strongest links", "bold"), f"  without those to {sinks}, the sink" if sinks else "")
-    lines = [Text(" ")]
+    lines, shown = [Text(" ")], recording.readable(looked.layer.tokens)
     for link in links.strongest[:NUM_LINKS]:
-        weight = Text(f" {figure(link.weight, 'share')}")
-        part = Text.assemble(" ", _token(looked, link.query), " → ", _token(looked, link.key), weight)
+        weight = Text(f" {figure(link.weight, 'share')}", style=link_colour(looked))
+        part = Text.assemble(" ", _token(shown, link.query), " → ", _token(shown, link.key), weight)
         if lines[-1].cell_len > 1 and lines[-1].cell_len + part.cell_len + 2 > console.width:
             lines.append(Text(" "))
         lines[-1].append_text(part if lines[-1].cell_len == 1 else Text.assemble("  ", part))
@@ -384,9 +481,9 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
     return [Text.assemble(("Its numbers", "bold"), basis), *lay_out(columns, rows, console.width)]
 
 
-def document(looked: HeadLooked, top: int) -> dict[str, Any]:
+def document(looked: HeadLooked, top: int, leave_out: bool) -> dict[str, Any]:
     """Everything about one head: what the page says, its numbers on the text, where every token looks."""
-    links = find_links(looked.layer, looked.head.index, top)
+    links = find_links(looked.layer, looked.head.index, top, leave_out)
     tokens, table, role = looked.layer.tokens, looked.table, looked.role
     index = table.heads.index(looked.head)
     return {
@@ -399,6 +496,8 @@ def document(looked: HeadLooked, top: int) -> dict[str, Any]:
         "window": {"shown": looked.window, "of": looked.num_windows},
         "tokens": [word(tokens, i) for i in range(int(looked.layer.lengths[0]))],
         "sinks": list(tokens.sinks.names),
+        "sinks_left_out": leave_out,
+        "sink_shares": list(links.sink_shares),
         "looks": [[{"key": link.key, "weight": link.weight} for link in row] for row in links.looks],
         "strongest": [vars(link) for link in links.strongest[:NUM_LINKS]],
         "notes": {"labels": looked.labels.because, **table.notes, "backend": looked.layer.because},

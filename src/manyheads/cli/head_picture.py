@@ -14,13 +14,14 @@ from rich.text import Text
 
 from manyheads import figures, models
 from manyheads.cli.arguments import PICTURE_ENDINGS, ModelChoice, check_output, head_of, load_model
-from manyheads.cli.look import hanging, offered
 from manyheads.cli.terminal.console import (
     cells_of,
     clean,
     drawn,
     emit_document,
+    hanging,
     legend,
+    offered,
     print_sections,
     shades_of,
     stdout_console,

@@ -7,10 +7,13 @@ numbers of your text stand beside them. Shown as a page to read, as one JSON doc
 from __future__ import annotations
 
 import operator
+import re
+import shlex
 import textwrap
 import time
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,12 +21,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, studio
+from manyheads import figures, models, recording, studio
 from manyheads import statistics as measures
 from manyheads.base import users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
+    QUOTED_WIDTH,
     TABLE_ENDINGS,
     AsJson,
     DeviceName,
@@ -37,33 +41,51 @@ from manyheads.cli.arguments import (
     check_output,
     label_heads,
     load_model,
+    quoted,
     read_source,
     source_note,
     to_file,
     way_to_read,
 )
-from manyheads.cli.role_words import by_role, example_head, figure, nearest_role, plain, role_of, span, unit_of
+from manyheads.cli.ask_word import ask_word, show_word
+from manyheads.cli.role_words import (
+    by_role,
+    example_head,
+    figure,
+    hue,
+    letter_of,
+    nearest_role,
+    plain,
+    role_of,
+    span,
+    unit_of,
+)
 from manyheads.cli.studio import open_studio
 from manyheads.cli.terminal.console import (
     Column,
     Row,
     clean,
     emit_document,
+    hanging,
     lay_out,
     left_out,
+    offered,
     print_sections,
     rules_of,
     shortened,
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.sentence import LINK_COLOUR, linked_sentence
 from manyheads.errors import ModelError, TextError
-from manyheads.roles.role_table import CAVEAT, UNLABELLED, role_style
+from manyheads.roles.role_table import CAVEAT, UNLABELLED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PAGE_ENDINGS = (".html", ".htm")
+FROM_HELP = "A word of the text: where it looks, in every head. Of several, 'it#2' is the second."
+TO_HELP = "A word of the text: who looks at it. With --from: the heads that link the two."
 SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 """Statistics of your text that stand beside the roles unless others are asked for by name."""
 
@@ -102,6 +124,9 @@ def look(
     statistics: Annotated[
         str, typer.Option("--statistics", metavar="NAMES", help="default, all, or names separated by commas.")
     ] = "default",
+    from_word: Annotated[str | None, typer.Option("--from", metavar="WORD", help=FROM_HELP)] = None,
+    to_word: Annotated[str | None, typer.Option("--to", metavar="WORD", help=TO_HELP)] = None,
+    complete: Annotated[bool, typer.Option("--all", help="With a row for each head, and the evidence.")] = False,
     no_cache: NoCache = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -112,7 +137,7 @@ def look(
 
     Roles rest on hundreds of texts that come with manyheads, measured once for each model and remembered.
 
-    For example: manyheads look --file novel.txt --plot grid.png
+    For example: manyheads look "The cat sat because it was tired." --from it --to cat
     """
     words, long = text or [], way_to_read(truncate, whole)
     check_output(save, "--save", TABLE_ENDINGS)
@@ -123,15 +148,24 @@ def look(
         raise ModelError(f'{option} needs the studio: pip install "manyheads[studio]".')
     if open_page and as_json:
         raise TextError("--json writes data to stdout and ends, --open stays until Ctrl-C: give one of them.")
+    about_words = from_word is not None or to_word is not None
+    drawn = {"--plot": plot is not None, "--html": html is not None, "--open": open_page}
+    drawn["--statistics"] = statistics != "default"
+    if about_words and any(drawn.values()):
+        option = next(name for name, given in drawn.items() if given)
+        raise TextError(f"--from and --to rank the heads by one link, {option} is about all they do: give one of them.")
     source, talk = read_source(words, file, model), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
     choice = ModelChoice(model, device, dtype)
+    if about_words:
+        answer = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
+        return show_word(answer, as_json, complete)
     looked = gather(talk, source, choice, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
     if as_json:
         emit_document(document(looked))
     else:
-        print_page(looked)
+        print_page(looked, read_sample(talk, looked), complete or statistics != "default")
     if open_page:
         with talk.step("starting the studio"):
             desk = studio.desk_with(looked.lm, looked.labels)
@@ -172,7 +206,7 @@ def gather(
     times.append(time.perf_counter())
     written = []
     if save is not None:
-        measures.write_frame(frame(labels, table, names), save)
+        recording.write_frame(frame(labels, table, names), save)
         written.append(f"{save}, a row a head: its role, and {len(names)} statistics of your text")
     if plot is not None:
         with talk.step("reading your text for the maps") as progress:
@@ -192,56 +226,257 @@ def gather(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The page: what was read, what heads do, a row for each head, what to try next.
+# The page. First what heads do, as a grid and a line for each role; a sentence of the text with the link that tells
+# most; what to try next. The evidence, a row for each head, and where all numbers are from: with --all.
 
 
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 LABEL_WIDTH = 9
 PAGE, YOURS = "on the page", "on your text"
+GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
+SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
 
-def print_page(looked: Looked) -> None:
+@dataclass(frozen=True)
+class Sample:
+    """A short text read for its most telling link: its words, and the link. `whole`: whether it is all of the text."""
+
+    text: str
+    words: tuple[Any, ...]
+    link: Any
+    whole: bool
+
+
+def read_sample(talk: Talk, looked: Looked) -> Sample | None:
+    """The text, or the beginning of a long one as a text of its own; None where no two words of it see each other."""
+    text = looked.source.text
+    if len(text) > SAMPLE_LENGTH:
+        sentences = re.match(r".*[.!?](?=\s)", text[:SAMPLE_LENGTH], re.DOTALL)
+        text = sentences[0] if sentences else text[:SAMPLE_LENGTH].rsplit(None, 1)[0]
+    with talk.step("reading a sentence of your text"):
+        record = models.record(looked.lm, text, long="truncate")
+        link = recording.telling_link([layer for stack in record.stacks.values() for layer in stack])
+    if link is None:
+        return None
+    words = recording.spaced_words(recording.Words.of(record.tokens))
+    return Sample(text, tuple(words), link, text == looked.source.text)
+
+
+def print_page(looked: Looked, sample: Sample | None, complete: bool) -> None:
+    """`complete`: with the evidence, a row for each head, and where every number is from."""
     console = stdout_console()
-    arguments = looked.source.arguments and f" {looked.source.arguments}"
-    model = looked.model.arguments
-    head = example_head(looked.labels) or looked.table.heads[0]
-    offers = [(f"manyheads head {head}{arguments}{model}", "one head: where each word looks")]
-    if not looked.source.origin.startswith("file"):
-        offers.append((f"manyheads look --file novel.txt{model}", "a text of your own, of any length"))
+    sections = [
+        _title(looked, console),
+        _finding(looked, console),
+        _sentence(looked, sample, console),
+        _remarks(looked, console) if complete else [],
+        _table(looked, console) if complete else [],
+        offered(_offers(looked, sample, complete), console),
+        _origin(looked, console) if complete else [_origin_line(looked)],
+    ]
+    print_sections(sections, console)
+
+
+def _title(looked: Looked, console: Console) -> list[Text]:
+    """Which model it is, and all that whoever reads on must know: what was cut or written, and why there is no role."""
+    spec, notes = looked.lm.spec, looked.table.notes
+    millions = spec.num_parameters / 1e6
+    size = f"{millions:,.1f} million parameters" if millions >= 0.1 else f"{spec.num_parameters:,} parameters"
+    facts = [
+        ("windows", notes.get("windows", "")),
+        ("decoder", notes.get("decoder", "")),
+        ("roles", "" if looked.labels.roles else f"none: {looked.labels.because}"),
+        *(("wrote", path) for path in looked.written),
+    ]
+    title = Text.assemble((clean(looked.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")
+    return [title, *_facts(facts, console)]
+
+
+def _facts(facts: list[tuple[str, str]], console: Console) -> list[Text]:
+    labelled = ((Text(f"{name:<{LABEL_WIDTH}}", style="dim"), home(value)) for name, value in facts if value)
+    return [line for label, value in labelled for line in hanging(label, value, console.width)]
+
+
+def _finding(looked: Looked, console: Console) -> list[Text]:
+    """The grid of role letters, with a line for each role beside it, or below where there is no room."""
+    labels = looked.labels
+    if not labels.roles:
+        return []
+    grid, left_over = _grid(looked, console)
+    lines = _summary(looked, "chance")
+    wide = max((line.cell_len for line in grid), default=0)
+    column = max(line.cell_len for line in lines)
+    if wide + 3 + column <= console.width:
+        grid += [Text()] * (len(lines) - len(grid))
+        lines += [Text()] * (len(grid) - len(lines))
+        pairs = zip(grid, lines, strict=True)
+        body = [Text.assemble(cells, " " * (wide + 3 - cells.cell_len), line) for cells, line in pairs]
+    elif 2 * (column := max(line.cell_len for line in _summary(looked, "vs"))) + 2 <= console.width:
+        lines = _summary(looked, "vs")
+        half = -(-len(lines) // 2)
+        pairs = zip_longest(lines[:half], lines[half:], fillvalue=Text())
+        body = [*grid, *(Text.assemble(one, " " * (column + 2 - one.cell_len), other) for one, other in pairs)]
+    else:
+        body = [*grid, *lines]
+    for line in body:
+        line.rstrip()
+    basis = (
+        f"Beside each role its strongest head: its attention there against chance, on texts the role was not chosen on "
+        f"({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
+    )
+    legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
+    remarks = " ".join(filter(None, (legend, left_over, basis)))
+    title = Text(f"What the {len(labels.roles)} heads do", style="bold")
+    return [title, *body, *(Text(line, style="dim") for line in textwrap.wrap(clean(remarks), console.width))]
+
+
+def _grid(looked: Looked, console: Console) -> tuple[list[Text], str]:
+    """A letter for each head, coloured as its role; and what had no room, in words."""
+    names = {role.head: role.name for role in looked.labels.roles}
+    by_layer: dict[tuple[str, int], dict[int, str]] = {}
+    for head in looked.table.heads:
+        by_layer.setdefault((head.stack, head.layer), {})[head.index] = names.get(head, UNLABELLED)
+    stacks: dict[str, list[int]] = {}
+    for stack, layer in by_layer:
+        stacks.setdefault(stack, []).append(layer)
+    blocks = [
+        (stack, layers[begin : begin + GRID_ROWS])
+        for stack, layers in stacks.items()
+        for begin in range(0, len(layers), GRID_ROWS)
+    ]
+    columns = [1 + max(max(by_layer[stack, layer]) for layer in layers) for stack, layers in blocks]
+    label = 1 + max(len(f"L{layer}") for _, layer in by_layer)
+
+    def width(cell: int, count: int) -> int:
+        return sum(label + heads * cell + 2 for heads in columns[:count]) - 2
+
+    cell = next((size for size in (3, 2, 1) if width(size, len(blocks)) <= console.width), 1)
+    count = max((n for n in range(len(blocks) + 1) if width(cell, n) <= console.width), default=0)
+    left_over = ""
+    if count < len(blocks):
+        stack, layers = blocks[count]
+        first = f"{stack + ':' if stack else ''}L{layers[0]}"
+        left_over = f"No room here for {first} and the layers after it: --all lists every head, --plot draws all."
+    lines: list[Text] = []
+    step = {3: 1, 2: 5, 1: 10}[cell]
+    rows = max((len(layers) for _, layers in blocks[:count]), default=-2) + 1 + (len(stacks) > 1)
+    for row in range(rows):
+        line = Text()
+        for place, ((stack, layers), heads) in enumerate(zip(blocks[:count], columns, strict=False)):
+            line.append(" " * (width(cell, place) + 2 - line.cell_len) if place else "")
+            index = row - 1 - (len(stacks) > 1)
+            if index == -2:
+                line.append(stack or "layers", style="dim")
+            elif index == -1:
+                marks = "".join(f"{head:<{step * cell}}" for head in range(0, heads, step))
+                line.append(" " * (label + (cell == 3)) + marks, style="dim")
+            elif index < len(layers):
+                line.append(f"{f'L{layers[index]}':<{label}}", style="dim")
+                of_layer = by_layer[stack, layers[index]]
+                for head in range(heads):
+                    name = of_layer.get(head)
+                    letter = " " if name is None else letter_of(name)
+                    line.append(letter.center(cell) if cell != 2 else f"{letter} ", style=badge(name or UNLABELLED))
+        lines.append(line)
+    return lines, left_over
+
+
+def badge(name: str) -> str:
+    """How a role's letter stands on its colour."""
+    return "dim" if name == UNLABELLED else f"bold #ffffff on {hue(name)}"
+
+
+def _summary(looked: Looked, against: str) -> list[Text]:
+    """A line for each role: how many heads have it, its letter, the strongest of them, and what chance would give."""
+    groups = by_role(looked.labels)
+    wide = max(len(clean(name)) for name in groups)
+    head_width = max(len(str(role.head)) for role in looked.labels.roles)
+    lines = []
+    for name, roles in groups.items():
+        line = Text.assemble(f"{len(roles):>4} ", (f" {letter_of(name)} ", badge(name)), f" {clean(name):<{wide}}  ")
+        evidence = roles[0].evidence
+        if name == UNLABELLED:
+            line.append("too little evidence", style="dim")
+        else:
+            line.append(f"{roles[0].head!s:<{head_width}} ", style="bold")
+            if evidence.statistic == "entropy":
+                line.append(f"{evidence.score / evidence.chance:>5.0%} of even")
+            else:
+                line.append(f"{evidence.score:>5.0%}").append(f" ({against} {evidence.chance:.0%})", style="dim")
+        lines.append(line)
+    return lines
+
+
+def _sentence(looked: Looked, sample: Sample | None, console: Console) -> list[Text]:
+    """The sentence, with its most telling link."""
+    source = looked.source
+    if sample is None:
+        return []
+    where = f"In {source.origin}" if source.own else "In your text" if sample.whole else "Where your text begins"
+    link = sample.link
+    words = (
+        f"{where}, {link.head} gives {link.weight:.0%} of {quoted(link.query)} to {quoted(link.key)} "
+        f"({link.chance:.0%} if spread evenly)."
+    )
+    role = role_of(looked.labels, link.head)
+    colour = "" if role is None or role.name == UNLABELLED else hue(role.name)
+    label = f"{link.head} {link.weight:.0%}"
+    drawn = linked_sentence(sample.words, link, label, colour or LINK_COLOUR, console)
+    return [*(Text(line, style="bold") for line in textwrap.wrap(clean(words), console.width)), *drawn]
+
+
+def _offers(looked: Looked, sample: Sample | None, complete: bool) -> list[tuple[str, str]]:
+    """What to type next, with this text and a telling head."""
+    source, model = looked.source, looked.model.arguments
+    arguments = source.arguments and f" {source.arguments}"
+    head = sample.link.head if sample else example_head(looked.labels) or looked.table.heads[0]
+    offers = []
+    if sample and (source.own or len(sample.text) <= QUOTED_WIDTH):
+        text = "" if source.own else f" {quoted(sample.text)}"
+        link = f"--from {shlex.quote(sample.link.query)} --to {shlex.quote(sample.link.key)}"
+        offers.append((f"manyheads look{text}{model} {link}", "every head, by that link"))
+        offers.append((f"manyheads head {head}{text}{model}", "where each word looks, in one head"))
+    else:
+        offers.append((f"manyheads head {head}{arguments}{model}", "where each word looks, in one head"))
+    if not complete:
+        offers.append((f"manyheads look{arguments}{model} --all", "every head, with the evidence and its numbers"))
     elif "--save" not in looked.options:
         offers.append((f"manyheads look{arguments}{model} --save heads.parquet", "the table, for pandas"))
-    if "--plot" not in looked.options:
+    if complete and "--plot" not in looked.options:
         offers.append((f"manyheads look{arguments}{model} --plot grid.png", "every head's map in one picture"))
-    loaded = hanging(Text("Loaded  ", style="dim"), home(looked.lm.because), console.width)
-    last = [*loaded, Text(), *offered(offers, console)]
-    print_sections([_headline(looked, console), _summary(looked, console), _table(looked, console), last], console)
+    return offers
 
 
-def _headline(looked: Looked, console: Console) -> list[Text]:
-    """What was read, what the roles rest on, and how long it took."""
-    spec, table, labels, source = looked.lm.spec, looked.table, looked.labels, looked.source
-    millions, seconds = spec.num_parameters / 1e6, looked.seconds
-    size = f"{millions:,.1f} million parameters" if millions >= 0.1 else f"{spec.num_parameters:,} parameters"
-    lines = [Text.assemble((clean(looked.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")]
+def _origin_line(looked: Looked) -> Text:
+    """Where the numbers are from, in one line."""
+    labels, table = looked.labels, looked.table
+    remembered = "remembered" if "remembered from" in labels.because else "measured now"
+    parts = [
+        f"{table.sums.num_tokens:,} tokens",
+        f"roles {remembered}" if labels.roles else "",
+        f"weights exact, off by {table.notes.get('guard_error', '?')} at most",
+        f"{looked.seconds['all']:.1f} seconds",
+    ]
+    return Text(" · ".join(filter(None, parts)), style="dim")
+
+
+def _origin(looked: Looked, console: Console) -> list[Text]:
+    """What was read, what the roles rest on, where the model is from, and how long it took."""
+    table, labels, source, seconds = looked.table, looked.labels, looked.source, looked.seconds
     count = f" · {table.sums.num_tokens:,} tokens{f', {source.origin}' if source.own else ''}"
     text = shortened(source.text, console.width - LABEL_WIDTH - len(count) - 2)
-    basis = f"rest on {labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {labels.because}"
     error = table.notes.get("guard_error", "?")
     page = f"{seconds['labels']:.1f} to read the page, " if seconds["labels"] >= 0.05 else ""
     steps = f"{seconds['model']:.1f} to load the model, {page}{seconds['text']:.1f} to read the text"
+    basis = f"rest on {labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {labels.because}"
     facts = [
         ("text", f'"{text}"{count}'),
-        ("windows", table.notes.get("windows", "")),
-        ("decoder", table.notes.get("decoder", "")),
-        ("roles", basis if labels.roles else f"none: {labels.because}"),
+        ("roles", basis if labels.roles else ""),
         ("weights", f"exact: {table.notes.get('backend')}; off from the model's own output by {error} at most"),
         ("took", f"{seconds['all']:.1f} seconds: {steps}"),
-        *(("wrote", path) for path in looked.written),
+        ("loaded", looked.lm.because),
     ]
-    for name, value in facts:
-        if value:
-            lines += hanging(Text(f"{name:<{LABEL_WIDTH}}", style="dim"), home(value), console.width)
-    return lines
+    return _facts(facts, console)
 
 
 def shape_in_words(spec: Any) -> str:
@@ -260,44 +495,26 @@ def home(text: str) -> str:
     return clean(text) if folder is None else clean(text).replace(f"{folder}/", "~/")
 
 
-def hanging(label: Text, words: str, width: int) -> list[Text]:
-    """A label and words beside it, wrapped under themselves."""
-    rows = textwrap.wrap(words, max(20, width - label.cell_len), break_on_hyphens=False) or [""]
-    starts = [label, *(Text(" " * label.cell_len) for _ in rows[1:])]
-    return [Text.assemble(start, row) for start, row in zip(starts, rows, strict=True)]
-
-
-def _summary(looked: Looked, console: Console) -> list[Text]:
-    """A line for each role: how many heads have it, and the strongest of them."""
+def _remarks(looked: Looked, console: Console) -> list[Text]:
+    """The evidence of the strongest head of each role, in words, and where the model parks attention."""
     labels = looked.labels
     if not labels.roles:
         return []
-    lines = [Text(f"What the {len(labels.roles)} heads do", style="bold")]
-    groups = by_role(labels)
-    wide = max(len(clean(name)) for name in groups)
+    lines = [Text("The evidence for the strongest of each role", style="bold")]
+    groups = {name: roles[0] for name, roles in by_role(labels).items() if name != UNLABELLED}
+    wide = max((len(clean(name)) for name in groups), default=0)
     head_width = max(len(str(role.head)) for role in labels.roles)
-    for name, roles in groups.items():
-        start = Text.assemble(f"{len(roles):4}  ", (f"{clean(name):<{wide}}", hue(name)), "  ")
-        if name == UNLABELLED:
-            lines += hanging(start, "no rule holds with enough evidence", console.width)
-        else:
-            start.append(f"{roles[0].head!s:<{head_width}}", style="bold").append("  ")
-            lines += hanging(start, clean(roles[0].evidence.words), console.width)
+    for name, role in groups.items():
+        start = Text.assemble((f"{clean(name):<{wide}}", hue(name)), f"  {role.head!s:<{head_width}}  ")
+        lines += hanging(start, clean(role.evidence.words), console.width)
     sinks = labels.sinks
     parked = f"found, not assumed: {sinks.because}" if sinks.names else sinks.because
     rows = max(role.evidence.num_queries for role in labels.roles)
     remarks = (
-        "Beside each role: how many heads, and the strongest of them. Roles are chosen on one half of the texts; all "
-        f"figures are from the other half ({rows:,} tokens).",
+        f"Roles are chosen on one half of the texts; all figures are from the other half ({rows:,} tokens).",
         f"Sink, where attention goes that has nothing to do: {parked}.",
-        CAVEAT,
     )
     return [*lines, Text()] + [Text(line) for remark in remarks for line in textwrap.wrap(clean(remark), console.width)]
-
-
-def hue(name: str) -> str:
-    """The role's colour in a terminal; unlabelled heads are faint."""
-    return "dim" if name == UNLABELLED else role_style(name).terminal
 
 
 def _table(looked: Looked, console: Console) -> list[Text]:
@@ -376,25 +593,6 @@ def _legend(has_roles: bool, names: list[str], console: Console) -> list[Text]:
     for line in lines:
         line.stylize("dim")
     return [Text("Every head", style="bold"), *lines, Text()]
-
-
-def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
-    """Commands to copy, each with what it shows beside it; below it where there is no room.
-
-    One that holds what cannot be shown as it is (a control character in a text) is not offered.
-    """
-    offers = [(command, purpose) for command, purpose in offers if clean(command) == command]
-    if not offers:
-        return []
-    wide = max(len(command) for command, _ in offers)
-    has_room = 4 + wide + max(len(purpose) for _, purpose in offers) <= console.width
-    lines = [Text("Try next", style="bold")]
-    for command, purpose in offers:
-        if has_room:
-            lines.append(Text.assemble(f"  {command:<{wide}}", (f"  {purpose}", "dim")))
-        else:
-            lines += [Text(f"  {command}"), Text(f"      {purpose}", style="dim")]
-    return lines
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyheads import roles, statistics
-from manyheads.roles.role_table import UNLABELLED
+from manyheads.roles.role_table import NO_ROLE, ROLES, UNLABELLED, group_of, role_style
 
 ABSENT = "–"
 
@@ -30,6 +30,18 @@ def by_role(labels: Any) -> dict[str, list[Any]]:
         )
 
     return {name: sorted(groups[name], key=lambda role: -role.evidence.score) for name in sorted(groups, key=place)}
+
+
+def hue(name: str) -> str:
+    """The role's colour in a terminal; unlabelled heads are faint."""
+    return "dim" if name == UNLABELLED else role_style(name).terminal
+
+
+def letter_of(name: str) -> str:
+    """The letter of a role's group, as on the studio's page; a dot where a head has no role."""
+    if role_style(name) is NO_ROLE:
+        return "."
+    return next(style.letter for style in ROLES if style.group == group_of(name) and style.letter)
 
 
 def nearest_role(role: Any) -> str:

@@ -8,6 +8,9 @@ from .exact_map.requests import Received as Received
 from .exact_map.requests import Request as Request
 from .exact_map.requests import Strongest as Strongest
 from .layer import LayerRecord as LayerRecord
+from .per_head_result import PerHeadResult as PerHeadResult
+from .per_head_result import head_place as head_place
+from .per_head_result import write_frame as write_frame
 from .recording import Recording as Recording
 from .recording import gathered as gathered
 from .recording import heads_together as heads_together
@@ -19,5 +22,9 @@ from .tokens import Mention as Mention
 from .tokens import Sinks as Sinks
 from .tokens import Tokens as Tokens
 from .tokens import text_seed as text_seed
+from .word_links import HeadLink as HeadLink
+from .word_links import HeadLinks as HeadLinks
+from .word_links import spaced_words as spaced_words
+from .word_links import telling_link as telling_link
 from .words import Words as Words
 from .words import readable as readable

@@ -28,6 +28,7 @@ from manyheads.recording.file.format import read_recording, save_recording
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
+from manyheads.recording.word_links import HeadLinks, heads_linking
 
 SHOWN_TEXT = 120  # characters of the first text in a notebook
 
@@ -72,6 +73,18 @@ class Recording:
             return self.stored_bytes
         parts = [x for stack in self.stacks.values() for layer in stack for x in (layer.q, layer.k, layer.v, layer.lse)]
         return sum(x.numel() * x.element_size() for x in parts if x is not None)
+
+    def heads_linking(self, query: str | None = None, key: str | None = None, *, text: int = 0) -> HeadLinks:
+        """The heads by the exact weight from the word `query` to the word `key` of one text, the heaviest first.
+
+        Words, not tokens: the pieces of `key` are summed, those of `query` averaged. Where the text has a word several
+        times, say which: "it#2" is the second. One word alone gives each head's strongest other word: where `query`
+        looks, or who looks at `key`; marks and special tokens are no candidates. Every stack takes part in which both
+        words are; cross-attention reads `query` from its own text and `key` from the one that it looks at.
+        Cost: the rows and columns of these words. No map is made. One text is one case, and no evidence for a role.
+        Errors: TextError for a word that is not there, not said which, or that no head can see from the other one.
+        """
+        return heads_linking(self.stacks, self.tokens, query, key, text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""

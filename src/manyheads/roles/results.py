@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 from manyheads.base import html_table
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
+from manyheads.recording import PerHeadResult, write_frame
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
 from manyheads.roles.role_table import UNLABELLED, role_title
 from manyheads.roles.rules import AHEAD, UNASKED
-from manyheads.statistics import OFFSETS, HeadTable, PerHeadResult, offset_name, write_frame
+from manyheads.statistics import OFFSETS, HeadTable, offset_name
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

@@ -12,9 +12,6 @@ from .head_table import number as number
 from .measurement import measure as measure
 from .measurement import measure_call as measure_call
 from .one_batch import Progress as Progress
-from .per_head_result import PerHeadResult as PerHeadResult
-from .per_head_result import head_place as head_place
-from .per_head_result import write_frame as write_frame
 from .pooling import pooled_maps as pooled_maps
 from .statistic import Facts as Facts
 from .statistic import PerText as PerText

@@ -14,9 +14,9 @@ from manyheads.base import html_table
 from manyheads.corpora import NONE_FAILED, Failures
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
-from manyheads.recording import Sinks
+from manyheads.recording import PerHeadResult, Sinks
+from manyheads.recording.per_head_result import SHOWN_COLUMNS
 from manyheads.spec import Site
-from manyheads.statistics.per_head_result import SHOWN_COLUMNS, PerHeadResult
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.token_kinds import TokenKinds

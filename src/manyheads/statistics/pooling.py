@@ -22,11 +22,10 @@ from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import AttentionCall, Piece, Reading, read_batches, read_texts, tokens_of
 from manyheads.models.taps.call import Aligner
-from manyheads.recording import Pooled, Tokens, prepare
+from manyheads.recording import Pooled, Tokens, head_place, prepare
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
 from manyheads.statistics.one_batch import Progress
-from manyheads.statistics.per_head_result import head_place
 
 POOLINGS = ("mean", "max")
 

@@ -11,6 +11,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,43 @@ def aligned(values: Sequence[float], digits: int = 3, most: int = 6) -> list[str
     if max(sizes) < 10**-most:
         return [f"{value:.{digits - 1}e}" for value in values]
     return [f"{value:.{min(needed, most)}f}" for value in values]
+
+
+def hanging(label: Text, words: str, width: int) -> list[Text]:
+    """A label and words beside it, wrapped under themselves."""
+    rows = textwrap.wrap(words, max(20, width - label.cell_len), break_on_hyphens=False) or [""]
+    starts = [label, *(Text(" " * label.cell_len) for _ in rows[1:])]
+    return [Text.assemble(start, row) for start, row in zip(starts, rows, strict=True)]
+
+
+def offered(offers: Sequence[tuple[str, str]], console: Console) -> list[Text]:
+    """Commands to copy, each with what it shows beside it; below it where there is no room.
+
+    One that is too long for a line goes on in the next, as a shell reads it. One that holds what cannot be shown as it
+    is (a control character in a text) is not offered.
+    """
+    offers = [(command, purpose) for command, purpose in offers if clean(command) == command]
+    if not offers:
+        return []
+    wide = max(len(command) for command, _ in offers)
+    has_room = 4 + wide + max(len(purpose) for _, purpose in offers) <= console.width
+    lines = [Text("Try next", style="bold")]
+    for command, purpose in offers:
+        if has_room:
+            lines.append(Text.assemble(f"  {command:<{wide}}", (f"  {purpose}", "dim")))
+            continue
+        if 2 + len(command) > console.width and (places := _breaks(command, console.width - 4)):
+            lines += [Text(f"  {command[: places[-1]]} \\"), Text(f"      {command[places[-1] + 1 :]}")]
+        else:
+            lines.append(Text(f"  {command}"))
+        lines.append(Text(f"      {purpose}", style="dim"))
+    return lines
+
+
+def _breaks(command: str, width: int) -> list[int]:
+    """The blanks before options at which a command may be broken, so that its first line has at most this width."""
+    outside = re.sub(r"\"[^\"]*\"|'[^']*'", lambda quoted: "x" * len(quoted[0]), command)
+    return [match.start() for match in re.finditer(" --", outside) if match.start() <= width]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

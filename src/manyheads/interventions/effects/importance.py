@@ -39,8 +39,9 @@ from manyheads.interventions.effects.sweep import sweep
 from manyheads.interventions.prune.which_heads import least_groups
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
 from manyheads.plan import Ablate, Plan
+from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
-from manyheads.statistics import PerHeadResult, Progress
+from manyheads.statistics import Progress
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

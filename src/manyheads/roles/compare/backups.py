@@ -30,10 +30,10 @@ from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.models import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tap, tokens_of
 from manyheads.models.describe import run
 from manyheads.plan import Ablate, Plan
-from manyheads.recording import Tokens, text_seed
+from manyheads.recording import PerHeadResult, Tokens, text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
-from manyheads.statistics import PerHeadResult, Progress
+from manyheads.statistics import Progress
 from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it

@@ -30,10 +30,10 @@ from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import CallTexts, Reading, read_batches, read_texts
-from manyheads.recording import Tokens
+from manyheads.recording import PerHeadResult, Tokens
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import Site
-from manyheads.statistics import PerHeadResult, Progress, Sums
+from manyheads.statistics import Progress, Sums
 from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it

@@ -44,8 +44,8 @@ from manyheads.heads import Head
 from manyheads.models import device_of
 from manyheads.models.describe import run
 from manyheads.models.weights.projections import Projections, holders_of, output_projection
+from manyheads.recording import head_place
 from manyheads.spec import CROSS
-from manyheads.statistics import head_place
 
 CHUNK_TOKENS = 8_192  # of the vocabulary, multiplied at a time
 PROBE_TOKENS = 4

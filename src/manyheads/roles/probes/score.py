@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.heads import Head
-from manyheads.statistics import head_place
+from manyheads.recording import head_place
 
 
 class HeadScore(NamedTuple):

@@ -31,7 +31,8 @@ def head_place(head: str | Head, heads: Sequence[Head], missing: str = "here: th
 class PerHeadResult:
     """Base of results with one entry for each head. A subclass has `heads` and `to_pandas`; `missing` words its error.
 
-    `heads` are in the model's order, and entry number i of every array of the result belongs to head number i.
+    `heads` are in the model's order (a ranking's are in its own), and entry number i of every array of the result
+    belongs to head number i.
     """
 
     missing: ClassVar[str] = "here: there are {first} to {last}."

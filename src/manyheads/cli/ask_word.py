@@ -1,0 +1,255 @@
+"""`manyheads look "..." --from it --to animal`: which heads take one word of a text to another.
+
+The heads by the exact weight between two words; or, for one word alone, where it looks in every head (`--from`), or who
+looks at it (`--to`). It is one text: what heads do there, beside the roles that rest on many.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from manyheads import models, recording, statistics
+from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
+from manyheads.cli.role_words import hue, role_of
+from manyheads.cli.terminal.console import (
+    clean,
+    emit_document,
+    knows_blocks,
+    offered,
+    print_sections,
+    shortened,
+    stdout_console,
+)
+from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.sentence import LINK_COLOUR, linked_sentence
+from manyheads.errors import TextError
+from manyheads.roles.role_table import UNLABELLED
+from manyheads.spec import CROSS
+
+MOST_HEADS = 10
+MOST_WORDS = 12
+BAR = 40  # columns of the longest bar there can be: all of a word's attention
+ONE_TEXT = "One text shows what its heads do here. A role rests on many texts: manyheads roles."
+
+
+@dataclass(frozen=True)
+class WordAnswer:
+    """The links that were asked for, the words of the text, the link to draw, and the labels of the model's heads."""
+
+    lm: Any
+    model: ModelChoice
+    source: Source
+    links: Any
+    words: Sequence[Any]
+    drawn: Any
+    labels: Any
+    written: tuple[str, ...]
+    seconds: float
+
+
+def ask_word(
+    talk: Talk,
+    source: Source,
+    model: ModelChoice,
+    query: str | None,
+    key: str | None,
+    long: str,
+    *,
+    save: Path | None = None,
+    remember: bool = True,
+) -> WordAnswer:
+    """Load, record, and read off the rows of the words. Errors: TextError for words that the text has not."""
+    begun = time.perf_counter()
+    lm = load_model(talk, model)
+    if long == "windows" and (count := len(models.read_texts(lm, source.text).pieces)) > 1:
+        raise TextError(
+            f"the text is longer than the model's positions, and is read in {count} windows: ask about a sentence of "
+            f"it, or add --truncate to ask about its beginning."
+        )
+    with talk.step("reading your text"):
+        record = models.record(lm, source.text, long="whole" if long == "windows" else long)
+        links = record.heads_linking(query, key)
+        # Cross-attention links words of two texts, which are no one sentence to draw.
+        inside = [link for link in links if link.head.stack != CROSS and not math.isnan(link.weight)]
+        words, drawn = [], None
+        if inside:
+            stack = inside[0].head.stack
+            words = recording.spaced_words(recording.Words.of(record.stacks[stack][0].tokens))
+            drawn = _to_draw([link for link in inside if link.head.stack == stack], words, links)
+    labels = label_heads(talk, lm, remember=remember)
+    written = ()
+    if save is not None:
+        links.save(save)
+        written = (f"{save}, a row a head: the words, the weight, and the weight if spread evenly",)
+    return WordAnswer(lm, model, source, links, words, drawn, labels, written, time.perf_counter() - begun)
+
+
+def _to_draw(inside: Sequence[Any], words: Sequence[Any], links: Any) -> Any:
+    """The heaviest link; of one word alone the heaviest for its distance, as neighbours are likely targets."""
+    if links.query and links.key:
+        return inside[0]
+    places = {word.name: index for index, word in enumerate(word for word in words if not word.aside)}
+    placed = [link for link in inside if link.query in places and link.key in places]
+    return max(
+        placed or inside[:1],
+        key=lambda link: link.weight * math.log2(1 + abs(places.get(link.query, 0) - places.get(link.key, 0))),
+    )
+
+
+def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
+    """Print the page, of `complete` with every head, or the document."""
+    if as_json:
+        return emit_document(document(answer))
+    console, links = stdout_console(), answer.links
+    pair = bool(links.query and links.key)
+    sections = [
+        _headline(answer),
+        _sentence(answer, console),
+        _ranking(answer, console, complete) if pair else _by_word(answer, console, complete),
+        [Text(line, style="dim") for line in textwrap.wrap(_remark(answer, complete), console.width)],
+        [Text.assemble(("wrote  ", "dim"), clean(path)) for path in answer.written],
+        offered(_offers(answer), console),
+    ]
+    print_sections(sections, console)
+
+
+def _headline(answer: WordAnswer) -> list[Text]:
+    """The finding: the heaviest links, in words."""
+    links = answer.links
+    if links.query and links.key:
+        first, others = links[0], [link for link in links[1:2] if not math.isnan(link.weight)]
+        words = f"{first.head} gives {first.weight:.1%} of {quoted(links.query)} to {quoted(links.key)}"
+        words += "".join(f", {link.head} {link.weight:.1%}" for link in others)
+        words += f"; spread evenly it is {first.chance:.1%}."
+    else:
+        subject = f"Where {quoted(links.query)} looks" if links.query else f"Who looks at {quoted(links.key)}"
+        words = f"{subject}, in each of {len(links)} heads."
+    return [Text.assemble((clean(words), "bold"), f"  in {clean(answer.lm.name)}")]
+
+
+def _sentence(answer: WordAnswer, console: Console) -> list[Text]:
+    link = answer.drawn
+    if link is None:
+        return []
+    return linked_sentence(answer.words, link, f"{link.head} {link.weight:.0%}", _colour(answer, link), console)
+
+
+def _colour(answer: WordAnswer, link: Any) -> str:
+    role = role_of(answer.labels, link.head)
+    return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
+
+
+def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
+    """A bar for each head, the heaviest first."""
+    shown = answer.links if complete else answer.links[:MOST_HEADS]
+    wide = max(len(str(link.head)) for link in shown)
+    bar, lines = "█" if knows_blocks(console) else "#", []
+    for link in shown:
+        role = role_of(answer.labels, link.head)
+        name = "" if role is None else clean(role.name)
+        if math.isnan(link.weight):
+            lines.append(Text.assemble((f"  {link.head!s:<{wide}}", "bold"), "       –  cannot see it from there"))
+            continue
+        length = round(BAR * link.weight)
+        cells = (bar * length, _colour(answer, link)), " " * (BAR - length)
+        head = (f"  {link.head!s:<{wide}}", "bold")
+        line = Text.assemble(head, f"  {link.weight:>6.1%}  ", *cells, (f"  {name}", "dim"))
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _by_word(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
+    """A line for each word that some head links to the given one most: its heads, the heaviest first."""
+    links, groups = answer.links, dict[str, list[Any]]()
+    for link in links:
+        if not math.isnan(link.weight):
+            groups.setdefault(link.key if links.query else link.query, []).append(link)
+    most = len(groups) if complete else MOST_WORDS
+    wide = min(24, max(len(clean(name)) for name in groups))
+    lines = []
+    for name, of_word in list(groups.items())[:most]:
+        count = f"{len(of_word)} head{'s' if len(of_word) > 1 else ''}"
+        line = Text.assemble((f"  {shortened(name, wide):<{wide}}", "bold"), (f"  {count:>8}", "dim"))
+        for place, link in enumerate(of_word):
+            part = Text.assemble(f"  {link.head} ", (f"{link.weight:.0%}", _colour(answer, link)))
+            if not complete and line.cell_len + part.cell_len + 4 > console.width and place:
+                line.append(" …" if knows_blocks(console) else " ...", style="dim")
+                break
+            if line.cell_len + part.cell_len > console.width:
+                lines.append(line)
+                line = Text(" " * (wide + 12))
+            line.append_text(part)
+        lines.append(line)
+    if len(groups) > most:
+        lines.append(Text(f"  and {len(groups) - most} more words: --all", style="dim"))
+    return lines
+
+
+def _remark(answer: WordAnswer, complete: bool) -> str:
+    links = answer.links
+    parts = []
+    if links.query and links.key:
+        if len(links) > MOST_HEADS and not complete:
+            parts.append(f"{MOST_HEADS} of {len(links)} heads; --all lists every one.")
+    else:
+        beside = f"{quoted(links.query)} looks at" if links.query else f"looks at {quoted(links.key)}"
+        parts.append(f"A head stands beside the word that {beside} most in it; special tokens and marks are left out.")
+    if "left out" in links.because:
+        parts.append(f"{links.because.split('; ', 1)[1]}.".replace("..", "."))
+    return clean(" ".join([*parts, ONE_TEXT]))
+
+
+def _offers(answer: WordAnswer) -> list[tuple[str, str]]:
+    """What to type next: the head that was drawn, and the other side."""
+    source, links, model = answer.source, answer.links, answer.model.arguments
+    if not source.own and not source.arguments:
+        return []
+    arguments, link = source.arguments and f" {source.arguments}", answer.drawn or links[0]
+    offers = [(f"manyheads head {link.head}{arguments}{model}", "where each word looks, in that head")]
+    if links.query and links.key:
+        command = f"manyheads look{arguments}{model} --from {shlex.quote(links.query)}"
+        offers.append((command, f"where {quoted(links.query)} looks, in every head"))
+    else:
+        words = f"--from {shlex.quote(link.query)} --to {shlex.quote(link.key)}"
+        offers.append((f"manyheads look{arguments}{model} {words}", "every head, by that link"))
+    return offers
+
+
+def document(answer: WordAnswer) -> dict[str, Any]:
+    """Every head with its link, the heaviest first; null where the head cannot see the word."""
+    lm, links = answer.lm, answer.links
+    heads = []
+    for link in links:
+        role = role_of(answer.labels, link.head)
+        heads.append({
+            "head": str(link.head),
+            "stack": link.head.stack,
+            "layer": link.head.layer,
+            "index": link.head.index,
+            "from": link.query,
+            "to": link.key,
+            "weight": statistics.number(link.weight),
+            "even": statistics.number(link.chance),
+            "role": None if role is None else role.name,
+        })  # fmt: skip
+    return {
+        "model": {"asked": answer.model.name, "name": lm.name, "because": lm.because},
+        "text": {"origin": answer.source.origin, "text": links.text},
+        "from": links.query or None,
+        "to": links.key or None,
+        "heads": heads,
+        "notes": {"links": links.because, "labels": answer.labels.because, "one_text": ONE_TEXT},
+        "written": list(answer.written),
+        "seconds": round(answer.seconds, 3),
+    }

@@ -1,0 +1,355 @@
+"""Links between words: which heads take one word of a text to another, by their exact weights, without any map.
+
+A word is asked for as the text spells it, or as "it#2", the second "it", where there are several: none of them is taken
+in silence. Weights are those of `LayerRecord.word_weights`: summed over the pieces of the key word, averaged over those
+of the query word. Only the rows and columns of these words are read, but for `telling_link`, which is for short texts.
+
+One text is one case. That a head links two words here says nothing about what it does elsewhere: that is a role.
+"""
+
+# device: words and the weights between a few of them are the host's
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from manyheads.errors import ShapeError, TextError
+from manyheads.heads import Head
+from manyheads.recording.layer import LayerRecord
+from manyheads.recording.per_head_result import PerHeadResult
+from manyheads.recording.tokens import Tokens
+from manyheads.recording.words import Merging, Unit, Words, is_space, numbered, readable, word_spans
+from manyheads.spec import CROSS
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
+    import pandas as pd
+
+NUMBER = re.compile(r"(.+)#([1-9][0-9]{0,8})", re.DOTALL)
+LISTED = 6  # occurrences, or words of the text, that an error names
+SHOWN = 5  # heads that a printed result names
+
+
+class HeadLink(NamedTuple):
+    """A head gives `weight` of the attention of the word `query` to the word `key`, both as they can be asked for.
+
+    `chance` is the weight if it were spread evenly over all that the word sees. Both are NaN where the head cannot see
+    the key from there (a causal mask, a sliding window).
+    """
+
+    head: Head
+    weight: float
+    query: str
+    key: str
+    chance: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadLinks(PerHeadResult, Sequence[HeadLink]):
+    """The heads of a model by the weight that each gives from one word of one text to another, the heaviest first.
+
+    `links[0]` is the heaviest, `links["L3H1"]` that of a head; `heads` and the rows of the table are in this order.
+    `query` or `key` is "" where only the other word was asked for: then each head stands with its strongest word.
+    `text` is the text; `because` says what was read, and which layers were left out.
+    """
+
+    links: tuple[HeadLink, ...]
+    query: str
+    key: str
+    text: str
+    because: str
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return tuple(link.head for link in self.links)
+
+    @overload
+    def __getitem__(self, index: int | str | Head) -> HeadLink: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[HeadLink]: ...
+    def __getitem__(self, index: int | slice | str | Head) -> HeadLink | Sequence[HeadLink]:
+        """Errors: HeadError for a head that is not among them; IndexError."""
+        return self.links[self.head_place(index)] if isinstance(index, str | Head) else self.links[index]
+
+    def __len__(self) -> int:
+        return len(self.links)
+
+    def __iter__(self) -> Iterator[HeadLink]:
+        return iter(self.links)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Columns head, stack, layer, index, query, key, weight, chance."""
+        import pandas as pd  # half a second: not for who never asks for a frame
+
+        names = ("query", "key", "weight", "chance")
+        return pd.DataFrame({**self.head_columns(), **{name: [getattr(x, name) for x in self] for name in names}})
+
+    def __repr__(self) -> str:
+        seen = [link for link in self.links if not math.isnan(link.weight)]
+        words = f"{self.query or 'any word'!r} -> {self.key or 'any word'!r}".replace("'any word'", "any word")
+        one_pair = bool(self.query and self.key)
+        shown = (
+            f"{link.head} {link.weight:.1%}" + ("" if one_pair else f" {link.query!r} -> {link.key!r}")
+            for link in seen[:SHOWN]
+        )
+        even = f"; {seen[0].chance:.1%} if spread evenly" if one_pair and seen else ""
+        dots = " ..." if len(seen) > SHOWN else ""
+        return f"HeadLinks({words}: {', '.join(shown)}{dots} of {len(self.links)} heads, on one text{even})"
+
+
+def heads_linking(
+    stacks: Mapping[str, Sequence[LayerRecord]], tokens: Tokens, query: str | None, key: str | None, text: int
+) -> HeadLinks:
+    """What `Recording.heads_linking` returns, of a recording's stacks and its own tokens."""
+    if query is None and key is None:
+        raise TextError("no word was given: say from which word, to which, or both, as in heads_linking('it', 'cat').")
+    num_texts = tokens.num_texts
+    if not -num_texts <= text < num_texts:
+        raise ShapeError(f"{text=} is not in this recording: it holds {num_texts} texts, counted from 0.")
+    text %= num_texts
+    links: list[HeadLink] = []
+    lacking: dict[str, str] = {}
+    names = ("", "")
+    words_of: dict[int, Words] = {}
+    written = ""
+    for stack, layers in stacks.items():
+        for layer in layers:
+            of_keys = _key_tokens(layer, tokens)
+            if of_keys is None:
+                lacking[stack] = "what it looks at is no text."
+                break
+            rows, columns = (words_of.setdefault(id(x), Words.of(x)) for x in (layer.tokens, of_keys))
+            place = None if query is None else _place_of(rows, query, text)
+            key_place = None if key is None else _place_of(columns, key, text)
+            if isinstance(place, str) or isinstance(key_place, str):
+                lacking[stack] = place if isinstance(place, str) else str(key_place)
+                break
+            if rows is columns and place is not None and place == key_place:
+                raise TextError(f"{query!r} and {key!r} are one and the same word of this text: give two.")
+            names = (_name_of(rows, text, place), _name_of(columns, text, key_place))
+            written = written or rows.texts[text]
+            links += _of_layer(layer, text, rows, columns, place, key_place)
+    if not links:
+        reasons = [f"{stack}: {reason}" if len(lacking) > 1 else reason for stack, reason in lacking.items()]
+        raise TextError(" ".join(reasons) or "this recording holds no layers: record a text first.")
+    links.sort(key=lambda link: (math.isnan(link.weight), -link.weight, link.head))
+    if math.isnan(links[0].weight):
+        raise TextError(_unseen(*names))
+    because = f"exact weights of one text, {len(links)} heads"
+    left_out = "; ".join(f"{stack or 'layers'} left out: {reason}" for stack, reason in lacking.items())
+    return HeadLinks(tuple(links), *names, written, because + (f"; {left_out}" if left_out else ""))
+
+
+def _place_of(words: Words, name: str, text: int) -> int | str:
+    """The place, among `words.units(text)`, of the word that a name such as "it" or "it#2" asks for. Case counts.
+
+    Where the text has no such word, a message that names the nearest ones. Errors: TextError for a word that is there
+    several times, and was asked for without a number: it says which would do.
+    """
+    units = words.units(text)
+    places = [index for index, unit in enumerate(units) if unit.text == name]
+    number = None
+    if not places and (match := NUMBER.fullmatch(name)):
+        spelling, number = match[1], int(match[2])
+        places = [index for index, unit in enumerate(units) if unit.text == spelling]
+        if places and number > len(places):
+            times = "once" if len(places) == 1 else f"{len(places)} times"
+            return f"there is no {name!r}: this text has {spelling!r} {times}."
+    if number is not None and places:
+        return places[number - 1]
+    if not places:
+        return _absent(name, units)
+    if len(places) > 1:
+        spelt = words.texts[text]
+        options = []
+        for count, place in enumerate(places[:LISTED], 1):
+            near = [unit for unit in units[max(0, place - 2) : place + 3] if not unit.special]
+            around = " ".join(spelt[near[0].span[0] : near[-1].span[1]].split()) if near else ""
+            options.append(f"{f'{name}#{count}'!r} ({around})")
+        more = f" ... {f'{name}#{len(places)}'!r}" if len(places) > LISTED else ""
+        raise TextError(f"{name!r} is in this text {len(places)} times. Say which: {', '.join(options)}{more}.")
+    return places[0]
+
+
+def names_of(units: Sequence[Unit]) -> list[str]:
+    """For each unit the name that asks for it: its text, with its number where the text has it several times."""
+    total, count = Counter(unit.text for unit in units), Counter[str]()
+    names = []
+    for unit in units:
+        count[unit.text] += 1
+        names.append(f"{unit.text}#{count[unit.text]}" if total[unit.text] > 1 else unit.text)
+    return names
+
+
+class SpacedWord(NamedTuple):
+    """A unit of a text as it is asked for (`name`), as people read it, and whether white space stands before it.
+
+    `aside`: a special token, or white space of its own, which a sentence is read without.
+    """
+
+    name: str
+    text: str
+    blank: bool
+    aside: bool
+
+
+def spaced_words(words: Words, text: int = 0) -> list[SpacedWord]:
+    """The units of a text in a row, to draw it as a sentence."""
+    units, shown, end, last = words.units(text), readable(words.tokens, text), 0, -1
+    spaced: list[SpacedWord] = []
+    for name, unit in zip(names_of(units), units, strict=True):
+        begin, stop = unit.span
+        if unit.word < 0:
+            aside = unit.special or not words.texts[text][begin:stop].strip()
+            spaced.append(SpacedWord(name, shown[unit.tokens[0]], True, aside))
+            continue
+        between = words.texts[text][end:begin]
+        if last >= 0 and (rest := between.strip()):  # a word that no token begins in: it is written with the one before
+            spaced[last] = spaced[last]._replace(text=spaced[last].text + rest)
+        last = len(spaced)
+        spaced.append(SpacedWord(name, unit.text, any(map(is_space, between)), False))
+        end = stop
+    return spaced
+
+
+def _name_of(words: Words, text: int, place: int | None) -> str:
+    return "" if place is None else names_of(words.units(text))[place]
+
+
+def telling_link(recording_layers: Sequence[LayerRecord], text: int = 0) -> HeadLink | None:
+    """The link between two words of a short text that tells most; None where no two words see each other.
+
+    What tells: weight beyond what the head gives elsewhere in the text, to words as far away and to that word, times
+    log2 of the distance in words, as a neighbour is a likely target of any head. Marks and special tokens are no words
+    here. Cost: O(words^2) for each head.
+    """
+    best: tuple[float, HeadLink] | None = None
+    words_of: dict[int, Words] = {}
+    for layer in recording_layers:
+        if layer.crosses:
+            continue
+        words = words_of.setdefault(id(layer.tokens), Words.of(layer.tokens))
+        units = words.units(text)
+        weights = layer.word_weights(text=text, words=words).weights.double().cpu()
+        even, count = _even_spread(layer, text, units, units), len(units)
+        place = torch.arange(count, device="cpu")
+        offset = place[None] - place[:, None]
+        # By offset: each row's weight is counted on its diagonal, and its own weight is taken out again.
+        diagonal = (offset + count - 1).flatten().expand(len(weights), -1)
+        sums = weights.new_zeros(len(weights), 2 * count - 1).scatter_add_(1, diagonal, weights.flatten(1))
+        others = (count - offset.abs() - 1).clamp_min(1)
+        as_far = (sums.gather(1, diagonal).view_as(weights) - weights) / others
+        to_key = (weights.sum(1, keepdim=True) - weights) / max(1, count - 1)
+        spoken = torch.tensor([_has_letters(unit) for unit in units], device="cpu")
+        telling = (weights - torch.maximum(as_far, to_key)) * offset.abs().clamp_min(1).double().log2()
+        telling = telling.masked_fill(~(spoken[:, None] & spoken[None]) | (even == 0), -torch.inf)
+        score, cell = telling.flatten().max(0)
+        if math.isfinite(score) and float(score) > 0 and (best is None or float(score) > best[0]):
+            head, query, key = (int(x) for x in torch.unravel_index(cell, telling.shape))
+            names = names_of(units)
+            chance = float(even.expand_as(weights)[head, query, key])
+            link = HeadLink(layer.site.heads[head], float(weights[head, query, key]), names[query], names[key], chance)
+            best = (float(score), link)
+    return best and best[1]
+
+
+# ------------------------------------------------------------------------------------------------------- of one layer
+
+
+def _key_tokens(layer: LayerRecord, tokens: Tokens) -> Tokens | None:
+    """The tokens that a layer's keys are; None where these are no text that the recording knows."""
+    if not layer.crosses:
+        return layer.tokens
+    return tokens if layer.site.stack == CROSS and tokens.pieces and tokens.longest == layer.k.shape[2] else None
+
+
+def _of_layer(
+    layer: LayerRecord, text: int, rows: Words, columns: Words, query: int | None, key: int | None
+) -> Iterator[HeadLink]:
+    """One link for each head of a layer: between two places, or from (to) one of them to (from) its strongest word."""
+    query_units, key_units = rows.units(text), columns.units(text)
+    query_names, key_names = names_of(query_units), names_of(key_units)
+    queries = slice(None) if query is None else slice(query, query + 1)
+    keys = slice(None) if key is None else slice(key, key + 1)
+    key_words = columns if layer.crosses else None
+    weights = layer.word_weights(text=text, words=rows, key_words=key_words, queries=queries, keys=keys).weights.cpu()
+    even = _even_spread(layer, text, query_units[queries], key_units[keys]).expand(weights.shape)
+    seen = even > 0
+    if query is None or key is None:  # of one side the strongest word: no mark, no special token, not the word itself
+        candidates = torch.tensor([_has_letters(unit) for unit in (query_units if query is None else key_units)])
+        if rows is columns:
+            candidates[query if query is not None else key] = False
+        seen = seen & (candidates[:, None] if query is None else candidates[None])
+    for index, head in enumerate(layer.site.heads):
+        cell = int(weights[index].masked_fill(~seen[index], -1).argmax())
+        row, column = divmod(cell, weights.shape[2])
+        visible = bool(seen[index, row, column])
+        yield HeadLink(
+            head,
+            float(weights[index, row, column]) if visible else math.nan,
+            query_names[row if query is None else query],
+            key_names[column if key is None else key],
+            float(even[index, row, column]) if visible else math.nan,
+        )
+
+
+def _even_spread(
+    layer: LayerRecord, text: int, queries: Sequence[Unit], keys: Sequence[Unit]
+) -> Float[Tensor, "h q k"]:
+    """The weights between words if every row were spread evenly over the keys that it sees; 0: nothing is seen.
+
+    The first axis has size 1 unless heads see different keys.
+    """
+    (from_words, rows), (to_words, columns) = numbered(queries), numbered(keys)
+    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1))
+    visible = mask.visible(rows, columns)[0].double()
+    counts = mask.counts()[:, rows, None] if mask.dense is None else mask.dense[0, :, rows].sum(-1)[..., None].cpu()
+    merging = Merging(from_words, to_words)
+    merging.add(visible / counts.clamp_min(1), 0)
+    return merging.weights
+
+
+def _has_letters(unit: Unit) -> bool:
+    return unit.word >= 0 and any(char.isalnum() for char in unit.text)
+
+
+# ------------------------------------------------------------------------------------------------------------- messages
+
+
+def _absent(name: str, units: Sequence[Unit]) -> str:
+    spellings = list(dict.fromkeys(unit.text for unit in units if unit.word >= 0))
+    parts = [name[begin:end] for begin, end in word_spans(name)]
+    if not parts:
+        return f"{name!r} is no word: give one word of the text."
+    by_case: dict[str, list[str]] = {}
+    for spelling in spellings:
+        by_case.setdefault(spelling.casefold(), []).append(spelling)
+    if len(parts) > 1 and all(part in spellings for part in parts):
+        return f"{name!r} is {len(parts)} words: give one of them, {' or '.join(map(repr, parts[:LISTED]))}."
+    close = [name.casefold()] if name.casefold() in by_case else difflib.get_close_matches(name.casefold(), by_case)
+    nearest = [spelling for match in close for spelling in by_case[match]][:3]
+    if nearest:
+        return f"there is no word {name!r} in this text: did you mean {' or '.join(map(repr, nearest))}?"
+    more = f" ... ({len(spellings)} different ones)" if len(spellings) > LISTED else ""
+    return f"there is no word {name!r} in this text. Its words are {', '.join(map(repr, spellings[:LISTED]))}{more}."
+
+
+def _unseen(query: str, key: str) -> str:
+    """No head can see the key from the query, in any layer."""
+    if query and key:
+        return (
+            f"no head can look from {query!r} to {key!r}: each token of this model sees only what is before it, or near"
+            f" it. Ask from {key!r} to {query!r}."
+        )
+    if query:
+        return f"no head can look from {query!r} at another word: in this text it sees none. Take a later word."
+    return f"no head can look at {key!r} from another word: in this text none sees it. Take an earlier word."
