@@ -165,6 +165,11 @@ export class View implements ViewState {
     return this.params[name] ?? "";
   }
 
+  /** Whether attention sinks are left out of maps and rows: `sinks=out`. Rooms share it. */
+  get sinksOut(): boolean {
+    return this.param("sinks") === "out";
+  }
+
   /** Sets parameters of a room; null and "" remove one. */
   set(change: Record<string, string | number | boolean | null>): void {
     const params = { ...this.params };
