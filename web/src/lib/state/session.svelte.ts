@@ -15,6 +15,8 @@ export interface Thumbnails {
   maps: Uint8Array;
   peaks: Float32Array;
   side: number;
+  /** Tokens for which a column stands; null where the columns share the tokens evenly. */
+  span: number | null;
 }
 
 interface RunningJob {
@@ -91,6 +93,7 @@ export class Session {
   /** Opens what the view names, unless it is already open. */
   async follow(): Promise<void> {
     const { view, workspace } = this;
+    await view.arrived;
     if (!workspace) return;
     if (view.recording) {
       if (this.info?.id === view.recording && this.info.text === view.part) return;
@@ -108,7 +111,7 @@ export class Session {
 
   /** Opens a text with a model, a file of the workspace, or a recording by its id, and names it in the address. */
   async open(target: { model: string; text: string } | { file: string } | { recording: string; part?: number }): Promise<void> {
-    const none = { model: null, text: null, file: null, recording: null, part: 0, pin: null, zoom: null };
+    const none = { model: null, text: null, file: null, recording: null, part: 0, pin: null, zoom: null, fromWord: null, toWord: null };
     if ("recording" in target) {
       const request = this.#requests.get(target.recording);
       this.view.go({ ...none, model: request?.model ?? null, text: request?.text ?? null, file: request?.file ?? null,
@@ -169,11 +172,12 @@ export class Session {
         maps: maps!.data as Uint8Array,
         peaks: peaks!.data as Float32Array,
         side: maps!.shape[1]!,
+        span: (envelope.header["span"] as number | undefined) ?? null,
       };
       if (otherModel) this.roles = null; // roles belong to a model, not to a text
       this.atlas = emptyAtlas(info); // thumbnails arrive before statistics: show them at once
       this.info = info;
-      this.view.name(info.id);
+      void this.view.name(info.id);
       this.opening = null;
       this.atlas = await atlas;
     } catch (error) {
