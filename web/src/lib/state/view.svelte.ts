@@ -178,7 +178,11 @@ export class View implements ViewState {
     if (packed === null) return;
     this.arrived = unpackText(packed).then(
       (text) => void (this.packed === packed && (this.text = text)),
-      () => void (this.unread = [...this.unread, "The address was cut off: its text cannot be read. Ask for it again, whole."]),
+      () => {
+        // A change of address is heard twice (hashchange and popstate), and said once.
+        if (this.packed === packed) this.unread = ["The address was cut off: its text cannot be read, and this is another one."];
+        this.packed = null;
+      },
     );
   }
 
