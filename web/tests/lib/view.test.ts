@@ -1,5 +1,5 @@
-import { describe, expect, it } from "vitest";
-import { formatFragment, packText, parseFragment, unpackText } from "../../src/lib/state/view.svelte";
+import { describe, expect, it, vi } from "vitest";
+import { formatFragment, packText, parseFragment, unpackText, View } from "../../src/lib/state/view.svelte";
 
 describe("the fragment", () => {
   it("holds the whole view, and gives it back", () => {
@@ -32,5 +32,26 @@ describe("the fragment", () => {
     expect(await unpackText(parseFragment(fragment).packed!)).toBe(text);
     await expect(unpackText(packed.slice(0, 40))).rejects.toThrow();
     expect(formatFragment({ ...parseFragment(""), text })).toBe("#/atlas");
+  });
+
+  it("names the recording where a text is too long even when packed", async () => {
+    const place = { hash: "" };
+    vi.stubGlobal("location", place);
+    for (const name of ["addEventListener", "removeEventListener"]) vi.stubGlobal(name, () => undefined);
+    vi.stubGlobal("history", { pushState: () => undefined, replaceState: () => undefined });
+    const view = new View(true);
+    view.go({ model: "minilm", text: "a short text" });
+    await view.name("c0ffee");
+    expect([view.packed, view.recording]).toEqual([null, null]);
+    view.text = "so long, ".repeat(400);
+    await view.name("c0ffee");
+    expect(await unpackText(view.packed!)).toBe(view.text);
+    let state = 1; // letters without an order: they do not get smaller
+    const letters = Array.from({ length: 12_000 }, () => String.fromCharCode(97 + ((state = (state * 48_271) % 2_147_483_647) % 26)));
+    [view.text, view.packed] = [letters.join(""), null];
+    await view.name("c0ffee");
+    expect([view.packed, view.recording]).toEqual([null, "c0ffee"]);
+    view.destroy();
+    vi.unstubAllGlobals();
   });
 });

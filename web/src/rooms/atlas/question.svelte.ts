@@ -83,6 +83,15 @@ export class Question {
     return this.words[word]?.text ?? "";
   }
 
+  /** A word as a claim names it: “the”, or “the” (2nd) where it occurs again. */
+  name(word: number): string {
+    const text = this.text(word);
+    const places = this.words.flatMap((other, i) => (other.text === text ? [i] : []));
+    const n = places.indexOf(word) + 1;
+    const ending = n % 100 > 10 && n % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th");
+    return places.length > 1 ? `“${text}” (${n}${ending})` : `“${text}”`;
+  }
+
   /** A head's row, a weight a word of the answer; null for none. */
   row(head: string): Float32Array | null {
     const { answer } = this;
@@ -120,15 +129,19 @@ export class Question {
   /** Why no head links the two words, where none can; "" otherwise. */
   get refusal(): string {
     if (!this.answer || this.to < 0 || Array.from(this.#session.heads.keys()).some((head) => !Number.isNaN(this.weight(head)))) return "";
-    const [from, to] = [this.text(this.from), this.text(this.to)];
+    const [from, to] = [this.name(this.from), this.name(this.to)];
     const late = this.to > this.from && this.#info?.layers.every((layer) => layer.causal);
-    return late ? `“${to}” comes after “${from}”, and this model looks back only: no head can see it.` : `No head lets “${from}” see “${to}”.`;
+    return late ? `${to} comes after ${from}, and this model looks back only: no head can see it.` : `No head lets ${from} see ${to}.`;
   }
 
   /** Asks a word, or lets it go. With a word asked, a second one orders the heads. */
   pick(word: number): void {
     const begin = this.words[word]!.begin;
-    if (this.from < 0) this.#view.go({ fromWord: begin, toWord: null });
+    const info = this.#info!;
+    const { text, file, recording } = this.#view;
+    // An address without a text stands for a default one: a link has to name it.
+    const named = text === null && file === null && recording === null && !info.source.startsWith("file") ? { model: info.model, text: info.written } : {};
+    if (this.from < 0) this.#view.go({ fromWord: begin, toWord: null, ...named });
     else if (word === this.from) this.clear();
     else if (word === this.to) this.clear(true);
     else this.#view.go({ toWord: begin, sort: BY_WORD });
@@ -142,7 +155,7 @@ export class Question {
 
   /** "L3H1 reads “animal” from “it”: 68%". */
   claim(head: string): string {
-    return `${head} reads “${this.text(this.to)}” from “${this.text(this.from)}”: ${percent(this.weight(head))}`;
+    return `${head} reads ${this.name(this.to)} from ${this.name(this.from)}: ${percent(this.weight(head))}`;
   }
 }
 
