@@ -36,11 +36,13 @@ def word(page, text):
 def fresh(browser, studio):
     """A page of a first visit, for all tests of this module that leave it as they found it."""
     context = browser.new_context(viewport={"width": 1280, "height": 720})
-    page = context.new_page()
+    page, complaints = context.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(studio.address)
     expect(page.locator("[data-head=L5H11]")).to_be_visible()
     yield page
     context.close()
+    assert not complaints, complaints
 
 
 # ---------------------------------------------------------------------------------------------------------- ask a word
@@ -225,34 +227,35 @@ def test_guess_the_head_by_keyboard_scores_what_it_called_right(fresh, page_labe
 # ---- the frame, the phone
 
 
-def test_the_focus_goes_with_the_reader_from_a_square_to_its_map_and_back(page):
-    page.locator("[data-head=L2H9]").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_test_id("head-name")).to_have_text("L2H9")
-    page.wait_for_function("() => document.activeElement.dataset.testid === 'map-frame'")
-    page.keyboard.press("1")
-    page.wait_for_function("() => document.activeElement.dataset.head === 'L2H9'")
+def test_the_focus_goes_with_the_reader_from_a_square_to_its_map_and_back(fresh):
+    fresh.locator("[data-head=L2H9]").focus()
+    fresh.keyboard.press("Enter")
+    expect(fresh.get_by_test_id("head-name")).to_have_text("L2H9")
+    fresh.wait_for_function("() => document.activeElement.dataset.testid === 'map-frame'")
+    fresh.keyboard.press("1")
+    fresh.wait_for_function("() => document.activeElement.dataset.head === 'L2H9'")
 
 
-def test_an_empty_text_is_said_beside_the_room_that_stays(new_page, studio):
-    page = new_page(forgive=("413",))
-    page.goto(studio.address)
-    page.get_by_test_id("text-box").fill("  ")
-    page.get_by_test_id("open-button").click()
-    expect(page.get_by_test_id("empty-text")).to_contain_text("empty")
-    expect(page.locator("[data-head=L5H11]")).to_be_visible()
-    page.get_by_test_id("text-box").fill("x" * 10)
-    expect(page.get_by_test_id("empty-text")).to_have_count(0)
+def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
+    fresh.get_by_test_id("text-box").fill("  ")
+    fresh.get_by_test_id("open-button").click()
+    expect(fresh.get_by_test_id("empty-text")).to_contain_text("empty")
+    expect(fresh.locator("[data-head=L5H11]")).to_be_visible()
+    fresh.get_by_test_id("text-box").fill("x" * 10)
+    expect(fresh.get_by_test_id("empty-text")).to_have_count(0)
     # A text that the server refuses leaves the room too: nothing is lost by it.
-    page.route(
+    fresh.route(
         "**/api/recordings", lambda route: route.fulfill(status=413, json={"kind": "TooLarge", "words": "too long"})
     )
-    page.get_by_test_id("open-button").click()
-    expect(page.get_by_test_id("trouble")).to_have_text("too long")
-    expect(page.locator("[data-head=L5H11]")).to_be_visible()
+    address = fresh.url
+    fresh.get_by_test_id("open-button").click()
+    expect(fresh.get_by_test_id("trouble")).to_have_text("too long")
+    expect(fresh.locator("[data-head=L5H11]")).to_be_visible()
+    assert fresh.url == address, "the address is of what is shown"
+    fresh.unroute_all()
 
 
-def test_progress_is_shown_in_the_top_line_and_covers_no_headline(page):
+def test_progress_is_shown_in_the_top_line_and_covers_no_headline(fresh):
     running = {
         "id": "ab",
         "kind": "recording",
@@ -261,18 +264,19 @@ def test_progress_is_shown_in_the_top_line_and_covers_no_headline(page):
     }
     answer = json.dumps({**running, "result": None, "problem": None})
     for path in ("**/api/recordings", "**/api/jobs/**"):
-        page.route(path, lambda route: route.fulfill(status=202, content_type="application/json", body=answer))
-    page.get_by_test_id("text-box").fill("another text")
-    page.get_by_test_id("open-button").click()
-    expect(page.get_by_test_id("job-progress")).to_be_visible()
-    box = page.get_by_test_id("job-progress").bounding_box()
-    top = page.locator("header.top").bounding_box()
+        fresh.route(path, lambda route: route.fulfill(status=202, content_type="application/json", body=answer))
+    fresh.get_by_test_id("text-box").fill("another text")
+    fresh.get_by_test_id("open-button").click()
+    expect(fresh.get_by_test_id("job-progress")).to_be_visible()
+    box = fresh.get_by_test_id("job-progress").bounding_box()
+    top = fresh.locator("header.top").bounding_box()
     assert box["y"] >= top["y"] and box["y"] + box["height"] <= top["y"] + top["height"]
-    page.get_by_test_id("job-cancel").click()
-    expect(page.get_by_test_id("job-progress")).to_have_count(0)
+    fresh.get_by_test_id("job-cancel").click()
+    expect(fresh.get_by_test_id("job-progress")).to_have_count(0)
+    fresh.unroute_all()
 
 
-def test_an_address_that_cannot_be_read_is_said(page):
+def test_an_address_that_cannot_be_read_is_said(fresh):
     for address, said in (
         ("nowhere", "There is no room “nowhere”: this is the Atlas."),
         ("atlas?part=x", "part=x in the address is not a number from 0"),
@@ -281,8 +285,8 @@ def test_an_address_that_cannot_be_read_is_said(page):
         ("atlas?z=AAAA", "The address was cut off"),
         ("head/L9H99", "There is no head L9H99 here"),
     ):
-        page.evaluate("to => (location.hash = `#/${to}`)", address)
-        expect(page.get_by_test_id("studio")).to_contain_text(said)
+        fresh.evaluate("to => (location.hash = `#/${to}`)", address)
+        expect(fresh.get_by_test_id("studio")).to_contain_text(said)
 
 
 def test_the_address_of_a_long_text_is_short_and_opens_in_another_browser(page, new_page):

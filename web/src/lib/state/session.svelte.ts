@@ -109,8 +109,11 @@ export class Session {
     return this.#open(null, request);
   }
 
-  /** Opens a text with a model, a file of the workspace, or a recording by its id, and names it in the address. */
+  /** Opens a text with a model, a file of the workspace, or a recording by its id, and names it in the address. What cannot be
+      opened leaves what is shown, and its address. */
   async open(target: { model: string; text: string } | { file: string } | { recording: string; part?: number }): Promise<void> {
+    const { info } = this;
+    const { model, text, file, recording, part, pin, zoom, fromWord, toWord, packed } = this.view;
     const none = { model: null, text: null, file: null, recording: null, part: 0, pin: null, zoom: null, fromWord: null, toWord: null };
     if ("recording" in target) {
       const request = this.#requests.get(target.recording);
@@ -118,6 +121,8 @@ export class Session {
         recording: target.recording, part: target.part ?? 0 });
     } else this.view.go({ ...none, ...target });
     await this.follow();
+    const failed = info !== null && this.info === info && !this.opening && !this.waiting;
+    if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed });
   }
 
   /** Opens another text of the same recording. */

@@ -210,6 +210,12 @@ export class View implements ViewState {
     else this.#schedule();
   }
 
+  /** Changes the view and the address of the current step. */
+  replace(change: Partial<ViewState>): void {
+    Object.assign(this, change);
+    this.#write(false);
+  }
+
   /** Puts a long text into the address, packed; names the recording there if even that is too long. */
   async name(recording: string): Promise<void> {
     const { text } = this;
