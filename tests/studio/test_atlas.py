@@ -65,7 +65,7 @@ def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fr
     weights = maps[places, query, key]
     assert sorted(places) == list(range(72)) and (np.diff(weights) < ROUNDING).all()
     for chip, weight in zip(fresh.get_by_test_id("best-head").all(), weights, strict=False):
-        assert abs(float(re.search(r"(\d+)%", chip.inner_text())[1]) - 100 * weight) < 0.51
+        assert abs(float(re.findall(r"(\d+)%", chip.inner_text())[0]) - 100 * weight) < 0.51
     assert fresh.get_by_test_id("best-head").first.inner_text() == "L3H1 68%"
     expect(fresh.get_by_test_id("room-atlas")).to_contain_text("evenly spread: 6.3%. One sentence, not a role.")
     heads.first.click()
@@ -155,7 +155,7 @@ def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_wher
     word(page, "street").click()
     best = maps[:, 3, NAMES.index("street")].argmax()
     expect(page.get_by_test_id("best-head").first).to_contain_text(f"L{best // 12}H{best % 12} ")
-    weight = float(re.search(r"(\d+)%", page.get_by_test_id("best-head").first.inner_text())[1])
+    weight = float(re.findall(r"(\d+)%", page.get_by_test_id("best-head").first.inner_text())[0])
     assert abs(weight - 100 * maps[best, 3, NAMES.index("street")]) < 0.51
     page.goto((tmp_path / "long.html").as_uri())
     expect(page.locator("[data-head=L5H11]")).to_be_visible()
@@ -209,7 +209,7 @@ def test_guess_the_head_by_keyboard_scores_what_it_called_right(fresh, page_labe
         expect(fresh.get_by_test_id("guess-game")).to_contain_text(f"{number + 1} of 10")
         fresh.keyboard.press("1")
         verdict = fresh.get_by_test_id("guess-verdict").inner_text()
-        head = re.search(r"(L\d+H\d+) is labelled", verdict)[1]
+        head = re.findall(r"(L\d+H\d+) is labelled", verdict)[0]
         assert f"is labelled {names[head]}." in verdict
         right += verdict.startswith("Right.")
         fresh.keyboard.press("Enter")
