@@ -25,6 +25,14 @@ def test_models_of_prose_are_shown_what_they_were_always_shown(name):
     assert (texts.key, texts.origin) == (own_corpus().key, own_corpus().origin) and passages is not None
 
 
+def test_the_question_asks_about_two_words_of_its_text():
+    questions = [reading.question for reading in READINGS.values() if reading.question]
+    assert questions, "the studio's first visit offers one"
+    for text, query, key in questions:
+        words = text.rstrip(".").split()
+        assert words.count(query) == words.count(key) == 1
+
+
 def test_tiny_code_is_shown_python_of_our_own():
     reading = reading_of("tiny-code")
     (function,) = ast.parse(reading.sentence).body

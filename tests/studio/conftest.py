@@ -3,6 +3,8 @@
 The studio serves the bundled model with its roles, a tiny model, and recordings. No test may change what others see.
 """
 
+from urllib.parse import urlencode
+
 import pytest
 import torch
 from playwright.sync_api import expect
@@ -11,7 +13,7 @@ from manyheads.models.loading.checkpoints import find_bundled
 from manyheads.roles import label_page
 from tests.short_pages import shorten_pages
 from tests.studio.chromium import chromium
-from tests.studio.serving import minilm_studio, save_mixed
+from tests.studio.serving import TEXT, minilm_studio, save_mixed
 
 expect.set_options(timeout=30_000)  # a machine that runs other tests beside this one is slow, not wrong
 
@@ -69,9 +71,9 @@ def studio(folder, minilm, page_labels):
 
 @pytest.fixture
 def page(new_page, studio):
-    """The page of the studio, showing the atlas."""
+    """The page of the studio, showing the atlas of `TEXT`."""
     page = new_page()
-    page.goto(studio.address)
+    page.goto(f"{studio.address}#/atlas?{urlencode({'model': 'minilm', 'text': TEXT})}")
     expect(page.locator("[data-head=L5H11]")).to_be_visible()
     return page
 

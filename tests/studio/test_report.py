@@ -214,6 +214,7 @@ def test_a_file_merges_words_and_leaves_out_sinks_and_offers_nothing_that_needs_
 @pytest.mark.slow
 def test_two_heads_of_a_file_can_be_compared(opened):
     page = opened("long", "#/compare/L3H5?other=L3H6")
+    expect(page.get_by_test_id("compare-aligned")).to_contain_text("A and B. Texts other than")
     expect(page.get_by_test_id("room-compare").locator("canvas").first).to_be_visible()
     expect(page.get_by_test_id("room-compare")).to_contain_text("mean of 4 x 4 cells")
 

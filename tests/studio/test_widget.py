@@ -184,6 +184,10 @@ def test_a_saved_notebook_shows_its_heads_without_a_kernel_and_says_so(ran, note
 def test_with_a_kernel_a_head_of_a_long_text_has_every_cell_and_row(notebook_page, widget, minilm):
     page = notebook_page(packed(widget), widget=widget)
     expect(page.locator("[data-testid=atlas-grid] [data-head]")).to_have_count(72)
+    page.locator("[data-word='4']").click()  # the snapshot holds no rows of words: the kernel gives them
+    page.locator("[data-word='2']").click()
+    expect(page.get_by_test_id("best-head")).to_have_count(3)
+    page.get_by_test_id("clear").click()
     page.locator("[data-head=L3H5]").click()
     expect(page.get_by_test_id("head-name")).to_have_text("L3H5")
     expect(page.get_by_test_id("mode-words")).not_to_contain_text("to 0.4 %")

@@ -29,6 +29,10 @@ OWN_TEXT = "The cat sat on the mat because it was tired, and the dog that saw th
 """The sentence that is read where none is given. Words that recur, a pronoun, a relative clause, a comma: something for
 most kinds of heads."""
 
+QUESTION = "The animal didn't cross the street because it was too tired."
+"""The sentence with which the studio begins: heads of a model that has read prose link its "it" to "animal". Source:
+Uszkoreit 2017, "Transformer: A Novel Neural Network Architecture for Language Understanding"."""
+
 PYTHON_TEXT = """def largest(values):
     best = values[0]
     for value in values:
@@ -72,7 +76,7 @@ class Reading:
 
     `name` is the value of `Bundled.reads`. `sentence` is the short text and `sentence_is` that in words; so are `texts`
     and `texts_are` ("300 ..."). `digest` is part of the key under which labels are cached. `annotated`: whether there
-    are annotated sentences of that kind, too.
+    are annotated sentences of that kind, too. `question` is a text and two of its words: which heads link them?
     """
 
     name: str
@@ -82,6 +86,7 @@ class Reading:
     texts_are: str
     digest: Callable[[], str]
     annotated: bool = False
+    question: tuple[str, str, str] | None = None
 
     def spread(self, count: int) -> list[str]:
         """At most `count` of the texts, every few of them, so that all kinds are there."""
@@ -150,7 +155,16 @@ PROSE, PYTHON = "prose", "python"
 PYTHON_IS = "texts of manyheads' own source, as this model reads Python"
 READINGS: Mapping[str, Reading] = MappingProxyType(
     {
-        PROSE: Reading(PROSE, OWN_TEXT, "a sentence of our own", page_texts, "texts of our own", page_digest, True),
+        PROSE: Reading(
+            PROSE,
+            OWN_TEXT,
+            "a sentence of our own",
+            page_texts,
+            "texts of our own",
+            page_digest,
+            True,
+            (QUESTION, "it", "animal"),
+        ),
         PYTHON: Reading(PYTHON, PYTHON_TEXT, "a function of our own", python_texts, PYTHON_IS, python_digest),
     }
 )

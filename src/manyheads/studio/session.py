@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import zlib
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,6 +41,7 @@ MOST_WAITING = 512  # tiles; a page has some dozens under way
 CHECK_SECONDS = 0.05  # between two checks whether a request is still open
 MOST_EXPERIMENTS = 200
 MOST_TOKENS = 100_000  # of all experiments together: each holds values token by token
+PLAIN_TEXT = 400  # characters of a text that stands in an address as it is
 LONGEST_ADDRESS = 2_000  # characters that every browser, and every system's way to start one, accepts
 T = TypeVar("T")
 
@@ -196,7 +199,13 @@ def open_recording(desk: Desk, recording: Recording) -> Opened:
 def address_of(model: str, text: str) -> str:
     """The URL fragment at which the page opens a text, as web/src/lib/state/view.svelte.ts reads it.
 
-    "" for a long text, whose address no browser accepts: the page then opens the desk's first recording.
+    A longer text is deflated. "" for one whose address no browser accepts: the page then opens the desk's first
+    recording.
     """
-    fragment = f"#/atlas?{urlencode({'model': model, 'text': text})}"
+    named = {"text": text}
+    if len(text) > PLAIN_TEXT:
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+        deflated = deflate.compress(text.encode("utf-8", "replace")) + deflate.flush()
+        named = {"z": urlsafe_b64encode(deflated).decode().rstrip("=")}
+    fragment = f"#/atlas?{urlencode({'model': model, **named})}"
     return fragment if len(fragment) <= LONGEST_ADDRESS else ""

@@ -32,6 +32,20 @@ describe("a saved page with every weight", () => {
     expect(row.header).toMatchObject({ visible: 2, missing: 0.25, whole: true });
   });
 
+  it("merges a word's row in every head: key pieces summed, query pieces averaged, what is not seen absent", async () => {
+    const { header, arrays } = await client.wordRow(ID, 3, ":");
+    expect(header).toMatchObject({ heads: ["L0H0", "L0H1"], begin: 2, end: 4, keys: [0, 3], exact: true });
+    const [weights, even] = [arrays["weights"]!, arrays["even"]!];
+    expect(weights.shape).toEqual([2, 3]);
+    // Rows 2 and 3 of the second head are even over three and four keys; the first head looks at itself.
+    const row = [(1 / 3 + 1 / 4) / 2, (1 / 3 + 1 / 4) / 2, (1 / 3 + 2 / 4) / 2];
+    [0, 0, 1, ...row].forEach((value, i) => expect(weights.data[i]).toBeCloseTo(value, 4));
+    row.forEach((value, i) => expect(even.data[i]).toBeCloseTo(value, 4));
+    const first = (await client.wordRow(ID, 0, ":")).arrays["weights"]!.data;
+    expect(Array.from(first.slice(0, 3))).toEqual([1, NaN, NaN]);
+    await expect(new Client(new FileSource(saved(1))).wordRow(ID, 0, ":")).rejects.toThrow("not the rows of words");
+  });
+
   it("puts a head's card together from what is said once", async () => {
     const card = await client.headCard(ID, "L0H0");
     expect(card.values[0]).toMatchObject({ value: 1.5, chance: 2, page: null, statistic: { name: "entropy", unit: "nats" } });

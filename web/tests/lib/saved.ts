@@ -25,8 +25,10 @@ export function envelope(header: object, arrays: Arrays): Uint8Array {
   return out;
 }
 
-const layer = { name: "L0", stack: "", layer: 0, module: "attention", num_heads: 2, num_kv_heads: 1, num_queries: 4, num_keys: 4, crosses: false };
+const layer = { name: "L0", stack: "", layer: 0, module: "attention", num_heads: 2, num_kv_heads: 1, num_queries: 4, num_keys: 4, crosses: false, reads: "", looks_at: "" };
 const tokens = ["a", "b,", 'c"', "d"].map((piece) => ({ piece, text: piece, special: false, sink: false }));
+/** The last two tokens are one word. */
+export const WORDS = [[0, 1], [1, 2], [2, 4]].map(([begin, end]) => ({ begin, end, text: tokens.slice(begin, end).map(({ text }) => text).join("") }));
 const statistic = { name: "entropy", title: "entropy", unit: "nats", low: 0, high: null, meaning: "", source: "" };
 
 function card(head: string) {
@@ -53,7 +55,7 @@ export async function saved(level: 0 | 1, exact = true): Promise<ArrayBuffer> {
     words: { mean: "mean of 2 x 2 cells", max: "largest of 4 x 4 cells", links: "the 2 strongest of each row" },
   };
   const packed = await zipped(envelope(header, level ? blocks() : cells()));
-  const info = { id: ID, text: 0, num_texts: 1, layers: [layer], tokens, min_level: level, max_level: level, notes: {} };
+  const info = { id: ID, text: 0, num_texts: 1, layers: [layer], tokens, words: WORDS, min_level: level, max_level: level, notes: {} };
   const contents = { workspace: { opened: ID }, infos: [info], words: "2 heads on 4 tokens" };
   const head = await zipped(new TextEncoder().encode(JSON.stringify(contents)));
   const whole = envelope({ format: 1 }, { head: [head, [head.length]], text0: [packed, [packed.length]] });

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { AtlasHead } from "../../src/lib/api/types";
 import { compileFilter, unknownWords } from "../../src/rooms/atlas/filter";
-import { byLayer, neighbour, ranked } from "../../src/rooms/atlas/layout";
+import { byLayer, neighbour, ranked, wrapped } from "../../src/rooms/atlas/layout";
 import { cellText, cellUnit, ordered, positionOn, scaleOf } from "../../src/rooms/atlas/scale";
 
 const statistic = (name: string, title: string, low: number | null) => ({ name, title, unit: "nats", low, high: null, meaning: "", source: "" });
@@ -25,6 +25,16 @@ describe("the atlas", () => {
     const sorted = ranked(heads(layers, perLayer), 850, 520);
     expect(sorted.height).toBeLessThanOrEqual(520);
     expect(sorted.width).toBeLessThanOrEqual(850);
+  });
+
+  it.each([[6, 12, 358], [32, 32, 358], [2, 3, 300], [3, 25, 560]])("of %i layers of %i heads has squares that a finger meets on %i pixels", (layers, perLayer, width) => {
+    const { cells, size, width: wide, height } = wrapped(heads(layers, perLayer), width);
+    expect(size).toBeGreaterThanOrEqual(44);
+    expect(wide).toBeLessThanOrEqual(width);
+    expect(Math.max(...cells.map(({ x }) => x + size))).toBeLessThanOrEqual(width);
+    expect(Math.max(...cells.map(({ y }) => y + size))).toBeLessThan(height);
+    expect(new Set(cells.map(({ x, y }) => `${x},${y}`)).size).toBe(layers * perLayer);
+    if (perLayer === 12) expect(cells.filter(({ y }) => y === cells[0]!.y).length).toBe(6); // half a layer in each line
   });
 
   it("brackets heads that share keys and values", () => {

@@ -262,7 +262,7 @@ describe("scenes", () => {
     expect(scenePlan("half", twoLayers)).toEqual([]);
   });
   it("maps move from one to the other, hidden cells at once", () => {
-    const maps = (...bytes: number[]) => ({ heads: ["L0H0"], maps: Uint8Array.from(bytes), peaks: new Float32Array(1), side: 2 });
+    const maps = (...bytes: number[]) => ({ heads: ["L0H0"], maps: Uint8Array.from(bytes), peaks: new Float32Array(1), side: 2, span: null });
     const [from, to] = [maps(0, 100, 255, 10), maps(200, 0, 40, 255)];
     expect([...blended(from, to, 0.25).maps]).toEqual([50, 75, 40, 255]);
     expect([blended(from, to, 0), blended(from, to, 1)]).toEqual([from, to]);

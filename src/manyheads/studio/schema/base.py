@@ -85,6 +85,14 @@ class Limits(AnswerBody):
     max_running: int
 
 
+class Question(AnswerBody):
+    """A text and two of its words: which heads link them?"""
+
+    text: str
+    query: str
+    key: str
+
+
 class Workspace(AnswerBody):
     """What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written."""
 
@@ -93,6 +101,7 @@ class Workspace(AnswerBody):
     files: list[FileEntry]
     default_model: str | None
     default_text: str
+    question: Question | None = Field(default=None, description="offered at the first visit")
     opened: str | None = Field(description="the recording that the command line named, opened first")
     folder: str
     can_write: bool

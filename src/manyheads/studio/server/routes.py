@@ -17,7 +17,7 @@ from manyheads import __version__
 from manyheads.corpora import reading_of
 from manyheads.lessons.answers import Verdict
 from manyheads.studio.jobs import Job, JobKind, Say
-from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Workspace
+from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Question, Workspace
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, Trained
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
@@ -26,7 +26,15 @@ from manyheads.studio.session import Desk
 from manyheads.studio.views import experiments, sizes
 from manyheads.studio.views import lessons as learning
 from manyheads.studio.views.atlas import atlas_of, card_of, table_file
-from manyheads.studio.views.maps import FILE_TYPES, MEDIA_TYPE, pair_of, row_of, thumbnails_of, window_file
+from manyheads.studio.views.maps import (
+    FILE_TYPES,
+    MEDIA_TYPE,
+    pair_of,
+    row_of,
+    thumbnails_of,
+    window_file,
+    word_row_of,
+)
 from manyheads.studio.views.tiles import Address
 
 Ident = Annotated[str, Path(max_length=40, pattern=r"^[0-9a-f]+$")]
@@ -34,6 +42,7 @@ HeadPath = Annotated[str, Path(max_length=80)]
 Slug = Annotated[str, Path(max_length=80, pattern=r"^[a-z0-9-]+$")]
 Place = Annotated[int, Path(ge=0, lt=2**31)]
 TextIndex = Annotated[int, Query(ge=0, lt=2**31)]
+RANGE = r"^\d{0,9}:\d{0,9}$"  # "3:10", ":"
 BYTES = {"schema": {"type": "string", "format": "binary"}}
 BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BYTES}}}
 ROWS = {"schema": {"type": "array", "items": {"type": "object"}}}
@@ -56,12 +65,15 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
     def workspace() -> Workspace:
         """The models and recordings that can be opened, and the server's limits."""
         listed = desk.workspace
+        reading = reading_of(listed.default_model or "")
+        question = reading.question and Question(**dict(zip(("text", "query", "key"), reading.question, strict=True)))
         return Workspace(
             version=__version__,
             models=listed.model_entries(),
             files=listed.file_entries(),
             default_model=listed.default_model,
-            default_text=reading_of(listed.default_model or "").sentence,
+            default_text=question.text if question else reading.sentence,
+            question=question,
             opened=desk.first,
             folder=str(listed.folder or ""),
             can_write=listed.folder is not None,
@@ -148,6 +160,13 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
         opened = desk.recordings.get(recording)
         return pair_of(opened, head, query, key, text, desk.workspace.loaded.get(opened.model))
 
+    @app.get("/api/recordings/{recording}/words/{query}", response_class=Response, responses=BINARY)
+    def word_row(
+        recording: Ident, query: Place, keys: Annotated[str, Query(pattern=RANGE)] = ":", text: TextIndex = 0
+    ) -> Response:
+        """One word's exact row in every head: how much of it goes to each word of the text."""
+        return _binary(word_row_of(desk.recordings.get(recording), query, keys, text))
+
     @app.get("/api/recordings/{recording}/table", response_class=Response, responses=TABLES)
     def table(recording: Ident, format: Literal["csv", "parquet", "json"] = "csv", text: TextIndex = 0) -> Response:
         """Every head's statistics as a file."""
@@ -158,8 +177,8 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
         recording: Ident,
         head: HeadPath,
         format: Literal["csv", "parquet"] = "csv",
-        queries: Annotated[str, Query(pattern=r"^\d{0,9}:\d{0,9}$")] = ":",
-        keys: Annotated[str, Query(pattern=r"^\d{0,9}:\d{0,9}$")] = ":",
+        queries: Annotated[str, Query(pattern=RANGE)] = ":",
+        keys: Annotated[str, Query(pattern=RANGE)] = ":",
         text: TextIndex = 0,
     ) -> Response:
         """A window of one head's exact map as a file."""

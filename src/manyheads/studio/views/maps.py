@@ -1,4 +1,5 @@
-"""Maps apart from tiles: one exact row of a head, one weight from q and k, thumbnails of all maps, a window as a file.
+"""Maps apart from tiles: one exact row of a head, a word's row in every head, one weight from q and k, small maps, a
+window of a map as a file.
 
 Rows, thumbnails and tiles are sent as envelopes: a header in JSON, then arrays as they lie in memory, numbers and not
 colours, so that what is read off a pixel is the exact value. `unpack` reads what `pack` writes; docs/decisions/005
@@ -21,10 +22,11 @@ from torch import Tensor
 
 from manyheads.recording import LayerRecord, Pooled, prepare
 from manyheads.recording.layer import one_text, small_maps
+from manyheads.recording.words import Merging, numbered
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.schema.recordings import Pair
 from manyheads.studio.state.recordings import Opened
-from manyheads.studio.views.recording import tokens_of
+from manyheads.studio.views.recording import layer_info, tokens_of, units_of
 
 MAGIC = b"MHB1"
 MEDIA_TYPE = "application/vnd.manyheads.arrays"
@@ -34,6 +36,7 @@ MIN_MISSING = 1e-4  # of a row's mass: less is rounding, more went to a sink wit
 THUMBNAIL_ROWS = 8  # sampled rows per block of a thumbnail of a long text
 THUMBNAIL_SIZES = (4, 256)
 MAXIMUM_CELLS = 2_000_000_000  # up to so many, every cell is read for the largest weights
+WORD_CELLS = 1 << 22  # of a word's row in all heads together: 16 MB
 WINDOW_CELLS = 1 << 20  # of a window in a file: a spreadsheet opens no more rows
 FILE_TYPES = {
     "csv": "text/csv",
@@ -110,6 +113,53 @@ def _about_q_and_k(lm: Any) -> str:
         return "q and k as attention received them: after rotation by position (RoPE), if the model has it"
     rotates = getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None)
     return "q and k after rotation by position (RoPE)" if rotates else "q and k as attention received them, not rotated"
+
+
+def word_row_of(opened: Opened, query: int, keys: str, text: int) -> bytes:
+    """The row of one word in every head: how much of it goes to each word of its text. Envelope.
+
+    `query` is a token of the word; its pieces' rows are averaged and a key word's pieces summed, as `word_weights`
+    does. `keys` is a range of words. NaN: the head does not see that word, or reads another text. `even` is the same
+    row for a head that looks at all it sees evenly: one row where that is the same for all heads. Raises TooLarge.
+    """
+    opened.check_text(text)
+    units, main, layers = units_of(opened, text), opened.main, opened.layers()
+    if not 0 <= query < main.num_queries(text):
+        raise NotHere(f"there is no token {query}: this text has {main.num_queries(text)}, counted from 0.")
+    window = _slice_of(keys, len(units))
+    num_heads, num_words = sum(layer.site.num_heads for layer in layers), window.stop - window.start
+    if not num_words or num_heads * num_words > WORD_CELLS:
+        most = WORD_CELLS // num_heads
+        raise TooLarge(
+            f"keys={keys} are {num_words:,} words of {len(units):,} in {num_heads} heads: give 1 to {most:,}."
+        )
+    word = next(unit for unit in units if query in unit.tokens)
+    (rows, span), (columns, key_span) = numbered([word]), numbered(units[window])
+    weights = np.full((num_heads, num_words), np.nan, np.float32)
+    even, begin = weights.copy(), 0
+    for layer in layers:
+        info, heads = layer_info(layer, main, text), slice(begin, begin + layer.site.num_heads)
+        begin = heads.stop
+        if info.reads or info.looks_at != "" or layer.num_queries(text) != main.num_queries(text):
+            continue  # it reads another text, where this word does not stand
+        visible = _visible(layer, span, slice(0, layer.num_keys(text)), text).double()
+        visible /= visible.sum(-1, keepdim=True).clamp_min(1)
+        merged = []
+        for cells in (layer.weights(None, span, key_span, text), visible[..., key_span]):
+            merging = Merging(rows, columns)
+            merging.add(cells, 0)
+            merged.append(merging.weights[:, 0].float().cpu())
+        even[heads] = merged[1]
+        weights[heads] = merged[0].masked_fill(merged[1] == 0, torch.nan)
+    header = {
+        "heads": [str(head) for layer in layers for head in layer.site.heads],
+        "begin": span.start,
+        "end": span.stop,
+        "keys": [window.start, window.stop],
+        "words": f"exact weights from “{word.text}” to each word",
+        "exact": True,
+    }
+    return pack(header, weights=weights, even=even[:1] if (even == even[:1]).all() else even)
 
 
 def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
@@ -229,8 +279,13 @@ def in_steps(maps: Float32[ndarray, "h r c"]) -> tuple[UInt8[ndarray, "h r c"], 
 
 def _visible_cells(layer: LayerRecord, head: int, rows: slice, keys: slice, text: int) -> Bool[Tensor, "q k"]:
     """Which cells of a window of a head's map its mask leaves visible."""
-    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, keys)[0]
-    return mask[head if len(mask) > 1 else 0]  # one mask stands for all heads where they see the same
+    mask = _visible(layer, rows, keys, text)
+    return mask[head if len(mask) > 1 else 0]
+
+
+def _visible(layer: LayerRecord, rows: slice, keys: slice, text: int) -> Bool[Tensor, "h q k"]:
+    """The same for all heads of a layer: one mask stands for them where they see the same."""
+    return layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, keys)[0]
 
 
 def _slice_of(span: str, length: int) -> slice:

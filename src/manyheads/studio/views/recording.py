@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from manyheads.errors import ManyHeadsError
 from manyheads.recording import LayerRecord, Sinks, Tokens, Words, readable
+from manyheads.recording.words import Unit
 from manyheads.spec import CROSS
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, WordInfo
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
@@ -31,10 +32,8 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
     is_listed = opened.model in workspace.models
     # Not for a file: it opens without its model, and loading one for its width alone takes seconds.
     lm = workspace.load(opened.model) if is_listed and not opened.source.startswith("file") else None
-    words = []
-    if main.tokens.pieces and main.num_queries(text) <= WORD_TOKENS:
-        with suppress(ManyHeadsError):  # tokens that have no place in the text belong to no word
-            words = Words.of(main.tokens.text(text)).units()
+    words = units_of(opened, text)
+    has_words = any(word.word >= 0 for word in words)
     # Where there are several texts, or windows of a text that was too long: which part this is.
     count, texts, part_words = opened.num_texts, recording.tokens, ""
     if count > 1 and texts.stretches:
@@ -55,7 +54,7 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         tokens=tokens,
         tokens_of={stack: tokens_of(layer, text, Sinks()) for stack, layer in stacks.items()},
         words=[
-            WordInfo(begin=min(word.tokens), end=max(word.tokens) + 1, text=word.text) for word in words if word.tokens
+            WordInfo(begin=min(word.tokens), end=max(word.tokens) + 1, text=word.text) for word in words if has_words
         ],
         backend="; ".join(filter(None, backends)),
         because=lm.because if lm is not None else f"read from {opened.source}",
@@ -63,6 +62,20 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         max_level=max(0, (-(-longest // TILE_CELLS) - 1).bit_length()),
         mask_token=getattr(lm.tokenizer, "mask_token", None) if lm is not None else None,
     )
+
+
+def units_of(opened: Opened, text: int) -> tuple[Unit, ...]:
+    """The words of a text and its tokens of no word; each token alone where its words are not known."""
+
+    def make() -> tuple[Unit, ...]:
+        tokens, size = opened.main.tokens, opened.main.num_queries(text)
+        if tokens.pieces and size <= WORD_TOKENS:
+            with suppress(ManyHeadsError):  # tokens that have no place in the text belong to no word
+                return Words.of(tokens.text(text)).units()
+        pieces = tokens.pieces[text] if tokens.pieces else [str(position) for position in range(size)]
+        return tuple(Unit(pieces[position], (0, 0), (position,), -1, False) for position in range(size))
+
+    return opened.once(("units", text), make)
 
 
 def layer_info(layer: LayerRecord, main: LayerRecord, text: int) -> LayerInfo:

@@ -70,6 +70,11 @@ export class Client {
     return this.#recording(id, `/pairs/${e(head)}/${row}/${column}${query({ text })}`, signal).then((answer) => answer.json());
   }
 
+  /** The row of the word that holds `token` in every head; `keys` is a range of words, as in "0:64". */
+  wordRow(id: string, token: number, keys: string, text = 0, signal?: AbortSignal): Promise<Envelope> {
+    return this.#recording(id, `/words/${token}${query({ keys, text })}`, signal).then((answer) => answer.envelope());
+  }
+
   headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {
     return this.#recording(id, `/heads/${e(head)}${query({ text })}`, signal).then((answer) => answer.json());
   }

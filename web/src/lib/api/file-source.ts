@@ -52,9 +52,17 @@ function ofText(text: SnapshotText, resource: string, address: string[], query: 
   const head = address[0] ?? "";
   if (resource === "atlas") return json(text.atlas);
   if (resource === "thumbnails") {
-    const { maps, peaks, side, words } = text.thumbnails(how);
-    const header = { heads: text.heads, how, words, exact: text.exact, text: text.info.text };
+    const { maps, peaks, side, span, words } = text.thumbnails(how);
+    const header = { heads: text.heads, how, span, words, exact: text.exact, text: text.info.text };
     return arrays(header, { maps: [maps, text.heads.length, side, side], peaks: [peaks, peaks.length] });
+  }
+  if (resource === "words") {
+    const row = text.wordRow(Number(head));
+    if (!row) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not the rows of words. ${INSTEAD}`);
+    const { weights, even, begin, end, numWords } = row;
+    const [numHeads, words] = [text.heads.length, `weights from one word to each, ${text.exact ? "exact" : "sampled"}`];
+    const header = { heads: text.heads, begin, end, keys: [0, numWords], words, exact: text.exact };
+    return arrays(header, { weights: [weights, numHeads, numWords], even: [even, numHeads, numWords] });
   }
   if (resource === "table") return table(text, query.get("format") ?? "csv");
   if (!text.has(head)) throw refusal(`There is no head ${head} in this page.`);

@@ -1,4 +1,4 @@
-// openapi.json sha256:6d3300ba17ab5412140fbe1f3a9b33723e14edf450994f630f81d29feedd349d
+// openapi.json sha256:5400cdd754d99983d95ba0bd3972f03bafce6e97d2a5eb52f9c39d6f5c075bf9
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -436,6 +436,26 @@ export interface paths {
          * @description A window of one head's exact map as a file.
          */
         get: operations["window"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/recordings/{recording}/words/{query}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Word Row
+         * @description One word's exact row in every head: how much of it goes to each word of the text.
+         */
+        get: operations["word_row"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1371,6 +1391,18 @@ export interface components {
             name: string;
         };
         /**
+         * Question
+         * @description A text and two of its words: which heads link them?
+         */
+        Question: {
+            /** Key */
+            key: string;
+            /** Query */
+            query: string;
+            /** Text */
+            text: string;
+        };
+        /**
          * RecordingAsk
          * @description A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open.
          */
@@ -1853,6 +1885,8 @@ export interface components {
              * @description the recording that the command line named, opened first
              */
             opened: string | null;
+            /** @description offered at the first visit */
+            question?: components["schemas"]["Question"] | null;
             /** Version */
             version: string;
         };
@@ -4023,6 +4057,104 @@ export interface operations {
                     "application/json": Record<string, never>[];
                     "application/vnd.apache.parquet": string;
                     "text/csv": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    word_row: {
+        parameters: {
+            query?: {
+                keys?: string;
+                text?: number;
+            };
+            header?: never;
+            path: {
+                recording: string;
+                query: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.manyheads.arrays": string;
                 };
             };
             /** @description Bad Request */

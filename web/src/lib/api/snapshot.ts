@@ -2,7 +2,7 @@
 // long text, in blocks of cells beside the strongest links of every row. Every result says in `words` which it is.
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import {
-  TILE, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type RecordingInfo, type RoleInfo, type Workspace,
+  TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type RecordingInfo, type RoleInfo, type Workspace,
 } from "./types";
 
 const FORMAT = 1;
@@ -181,8 +181,38 @@ export class SnapshotText {
     return { weights, visible, missing, words: `${this.#header.words.links}; the others are not in this page`, whole: false };
   }
 
+  /** The row of the word that holds `token` in every head, as the server merges it: pieces of a key word summed, rows of the
+      query's pieces averaged, NaN for what is not seen; and the same for a head that looks evenly. Null where single weights
+      are not kept. */
+  wordRow(token: number): { weights: Float32Array; even: Float32Array; begin: number; end: number; numWords: number } | null {
+    const words = wordsOf(this.info);
+    const word = words.find(({ begin, end }) => begin <= token && token < end);
+    if (this.level > 0 || !word) return null;
+    const weights = new Float32Array(this.heads.length * words.length).fill(NaN);
+    const even = weights.slice();
+    this.heads.forEach((head, headIndex) => {
+      const { layer } = this.#place(head);
+      if (layer.reads !== "" || layer.looks_at !== "") return;
+      const sums = new Float64Array(words.length);
+      const shares = new Float64Array(words.length);
+      for (let query = word.begin; query < word.end; query++) {
+        const row = this.row(head, query);
+        words.forEach(({ begin, end }, i) => {
+          for (let key = begin; row && key < end; key++) {
+            if (Number.isNaN(row.weights[key]!)) continue;
+            sums[i]! += row.weights[key]! / (word.end - word.begin);
+            shares[i]! += 1 / row.visible / (word.end - word.begin);
+          }
+        });
+      }
+      even.set(shares, headIndex * words.length);
+      weights.set(sums.map((sum, i) => (shares[i] ? sum : NaN)), headIndex * words.length);
+    });
+    return { weights, even, begin: word.begin, end: word.end, numWords: words.length };
+  }
+
   /** Every head's map at a level at which it is at most 64 cells wide: bytes and peaks as in the server's thumbnails. */
-  thumbnails(how: How): { maps: Uint8Array; peaks: Float32Array; side: number; words: string } {
+  thumbnails(how: How): { maps: Uint8Array; peaks: Float32Array; side: number; span: number; words: string } {
     const longest = Math.max(...this.info.layers.map((layer) => Math.max(layer.num_queries, layer.num_keys)));
     let level = finestLevel(this.info, how);
     while (Math.ceil(longest / 2 ** level) > THUMBNAIL) level += 1;
@@ -201,7 +231,7 @@ export class SnapshotText {
         }
       }
     });
-    return { maps, peaks, side: cells, words };
+    return { maps, peaks, side: cells, span: 2 ** level, words };
   }
 
   #place(head: string) {

@@ -12,6 +12,8 @@ const DARK: Rgb[] = [[0.185, -0.002, -0.012], [0.3, 0.0, -0.055], [0.46, -0.015,
 // Negative values, zero, positive values.
 const LIGHT_BOTH: Rgb[] = [[0.36, 0.02, -0.13], [0.62, -0.02, -0.11], [0.85, -0.015, -0.04], [0.985, 0, 0.004], [0.85, 0.05, 0.045], [0.65, 0.12, 0.085], [0.42, 0.11, 0.06]];
 const DARK_BOTH: Rgb[] = [[0.86, -0.03, -0.08], [0.62, -0.02, -0.12], [0.36, 0.0, -0.07], [0.185, -0.002, -0.012], [0.36, 0.05, 0.03], [0.62, 0.12, 0.08], [0.88, 0.06, 0.06]];
+/** The colour of the lines over a sink that is left out. */
+const HATCH: Record<"light" | "dark", Rgb> = { light: [176, 170, 158], dark: [94, 90, 86] };
 /** The colour of a key that is not visible to a query: no weight at all, which is not a weight of 0. */
 const ABSENT: Record<"light" | "dark", Rgb> = { light: [228, 224, 215], dark: [46, 43, 41] };
 
@@ -19,6 +21,7 @@ export interface Ramp {
   /** 256 colours, four bytes each. */
   colours: Uint8ClampedArray;
   absent: Rgb;
+  hatch: Rgb;
 }
 
 const ramps = new Map<string, Ramp>();
@@ -35,7 +38,7 @@ export function ramp(dark: boolean, kind: "sequential" | "diverging" = "sequenti
     const mixed = stops[low]!.map((v, c) => v + (stops[low + 1]![c]! - v) * (place - low)) as Rgb;
     colours.set([...fromOklab(mixed), 255], i * 4);
   }
-  const ramp = { colours, absent: ABSENT[dark ? "dark" : "light"] };
+  const ramp = { colours, absent: ABSENT[dark ? "dark" : "light"], hatch: HATCH[dark ? "dark" : "light"] };
   ramps.set(key, ramp);
   return ramp;
 }

@@ -16,11 +16,19 @@ export interface Thumbnails {
   maps: Uint8Array;
   peaks: Float32Array;
   side: number;
+  /** Tokens for which a column stands; null where the columns share the tokens evenly. */
+  span: number | null;
 }
 
 export function thumbnailsIn({ header, arrays }: Envelope): Thumbnails {
   const { maps, peaks } = arrays;
-  return { heads: header["heads"] as string[], maps: maps!.data as Uint8Array, peaks: peaks!.data as Float32Array, side: maps!.shape[1]! };
+  return {
+    heads: header["heads"] as string[],
+    maps: maps!.data as Uint8Array,
+    peaks: peaks!.data as Float32Array,
+    side: maps!.shape[1]!,
+    span: (header["span"] as number | undefined) ?? null,
+  };
 }
 
 interface RunningJob {
@@ -97,6 +105,7 @@ export class Session {
   /** Opens what the view names, unless it is already open. */
   async follow(): Promise<void> {
     const { view, workspace } = this;
+    await view.arrived;
     if (!workspace) return;
     if (view.recording) {
       if (this.info?.id === view.recording && this.info.text === view.part) return;
@@ -112,15 +121,20 @@ export class Session {
     return this.#open(null, request);
   }
 
-  /** Opens a text with a model, a file of the workspace, or a recording by its id, and names it in the address. */
+  /** Opens a text with a model, a file of the workspace, or a recording by its id, and names it in the address. What cannot be
+      opened leaves what is shown, and its address. */
   async open(target: { model: string; text: string } | { file: string } | { recording: string; part?: number }): Promise<void> {
-    const none = { model: null, text: null, file: null, recording: null, part: 0, pin: null, zoom: null };
+    const { info } = this;
+    const { model, text, file, recording, part, pin, zoom, fromWord, toWord, packed } = this.view;
+    const none = { model: null, text: null, file: null, recording: null, part: 0, pin: null, zoom: null, fromWord: null, toWord: null };
     if ("recording" in target) {
       const request = this.#requests.get(target.recording);
       this.view.go({ ...none, model: request?.model ?? null, text: request?.text ?? null, file: request?.file ?? null,
         recording: target.recording, part: target.part ?? 0 });
     } else this.view.go({ ...none, ...target });
     await this.follow();
+    const failed = info !== null && this.info === info && !this.opening && !this.waiting;
+    if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed });
   }
 
   /** Opens another text of the same recording. */
@@ -173,7 +187,7 @@ export class Session {
       if (otherModel) this.roles = null; // roles belong to a model, not to a text
       this.atlas = emptyAtlas(info); // thumbnails arrive before statistics: show them at once
       this.info = info;
-      this.view.name(info.id);
+      void this.view.name(info.id);
       this.opening = null;
       this.atlas = await atlas;
     } catch (error) {

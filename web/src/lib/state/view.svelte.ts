@@ -3,6 +3,9 @@
 //
 // The fragment is `#/ROOM/HEAD?key=value...`. A change of room, head or recording adds a step to the history; a change of
 // zoom or of a setting replaces the current step. The fragment is never sent to a server.
+//
+// A short text stands in the fragment as `text=`, a longer one deflated as `z=`: both open on any machine that has the
+// model. A text that stays too long leaves the recording's id alone, `rec=`, which this server knows while it runs.
 import type { How } from "../api/types";
 import type { Zoom } from "../map/viewport";
 
@@ -22,6 +25,9 @@ interface ViewState {
   zoom: Zoom | null;
   /** The pinned query row. */
   pin: number | null;
+  /** The word that the atlas asks about, and the word it should find: the first token of each. */
+  fromWord: number | null;
+  toWord: number | null;
   how: How;
   /** "role", or the name of the statistic that colours the atlas. */
   colour: string;
@@ -32,35 +38,47 @@ interface ViewState {
   otherRecording: string | null;
   /** Parameters of single rooms. */
   params: Record<string, string>;
+  /** A long text, packed. */
+  packed: string | null;
+  /** What of the address could not be read, in words. */
+  unread: string[];
 }
 
 const START: ViewState = {
   room: "atlas", model: null, text: null, file: null, recording: null, part: 0, head: null, zoom: null, pin: null,
-  how: "mean", colour: "role", sort: "layer", filter: "", otherHead: null, otherRecording: null, params: {},
+  fromWord: null, toWord: null, packed: null, unread: [], how: "mean", colour: "role", sort: "layer", filter: "", otherHead: null, otherRecording: null, params: {},
 };
-const STEPS: (keyof ViewState)[] = ["room", "head", "model", "text", "file", "recording", "otherHead", "otherRecording"];
-const NAMES = { other: "otherHead", "other-rec": "otherRecording", rec: "recording" } as const;
-export const MAX_TEXT = 20_000; // characters kept in the address: beyond, it holds the recording's id alone
+const STEPS: (keyof ViewState)[] = ["room", "head", "model", "text", "file", "recording", "otherHead", "otherRecording", "fromWord", "toWord"];
+const NAMES = { other: "otherHead", "other-rec": "otherRecording", rec: "recording", z: "packed" } as const;
+const NUMBERS = { part: "part", pin: "pin", from: "fromWord", to: "toWord" } as const;
+export const MAX_TEXT = 2_000; // characters of a text inside a room's own parameter
+const PLAIN = 400; // characters of a text that stands in the address as it is
+const MAX_PACKED = 6_000; // characters of a packed text: some 9,000 of English
 const SETTLE = 250; // ms between writes: browsers refuse more than about a hundred changes of address in 30 s
 
 export function parseFragment(fragment: string): ViewState {
   const [path = "", search = ""] = split(fragment.replace(/^#\/?/, ""), "?");
   const [room = "", head = ""] = path.split("/");
-  const state: ViewState = { ...START, params: {} };
+  const state: ViewState = { ...START, params: {}, unread: [] };
   if ((ROOMS as readonly string[]).includes(room)) state.room = room as Room;
+  else if (room) state.unread.push(`There is no room “${decode(room)}”: this is the Atlas.`);
+  const unread = (key: string, value: string, want: string) => state.unread.push(`${key}=${value} in the address is not ${want}, so it was left out.`);
   if (head) state.head = decode(head);
   for (const [key, value] of new URLSearchParams(search)) {
     if (key === "model" || key === "text" || key === "file" || key === "colour" || key === "sort" || key === "filter") {
       state[key] = value;
     } else if (key in NAMES) {
       state[NAMES[key as keyof typeof NAMES]] = value;
-    } else if (key === "how") state.how = value === "max" ? "max" : "mean";
-    else if (key === "part" || key === "pin") {
-      const number = Number.parseInt(value, 10);
-      if (number >= 0) state[key] = number;
+    } else if (key === "how") {
+      if (value === "max" || value === "mean") state.how = value;
+      else unread(key, value, "mean or max");
+    } else if (key in NUMBERS) {
+      if (/^\d{1,9}$/.test(value)) state[NUMBERS[key as keyof typeof NUMBERS]] = Number(value);
+      else unread(key, value, "a number from 0");
     } else if (key === "at") {
       const [x, y, scale] = value.split(",").map(Number);
       if (Number.isFinite(x) && Number.isFinite(y) && scale! > 0) state.zoom = { x: x!, y: y!, scale: scale! };
+      else unread(key, value, "a place and a scale");
     } else state.params[key] = value;
   }
   return state;
@@ -72,11 +90,14 @@ export function formatFragment(state: ViewState): string {
     if (value !== null && value !== "" && value !== initial) query.set(key, value);
   };
   put("model", state.model);
-  if (state.text !== null && state.text.length <= MAX_TEXT) query.set("text", state.text);
+  if (state.text !== null && state.text.length <= PLAIN) query.set("text", state.text);
+  else put("z", state.packed);
   put("file", state.file);
   put("rec", state.recording);
   if (state.part) query.set("part", String(state.part));
   if (state.pin !== null) query.set("pin", String(state.pin));
+  if (state.fromWord !== null) query.set("from", String(state.fromWord));
+  if (state.toWord !== null) query.set("to", String(state.toWord));
   if (state.zoom) query.set("at", [state.zoom.x, state.zoom.y, state.zoom.scale].map((v) => +v.toPrecision(6)).join(","));
   put("how", state.how, START.how);
   put("colour", state.colour, START.colour);
@@ -102,6 +123,20 @@ function decode(text: string): string {
   }
 }
 
+/** A text, deflated, in letters of which an address keeps all as they are. */
+export async function packText(text: string): Promise<string> {
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("deflate-raw"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+}
+
+/** The text of `packText`; throws for anything else. */
+export async function unpackText(packed: string): Promise<string> {
+  const bytes = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new TextDecoder("utf-8", { fatal: true }).decode(await new Response(stream).arrayBuffer());
+}
+
 export class View implements ViewState {
   room = $state<Room>(START.room);
   model = $state<string | null>(null);
@@ -112,6 +147,10 @@ export class View implements ViewState {
   head = $state<string | null>(null);
   zoom = $state.raw<Zoom | null>(null);
   pin = $state<number | null>(null);
+  fromWord = $state<number | null>(null);
+  toWord = $state<number | null>(null);
+  packed: string | null = null;
+  unread = $state.raw<string[]>([]);
   how = $state<How>("mean");
   colour = $state("role");
   sort = $state("layer");
@@ -122,18 +161,35 @@ export class View implements ViewState {
   /** Counts arrivals by address (load, back, forward, a pasted link): rooms then read their parameters again. */
   arrivals = $state(0);
 
+  /** Resolves once a packed text is unpacked: `text` is known from then on. */
+  arrived: Promise<void> = Promise.resolve();
+
   #timer: ReturnType<typeof setTimeout> | undefined;
   #arrive = () => {
     if (!this.inAddress) return;
     clearTimeout(this.#timer);
-    Object.assign(this, parseFragment(location.hash));
+    this.#read();
     this.arrivals += 1;
   };
+
+  #read(): void {
+    Object.assign(this, parseFragment(location.hash));
+    const { packed } = this;
+    if (packed === null) return;
+    this.arrived = unpackText(packed).then(
+      (text) => void (this.packed === packed && (this.text = text)),
+      () => {
+        // A change of address is heard twice (hashchange and popstate), and said once.
+        if (this.packed === packed) this.unread = ["The address was cut off: its text cannot be read, and this is another one."];
+        this.packed = null;
+      },
+    );
+  }
 
   /** `inAddress`: whether the view is kept in the page's address; not in a notebook, whose address is its own. */
   constructor(readonly inAddress: boolean) {
     if (!inAddress) return;
-    Object.assign(this, parseFragment(location.hash));
+    this.#read();
     addEventListener("hashchange", this.#arrive);
     addEventListener("popstate", this.#arrive);
   }
@@ -148,15 +204,26 @@ export class View implements ViewState {
   go(change: Partial<ViewState>): void {
     const newStep = STEPS.some((key) => key in change && change[key] !== this[key]);
     if (newStep) this.#write(false); // a delayed write still belongs to the step that ends
+    if ("text" in change && change.text !== this.text) this.packed = null;
     Object.assign(this, change);
     if (newStep) this.#write(true);
     else this.#schedule();
   }
 
-  /** Names the recording in the address if its text is too long for one: a reload then finds it while the server has it. */
-  name(recording: string): void {
-    if (this.text === null || this.text.length <= MAX_TEXT) return;
-    this.recording = recording;
+  /** Changes the view and the address of the current step. */
+  replace(change: Partial<ViewState>): void {
+    Object.assign(this, change);
+    this.#write(false);
+  }
+
+  /** Puts a long text into the address, packed; names the recording there if even that is too long. */
+  async name(recording: string): Promise<void> {
+    const { text } = this;
+    if (!this.inAddress || text === null || text.length <= PLAIN || this.packed !== null) return;
+    const packed = await packText(text);
+    if (this.text !== text) return;
+    if (packed.length <= MAX_PACKED) this.packed = packed;
+    else this.recording = recording;
     this.#schedule();
   }
 

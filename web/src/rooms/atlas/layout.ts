@@ -38,6 +38,7 @@ export interface Layout {
 
 const MAX_CELL = 132;
 const MIN_CELL = 5;
+const FINGER = 44; // pixels that a finger meets
 const SIDE = 34; // for "L31"
 const TOP = 18; // for "H31"
 const TITLE = 22;
@@ -163,6 +164,25 @@ export function ranked(heads: readonly AtlasHead[], width: number, height: numbe
   return {
     size, gap, cells, columnLabels, rowLabels: [], titles: [], brackets: [],
     width: columns * pitchX, height: Math.ceil(heads.length / columns) * pitchY,
+  };
+}
+
+/** Heads in the given order for a narrow page: squares that a finger meets, named, as many rows as they need. */
+export function wrapped(heads: readonly AtlasHead[], width: number): Layout {
+  const inLayer = heads.filter((head) => head.layer === heads[0]?.layer && head.stack === heads[0].stack).length;
+  const fitting = Math.max(1, Math.floor((width + gapOf(FINGER)) / (FINGER + gapOf(FINGER))));
+  // A whole share of a layer in each line, where that leaves the squares at most twice as large.
+  const columns = Array.from({ length: fitting }, (_, i) => fitting - i).find((n) => inLayer % n === 0 && 2 * n > fitting) ?? fitting;
+  const gap = gapOf(FINGER);
+  const size = Math.min(MAX_CELL, Math.floor((width + gap) / columns) - gap);
+  const [pitchX, pitchY] = [size + gap, size + gap + 15];
+  const cells = heads.map((head, i) => {
+    const [row, column] = [Math.floor(i / columns), i % columns];
+    return { head: head.head, x: column * pitchX, y: row * pitchY + 4, row, column };
+  });
+  return {
+    size, gap, cells, rowLabels: [], titles: [], brackets: [], width: columns * pitchX - gap, height: Math.ceil(heads.length / columns) * pitchY + 4,
+    columnLabels: cells.map((cell) => ({ text: cell.head, x: cell.x + size / 2, y: cell.y + size + 9 })),
   };
 }
 

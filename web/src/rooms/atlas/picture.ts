@@ -2,8 +2,9 @@
 // legend as an SVG that stands alone. The maps are coloured once into a sheet and copied from there, so that hovering and
 // filtering do not colour them again.
 import type { AtlasHead } from "../../lib/api/types";
-import { cssOf, inkOn, type Contrast, type Ramp } from "../../lib/draw/colour";
+import { cssOf, inkOn, step, type Contrast, type Ramp } from "../../lib/draw/colour";
 import { xml } from "../../lib/draw/export";
+import { percent } from "../../lib/draw/format";
 import { ROLE_GROUPS, roleGroup, type RoleGroup } from "../../lib/draw/role-groups";
 import type { Thumbnails } from "../../lib/state/session.svelte";
 import type { Layout } from "./layout";
@@ -21,8 +22,12 @@ export interface Sheet {
   indices: Map<string, number>;
 }
 
-/** All thumbnails coloured, in one picture. A thumbnail's byte u stands for peak * (u / 254)^2, so u is linear in the root. */
-export function colourSheet(thumbnails: Thumbnails, ramp: Ramp, contrast: Contrast): Sheet {
+/** Diagonal lines: the sign of a sink that is left out. */
+const hatched = (x: number, y: number, step: number) => (x + y) % step === 0;
+
+/** All thumbnails coloured, in one picture. A thumbnail's byte u stands for peak * (u / 254)^2, so u is linear in the root.
+    Columns that `leftOut` marks are hatched: full colour is then the largest weight of the others. */
+export function colourSheet(thumbnails: Thumbnails, ramp: Ramp, contrast: Contrast, leftOut: (head: string) => Uint8Array | null = () => null): Sheet {
   const { heads, maps, side } = thumbnails;
   const across = Math.ceil(Math.sqrt(heads.length));
   const canvas = document.createElement("canvas");
@@ -35,13 +40,27 @@ export function colourSheet(thumbnails: Thumbnails, ramp: Ramp, contrast: Contra
   const bytes = new Uint8Array(table.buffer);
   for (let u = 0; u < 256; u++) {
     const share = u / 254;
-    const step = Math.round((contrast === "root" ? share : share * share) * 255) * 4;
-    bytes.set(u === ABSENT ? [...ramp.absent, 255] : [...ramp.colours.subarray(step, step + 4)], u * 4);
+    const place = Math.round((contrast === "root" ? share : share * share) * 255) * 4;
+    bytes.set(u === ABSENT ? [...ramp.absent, 255] : [...ramp.colours.subarray(place, place + 4)], u * 4);
   }
+  const hatch = new Uint32Array(new Uint8Array([...ramp.hatch, 255]).buffer)[0]!;
   for (let h = 0; h < heads.length; h++) {
     const [left, top] = [(h % across) * side, Math.floor(h / across) * side];
+    const out = leftOut(heads[h]!);
+    let peak = 254;
+    if (out) {
+      peak = 1;
+      for (let i = 0; i < side * side; i++) {
+        const u = maps[h * side * side + i]!;
+        if (u !== ABSENT && !out[i % side] && u > peak) peak = u;
+      }
+    }
     for (let r = 0, i = h * side * side; r < side; r++) {
-      for (let c = 0, o = (top + r) * canvas.width + left; c < side; c++) pixels[o++] = table[maps[i++]!]!;
+      for (let c = 0, o = (top + r) * canvas.width + left; c < side; c++, i++) {
+        const u = maps[i]!;
+        if (!out || u === ABSENT) pixels[o++] = table[u]!;
+        else pixels[o++] = out[c] ? (hatched(r, c, 3) ? hatch : table[0]!) : table[Math.round((u / peak) * 254)]!;
+      }
     }
   }
   context.putImageData(image, 0, 0);
@@ -65,6 +84,45 @@ export function drawMap(context: CanvasRenderingContext2D, sheet: Sheet, head: s
   context.drawImage(sheet.canvas, (index % across) * side, Math.floor(index / across) * side, side, side, x, y, size, size);
 }
 
+/** A head's row as stripes: one for each word, of one scale for all heads. */
+export interface Stripes {
+  row: Float32Array;
+  /** The value of full colour. */
+  peak: number;
+  contrast: Contrast;
+  /** Words whose stripes are hatched. */
+  leftOut: readonly boolean[];
+  /** The stripe to mark; -1 for none, and then there is no number. */
+  mark: number;
+  accent: string;
+}
+
+function drawStripes(context: CanvasRenderingContext2D, stripes: Stripes, ramp: Ramp, x: number, y: number, width: number, height: number): void {
+  const { row, peak, contrast, leftOut, mark } = stripes;
+  const left = (word: number) => x + Math.round((word * width) / row.length);
+  // Of more words than pixels, the largest weight of each pixel's words is drawn.
+  for (let pixel = 0; pixel < width; ) {
+    const word = Math.floor((pixel * row.length) / width);
+    const next = Math.max(pixel + 1, left(word + 1) - x);
+    const last = Math.max(word + 1, Math.floor((next * row.length) / width));
+    let value = NaN;
+    for (let i = word; i < last && i < row.length; i++) if (!(row[i]! <= value) && !Number.isNaN(row[i]!)) value = row[i]!;
+    context.fillStyle = Number.isNaN(value) ? `rgb(${ramp.absent.join(" ")})` : cssOf(ramp, leftOut[word] ? 0 : step(value, peak, contrast));
+    context.fillRect(x + pixel, y, next - pixel, height);
+    if (leftOut[word] && !Number.isNaN(value)) {
+      context.fillStyle = `rgb(${ramp.hatch.join(" ")})`;
+      for (let r = 0; r < height; r++) for (let c = pixel; c < next; c++) if (hatched(r, c, 4)) context.fillRect(x + c, y + r, 1, 1);
+    }
+    pixel = next;
+  }
+  if (mark < 0 || mark >= row.length) return;
+  const tick = Math.max(2, Math.round(height / 16));
+  const wide = Math.max(4, left(mark + 1) - left(mark));
+  context.fillStyle = stripes.accent;
+  context.fillRect(Math.round((left(mark) + left(mark + 1) - wide) / 2), y, wide, tick);
+  context.fillRect(Math.round((left(mark) + left(mark + 1) - wide) / 2), y + height - tick, wide, tick);
+}
+
 interface AtlasStyle {
   layout: Layout;
   sheet: Sheet;
@@ -72,6 +130,8 @@ interface AtlasStyle {
   scale: Scale | null;
   /** Whether a head passes the filter; the others are drawn faint. */
   matches: (head: AtlasHead) => boolean;
+  /** A head's row, drawn instead of its map; null for maps. */
+  stripes: ((head: string) => Stripes) | null;
   ratio: number;
   line: string;
   bracket: string;
@@ -125,8 +185,12 @@ function drawCell(context: CanvasRenderingContext2D, head: AtlasHead, x: number,
   context.fillRect(x, y, size, size);
   context.fillStyle = cssOf(ramp, 0);
   context.fillRect(x + frame, y + frame, size - 2 * frame, size - 2 * frame);
-  drawMap(context, style.sheet, head.head, x + inset, y + inset, size - 2 * inset);
-  if (!scale && group.letter && css >= 24) {
+  const stripes = style.stripes?.(head.head);
+  const numbered = stripes && stripes.mark >= 0 && css >= 38;
+  const caption = numbered ? Math.round(14 * ratio) : 0;
+  if (stripes) drawStripes(context, stripes, ramp, x + inset, y + inset, size - 2 * inset, size - 2 * inset - caption);
+  else drawMap(context, style.sheet, head.head, x + inset, y + inset, size - 2 * inset);
+  if (!scale && group.letter && css >= 20) {
     const side = Math.round((css >= 48 ? 15 : 11) * ratio);
     context.fillStyle = colour;
     context.fillRect(x, y, side, side);
@@ -136,16 +200,18 @@ function drawCell(context: CanvasRenderingContext2D, head: AtlasHead, x: number,
     context.textBaseline = "middle";
     context.fillText(group.letter, x + side / 2, y + side * 0.54);
   }
-  if (scale && css >= 56) {
+  context.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  if (numbered) {
+    context.fillStyle = inkOn(ramp, 0);
+    context.fillText(percent(stripes.row[stripes.mark]).replace("none", "\u2013"), x + inset + ratio, y + size - inset - 6 * ratio);
+  } else if (!stripes && scale && css >= 56) {
     const value = head.values[scale.index];
     const text = cellText(value, scale);
-    context.font = `600 ${11 * ratio}px system-ui, sans-serif`;
-    const width = context.measureText(text).width + 8 * ratio;
     context.fillStyle = colour;
-    context.fillRect(x, y + size - 16 * ratio, width, 16 * ratio);
+    context.fillRect(x, y + size - 16 * ratio, context.measureText(text).width + 8 * ratio, 16 * ratio);
     context.fillStyle = position === null ? "#111" : inkOn(ramp, position * 255);
-    context.textAlign = "left";
-    context.textBaseline = "middle";
     context.fillText(text, x + 4 * ratio, y + size - 7.5 * ratio);
   }
 }
