@@ -19,7 +19,7 @@ export class FileSource implements Source {
   }
 
   async get(path: string, signal?: AbortSignal): Promise<Answer> {
-    const answer = await this.find(path);
+    const answer = await this.find(path, signal);
     signal?.throwIfAborted();
     return answer;
   }
@@ -29,7 +29,7 @@ export class FileSource implements Source {
   }
 
   /** The snapshot's answer to a path. Throws a StudioError where it holds none. */
-  async find(path: string): Promise<Answer> {
+  async find(path: string, signal?: AbortSignal): Promise<Answer> {
     const snapshot = await this.#snapshot.catch((error: unknown) => {
       throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
     });
@@ -43,23 +43,31 @@ export class FileSource implements Source {
     if (id !== snapshot.infos[0]?.id) throw refusal(`${SAVED} It holds one recording, and not this one.`);
     if (!info) throw refusal(`${SAVED} It holds ${snapshot.words}.`);
     if (resource === undefined) return json(info);
-    return ofText(await snapshot.text(textIndex), resource, address, searchParams);
+    return ofText(await snapshot.text(textIndex), resource, address, searchParams, signal);
   }
 }
 
-function ofText(text: SnapshotText, resource: string, address: string[], query: URLSearchParams): Answer {
+async function ofText(
+  text: SnapshotText, resource: string, address: string[], query: URLSearchParams, signal?: AbortSignal,
+): Promise<Answer> {
   const how: How = query.get("how") === "max" ? "max" : "mean";
   const head = address[0] ?? "";
   if (resource === "atlas") return json(text.atlas);
   if (resource === "thumbnails") {
-    const { maps, peaks, side, words } = text.thumbnails(how);
-    const header = { heads: text.heads, how, words, exact: text.exact, text: text.info.text };
+    const { maps, peaks, side, words, exact } = await text.thumbnails(how);
+    const header = { heads: text.heads, how, words, exact, text: text.info.text };
     return arrays(header, { maps: [maps, text.heads.length, side, side], peaks: [peaks, peaks.length] });
   }
   if (resource === "table") return table(text, query.get("format") ?? "csv");
   if (!text.has(head)) throw refusal(`There is no head ${head} in this page.`);
   if (resource === "heads" && address.length === 1) return json(text.card(head));
-  if (resource === "tiles") return tile(text, head, how, address.slice(1).map(Number));
+  if (resource === "tiles") {
+    const [level = 0, column = 0, row = 0] = address.slice(1).map(Number);
+    const grid = await text.tile(head, how, level, column, row, query.get("rows") === "all", signal);
+    if (!grid) throw refusal(`There is no tile ${column}, ${row} of level ${level} in this map.`);
+    const header = { level, column, row, how, cells: 2 ** level, exact: grid.exact, words: grid.words };
+    return arrays(header, { values: [grid.values, grid.rows, grid.columns] });
+  }
   if (resource === "rows") {
     const row = text.row(head, Number(address[1]));
     if (!row) throw refusal("A text this long is saved without its rows. The studio shows them: manyheads studio.");
@@ -68,13 +76,6 @@ function ofText(text: SnapshotText, resource: string, address: string[], query: 
   }
   if (resource === "window") return weightWindow(text, head, query);
   throw refusal(`${SAVED} ${INSTEAD}`);
-}
-
-function tile(text: SnapshotText, head: string, how: How, [level = 0, column = 0, row = 0]: number[]): Answer {
-  const grid = text.tile(head, how, level, column, row);
-  if (!grid) throw refusal(`There is no tile ${column}, ${row} of level ${level} in this map.`);
-  const header = { level, column, row, how, cells: 2 ** level, exact: text.exact, words: grid.words };
-  return arrays(header, { values: [grid.values, grid.rows, grid.columns] });
 }
 
 /** The statistics of every head, as in the server's file but without chance levels. */
@@ -96,17 +97,17 @@ function table(text: SnapshotText, format: string): Answer {
 function weightWindow(text: SnapshotText, head: string, query: URLSearchParams): Answer {
   if (text.level > 0) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not every weight. ${INSTEAD}`);
   if (query.get("format") === "parquet") throw refusal(`A saved page writes .csv, not .parquet. ${INSTEAD}`);
-  const { values, rows, columns } = text.map(head, "mean", 0);
-  const [top, bottom] = range(query.get("queries"), rows);
-  const [left, right] = range(query.get("keys"), columns);
   const layer = text.layerOf(head);
+  const [top, bottom] = range(query.get("queries"), layer.num_queries);
+  const [left, right] = range(query.get("keys"), layer.num_keys);
   const piece = (position: number) => text.info.tokens[position]?.piece ?? "";
   // Under cross-attention the keys are of another text, whose tokens a snapshot does not hold.
   const names = ["query", "key", "query_token", ...(layer.crosses ? [] : ["key_token"]), "weight"];
   const lines: (string | number)[][] = [];
   for (let q = top; q < bottom; q++) {
+    const weights = text.cells(head, q, left, right)!;
     for (let k = left; k < right; k++) {
-      const weight = values[q * columns + k]!;
+      const weight = weights[k - left]!;
       if (!Number.isNaN(weight)) lines.push([q, k, piece(q), ...(layer.crosses ? [] : [piece(k)]), weight]);
     }
   }

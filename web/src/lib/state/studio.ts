@@ -63,10 +63,8 @@ export function makeStudio(home: Home = {}): Studio {
 /** A notebook's kernel if there is a widget, the page's own snapshot if it holds one, else the server. */
 function makeSource(home: Home, connection: Connection): Source {
   if (home.model) return new NotebookSource(home.model, connection);
-  const snapshot = document.getElementById("manyheads-snapshot")?.textContent;
-  if (!snapshot) return new ServerSource(connection);
-  const { data } = JSON.parse(snapshot) as { data: string }; // base 64
-  return new FileSource(Uint8Array.from(atob(data), (character) => character.charCodeAt(0)).buffer);
+  const snapshot = document.getElementById("manyheads-snapshot") as (HTMLElement & { bytes: ArrayBuffer }) | null;
+  return snapshot ? new FileSource(snapshot.bytes) : new ServerSource(connection); // a single file's own script unpacks them
 }
 
 export function provideStudio(studio: Studio): void {
