@@ -2,8 +2,8 @@
 
 `weight[i, j] = exp(score(q_i, k_j) - lse_i)`: 72 maps of 512 x 512 cells are 18.9 million weights, and their factors
 2.4 million numbers. These are kept in float32 where that is small, else in float16. Rows of rounded q and k have
-another sum, so in float16 the lse is that of the rounded factors: every row adds up to 1 (or to what a sink leaves), and
-the largest difference to the recording's own weights is measured and said.
+another sum, so in float16 the lse is that of the rounded factors: every row adds up to 1 (or to what a sink leaves),
+and the largest difference to the recording's own weights is measured and said.
 
 Cost: with float16, two windows of every map (72 heads, 512 tokens: 2 s). The page's side is web/src/lib/api/factors.ts.
 """
@@ -57,14 +57,14 @@ def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = No
     for index, part in enumerate(parts):
         kept = part
         if dtype == "float16":
-            rounded = [tensor.half().float() for tensor in (part.q, part.k)]
-            if not all(bool(tensor.isfinite().all()) for tensor in rounded):
+            q, k = part.q.half().float(), part.k.half().float()
+            if not bool(q.isfinite().all() & k.isfinite().all()):
                 raise RecordingError(
                     f"q or k of {layers[index].site.module} has numbers beyond {torch.finfo(torch.float16).max:,.0f}, "
                     f'which float16 cannot hold: give exact="float32".'
                 )
-            lse = attend(*rounded, part.k.new_zeros(*part.k.shape[:3], 1).float(), mask=part.mask, **part.rule.options)
-            kept = Layer(*rounded, lse.lse, part.mask, part.rule, part.crosses)
+            lse = attend(q, k, k.new_zeros(*k.shape[:3], 1), mask=part.mask, **part.rule.options).lse
+            kept = Layer(q, k, lse, part.mask, part.rule, part.crosses)
             differences.append(_difference(part, kept))
         for name, tensor in (("q", kept.q), ("k", kept.k)):
             arrays[f"{name}{index}"] = _planes(tensor[0].cpu().float().numpy().astype(dtype))
@@ -79,15 +79,13 @@ def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = No
     for number, (start, stop, *dense) in enumerate(masks):
         arrays |= {f"start{number}": start, f"stop{number}": stop} | {f"dense{number}": bits for bits in dense}
     arrays |= {f"bias{number}": bias for number, (bias,) in enumerate(biases)}
-    cells, words = "exact weights", "every weight, exact: computed in this page from q, k and each row's log-sum-exp"
+    cells, words = "exact weights", "every weight exact (computed in this page from q, k and each row's log-sum-exp)"
     if differences:
         rows_compared = min(rows for _, rows in differences)
         bound = _rounded_up(max(largest for largest, _ in differences))
-        sampled = "" if rows_compared == math.inf else f", compared in {rows_compared:,} rows of each head"
+        sampled = "" if rows_compared == math.inf else f"; compared in {rows_compared:,} rows of each head"
         cells = f"weights to {bound}: q and k are kept in float16"
-        words = (
-            f"every weight, computed in this page from q and k in float16: within {bound} of the recording's{sampled}"
-        )
+        words = f"every weight to within {bound} (computed in this page from q and k in float16{sampled})"
     return Factors({"dtype": dtype, "words": cells, "layers": entries}, arrays, words)
 
 

@@ -27,7 +27,7 @@ from manyheads.base import users_home
 from manyheads.recording import LayerRecord
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio.outside.factors import factors_of
-from manyheads.studio.schema.base import Limits, ModelEntry, Workspace
+from manyheads.studio.schema.base import FileEntry, Limits, ModelEntry, Workspace
 from manyheads.studio.schema.recordings import HeadCard, LayerInfo, RecordingInfo
 from manyheads.studio.session import Desk
 from manyheads.studio.state.recordings import Opened
@@ -83,30 +83,34 @@ def snapshot_of(
         words += f"; of {opened.num_texts} texts or windows, {'all' if len(infos) == opened.num_texts else first}"
     words = "; ".join(filter(None, (words, note)))
     model = _shareable(opened.model)
-    workspace = Workspace(
-        version=__version__,
-        models=[
-            ModelEntry(
-                name=model, title=model, bundled=False, loaded=False, unavailable="this page was saved", device=""
-            )
-        ],
-        files=[],
-        default_model=None,
-        default_text="",
-        opened=opened.id,
-        folder="",
-        can_write=False,
-        limits=Limits(max_text=0, max_steps=0, max_running=0),
-    )
     saved = []  # the recording's descriptions, as they are true of the saved page
     for info in infos:
         notes = {key: _shareable(value) for key, value in info.notes.items() if key != "held"} | {"saved": words}
         changes = {"model_here": False, "num_texts": len(parts), "notes": notes, "model": model}
         saved.append(info.model_copy(update={**changes, "because": _shareable(info.because)}).model_dump(mode="json"))
-    head = {"workspace": workspace.model_dump(mode="json"), "infos": saved, "words": words}
+    head = {"workspace": saved_workspace([model], [], opened.id), "infos": saved, "words": words}
     arrays = {f"text{index}": np.frombuffer(part, np.uint8) for index, part in enumerate(parts)}
     zipped = np.frombuffer(_zipped(json.dumps(head).encode()), np.uint8)
     return Snapshot(pack({"format": FORMAT}, head=zipped, **arrays), words)
+
+
+def saved_workspace(models: Sequence[str], listed: list[FileEntry], first: str) -> dict[str, Any]:
+    """The workspace of a page without a server, as JSON: its models cannot be run."""
+    because = "this page was saved"
+    return Workspace(
+        version=__version__,
+        models=[
+            ModelEntry(name=name, title=name, bundled=False, loaded=False, unavailable=because, device="")
+            for name in map(_shareable, models)
+        ],
+        files=listed,
+        default_model=None,
+        default_text="",
+        opened=first,
+        folder="",
+        can_write=False,
+        limits=Limits(max_text=0, max_steps=0, max_running=0),
+    ).model_dump(mode="json")
 
 
 def _shareable(words: str) -> str:

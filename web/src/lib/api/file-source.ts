@@ -1,16 +1,21 @@
-// A saved page: answers every request from the snapshot inside it. What the snapshot does not hold is refused with a
-// StudioError of status 400 whose words name the studio.
+// A saved page: answers every request from the snapshot inside it (`FileSource`), or from the snapshots that lie beside it
+// in a published folder (`SiteSource`). What a snapshot does not hold is refused with a StudioError of status 400 whose
+// words name the studio.
 import { csvOf } from "./csv";
 import type { Envelope, EnvelopeArray, Numbers } from "./envelope";
 import { Snapshot, type SnapshotText } from "./snapshot";
 import { Answer, StudioError, type Source } from "./source";
-import type { How } from "./types";
+import type { How, Job, RecordingInfo, Workspace } from "./types";
 
 const SAVED = "This page was saved and has no model behind it.";
 const INSTEAD = "The studio does this: manyheads studio.";
 
+/** Rooms that need nothing but a recording. */
+const ROOMS = ["atlas", "head", "compare"] as const;
+
 export class FileSource implements Source {
   readonly home = "file";
+  readonly rooms = ROOMS;
   readonly #snapshot: Promise<Snapshot>;
 
   constructor(bytes: Promise<ArrayBuffer> | ArrayBuffer) {
@@ -44,6 +49,61 @@ export class FileSource implements Source {
     if (!info) throw refusal(`${SAVED} It holds ${snapshot.words}.`);
     if (resource === undefined) return json(info);
     return ofText(await snapshot.text(textIndex), resource, address, searchParams, signal);
+  }
+}
+
+/** A published folder: `site` is the address of its list, and each recording's snapshot is fetched when it is opened. */
+export class SiteSource implements Source {
+  readonly home = "file";
+  readonly rooms = ROOMS;
+  readonly index = "index.html";
+  #workspace: Promise<Workspace> | null = null;
+  #recordings = new Map<string, FileSource>();
+
+  constructor(private readonly site: string) {}
+
+  async get(path: string, signal?: AbortSignal): Promise<Answer> {
+    const workspace = await this.#list();
+    const [, , resource, id = ""] = path.split(/[/?]/);
+    if (resource === "workspace") return json(workspace);
+    if (resource !== "recordings") throw refusal(`${SAVED} ${INSTEAD}`);
+    return this.#recording(workspace, decodeURIComponent(id)).get(path, signal);
+  }
+
+  /** Opening a recording by its name, the one request of a page that a folder can answer. */
+  async send(method: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
+    const file = (body as { file?: string } | undefined)?.file;
+    if (method !== "POST" || path !== "/api/recordings" || file === undefined) throw refusal(`${SAVED} ${INSTEAD}`);
+    const workspace = await this.#list();
+    const entry = workspace.files.find(({ name }) => name === file);
+    if (!entry) throw refusal(`There is no recording '${file.slice(0, 60)}' in this folder: choose one of its list.`);
+    const answer = await this.#recording(workspace, entry.id).get(`/api/recordings/${entry.id}`);
+    const job: Pick<Job, "id" | "state" | "result"> = { id: "", state: "done", result: answer.json<RecordingInfo>() };
+    return json(job);
+  }
+
+  #list(): Promise<Workspace> {
+    this.#workspace ??= this.#fetch(this.site).then((response) => response.json()).then((site: { workspace: Workspace }) => site.workspace);
+    this.#workspace.catch(() => (this.#workspace = null)); // the next request tries again
+    return this.#workspace;
+  }
+
+  #recording(workspace: Workspace, id: string): FileSource {
+    let source = this.#recordings.get(id);
+    if (!source) {
+      const entry = workspace.files.find((file) => file.id === id);
+      if (!entry) throw refusal("This recording is not in this folder: choose one of its list.");
+      const bytes = this.#fetch(`recordings/${entry.name}.heads-page`).then((response) => response.arrayBuffer());
+      bytes.catch(() => this.#recordings.delete(id));
+      this.#recordings.set(id, (source = new FileSource(bytes)));
+    }
+    return source;
+  }
+
+  async #fetch(address: string): Promise<Response> {
+    const response = await fetch(address).catch(() => null);
+    if (response?.ok) return response;
+    throw refusal(`${address} cannot be fetched from where this page lies${response ? `: ${response.status}` : ""}. A browser fetches nothing beside a page that is opened as a file: serve the folder, as with python -m http.server.`);
   }
 }
 

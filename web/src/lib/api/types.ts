@@ -52,3 +52,6 @@ export type How = "mean" | "max";
 
 /** Cells along a side of a tile, at every level: part of a tile's address, so the server cuts maps the same way. */
 export const TILE = 256;
+
+export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn"] as const;
+export type Room = (typeof ROOMS)[number];

@@ -2,7 +2,7 @@
 import { getContext, setContext } from "svelte";
 import { Client } from "../api/client";
 import { Connection } from "../api/connection.svelte";
-import { FileSource } from "../api/file-source";
+import { FileSource, SiteSource } from "../api/file-source";
 import { NotebookSource, type WidgetModel } from "../api/notebook-source";
 import { ServerSource, type Source } from "../api/source";
 import type { TileValues } from "../map/feed";
@@ -60,9 +60,11 @@ export function makeStudio(home: Home = {}): Studio {
   return studio;
 }
 
-/** A notebook's kernel if there is a widget, the page's own snapshot if it holds one, else the server. */
+/** A notebook's kernel if there is a widget, the page's own snapshot or the folder that it names, else the server. */
 function makeSource(home: Home, connection: Connection): Source {
   if (home.model) return new NotebookSource(home.model, connection);
+  const site = document.getElementById("manyheads-studio")?.dataset["site"];
+  if (site) return new SiteSource(site);
   const snapshot = document.getElementById("manyheads-snapshot") as (HTMLElement & { bytes: ArrayBuffer }) | null;
   return snapshot ? new FileSource(snapshot.bytes) : new ServerSource(connection); // a single file's own script unpacks them
 }

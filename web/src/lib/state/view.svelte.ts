@@ -3,11 +3,10 @@
 //
 // The fragment is `#/ROOM/HEAD?key=value...`. A change of room, head or recording adds a step to the history; a change of
 // zoom or of a setting replaces the current step. The fragment is never sent to a server.
-import type { How } from "../api/types";
+import { ROOMS, type How, type Room } from "../api/types";
 import type { Zoom } from "../map/viewport";
 
-export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn"] as const;
-export type Room = (typeof ROOMS)[number];
+export { ROOMS, type Room };
 
 interface ViewState {
   room: Room;
