@@ -52,6 +52,7 @@ check: $(READY)  ## style, types, and who may import whom
 web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or newer)
 	@$(BIN)/python -m manyheads.studio.server.app web/openapi.json
 	@$(BIN)/python -m manyheads.roles.role_table web/src/lib/draw/roles.generated.ts
+	@$(BIN)/python -m manyheads.studio.outside.lessons
 	@cd web && npm ci --silent --no-audit --no-fund && npm run --silent types && npm run --silent check && npm test --silent \
 	  && npm run --silent build
 

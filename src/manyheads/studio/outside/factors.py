@@ -55,7 +55,7 @@ def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = No
     arrays: dict[str, ndarray] = {}
     entries, masks, biases, differences = [], [], [], []
     for index, part in enumerate(parts):
-        kept = part
+        page_layer = part
         if dtype == "float16":
             q, k = part.q.half().float(), part.k.half().float()
             if not bool(q.isfinite().all() & k.isfinite().all()):
@@ -64,11 +64,11 @@ def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = No
                     f'which float16 cannot hold: give exact="float32".'
                 )
             lse = attend(q, k, k.new_zeros(*k.shape[:3], 1), mask=part.mask, **part.rule.options).lse
-            kept = Layer(q, k, lse, part.mask, part.rule, part.crosses)
-            differences.append(_difference(part, kept))
-        for name, tensor in (("q", kept.q), ("k", kept.k)):
+            page_layer = Layer(q, k, lse, part.mask, part.rule, part.crosses)
+            differences.append(_difference(part, page_layer))
+        for name, tensor in (("q", page_layer.q), ("k", page_layer.k)):
             arrays[f"{name}{index}"] = _planes(tensor[0].cpu().float().numpy().astype(dtype))
-        arrays[f"lse{index}"] = kept.lse[0].cpu().float().numpy()
+        arrays[f"lse{index}"] = page_layer.lse[0].cpu().float().numpy()
         entries.append({
             "scale": part.rule.scale,
             "softcap": part.rule.softcap,
@@ -107,7 +107,7 @@ def _dtype_of(parts: Sequence[Layer], wanted: str | None) -> str:
     return dtype
 
 
-def _difference(part: Layer, kept: Layer) -> tuple[float, float]:
+def _difference(part: Layer, page_layer: Layer) -> tuple[float, float]:
     """The largest difference between a layer's weights and those of its kept factors; in how many rows (inf: all)."""
     num_rows, num_keys = part.q.shape[2], part.k.shape[2]
     whole = num_rows * num_keys <= COMPARED_CELLS
@@ -116,7 +116,7 @@ def _difference(part: Layer, kept: Layer) -> tuple[float, float]:
     largest = 0.0
     for head in range(part.q.shape[1]):
         for some in rows:
-            both = [window_weights(layer, 0, [head], some, slice(0, num_keys)) for layer in (part, kept)]
+            both = [window_weights(layer, 0, [head], some, slice(0, num_keys)) for layer in (part, page_layer)]
             largest = max(largest, float((both[0] - both[1]).abs().max()))
     return largest, math.inf if whole else len(rows)
 

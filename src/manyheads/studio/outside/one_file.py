@@ -21,6 +21,7 @@ from manyheads.base import html_table, replacing
 from manyheads.corpora import reading_of
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
+from manyheads.studio.outside.lessons import rooms_of, saved_lessons
 from manyheads.studio.outside.snapshot import Progress, bundle, snapshot_of
 from manyheads.studio.session import Desk, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
@@ -49,7 +50,7 @@ PAGE = """<!doctype html>
 <body>
 <div id="manyheads-studio"></div>
 <noscript>{plain}</noscript>
-<script type="text/plain" id="manyheads-snapshot" data-bytes="{snapshot_bytes}">{snapshot}</script>
+<script type="text/plain" id="manyheads-snapshot" data-bytes="{snapshot_bytes}" data-rooms="{rooms}">{snapshot}</script>
 <script type="text/plain" id="manyheads-bundle" data-bytes="{js_bytes}">{js}</script>
 <script type="module">
 const place = document.getElementById("manyheads-studio");
@@ -124,7 +125,8 @@ def page_of(
     desk: Desk, opened: Opened, progress: Progress | None = None, note: str = "", exact: bool | str = False
 ) -> tuple[str, str]:
     """The page, and the words for what it holds; `note` is added to them."""
-    snapshot = snapshot_of(desk, opened, progress, note, exact)
+    lessons = saved_lessons()
+    snapshot = snapshot_of(desk, opened, progress, note, exact, lessons)
     js, css = bundle()
     packed = gzip.compress(js.encode(), 9, mtime=0)
     atlas = atlas_of(opened, 0, desk.labels.of(opened))
@@ -154,6 +156,7 @@ def page_of(
         plain=plain,
         snapshot=encoded(snapshot.data),
         snapshot_bytes=len(snapshot.data),
+        rooms=rooms_of(lessons),
         js=encoded(packed),
         js_bytes=len(packed),
     )

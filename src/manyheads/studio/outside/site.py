@@ -1,8 +1,8 @@
 """A folder that any static host serves: the studio's page, recordings beside it, an index with a card for each.
 
 Every address in it is relative, so it works below any path. Its policy forbids to fetch anything from elsewhere.
-The index is plain HTML: cards, a picture of every head, links to telling weights. The studio's page fetches the snapshot
-of the recording that it shows, and no other. An address names recording, head and row: it is what people share.
+The index is plain HTML: cards, a picture of every head, links to telling weights. The studio's page fetches the
+snapshot of the recording that it shows, and no other. An address names recording, head and row: people share that.
 
 Cost: that of a snapshot for each recording, and 1.2 MB for the page.
 """
@@ -30,6 +30,7 @@ from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
+from manyheads.studio.outside.lessons import rooms_of, saved_lessons
 from manyheads.studio.outside.snapshot import saved_workspace, snapshot_of
 from manyheads.studio.schema.base import FileEntry
 from manyheads.studio.schema.recordings import Atlas
@@ -38,7 +39,7 @@ from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.maps import ABSENT, thumbnails_of, unpack
 
-MARK, INSIDE = "manyheads-site.json", "recordings"
+MARK, INSIDE, LESSONS = "manyheads-site.json", "recordings", "lessons.heads-page"
 OURS = re.compile(
     rf"(index|studio)\.html|(studio|site)\.(js|css)|favicon\.svg|{re.escape(MARK)}|[a-z0-9-]+\.(heads-page|png)"
 )
@@ -64,7 +65,7 @@ STUDIO = """<!doctype html>
 <script type="module" src="studio.js"></script>
 </head>
 <body>
-<div id="manyheads-studio" data-site="{mark}"></div>
+<div id="manyheads-studio" data-site="{mark}" data-rooms="{rooms}"></div>
 <noscript>This page needs JavaScript. <a href="index.html">The list of recordings</a> does not.</noscript>
 </body>
 </html>
@@ -174,6 +175,8 @@ def publish(
         static = files("manyheads.studio") / "static"
         for name in COPIED:
             (place / name).write_bytes((static / name).read_bytes())
+        if lessons := saved_lessons():
+            (place / LESSONS).write_bytes(lessons)
         listed = [
             FileEntry(name=entry.name, id=entry.opened.id, num_bytes=entry.num_bytes, unreadable=None)
             for entry in entries
@@ -182,7 +185,7 @@ def publish(
         site = {"format": "manyheads-site", "format_version": "1", "title": title, "workspace": workspace}
         (place / MARK).write_text(json.dumps(site), encoding="utf-8")
         facts = {"policy": escape(POLICY), "version": escape(__version__), "title": escape(title)}
-        (place / "studio.html").write_text(STUDIO.format(**facts, mark=MARK), encoding="utf-8")
+        (place / "studio.html").write_text(STUDIO.format(**facts, mark=MARK, rooms=rooms_of(lessons)), encoding="utf-8")
         count = f"{len(entries)} texts" if len(entries) > 1 else "a text"
         cards = "\n".join(_card(entry, place) for entry in entries)
         index = INDEX.format(**facts, texts=count, cards=cards, caveat=escape(entries[0].atlas.caveat))

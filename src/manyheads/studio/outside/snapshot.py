@@ -57,11 +57,17 @@ class Snapshot:
 
 
 def snapshot_of(
-    desk: Desk, opened: Opened, progress: Progress | None = None, note: str = "", exact: bool | str = False
+    desk: Desk,
+    opened: Opened,
+    progress: Progress | None = None,
+    note: str = "",
+    exact: bool | str = False,
+    lessons: bytes = b"",
 ) -> Snapshot:
     """Pack a recording: its first text (or window), and the next ones as long as they are small.
 
     `exact`: with q, k and lse, as `factors_of` keeps them; "float16" or "float32" chooses how. Errors: RecordingError.
+    `lessons`: those of `saved_lessons`, which are put beside the recording as they are.
 
     Roles are those that the desk knows by now. `progress` is called with heads done and heads in all (of one text).
     `note` is added to its words.
@@ -90,6 +96,8 @@ def snapshot_of(
         saved.append(info.model_copy(update={**changes, "because": _shareable(info.because)}).model_dump(mode="json"))
     head = {"workspace": saved_workspace([model], [], opened.id), "infos": saved, "words": words}
     arrays = {f"text{index}": np.frombuffer(part, np.uint8) for index, part in enumerate(parts)}
+    if lessons:
+        arrays["lessons"] = np.frombuffer(lessons, np.uint8)
     zipped = np.frombuffer(_zipped(json.dumps(head).encode()), np.uint8)
     return Snapshot(pack({"format": FORMAT}, head=zipped, **arrays), words)
 

@@ -3,22 +3,27 @@
 // words name the studio.
 import { csvOf } from "./csv";
 import type { Envelope, EnvelopeArray, Numbers } from "./envelope";
-import { Snapshot, type SnapshotText } from "./snapshot";
+import { savedCell, savedVerdict, type SavedLessons } from "./saved-lessons";
+import { Snapshot, unzipped, type SnapshotText } from "./snapshot";
 import { Answer, StudioError, type Source } from "./source";
-import type { How, Job, RecordingInfo, Workspace } from "./types";
+import type { How, Job, RecordingInfo, Room, Workspace } from "./types";
 
 const SAVED = "This page was saved and has no model behind it.";
 const INSTEAD = "The studio does this: manyheads studio.";
 
 /** Rooms that need nothing but a recording. */
-const ROOMS = ["atlas", "head", "compare"] as const;
+const ROOMS: readonly Room[] = ["atlas", "head", "compare"];
 
 export class FileSource implements Source {
   readonly home = "file";
-  readonly rooms = ROOMS;
   readonly #snapshot: Promise<Snapshot>;
+  #lessons: Promise<SavedLessons> | null = null;
 
-  constructor(bytes: Promise<ArrayBuffer> | ArrayBuffer) {
+  /** `rooms`: those that the page can fill, as whoever wrote it says. */
+  constructor(
+    bytes: Promise<ArrayBuffer> | ArrayBuffer,
+    readonly rooms = ROOMS,
+  ) {
     this.#snapshot = Promise.resolve(bytes).then((buffer) => Snapshot.read(buffer));
     this.#snapshot.catch(() => undefined); // `find` reports it; without this line the browser logs an unhandled rejection
   }
@@ -29,15 +34,28 @@ export class FileSource implements Source {
     return answer;
   }
 
-  send(): Promise<Answer> {
-    return Promise.reject(refusal(`${SAVED} ${INSTEAD}`));
+  async send(_: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
+    if (path.startsWith("/api/lessons/")) return ofLessons(await this.#saved(), path, body);
+    throw refusal(`${SAVED} ${INSTEAD}`);
+  }
+
+  async #read(): Promise<Snapshot> {
+    return this.#snapshot.catch((error: unknown) => {
+      throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+    });
+  }
+
+  #saved(): Promise<SavedLessons> {
+    return (this.#lessons ??= this.#read().then(async ({ lessons }) => {
+      if (!lessons) throw refusal(`${SAVED} It holds no lessons. ${INSTEAD}`);
+      return parsed<SavedLessons>(await unzipped(lessons));
+    }));
   }
 
   /** The snapshot's answer to a path. Throws a StudioError where it holds none. */
   async find(path: string, signal?: AbortSignal): Promise<Answer> {
-    const snapshot = await this.#snapshot.catch((error: unknown) => {
-      throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
-    });
+    if (path.startsWith("/api/lessons")) return ofLessons(await this.#saved(), path);
+    const snapshot = await this.#read();
     const { pathname, searchParams } = new URL(path, "http://saved/");
     const parts = pathname.split("/").slice(2).map(decodeURIComponent);
     if (parts[0] === "workspace") return json(snapshot.workspace);
@@ -55,14 +73,18 @@ export class FileSource implements Source {
 /** A published folder: `site` is the address of its list, and each recording's snapshot is fetched when it is opened. */
 export class SiteSource implements Source {
   readonly home = "file";
-  readonly rooms = ROOMS;
   readonly index = "index.html";
+  #lessons: Promise<SavedLessons> | null = null;
   #workspace: Promise<Workspace> | null = null;
   #recordings = new Map<string, FileSource>();
 
-  constructor(private readonly site: string) {}
+  constructor(
+    private readonly site: string,
+    readonly rooms = ROOMS,
+  ) {}
 
   async get(path: string, signal?: AbortSignal): Promise<Answer> {
+    if (path.startsWith("/api/lessons")) return ofLessons(await this.#saved(), path);
     const workspace = await this.#list();
     const [, , resource, id = ""] = path.split(/[/?]/);
     if (resource === "workspace") return json(workspace);
@@ -70,16 +92,22 @@ export class SiteSource implements Source {
     return this.#recording(workspace, decodeURIComponent(id)).get(path, signal);
   }
 
-  /** Opening a recording by its name, the one request of a page that a folder can answer. */
+  /** Opens a recording by its name, or answers for a lesson; a folder can do no more. */
   async send(method: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
+    if (path.startsWith("/api/lessons/")) return ofLessons(await this.#saved(), path, body);
     const file = (body as { file?: string } | undefined)?.file;
     if (method !== "POST" || path !== "/api/recordings" || file === undefined) throw refusal(`${SAVED} ${INSTEAD}`);
     const workspace = await this.#list();
     const entry = workspace.files.find(({ name }) => name === file);
     if (!entry) throw refusal(`There is no recording '${file.slice(0, 60)}' in this folder: choose one of its list.`);
     const answer = await this.#recording(workspace, entry.id).get(`/api/recordings/${entry.id}`);
-    const job: Pick<Job, "id" | "state" | "result"> = { id: "", state: "done", result: answer.json<RecordingInfo>() };
-    return json(job);
+    return done(answer.json<RecordingInfo>());
+  }
+
+  #saved(): Promise<SavedLessons> {
+    this.#lessons ??= this.#fetch("lessons.heads-page").then(async (response) => parsed(await unzipped(await response.arrayBuffer())));
+    this.#lessons.catch(() => (this.#lessons = null));
+    return this.#lessons;
   }
 
   #list(): Promise<Workspace> {
@@ -105,6 +133,32 @@ export class SiteSource implements Source {
     if (response?.ok) return response;
     throw refusal(`${address} cannot be fetched from where this page lies${response ? `: ${response.status}` : ""}. A browser fetches nothing beside a page that is opened as a file: serve the folder, as with python -m http.server.`);
   }
+}
+
+/** What saved lessons answer: their list, one of them, a cell's result, the verdict on an answer. */
+function ofLessons(saved: SavedLessons, path: string, body?: unknown): Answer {
+  const [slug, kind, name = ""] = new URL(path, "http://saved/").pathname.split("/").slice(3).map(decodeURIComponent);
+  if (slug === undefined) return json(saved.entries);
+  const lesson = saved.lessons[slug];
+  if (!lesson) throw refusal(`There is no lesson '${slug.slice(0, 60)}' in this page.`);
+  if (kind === "cells") return done(savedCell(saved, slug, name, (body as { parameters: Record<string, unknown> }).parameters));
+  if (kind === "checks") {
+    const { answer, cell } = body as { answer: string; cell: Record<string, unknown> };
+    const part = lesson.parts.find((part) => part.kind === "check" && part.check === name);
+    if (part?.kind === "check" && part.cell !== null) savedCell(saved, slug, part.cell, cell); // refused for changed numbers
+    return json(savedVerdict(saved, slug, name, answer));
+  }
+  return json(lesson);
+}
+
+/** A job that has ended. */
+function done(result: Job["result"]): Answer {
+  const job: Pick<Job, "id" | "state" | "result"> = { id: "", state: "done", result };
+  return json(job);
+}
+
+function parsed<T>(bytes: ArrayBuffer): T {
+  return JSON.parse(new TextDecoder().decode(bytes)) as T;
 }
 
 async function ofText(

@@ -81,6 +81,11 @@ export class Snapshot {
     return new Snapshot(head.workspace, head.infos, head.words, packed);
   }
 
+  /** The lessons that were saved with the recording, if any were. */
+  get lessons(): EnvelopeArray | undefined {
+    return this.packed.arrays["lessons"];
+  }
+
   /** A text of the recording, unpacked at its first use. */
   text(index: number): Promise<SnapshotText> {
     let text = this.#texts.get(index);
@@ -302,7 +307,8 @@ function sideOf(level: number): string {
   return `${2 ** level} × ${2 ** level}`;
 }
 
-async function unzipped(packed: EnvelopeArray): Promise<ArrayBuffer> {
-  const stream = new Blob([packed.data as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new DecompressionStream("gzip"));
+export async function unzipped(packed: EnvelopeArray | ArrayBuffer): Promise<ArrayBuffer> {
+  const bytes = packed instanceof ArrayBuffer ? packed : (packed.data as Uint8Array<ArrayBuffer>);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();
 }

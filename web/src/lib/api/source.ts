@@ -12,6 +12,8 @@ export interface Source {
   readonly index?: string;
   get(path: string, signal?: AbortSignal): Promise<Answer>;
   send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer>;
+  /** Sends a file as it is, where the source takes any. */
+  upload?(path: string, file: Blob): Promise<Answer>;
   destroy?(): void;
 }
 
@@ -89,6 +91,10 @@ export class ServerSource implements Source {
   send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer> {
     const headers: HeadersInit = body === undefined ? {} : { "Content-Type": "application/json" };
     return this.#request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal });
+  }
+
+  upload(path: string, file: Blob): Promise<Answer> {
+    return this.#request(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file });
   }
 
   async #request(path: string, init: RequestInit): Promise<Answer> {

@@ -16,6 +16,7 @@ export type CheckAsk = S["CheckAsk"];
 export type CheckResult = S["Verdict"];
 export type Experiment = S["Experiment"];
 export type ExperimentAsk = S["ExperimentAsk"];
+export type FileEntry = S["FileEntry"];
 export type HeadCard = S["HeadCard"];
 export type Interview = S["Interview"];
 export type Job = S["Job"];

@@ -5,6 +5,7 @@ import { Connection } from "../api/connection.svelte";
 import { FileSource, SiteSource } from "../api/file-source";
 import { NotebookSource, type WidgetModel } from "../api/notebook-source";
 import { ServerSource, type Source } from "../api/source";
+import { ROOMS, type Room } from "../api/types";
 import type { TileValues } from "../map/feed";
 import { LruCache } from "../map/tiles";
 import { Session } from "./session.svelte";
@@ -63,10 +64,16 @@ export function makeStudio(home: Home = {}): Studio {
 /** A notebook's kernel if there is a widget, the page's own snapshot or the folder that it names, else the server. */
 function makeSource(home: Home, connection: Connection): Source {
   if (home.model) return new NotebookSource(home.model, connection);
-  const site = document.getElementById("manyheads-studio")?.dataset["site"];
-  if (site) return new SiteSource(site);
+  const { site, rooms } = document.getElementById("manyheads-studio")?.dataset ?? {};
+  if (site) return new SiteSource(site, roomsIn(rooms));
   const snapshot = document.getElementById("manyheads-snapshot") as (HTMLElement & { bytes: ArrayBuffer }) | null;
-  return snapshot ? new FileSource(snapshot.bytes) : new ServerSource(connection); // a single file's own script unpacks them
+  if (!snapshot) return new ServerSource(connection);
+  return new FileSource(snapshot.bytes, roomsIn(snapshot.dataset["rooms"])); // a single file's own script unpacks them
+}
+
+/** The rooms of a page without a server: whoever wrote it names them. */
+function roomsIn(names = ""): Room[] {
+  return ROOMS.filter((room) => names.split(" ").includes(room));
 }
 
 export function provideStudio(studio: Studio): void {
