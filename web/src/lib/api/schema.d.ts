@@ -1,4 +1,4 @@
-// openapi.json sha256:3b2f3b3cbdd8a9c99cba67dab6199347993ad311a3dbfccc801ec4f873e67121
+// openapi.json sha256:2c7f402813e37a1242716b56a0d841b9bf6953fd98c6c74e338f03b1992531f8
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -3833,7 +3833,7 @@ export interface operations {
     take_in: {
         parameters: {
             query: {
-                name: string;
+                file_name: string;
             };
             header?: never;
             path?: never;
