@@ -132,7 +132,7 @@ def exact_middle(minilm, tmp_path_factory):
 
 def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_pages, exact_middle, eager, minilm):
     path, said = exact_middle
-    bound = float(re.search(r"every weight to within ([\d.]+) \(computed in this page", said)[1])
+    (bound,) = map(float, re.findall(r"every weight to within ([\d.]+) \(computed in this page", said))
     assert 1e-5 < bound < 0.01
     maps, page = eager(MIDDLE), browser_pages(path, "#/head/L3H5?pin=137")
     words, got = map_of(page, "L5H11")
@@ -144,7 +144,7 @@ def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_page
     want = padded.reshape(len(padded) // 2, 2, -1, 2).max((1, 3))
     np.testing.assert_allclose(blocks, want, atol=bound + 1e-5)
     links = pinned(page)
-    assert max(links, key=links.get) == int(maps[3, 5, 137].argmax())
+    assert max(links, key=lambda key: links[key]) == int(maps[3, 5, 137].argmax())
     expect(page.get_by_test_id("row-partial")).to_have_count(0)  # all of the row is there
     query, key, weight = point(page, 0.3, 0.2)
     assert weight == pytest.approx(maps[3, 5, query, key], abs=bound + 1e-5)
@@ -333,6 +333,7 @@ def test_a_recording_dropped_on_the_page_opens_and_a_broken_one_is_refused_in_on
         assert fragment(page)[1]["file"] == "old dog.heads"
         page.get_by_test_id("open-file").set_input_files(tmp_path / "old dog.heads")  # for those who cannot drag
         expect(page.get_by_test_id("recording-choice").locator("option", has_text="old dog")).to_have_count(1)
+        assert studio.desk.dropped is not None
         place = studio.desk.dropped.name
         assert [file.name for file in studio.desk.workspace.files.values()] == [
             file.name for file in (tmp_path / place).iterdir()

@@ -1,8 +1,8 @@
 """The lessons as a page without a server holds them: prose, cells that were run once, questions and their verdicts.
 
-A cell keeps the result of the numbers that it comes with; others need the studio. A choice keeps what is said to each, a
-number or a word what is right, what is a known mistake, and what is said to anything else. Running all cells takes some
-20 seconds, so it is done once, when the page is built: `python -m manyheads.studio.outside.lessons` writes
+A cell keeps the result of the numbers that it comes with; others need the studio. A choice keeps what is said to each;
+a number or a word, what is right, what is a known mistake, and what is said to anything else. Running all cells takes
+some 20 seconds, so it is done once, when the page is built: `python -m manyheads.studio.outside.lessons` writes
 static/lessons.json.gz, which holds the digest of the lessons that it was made from; a test compares.
 """
 
