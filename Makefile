@@ -54,6 +54,7 @@ web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or
 	@$(BIN)/python -m manyheads.roles.role_table web/src/lib/draw/roles.generated.ts
 	@$(BIN)/python -m manyheads.studio.views.sizes web/src/rooms/size/sizes.generated.json
 	@$(BIN)/python -m manyheads.roles.glossary web/src/lib/words.generated.ts
+	@$(BIN)/python -m manyheads.studio.outside.lessons
 	@cd web && npm ci --silent --no-audit --no-fund && npm run --silent types && npm run --silent check && npm test --silent \
 	  && npm run --silent build
 

@@ -1,4 +1,4 @@
-"""What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/.
+"""What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/, and the live page.
 
 In a checkout a link such as ../src/manyheads/plan.py opens the file. The site has no such files: there CONTRIBUTING.md,
 CHANGELOG.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named by its
@@ -11,15 +11,22 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
 
+import manyheads as mh
+from manyheads.roles import label_page
+from manyheads.studio import write_report
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+LIVE = "live/animal.html"
+SENTENCE = "The animal didn't cross the street because it was too tired."
 WIDE = {"lab.md", "models.md"}  # tables that want the room beside them
 OUTSIDE = {**PAGES, "README.md": "index.md"}
 CODE = r"^ *(?P<fence>`{3,})[\s\S]*?^ *(?P=fence)`* *$|`[^`\n]+`"
@@ -35,7 +42,17 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, uri, content=changed(text, MENTION, _mention)))
     files.append(File.generated(config, "images/favicon.svg", abs_src_path=str(ROOT / "web/public/favicon.svg")))
+    files.append(File.generated(config, LIVE, content=_live_page()))
     return files
+
+
+def _live_page() -> bytes:
+    """The single file that the first page shows: made anew from what is here, for the page's own code is in it."""
+    lm = mh.load("minilm")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "page.html"
+        write_report(path, lm, SENTENCE, labels=label_page(lm), exact=True)
+        return path.read_bytes()
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -292,6 +292,16 @@ def test_one_page_with_every_head_is_written_and_said(run, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded(run):
     assert_refused(run("look", TEXT, "--html", "heads.txt"), "--html heads.txt", "Use .html, .htm")
     assert_refused(run("look", TEXT, "--open", "--json"), "--json", "--open", "give one of them")
+    assert_refused(run("look", TEXT, "--exact"), "--exact is about the page of --html", "give --html page.html")
+    assert_refused(run("publish", "site"), "there is nothing to publish", "--text")
+
+
+def test_a_site_is_published_and_said(run, tmp_path):
+    ran = run("publish", "site", "--text", TEXT, "--exact")
+    assert ran.code == 0 and "Wrote site: 1 recording, " in ran.out and "python -m http.server -d site" in ran.out
+    assert "every weight exact" in ran.out and (tmp_path / "site/index.html").is_file()
+    (tmp_path / "site/mine.txt").write_text("kept")
+    assert_refused(run("publish", "site", "--text", TEXT), "cannot write", "mine.txt", "Name a new folder")
 
 
 @pytest.mark.parametrize("option", [["--html", "heads.html"], ["--open"]])

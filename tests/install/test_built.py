@@ -26,6 +26,7 @@ KINDS = {
     ".js",
     ".css",
     ".svg",
+    ".gz",
     ".parquet",
     ".safetensors",
 }

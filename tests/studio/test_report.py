@@ -185,7 +185,9 @@ def test_the_view_survives_a_reload_and_what_needs_a_model_is_not_offered(opened
     expect(page.get_by_test_id("saved")).to_be_visible()
     expect(page.get_by_test_id("open-button")).to_have_count(0)
     expect(page.get_by_test_id("text-box")).to_have_attribute("readonly", "")
-    page.get_by_test_id("rail-experiment").click()
+    expect(page.get_by_test_id("rail-learn")).to_be_visible()
+    expect(page.get_by_test_id("rail-experiment")).to_have_count(0)
+    page.evaluate("location.hash = '#/experiment'")
     expect(page.get_by_test_id("room-experiment")).to_contain_text("manyheads studio")
 
 

@@ -18,13 +18,14 @@ from manyheads.cli.effects import ablate, importance
 from manyheads.cli.head import head
 from manyheads.cli.learn.command import learn
 from manyheads.cli.look import look
+from manyheads.cli.publish import publish
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
 from manyheads.cli.studio import studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.train import train
 
-COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, doctor)
+COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, publish, doctor)
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 FINDING = ("L3H1", "it", "animal", 0.68)

@@ -118,6 +118,9 @@ def look(
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw every head's map: .png, .svg or .pdf.")] = None,
     html: Annotated[Path | None, to_file("--html", "Write one page with every head, for any browser.")] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Let that page compute any cell: it holds q, k and lse.")
+    ] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Then open the studio at this text, until Ctrl-C.")] = False,
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text longer than the model's positions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Refuse a text longer than the model's positions.")] = False,
@@ -143,6 +146,8 @@ def look(
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(html, "--html", PAGE_ENDINGS)
+    if exact and html is None:
+        raise TextError("--exact is about the page of --html: give --html page.html, too.")
     if (html is not None or open_page) and find_spec("fastapi") is None:
         option = "--html" if html is not None else "--open"
         raise ModelError(f'{option} needs the studio: pip install "manyheads[studio]".')
@@ -161,7 +166,9 @@ def look(
     if about_words:
         answer = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
         return show_word(answer, as_json, complete)
-    looked = gather(talk, source, choice, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
+    looked = gather(
+        talk, source, choice, statistics, long, save=save, plot=plot, html=html, exact=exact, remember=not no_cache
+    )
     if as_json:
         emit_document(document(looked))
     else:
@@ -183,6 +190,7 @@ def gather(
     save: Path | None = None,
     plot: Path | None = None,
     html: Path | None = None,
+    exact: bool = False,
     remember: bool = True,
 ) -> Looked:
     """Load, label and measure, and write the files that were asked for."""
@@ -217,7 +225,7 @@ def gather(
         written.append(f"{plot}, the map of every head: {maps.because}")
     if html is not None:
         with talk.step(f"writing {html.name}") as progress:
-            words = studio.write_report(html, lm, source.text, labels=labels, long=long, progress=progress)
+            words = studio.write_report(html, lm, source.text, labels=labels, long=long, progress=progress, exact=exact)
         written.append(f"{html}, a page for any browser, without a network: {words}")
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}

@@ -240,7 +240,7 @@ def _nearest(right: Right, value: float, half: float, digits: int) -> Right | st
         within.append((abs(value - answer), 0, right))
     mistakes = [(float(key), words) for key, words in right.mistakes.items() if isinstance(key, int | float)]
     for mistake, words in mistakes:
-        if _close(mistake, value, half, digits, min(0.5, _tolerance(mistake))):
+        if _close(mistake, value, half, digits, min(0.5, usual_tolerance(mistake))):
             within.append((abs(value - mistake), 1, words))
     # whoever writes a mistake's own figure made that mistake, even if it rounds to the right one
     exact_mistake = any(same(mistake, value) for mistake, _ in mistakes)
@@ -253,7 +253,7 @@ def _whole(value: float) -> bool:
     return abs(value - round(value)) < 1e-9
 
 
-def _tolerance(target: float) -> float:
+def usual_tolerance(target: float) -> float:
     """How far off a number may be where the check gives no tolerance."""
     size = abs(target)
     return 0.0 if _whole(target) else max(SHARE * size, min(PLACES, 10 * SHARE * size))
@@ -266,7 +266,7 @@ def _close(target: float, value: float, half: float, digits: int, tolerance: int
     """
     size = abs(target)
     if tolerance is None:
-        tolerance = _tolerance(target)
+        tolerance = usual_tolerance(target)
     allowed = max(tolerance, half if digits >= FIGURES else 0.0)
     # 4.2 M cannot be told from 4.20 M once it is read: three figures are granted to large whole numbers
     rounded = _whole(target) and size >= 1000 and math.isclose(float(f"{target:.3g}"), value, rel_tol=1e-9)

@@ -1,6 +1,7 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .outside.one_file import write_report as write_report
 from .outside.show import show as show
+from .outside.site import publish as publish
 from .problems import NotHere as NotHere
 from .schema.lessons import CellAsk as CellAsk
 from .server.app import answer as answer

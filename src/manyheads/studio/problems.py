@@ -61,6 +61,7 @@ KINDS = {
 """The words for the expected type, by the first word of pydantic's error type."""
 WRITTEN = {
     "name": "letters, digits, '.', '_' and '-', a letter or digit first",
+    "file_name": "a file's name that ends in .heads",
     "queries": "a range as in 0:64",
     "keys": "a range as in 0:64",
 }

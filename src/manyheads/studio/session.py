@@ -7,23 +7,28 @@ build one from a model or a recording that is already in memory, for notebooks, 
 from __future__ import annotations
 
 import asyncio
+import secrets
+import tempfile
 import threading
 import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from manyheads.base import Cache
-from manyheads.errors import FileAccessError, RecordingError, TextError
+from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
 from manyheads.interventions import importance
 from manyheads.models import record
 from manyheads.recording import Recording
+from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
+from manyheads.sizing.units import gb
 from manyheads.studio.jobs import Jobs, Say
-from manyheads.studio.problems import Busy, NotHere
-from manyheads.studio.schema.base import MAX_TEXT
+from manyheads.studio.problems import Busy, NotHere, TooLarge
+from manyheads.studio.schema.base import MAX_TEXT, FileEntry
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
 from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
 from manyheads.studio.state.recordings import TITLE, Opened, Recordings
@@ -42,6 +47,8 @@ CHECK_SECONDS = 0.05  # between two checks whether a request is still open
 MOST_EXPERIMENTS = 200
 MOST_TOKENS = 100_000  # of all experiments together: each holds values token by token
 PLAIN_TEXT = 400  # characters of a text that stands in an address as it is
+MAX_UPLOAD = 512_000_000  # bytes of one recording that is dropped on the page
+MAX_UPLOADS = 2_000_000_000  # of all of them together: they lie in a folder for temporary files until the studio stops
 LONGEST_ADDRESS = 2_000  # characters that every browser, and every system's way to start one, accepts
 T = TypeVar("T")
 
@@ -57,6 +64,7 @@ class Desk:
         self.jobs = Jobs()
         self.queue = Queue()  # apart from the jobs: a tile must not wait behind a minute's work
         self.first = first
+        self.dropped: tempfile.TemporaryDirectory[str] | None = None
         self.experiments: Cache[str, Experiment] = Cache(
             MOST_EXPERIMENTS, MOST_TOKENS, lambda experiment: len(experiment.tokens)
         )
@@ -116,9 +124,41 @@ class Desk:
         place = self.workspace.place_of(model)
         return self.workspace.load(model) if place.bundled or hasattr(place.what, "model") else place.what
 
+    def place_for_upload(self) -> Path:
+        """A path for the bytes of a recording that is dropped on the page. No part of a request is in it."""
+        if self.dropped is None:
+            self.dropped = tempfile.TemporaryDirectory(prefix="manyheads-dropped-")
+        return Path(self.dropped.name) / f"{secrets.token_hex(8)}.heads"
+
+    def take_in(self, name: str, path: Path) -> FileEntry:
+        """Add a recording that was dropped on the page to the workspace, after the checks of every file that is opened.
+
+        Errors: TooLarge, and what opening a recording raises; the file is then deleted.
+        """
+        try:
+            size = sum(file.stat().st_size for file in path.parent.iterdir())
+            if size > MAX_UPLOADS:
+                raise TooLarge(
+                    f"{name} would make it {gb(size)} of dropped recordings, above the limit of {gb(MAX_UPLOADS)}: "
+                    f"start the studio with the file, manyheads studio {name}."
+                )
+            try:
+                for layers in read_recording(path).stacks.values():
+                    for _ in layers:  # each is read once: a damaged one is refused now, not when a head is clicked
+                        pass
+            except ManyHeadsError as error:
+                error.args = (str(error).replace(str(path), name),)
+                raise
+            return self.workspace.add_dropped(name, path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
     def close(self) -> None:
         self.jobs.close()
         self.queue.close()
+        if self.dropped is not None:
+            self.dropped.cleanup()
 
 
 class Queue:

@@ -1,4 +1,4 @@
-// A snapshot as studio/snapshot.py packs it, by hand: two heads of four tokens, exact, or in blocks with links.
+// A snapshot as studio/outside/snapshot.py packs it, by hand: two heads of four tokens, exact, or in blocks with links.
 type Arrays = Record<string, [Uint8Array | Uint32Array | Float32Array, number[]]>;
 
 export const ID = "c0ffee";
@@ -50,15 +50,17 @@ export async function saved(level: 0 | 1, exact = true): Promise<ArrayBuffer> {
     heads: heads.map((head, index) => ({ head, stack: "", layer: 0, index, kv_group: 0, role: null, values: [index ? null : 1.5] })),
   };
   const header = {
-    atlas, cards: heads.map(card), level, exact, links: level ? 2 : 0,
-    coding: level ? "steps8" : "steps16",
-    words: { mean: "mean of 2 x 2 cells", max: "largest of 4 x 4 cells", links: "the 2 strongest of each row" },
+    atlas, cards: heads.map(card),
+    maps: {
+      level, exact, links: level ? 2 : 0, coding: level ? "steps8" : "steps16",
+      words: { mean: "mean of 2 x 2 cells", max: "largest of 4 x 4 cells", links: "the 2 strongest of each row" },
+    },
   };
   const packed = await zipped(envelope(header, level ? blocks() : cells()));
   const info = { id: ID, text: 0, num_texts: 1, layers: [layer], tokens, words: WORDS, min_level: level, max_level: level, notes: {} };
   const contents = { workspace: { opened: ID }, infos: [info], words: "2 heads on 4 tokens" };
   const head = await zipped(new TextEncoder().encode(JSON.stringify(contents)));
-  const whole = envelope({ format: 1 }, { head: [head, [head.length]], text0: [packed, [packed.length]] });
+  const whole = envelope({ format: 2 }, { head: [head, [head.length]], text0: [packed, [packed.length]] });
   return whole.buffer as ArrayBuffer;
 }
 

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,17 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 
 
 @contextmanager
-def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> Iterator[Path]:
+def replacing_folder(
+    path: str | os.PathLike[str], inside: str, model: Any, ours: re.Pattern[str] = OURS, mark: str = MARK
+) -> Iterator[Path]:
     """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
 
-    An existing folder is replaced only if it is empty, or if an earlier save by manyheads wrote all of it; never the
-    one that `model` was loaded from. Errors: FileAccessError for that, and for whatever the operating system refuses.
+    An existing folder is replaced only if it is empty, or if an earlier save by manyheads wrote all of it (`mark` is in
+    it, and nothing but names of `ours`); never the one that `model` was loaded from. Errors: FileAccessError for that,
+    and for whatever the operating system refuses.
     """
     target = Path(os.path.realpath(path))
-    require_replaceable(target, inside)
+    require_replaceable(target, inside, ours, mark)
     # What is left of a model must never replace the only copy of the model that it was cut from.
     source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
     # By the path's real form on both sides: a link to the model's own folder is that folder.
@@ -58,7 +61,7 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
             if file.is_file():
                 file.chmod(readable)
             synced(file)
-        _put(temporary, target, inside)
+        _put(temporary, target, lambda: require_replaceable(target, inside, ours, mark))
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if (refusal := refusal_in(error)) is not None:
@@ -68,17 +71,17 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
         synced(target.parent)
 
 
-def require_replaceable(target: Path, inside: str) -> None:
-    """Raises FileAccessError unless nothing but a checkpoint of ours would be lost. `inside`: a subfolder of it."""
+def require_replaceable(target: Path, inside: str, ours: re.Pattern[str] = OURS, mark: str = MARK) -> None:
+    """Raises FileAccessError unless nothing but a save of ours would be lost. `inside`: a subfolder of it."""
 
     def is_ours(entry: Path) -> bool:
         if entry.is_symlink():
             return False
         if entry.is_dir():
             return entry.name == inside and all(
-                file.is_file() and OURS.fullmatch(file.name) for file in entry.iterdir()
+                file.is_file() and ours.fullmatch(file.name) for file in entry.iterdir()
             )
-        return OURS.fullmatch(entry.name) is not None
+        return ours.fullmatch(entry.name) is not None
 
     if not target.exists():
         if not target.parent.is_dir():
@@ -88,7 +91,7 @@ def require_replaceable(target: Path, inside: str) -> None:
         raise FileAccessError(f"cannot write {target}: it is a file. Name a folder.")
     entries = list(target.iterdir())
     strange = [entry.name for entry in entries if not is_ours(entry)]
-    if entries and (strange or not (target / MARK).is_file()):
+    if entries and (strange or not (target / mark).is_file()):
         content = f"{strange[0]!r} in it is not of" if strange else "what is in it is not of"
         raise FileAccessError(
             f"cannot write {target}: it is there, and {content} an earlier save by manyheads, which alone would be "
@@ -96,8 +99,8 @@ def require_replaceable(target: Path, inside: str) -> None:
         )
 
 
-def _put(new: Path, target: Path, inside: str) -> None:
-    """Move `new` to `target`; the folder that was there is removed afterwards."""
+def _put(new: Path, target: Path, require: Callable[[], None]) -> None:
+    """Move `new` to `target`; the folder that was there is removed afterwards. `require` checks that it may be."""
     if not target.exists():
         try:
             os.rename(new, target)
@@ -106,7 +109,7 @@ def _put(new: Path, target: Path, inside: str) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            require_replaceable(target, inside)  # another process was first
+            require()  # another process was first
     if not _exchanged(new, target):
         # Two renames, not one: for this moment there is no folder of that name, and an error puts the old one back.
         aside = target.parent / f".manyheads-{secrets.token_hex(6)}.old"

@@ -2,10 +2,11 @@
 
 It holds one recording's atlas, cards, maps and strongest links. A short text's maps are exact; of a longer one each
 head's map is kept in blocks, by mean and by largest (those a level coarser), beside the exact strongest links of every
-row. The snapshot says which of these it is; what it does not hold, the page cannot invent, and says so.
+row; an exact snapshot holds q, k and the log-sum-exp instead, from which the page computes any cell (`factors`). The
+snapshot says which of these it is; what it does not hold, the page cannot invent, and says so.
 
-Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB. Format: an envelope of gzipped envelopes
-(`views.maps`), read by web/src/lib/api/snapshot.ts.
+Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB; an exact one: 2 s, 4.3 MB. Format: an
+envelope of gzipped envelopes (`views.maps`), read by web/src/lib/api/snapshot.ts.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from manyheads import __version__
 from manyheads.base import users_home
 from manyheads.recording import LayerRecord
 from manyheads.recording.exact_map.zoom import read_region
-from manyheads.studio.schema.base import Limits, ModelEntry, Workspace
+from manyheads.studio.outside.factors import factors_of
+from manyheads.studio.schema.base import FileEntry, Limits, ModelEntry, Workspace
 from manyheads.studio.schema.recordings import HeadCard, LayerInfo, RecordingInfo
 from manyheads.studio.session import Desk
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.maps import MIN_MISSING, in_steps, pack
 
-FORMAT = 1
+FORMAT = 2
 PACKED_BYTES = 1_600_000  # more texts (or windows) are added up to this size
 MAP_CELLS = 1_200_000  # of all heads' maps together: 72 maps of 128 x 128 are 0.75 MB, packed
 FLOAT_CELLS = 150_000  # up to so many exact weights are kept as they are; more, to 1/65,534
@@ -54,8 +56,18 @@ class Snapshot:
     words: str
 
 
-def snapshot_of(desk: Desk, opened: Opened, progress: Progress | None = None, note: str = "") -> Snapshot:
+def snapshot_of(
+    desk: Desk,
+    opened: Opened,
+    progress: Progress | None = None,
+    note: str = "",
+    exact: bool | str = False,
+    lessons: bytes = b"",
+) -> Snapshot:
     """Pack a recording: its first text (or window), and the next ones as long as they are small.
+
+    `exact`: with q, k and lse, as `factors_of` keeps them; "float16" or "float32" chooses how. Errors: RecordingError.
+    `lessons`: those of `saved_lessons`, which are put beside the recording as they are.
 
     Roles are those that the desk knows by now. `progress` is called with heads done and heads in all (of one text).
     `note` is added to its words.
@@ -64,7 +76,7 @@ def snapshot_of(desk: Desk, opened: Opened, progress: Progress | None = None, no
     for text in range(opened.num_texts):
         if parts and size + len(parts[-1]) > PACKED_BYTES:
             break  # the next one will hardly be smaller: it is not even read
-        info, part = _part(desk, opened, text, progress)
+        info, part = _part(desk, opened, text, progress, exact)
         if parts and size + len(part) > PACKED_BYTES:
             break
         infos.append(info)
@@ -77,36 +89,36 @@ def snapshot_of(desk: Desk, opened: Opened, progress: Progress | None = None, no
         words += f"; of {opened.num_texts} texts or windows, {'all' if len(infos) == opened.num_texts else first}"
     words = "; ".join(filter(None, (words, note)))
     model = _shareable(opened.model)
-    workspace = Workspace(
-        version=__version__,
-        models=[
-            ModelEntry(
-                name=model,
-                title=model,
-                sample="",
-                bundled=False,
-                loaded=False,
-                unavailable="this page was saved",
-                device="",
-            )
-        ],
-        files=[],
-        default_model=None,
-        default_text="",
-        opened=opened.id,
-        folder="",
-        can_write=False,
-        limits=Limits(max_text=0, max_steps=0, max_running=0),
-    )
     saved = []  # the recording's descriptions, as they are true of the saved page
     for info in infos:
         notes = {key: _shareable(value) for key, value in info.notes.items() if key != "held"} | {"saved": words}
         changes = {"model_here": False, "num_texts": len(parts), "notes": notes, "model": model}
         saved.append(info.model_copy(update={**changes, "because": _shareable(info.because)}).model_dump(mode="json"))
-    head = {"workspace": workspace.model_dump(mode="json"), "infos": saved, "words": words}
+    head = {"workspace": saved_workspace([model], [], opened.id), "infos": saved, "words": words}
     arrays = {f"text{index}": np.frombuffer(part, np.uint8) for index, part in enumerate(parts)}
+    if lessons:
+        arrays["lessons"] = np.frombuffer(lessons, np.uint8)
     zipped = np.frombuffer(_zipped(json.dumps(head).encode()), np.uint8)
     return Snapshot(pack({"format": FORMAT}, head=zipped, **arrays), words)
+
+
+def saved_workspace(models: Sequence[str], listed: list[FileEntry], first: str) -> dict[str, Any]:
+    """The workspace of a page without a server, as JSON: its models cannot be run."""
+    because = "this page was saved"
+    return Workspace(
+        version=__version__,
+        models=[
+            ModelEntry(name=name, title=name, sample="", bundled=False, loaded=False, unavailable=because, device="")
+            for name in map(_shareable, models)
+        ],
+        files=listed,
+        default_model=None,
+        default_text="",
+        opened=first,
+        folder="",
+        can_write=False,
+        limits=Limits(max_text=0, max_steps=0, max_running=0),
+    ).model_dump(mode="json")
 
 
 def _shareable(words: str) -> str:
@@ -115,25 +127,33 @@ def _shareable(words: str) -> str:
     return words.replace(home, "~") if len(home) > 1 else words
 
 
-def _part(desk: Desk, opened: Opened, text: int, progress: Progress | None) -> tuple[RecordingInfo, bytes]:
+def _part(
+    desk: Desk, opened: Opened, text: int, progress: Progress | None, exact: bool | str
+) -> tuple[RecordingInfo, bytes]:
     """One text: its description, and everything else of it, packed."""
     info = desk.info(opened, text)
-    labels, precision = desk.labels.of(opened), precision_of(info.layers)
+    labels, layers = desk.labels.of(opened), opened.layers()
+    atlas = atlas_of(opened, text, labels)
+    because = NO_ROLES if labels is None else _shareable(atlas.roles_because)
+    header = {
+        "atlas": atlas.model_copy(update={"roles_because": because}).model_dump(mode="json"),
+        "cards": [_card(card_of(opened, str(head), text, labels)) for layer in layers for head in layer.site.heads],
+    }
+    if exact:
+        factors = factors_of(layers, text, exact if isinstance(exact, str) else None)
+        info = info.model_copy(update={"notes": {**info.notes, "held": factors.words}})
+        return info, _zipped(pack({**header, "factors": factors.header}, **factors.arrays))
+    precision = precision_of(info.layers)
     done, num_heads = 0, sum(layer.num_heads for layer in info.layers)
     arrays, sampled = {}, ""
-    for index, layer in enumerate(opened.layers()):
+    for index, layer in enumerate(layers):
         maps = [read_map(layer, head, text, precision) for head in range(layer.site.num_heads)]
         sampled = sampled or maps[0].sampled
         arrays |= {f"{name}{index}": values for name, values in packed(maps, precision).items()}
         done += len(maps)
         if progress is not None:
             progress(done, num_heads)
-    atlas = atlas_of(opened, text, labels)
-    because = NO_ROLES if labels is None else _shareable(atlas.roles_because)
-    names = [str(head) for layer in opened.layers() for head in layer.site.heads]
-    header = {
-        "atlas": atlas.model_copy(update={"roles_because": because}).model_dump(mode="json"),
-        "cards": [_card(card_of(opened, head, text, labels)) for head in names],
+    header["maps"] = {
         "coding": precision.coding,
         "level": precision.level,
         "words": {

@@ -17,7 +17,16 @@ from manyheads import __version__
 from manyheads.corpora import reading_of
 from manyheads.lessons.answers import Verdict
 from manyheads.studio.jobs import Job, JobKind, Say
-from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Question, Workspace
+from manyheads.studio.schema.base import (
+    MAX_STEPS,
+    MAX_TEXT,
+    AblationKind,
+    FileEntry,
+    How,
+    Limits,
+    Question,
+    Workspace,
+)
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, Trained
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
@@ -43,6 +52,8 @@ Slug = Annotated[str, Path(max_length=80, pattern=r"^[a-z0-9-]+$")]
 Place = Annotated[int, Path(ge=0, lt=2**31)]
 TextIndex = Annotated[int, Query(ge=0, lt=2**31)]
 RANGE = r"^\d{0,9}:\d{0,9}$"  # "3:10", ":"
+FileName = Annotated[str, Query(max_length=200, pattern=r"^[^/\\\x00-\x1f\x7f]+\.heads$")]
+OCTETS = "application/octet-stream"
 BYTES = {"schema": {"type": "string", "format": "binary"}}
 BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BYTES}}}
 ROWS = {"schema": {"type": "array", "items": {"type": "object"}}}
@@ -84,6 +95,19 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
     async def open_recording(ask: RecordingAsk) -> Job:
         """Record a text through a model, or open a file of the workspace."""
         return await start("recording", lambda say: desk.open(ask, say))
+
+    @app.post("/api/uploads", openapi_extra={"requestBody": {"required": True, "content": {OCTETS: BYTES}}})
+    async def take_in(request: Request, file_name: FileName) -> FileEntry:
+        """Add a recording whose file is the body of the request: it is checked as every file that is opened."""
+        place = await run_in_threadpool(desk.place_for_upload)
+        try:
+            with open(place, "wb") as out:
+                async for chunk in request.stream():
+                    await run_in_threadpool(out.write, chunk)
+        except BaseException:  # a page that is closed meanwhile, a full disk
+            place.unlink(missing_ok=True)
+            raise
+        return await run_in_threadpool(desk.take_in, file_name, place)
 
     @app.get("/api/recordings/{recording}")
     def recording_info(recording: Ident, text: TextIndex = 0) -> RecordingInfo:

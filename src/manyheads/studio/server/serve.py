@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 from manyheads.errors import FileAccessError
 from manyheads.models import record
 from manyheads.studio.server.app import create_app
-from manyheads.studio.session import Desk
+from manyheads.studio.session import MAX_UPLOAD, Desk
 
 if TYPE_CHECKING:
     import uvicorn
@@ -204,7 +204,7 @@ class Guard:
             nonlocal num_bytes
             message = await receive()
             num_bytes += len(message.get("body", b""))
-            return {"type": "http.disconnect"} if num_bytes > MAX_BODY else message
+            return {"type": "http.disconnect"} if num_bytes > _most_bytes(scope) else message
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -230,8 +230,8 @@ class Guard:
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "This request comes from another site: the studio answers its own page only."
         length = headers.get("content-length", "0")
-        if not DIGITS.fullmatch(length) or int(length) > MAX_BODY:
-            return 413, f"The request is {length[:20]} bytes, above the limit of {MAX_BODY:,}."
+        if not DIGITS.fullmatch(length) or int(length) > _most_bytes(scope):
+            return 413, f"The request is {length[:20]} bytes, above the limit of {_most_bytes(scope):,}."
         if self.token is not None:
             tokens = _tokens_in(scope)
             with suppress(CookieError):
@@ -241,6 +241,11 @@ class Guard:
             if not any(hmac.compare_digest(token.encode(), self.token.encode()) for token in tokens):
                 return 401, "Open the address that was printed when the studio started: it holds the token."
         return 0, ""
+
+
+def _most_bytes(scope: Scope) -> int:
+    """The limit of a request's body: a recording that is dropped on the page may be larger than everything else."""
+    return MAX_UPLOAD if (scope["method"], scope["path"]) == ("POST", "/api/uploads") else MAX_BODY
 
 
 def _tokens_in(scope: Scope) -> list[str]:

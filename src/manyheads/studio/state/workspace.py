@@ -46,12 +46,14 @@ class ModelPlace:
 class Workspace:
     """Models and recordings by name. `folder` receives pruned checkpoints; None where nothing may be written.
 
-    `device` and `dtype` are those of every model that is loaded here, as `load` takes them.
+    `dropped` are the names of files that were dropped on the page. `device` and `dtype` are those of every model that
+    is loaded here, as `load` takes them.
     """
 
     models: dict[str, ModelPlace] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     folder: Path | None = None
+    dropped: set[str] = field(default_factory=set)
     device: str | None = None
     dtype: str | None = None
     loaded: Cache[str, Any] = field(default_factory=lambda: Cache(MODELS_KEPT))
@@ -190,6 +192,16 @@ class Workspace:
             file_id = "" if unreadable else self.file_id(name)
             entries.append(FileEntry(name=name, id=file_id, num_bytes=size, unreadable=unreadable))
         return entries
+
+    def add_dropped(self, name: str, path: Path) -> FileEntry:
+        """Add a recording that was dropped on the page. One that was dropped under this name before is replaced."""
+        if name in self.files and name not in self.dropped:
+            name = f"dropped/{name}"
+        if name in self.dropped:
+            self.files[name].unlink(missing_ok=True)
+        self.dropped.add(name)
+        self.files[name] = path
+        return FileEntry(name=name, id=self.file_id(name), num_bytes=path.stat().st_size, unreadable=None)
 
     def file_of(self, name: str) -> Path:
         """Raises NotHere for a file that is not in the list."""

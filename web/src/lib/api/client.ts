@@ -3,8 +3,8 @@
 import type { Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
-  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Pair, Progress,
-  PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Trained, Workspace,
+  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, FileEntry, HeadCard, How, Job, Lesson, LessonEntry, Pair,
+  Progress, PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Trained, Workspace,
 } from "./types";
 
 interface JobOptions {
@@ -22,6 +22,10 @@ function query(values: Query): string {
   return parts.length ? `?${parts.map(([name, value]) => `${e(name)}=${e(String(value))}`).join("&")}` : "";
 }
 
+function refused(words: string): StudioError {
+  return new StudioError(400, { kind: "FileError", words });
+}
+
 export class Client {
   /** Records anew what the server no longer holds; true if that worked and the request can be repeated. */
   onLost: (recording: string) => Promise<boolean> = async () => false;
@@ -35,6 +39,19 @@ export class Client {
 
   startRecording(body: RequestBody<RecordingAsk>): Promise<Job> {
     return this.#post("/api/recordings", body);
+  }
+
+  /** Adds a recording's file to the workspace. Throws a StudioError whose words say why it is refused. */
+  async takeIn(file: File): Promise<FileEntry> {
+    if (!file.name.endsWith(".heads")) throw refused(`${file.name} is no recording: drop a file that ends in .heads, as rec.save("text.heads") writes it.`);
+    if (!this.source.upload) {
+      throw refused(
+        this.source.home === "notebook"
+          ? `A notebook's page takes no files: mh.show(mh.open_recording("${file.name}")).`
+          : `This page was saved and takes no files. In the studio: manyheads studio ${file.name}; as a page to send: manyheads publish FOLDER ${file.name}.`,
+      );
+    }
+    return (await this.source.upload(`/api/uploads${query({ file_name: file.name })}`, file)).orThrow().json<FileEntry>();
   }
 
   recording(id: string, text = 0, signal?: AbortSignal): Promise<RecordingInfo> {

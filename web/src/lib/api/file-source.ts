@@ -1,38 +1,61 @@
-// A saved page: answers every request from the snapshot inside it. What the snapshot does not hold is refused with a
-// StudioError of status 400 whose words name the studio.
+// A saved page: answers every request from the snapshot inside it (`FileSource`), or from the snapshots that lie beside it
+// in a published folder (`SiteSource`). What a snapshot does not hold is refused with a StudioError of status 400 whose
+// words name the studio.
 import { csvOf } from "./csv";
 import type { Envelope, EnvelopeArray, Numbers } from "./envelope";
-import { Snapshot, type SnapshotText } from "./snapshot";
+import { savedCell, savedVerdict, type SavedLessons } from "./saved-lessons";
+import { Snapshot, unzipped, type SnapshotText } from "./snapshot";
 import { Answer, StudioError, type Source } from "./source";
-import type { How } from "./types";
+import type { How, Job, RecordingInfo, Room, Workspace } from "./types";
 
 const SAVED = "This page was saved and has no model behind it.";
 const INSTEAD = "The studio does this: manyheads studio.";
 
+/** Rooms that need a recording at most; Size is arithmetic in the page. */
+const ROOMS: readonly Room[] = ["atlas", "head", "compare", "size"];
+
 export class FileSource implements Source {
   readonly home = "file";
   readonly #snapshot: Promise<Snapshot>;
+  #lessons: Promise<SavedLessons> | null = null;
 
-  constructor(bytes: Promise<ArrayBuffer> | ArrayBuffer) {
+  /** `rooms`: those that the page can fill, as whoever wrote it says. */
+  constructor(
+    bytes: Promise<ArrayBuffer> | ArrayBuffer,
+    readonly rooms = ROOMS,
+  ) {
     this.#snapshot = Promise.resolve(bytes).then((buffer) => Snapshot.read(buffer));
     this.#snapshot.catch(() => undefined); // `find` reports it; without this line the browser logs an unhandled rejection
   }
 
   async get(path: string, signal?: AbortSignal): Promise<Answer> {
-    const answer = await this.find(path);
+    const answer = await this.find(path, signal);
     signal?.throwIfAborted();
     return answer;
   }
 
-  send(): Promise<Answer> {
-    return Promise.reject(refusal(`${SAVED} ${INSTEAD}`));
+  async send(_: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
+    if (path.startsWith("/api/lessons/")) return ofLessons(await this.#saved(), path, body);
+    throw refusal(`${SAVED} ${INSTEAD}`);
+  }
+
+  async #read(): Promise<Snapshot> {
+    return this.#snapshot.catch((error: unknown) => {
+      throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+    });
+  }
+
+  #saved(): Promise<SavedLessons> {
+    return (this.#lessons ??= this.#read().then(async ({ lessons }) => {
+      if (!lessons) throw refusal(`${SAVED} It holds no lessons. ${INSTEAD}`);
+      return parsed<SavedLessons>(await unzipped(lessons));
+    }));
   }
 
   /** The snapshot's answer to a path. Throws a StudioError where it holds none. */
-  async find(path: string): Promise<Answer> {
-    const snapshot = await this.#snapshot.catch((error: unknown) => {
-      throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
-    });
+  async find(path: string, signal?: AbortSignal): Promise<Answer> {
+    if (path.startsWith("/api/lessons")) return ofLessons(await this.#saved(), path);
+    const snapshot = await this.#read();
     const { pathname, searchParams } = new URL(path, "http://saved/");
     const parts = pathname.split("/").slice(2).map(decodeURIComponent);
     if (parts[0] === "workspace") return json(snapshot.workspace);
@@ -43,31 +66,130 @@ export class FileSource implements Source {
     if (id !== snapshot.infos[0]?.id) throw refusal(`${SAVED} It holds one recording, and not this one.`);
     if (!info) throw refusal(`${SAVED} It holds ${snapshot.words}.`);
     if (resource === undefined) return json(info);
-    return ofText(await snapshot.text(textIndex), resource, address, searchParams);
+    return ofText(await snapshot.text(textIndex), resource, address, searchParams, signal);
   }
 }
 
-function ofText(text: SnapshotText, resource: string, address: string[], query: URLSearchParams): Answer {
+/** A published folder: `site` is the address of its list, and each recording's snapshot is fetched when it is opened. */
+export class SiteSource implements Source {
+  readonly home = "file";
+  readonly index = "index.html";
+  #lessons: Promise<SavedLessons> | null = null;
+  #workspace: Promise<Workspace> | null = null;
+  #recordings = new Map<string, FileSource>();
+
+  constructor(
+    private readonly site: string,
+    readonly rooms = ROOMS,
+  ) {}
+
+  async get(path: string, signal?: AbortSignal): Promise<Answer> {
+    if (path.startsWith("/api/lessons")) return ofLessons(await this.#saved(), path);
+    const workspace = await this.#list();
+    const [, , resource, id = ""] = path.split(/[/?]/);
+    if (resource === "workspace") return json(workspace);
+    if (resource !== "recordings") throw refusal(`${SAVED} ${INSTEAD}`);
+    return this.#recording(workspace, decodeURIComponent(id)).get(path, signal);
+  }
+
+  /** Opens a recording by its name, or answers for a lesson; a folder can do no more. */
+  async send(method: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
+    if (path.startsWith("/api/lessons/")) return ofLessons(await this.#saved(), path, body);
+    const file = (body as { file?: string } | undefined)?.file;
+    if (method !== "POST" || path !== "/api/recordings" || file === undefined) throw refusal(`${SAVED} ${INSTEAD}`);
+    const workspace = await this.#list();
+    const entry = workspace.files.find(({ name }) => name === file);
+    if (!entry) throw refusal(`There is no recording '${file.slice(0, 60)}' in this folder: choose one of its list.`);
+    const answer = await this.#recording(workspace, entry.id).get(`/api/recordings/${entry.id}`);
+    return done(answer.json<RecordingInfo>());
+  }
+
+  #saved(): Promise<SavedLessons> {
+    this.#lessons ??= this.#fetch("lessons.heads-page").then(async (response) => parsed(await unzipped(await response.arrayBuffer())));
+    this.#lessons.catch(() => (this.#lessons = null));
+    return this.#lessons;
+  }
+
+  #list(): Promise<Workspace> {
+    this.#workspace ??= this.#fetch(this.site).then((response) => response.json()).then((site: { workspace: Workspace }) => site.workspace);
+    this.#workspace.catch(() => (this.#workspace = null)); // the next request tries again
+    return this.#workspace;
+  }
+
+  #recording(workspace: Workspace, id: string): FileSource {
+    let source = this.#recordings.get(id);
+    if (!source) {
+      const entry = workspace.files.find((file) => file.id === id);
+      if (!entry) throw refusal("This recording is not in this folder: choose one of its list.");
+      const bytes = this.#fetch(`recordings/${entry.name}.heads-page`).then((response) => response.arrayBuffer());
+      bytes.catch(() => this.#recordings.delete(id));
+      this.#recordings.set(id, (source = new FileSource(bytes)));
+    }
+    return source;
+  }
+
+  async #fetch(address: string): Promise<Response> {
+    const response = await fetch(address).catch(() => null);
+    if (response?.ok) return response;
+    throw refusal(`${address} cannot be fetched from where this page lies${response ? `: ${response.status}` : ""}. A browser fetches nothing beside a page that is opened as a file: serve the folder, as with python -m http.server.`);
+  }
+}
+
+/** What saved lessons answer: their list, one of them, a cell's result, the verdict on an answer. */
+function ofLessons(saved: SavedLessons, path: string, body?: unknown): Answer {
+  const [slug, kind, name = ""] = new URL(path, "http://saved/").pathname.split("/").slice(3).map(decodeURIComponent);
+  if (slug === undefined) return json(saved.entries);
+  const lesson = saved.lessons[slug];
+  if (!lesson) throw refusal(`There is no lesson '${slug.slice(0, 60)}' in this page.`);
+  if (kind === "cells") return done(savedCell(saved, slug, name, (body as { parameters: Record<string, unknown> }).parameters));
+  if (kind === "checks") {
+    const { answer, cell } = body as { answer: string; cell: Record<string, unknown> };
+    const part = lesson.parts.find((part) => part.kind === "check" && part.check === name);
+    if (part?.kind === "check" && part.cell !== null) savedCell(saved, slug, part.cell, cell); // refused for changed numbers
+    return json(savedVerdict(saved, slug, name, answer));
+  }
+  return json(lesson);
+}
+
+/** A job that has ended. */
+function done(result: Job["result"]): Answer {
+  const job: Pick<Job, "id" | "state" | "result"> = { id: "", state: "done", result };
+  return json(job);
+}
+
+function parsed<T>(bytes: ArrayBuffer): T {
+  return JSON.parse(new TextDecoder().decode(bytes)) as T;
+}
+
+async function ofText(
+  text: SnapshotText, resource: string, address: string[], query: URLSearchParams, signal?: AbortSignal,
+): Promise<Answer> {
   const how: How = query.get("how") === "max" ? "max" : "mean";
   const head = address[0] ?? "";
   if (resource === "atlas") return json(text.atlas);
   if (resource === "thumbnails") {
-    const { maps, peaks, side, span, words } = text.thumbnails(how);
-    const header = { heads: text.heads, how, span, words, exact: text.exact, text: text.info.text };
+    const { maps, peaks, side, span, words, exact } = await text.thumbnails(how);
+    const header = { heads: text.heads, how, span, words, exact, text: text.info.text };
     return arrays(header, { maps: [maps, text.heads.length, side, side], peaks: [peaks, peaks.length] });
   }
   if (resource === "words") {
     const row = text.wordRow(Number(head));
     if (!row) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not the rows of words. ${INSTEAD}`);
     const { weights, even, begin, end, numWords } = row;
-    const [numHeads, words] = [text.heads.length, `weights from one word to each, ${text.exact ? "exact" : "sampled"}`];
-    const header = { heads: text.heads, begin, end, keys: [0, numWords], words, exact: text.exact };
+    const [numHeads, words] = [text.heads.length, "weights from one word to each, as precise as this page holds them"];
+    const header = { heads: text.heads, begin, end, keys: [0, numWords], words, exact: true };
     return arrays(header, { weights: [weights, numHeads, numWords], even: [even, numHeads, numWords] });
   }
   if (resource === "table") return table(text, query.get("format") ?? "csv");
   if (!text.has(head)) throw refusal(`There is no head ${head} in this page.`);
   if (resource === "heads" && address.length === 1) return json(text.card(head));
-  if (resource === "tiles") return tile(text, head, how, address.slice(1).map(Number));
+  if (resource === "tiles") {
+    const [level = 0, column = 0, row = 0] = address.slice(1).map(Number);
+    const grid = await text.tile(head, how, level, column, row, query.get("rows") === "all", signal);
+    if (!grid) throw refusal(`There is no tile ${column}, ${row} of level ${level} in this map.`);
+    const header = { level, column, row, how, cells: 2 ** level, exact: grid.exact, words: grid.words };
+    return arrays(header, { values: [grid.values, grid.rows, grid.columns] });
+  }
   if (resource === "rows") {
     const row = text.row(head, Number(address[1]));
     if (!row) throw refusal("A text this long is saved without its rows. The studio shows them: manyheads studio.");
@@ -76,13 +198,6 @@ function ofText(text: SnapshotText, resource: string, address: string[], query: 
   }
   if (resource === "window") return weightWindow(text, head, query);
   throw refusal(`${SAVED} ${INSTEAD}`);
-}
-
-function tile(text: SnapshotText, head: string, how: How, [level = 0, column = 0, row = 0]: number[]): Answer {
-  const grid = text.tile(head, how, level, column, row);
-  if (!grid) throw refusal(`There is no tile ${column}, ${row} of level ${level} in this map.`);
-  const header = { level, column, row, how, cells: 2 ** level, exact: text.exact, words: grid.words };
-  return arrays(header, { values: [grid.values, grid.rows, grid.columns] });
 }
 
 /** The statistics of every head, as in the server's file but without chance levels. */
@@ -104,17 +219,17 @@ function table(text: SnapshotText, format: string): Answer {
 function weightWindow(text: SnapshotText, head: string, query: URLSearchParams): Answer {
   if (text.level > 0) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not every weight. ${INSTEAD}`);
   if (query.get("format") === "parquet") throw refusal(`A saved page writes .csv, not .parquet. ${INSTEAD}`);
-  const { values, rows, columns } = text.map(head, "mean", 0);
-  const [top, bottom] = range(query.get("queries"), rows);
-  const [left, right] = range(query.get("keys"), columns);
   const layer = text.layerOf(head);
+  const [top, bottom] = range(query.get("queries"), layer.num_queries);
+  const [left, right] = range(query.get("keys"), layer.num_keys);
   const piece = (position: number) => text.info.tokens[position]?.piece ?? "";
   // Under cross-attention the keys are of another text, whose tokens a snapshot does not hold.
   const names = ["query", "key", "query_token", ...(layer.crosses ? [] : ["key_token"]), "weight"];
   const lines: (string | number)[][] = [];
   for (let q = top; q < bottom; q++) {
+    const weights = text.cells(head, q, left, right)!;
     for (let k = left; k < right; k++) {
-      const weight = values[q * columns + k]!;
+      const weight = weights[k - left]!;
       if (!Number.isNaN(weight)) lines.push([q, k, piece(q), ...(layer.crosses ? [] : [piece(k)]), weight]);
     }
   }

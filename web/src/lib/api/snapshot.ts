@@ -1,13 +1,16 @@
-// The snapshot inside a saved page, unpacked; studio/snapshot.py packs it. A text's maps are kept cell by cell, or, for a
-// long text, in blocks of cells beside the strongest links of every row. Every result says in `words` which it is.
+// The snapshot inside a saved page, unpacked; studio/outside/snapshot.py packs it. A text's maps are kept cell by cell, or, for a
+// long text, in blocks of cells beside the strongest links of every row; an exact snapshot holds q and k instead, from which
+// any cell is computed here. Every result says in `words` which it is.
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
+import { Factors, type FactorsHeader } from "./factors";
 import {
   TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type RecordingInfo, type RoleInfo, type Workspace,
 } from "./types";
 
-const FORMAT = 1;
+const FORMAT = 2;
 const STEPS = { steps8: 254, steps16: 65_534, links: 65_535 };
 const THUMBNAIL = 64; // cells a side at most
+const THUMBNAILS_CELLS = 12_000_000; // of all heads, computed from factors: some 0.3 s; of more, rows are sampled
 
 interface PackedCard {
   head: string;
@@ -22,9 +25,7 @@ interface PackedCard {
   caveat: string;
 }
 
-interface TextHeader {
-  atlas: Atlas;
-  cards: PackedCard[];
+interface MapsHeader {
   coding: "float32" | "steps8" | "steps16";
   level: number;
   words: { mean: string; max: string; links: string };
@@ -32,11 +33,21 @@ interface TextHeader {
   links: number;
 }
 
-interface Grid {
+/** A text holds either maps or the factors of maps. */
+interface TextHeader {
+  atlas: Atlas;
+  cards: PackedCard[];
+  maps?: MapsHeader;
+  factors?: FactorsHeader;
+}
+
+/** A part of a map. `exact`: every row was read. */
+export interface Grid {
   values: Float32Array;
   rows: number;
   columns: number;
   words: string;
+  exact: boolean;
 }
 
 interface Row {
@@ -70,6 +81,11 @@ export class Snapshot {
     return new Snapshot(head.workspace, head.infos, head.words, packed);
   }
 
+  /** The lessons that were saved with the recording, if any were. */
+  get lessons(): EnvelopeArray | undefined {
+    return this.packed.arrays["lessons"];
+  }
+
   /** A text of the recording, unpacked at its first use. */
   text(index: number): Promise<SnapshotText> {
     let text = this.#texts.get(index);
@@ -83,10 +99,12 @@ export class Snapshot {
 
 export class SnapshotText {
   readonly heads: string[];
+  /** The finest level; 0 where there are single cells. */
   readonly level: number;
-  readonly exact: boolean;
   readonly atlas: Atlas;
+  readonly factors: Factors | null;
   readonly #header: TextHeader;
+  readonly #maps: MapsHeader | undefined;
   readonly #arrays: Record<string, EnvelopeArray>;
   /** A head's layer, the number of that layer among all layers, and the head's number in it. */
   readonly #places = new Map<string, { layer: LayerInfo; layerIndex: number; index: number }>();
@@ -97,8 +115,9 @@ export class SnapshotText {
   ) {
     this.#header = packed.header as unknown as TextHeader;
     this.#arrays = packed.arrays;
-    this.level = this.#header.level;
-    this.exact = this.#header.exact;
+    this.#maps = this.#header.maps;
+    this.level = this.#maps?.level ?? 0;
+    this.factors = this.#header.factors ? new Factors(this.#header.factors, packed.arrays, info.layers) : null;
     this.atlas = this.#header.atlas;
     this.heads = this.#header.cards.map((card) => card.head);
     let next = 0;
@@ -134,32 +153,51 @@ export class SnapshotText {
     const finest = finestLevel(this.info, how);
     const grid = this.#map(head, how, finest);
     if (level <= finest) return grid;
-    return { ...pooled(grid, 2 ** (level - finest), how), words: `${how} of ${side(level)} cells, from those of ${side(finest)}` };
+    return { ...pooled(grid, 2 ** (level - finest), how), words: `${how} of ${sideOf(level)} cells, from those of ${sideOf(finest)}` };
   }
 
   /** One tile of a map, null beyond its end. At a level finer than the kept one its blocks are repeated, as `words` says. */
-  tile(head: string, how: How, level: number, column: number, row: number): Grid | null {
-    const { layer } = this.#place(head);
+  async tile(head: string, how: How, level: number, column: number, row: number, every = false, signal?: AbortSignal): Promise<Grid | null> {
+    const { layer, layerIndex, index } = this.#place(head);
     const [rows, columns] = [Math.ceil(layer.num_queries / 2 ** level), Math.ceil(layer.num_keys / 2 ** level)];
     const [top, left] = [row * TILE, column * TILE];
     if (top >= rows || left >= columns) return null;
+    const [height, width] = [Math.min(TILE, rows - top), Math.min(TILE, columns - left)];
+    if (this.factors) {
+      const span = 2 ** level;
+      const window = {
+        top: top * span, bottom: Math.min((top + TILE) * span, layer.num_queries),
+        left: left * span, right: Math.min((left + TILE) * span, layer.num_keys),
+      };
+      return this.factors.region(layerIndex, index, window, { level, how, every, signal });
+    }
     const finest = finestLevel(this.info, how);
     const grid = this.map(head, how, level);
     const repeat = level < finest ? 2 ** (finest - level) : 1;
-    const [height, width] = [Math.min(TILE, rows - top), Math.min(TILE, columns - left)];
     const values = new Float32Array(height * width);
     for (let r = 0; r < height; r++) {
       const rowStart = Math.floor((top + r) / repeat) * grid.columns;
       for (let c = 0; c < width; c++) values[r * width + c] = grid.values[rowStart + Math.floor((left + c) / repeat)]!;
     }
-    return { values, rows: height, columns: width, words: grid.words };
+    return { values, rows: height, columns: width, words: grid.words, exact: grid.exact };
+  }
+
+  /** Some keys' weights of one row, exact: null where the snapshot does not hold single cells. */
+  cells(head: string, row: number, left: number, right: number): Float32Array | null {
+    const { layerIndex, index } = this.#place(head);
+    if (this.factors) return this.factors.row(layerIndex, index, row).weights.subarray(left, right);
+    if (this.level) return null;
+    const { values, columns } = this.#map(head, "mean", 0);
+    return values.subarray(row * columns + left, row * columns + right);
   }
 
   /** One row of weights, with NaN for those that the snapshot does not hold; null where it holds nothing of the row. */
   row(head: string, row: number): Row | null {
     const { layer, layerIndex, index } = this.#place(head);
+    if (row < 0 || row >= layer.num_queries) return null;
+    if (this.factors) return { ...this.factors.row(layerIndex, index, row), words: this.factors.words, whole: true };
     const counts = this.#arrays[`visible${layerIndex}`];
-    if (!counts || row < 0 || row >= layer.num_queries) return null;
+    if (!counts) return null;
     const visible = counts.data[(counts.shape[0] === 1 ? 0 : index) * layer.num_queries + row]!;
     const missing = this.#arrays[`missing${layerIndex}`]?.data[index * layer.num_queries + row] ?? 0;
     if (this.level === 0) {
@@ -178,7 +216,7 @@ export class SnapshotText {
       const step = uint16At(links, begin + i);
       if (step) weights[key] = step / STEPS.links;
     }
-    return { weights, visible, missing, words: `${this.#header.words.links}; the others are not in this page`, whole: false };
+    return { weights, visible, missing, words: `${this.#maps?.words.links}; the others are not in this page`, whole: false };
   }
 
   /** The row of the word that holds `token` in every head, as the server merges it: pieces of a key word summed, rows of the
@@ -212,17 +250,21 @@ export class SnapshotText {
   }
 
   /** Every head's map at a level at which it is at most 64 cells wide: bytes and peaks as in the server's thumbnails. */
-  thumbnails(how: How): { maps: Uint8Array; peaks: Float32Array; side: number; span: number; words: string } {
+  async thumbnails(how: How): Promise<{ maps: Uint8Array; peaks: Float32Array; side: number; span: number; words: string; exact: boolean }> {
     const longest = Math.max(...this.info.layers.map((layer) => Math.max(layer.num_queries, layer.num_keys)));
     let level = finestLevel(this.info, how);
     while (Math.ceil(longest / 2 ** level) > THUMBNAIL) level += 1;
     const cells = Math.ceil(longest / 2 ** level);
     const maps = new Uint8Array(this.heads.length * cells * cells).fill(255);
     const peaks = new Float32Array(this.heads.length);
-    let words = "";
-    this.heads.forEach((head, headIndex) => {
-      const grid = this.map(head, how, level);
+    const most = Math.floor(THUMBNAILS_CELLS / this.heads.length);
+    let [words, exact] = ["", true];
+    for (const [headIndex, head] of this.heads.entries()) {
+      const { layer, layerIndex, index } = this.#place(head);
+      const whole = { top: 0, bottom: layer.num_queries, left: 0, right: layer.num_keys };
+      const grid = await (this.factors?.region(layerIndex, index, whole, { level, how, most }) ?? this.map(head, how, level));
       words ||= grid.words;
+      exact &&= grid.exact;
       const peak = (peaks[headIndex] = grid.values.reduce((most, v) => (v > most ? v : most), 0));
       for (let r = 0; r < grid.rows; r++) {
         for (let c = 0; c < grid.columns; c++) {
@@ -230,8 +272,8 @@ export class SnapshotText {
           if (!Number.isNaN(value)) maps[(headIndex * cells + r) * cells + c] = peak ? Math.round(Math.sqrt(value / peak) * 254) : 0;
         }
       }
-    });
-    return { maps, peaks, side: cells, span: 2 ** level, words };
+    }
+    return { maps, peaks, side: cells, span: 2 ** level, words, exact };
   }
 
   #place(head: string) {
@@ -242,19 +284,20 @@ export class SnapshotText {
 
   #map(head: string, how: How, level: number): Grid {
     const { layer, layerIndex, index } = this.#place(head);
+    const maps = this.#maps!;
     const [rows, columns] = [Math.ceil(layer.num_queries / 2 ** level), Math.ceil(layer.num_keys / 2 ** level)];
     const name = this.level === 0 ? "mean" : how;
     const packed = this.#arrays[`${name}${layerIndex}`]!;
     const begin = index * rows * columns;
     const values = new Float32Array(rows * columns);
-    if (this.#header.coding === "float32") values.set(packed.data.subarray(begin, begin + values.length));
-    else if (this.#header.coding === "steps16") {
+    if (maps.coding === "float32") values.set(packed.data.subarray(begin, begin + values.length));
+    else if (maps.coding === "steps16") {
       for (let i = 0; i < values.length; i++) {
         const step = uint16At(packed, begin + i);
         values[i] = step > STEPS.steps16 ? NaN : step / STEPS.steps16;
       }
     } else this.#steps8(packed.data, begin, columns, this.#arrays[`${name}_peaks${layerIndex}`]!.data[index]!, values);
-    return { values, rows, columns, words: this.#header.words[how] };
+    return { values, rows, columns, words: maps.words[how], exact: maps.exact };
   }
 
   /** Decodes steps of a square root, each row kept as differences modulo 256 from the row above; step 255 is absent. */
@@ -290,11 +333,12 @@ function pooled(grid: Grid, span: number, how: How): Grid {
   return { ...grid, values, rows, columns };
 }
 
-function side(level: number): string {
+function sideOf(level: number): string {
   return `${2 ** level} × ${2 ** level}`;
 }
 
-async function unzipped(packed: EnvelopeArray): Promise<ArrayBuffer> {
-  const stream = new Blob([packed.data as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new DecompressionStream("gzip"));
+export async function unzipped(packed: EnvelopeArray | ArrayBuffer): Promise<ArrayBuffer> {
+  const bytes = packed instanceof ArrayBuffer ? packed : (packed.data as Uint8Array<ArrayBuffer>);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();
 }

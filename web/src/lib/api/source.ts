@@ -1,13 +1,19 @@
 // Where the page's answers come from: one interface for a local server (`ServerSource`, below), a notebook's messages
-// (notebook-source.ts) and a snapshot inside a saved page (file-source.ts).
+// (notebook-source.ts), and snapshots inside a saved page or beside it (file-source.ts).
 import type { Connection } from "./connection.svelte";
 import { parseEnvelope, type Envelope } from "./envelope";
-import type { Problem } from "./types";
+import type { Problem, Room } from "./types";
 
 export interface Source {
   readonly home: "server" | "notebook" | "file";
+  /** The rooms that this source can fill: others are not offered. All of them where it is not said. */
+  readonly rooms?: readonly Room[];
+  /** The address of the list of recordings of which the page shows one; only in a published folder. */
+  readonly index?: string;
   get(path: string, signal?: AbortSignal): Promise<Answer>;
   send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer>;
+  /** Sends a file as it is, where the source takes any. */
+  upload?(path: string, file: Blob): Promise<Answer>;
   destroy?(): void;
 }
 
@@ -85,6 +91,10 @@ export class ServerSource implements Source {
   send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer> {
     const headers: HeadersInit = body === undefined ? {} : { "Content-Type": "application/json" };
     return this.#request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal });
+  }
+
+  upload(path: string, file: Blob): Promise<Answer> {
+    return this.#request(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file });
   }
 
   async #request(path: string, init: RequestInit): Promise<Answer> {

@@ -18,6 +18,7 @@ export type CheckAsk = S["CheckAsk"];
 export type CheckResult = S["Verdict"];
 export type Experiment = S["Experiment"];
 export type ExperimentAsk = S["ExperimentAsk"];
+export type FileEntry = S["FileEntry"];
 export type HeadCard = S["HeadCard"];
 export type Interview = S["Interview"];
 export type Job = S["Job"];
@@ -63,3 +64,6 @@ export function wordsOf(info: RecordingInfo): WordInfo[] {
 
 /** Cells along a side of a tile, at every level: part of a tile's address, so the server cuts maps the same way. */
 export const TILE = 256;
+
+export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn"] as const;
+export type Room = (typeof ROOMS)[number];

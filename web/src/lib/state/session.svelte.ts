@@ -137,6 +137,13 @@ export class Session {
     if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed });
   }
 
+  /** Adds a recording's file to the workspace, and opens it. */
+  async takeIn(file: File): Promise<void> {
+    const { name } = await this.client.takeIn(file);
+    this.workspace = await this.client.workspace();
+    await this.open({ file: name });
+  }
+
   /** Opens another text of the same recording. */
   async turnTo(part: number): Promise<void> {
     if (this.info) await this.open({ recording: this.info.id, part });

@@ -2,9 +2,10 @@
 import { getContext, setContext } from "svelte";
 import { Client } from "../api/client";
 import { Connection } from "../api/connection.svelte";
-import { FileSource } from "../api/file-source";
+import { FileSource, SiteSource } from "../api/file-source";
 import { NotebookSource, type WidgetModel } from "../api/notebook-source";
 import { ServerSource, type Source } from "../api/source";
+import { ROOMS, type Room } from "../api/types";
 import type { TileValues } from "../map/feed";
 import { LruCache } from "../map/tiles";
 import { Session } from "./session.svelte";
@@ -60,13 +61,19 @@ export function makeStudio(home: Home = {}): Studio {
   return studio;
 }
 
-/** A notebook's kernel if there is a widget, the page's own snapshot if it holds one, else the server. */
+/** A notebook's kernel if there is a widget, the page's own snapshot or the folder that it names, else the server. */
 function makeSource(home: Home, connection: Connection): Source {
   if (home.model) return new NotebookSource(home.model, connection);
-  const snapshot = document.getElementById("manyheads-snapshot")?.textContent;
+  const { site, rooms } = document.getElementById("manyheads-studio")?.dataset ?? {};
+  if (site) return new SiteSource(site, roomsIn(rooms));
+  const snapshot = document.getElementById("manyheads-snapshot") as (HTMLElement & { bytes: ArrayBuffer }) | null;
   if (!snapshot) return new ServerSource(connection);
-  const { data } = JSON.parse(snapshot) as { data: string }; // base 64
-  return new FileSource(Uint8Array.from(atob(data), (character) => character.charCodeAt(0)).buffer);
+  return new FileSource(snapshot.bytes, roomsIn(snapshot.dataset["rooms"])); // a single file's own script unpacks them
+}
+
+/** The rooms of a page without a server: whoever wrote it names them. */
+function roomsIn(names = ""): Room[] {
+  return ROOMS.filter((room) => names.split(" ").includes(room));
 }
 
 export function provideStudio(studio: Studio): void {

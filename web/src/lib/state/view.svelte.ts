@@ -6,11 +6,10 @@
 //
 // A short text stands in the fragment as `text=`, a longer one deflated as `z=`: both open on any machine that has the
 // model. A text that stays too long leaves the recording's id alone, `rec=`, which this server knows while it runs.
-import type { How } from "../api/types";
+import { ROOMS, type How, type Room } from "../api/types";
 import type { Zoom } from "../map/viewport";
 
-export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn"] as const;
-export type Room = (typeof ROOMS)[number];
+export { ROOMS, type Room };
 
 interface ViewState {
   room: Room;

@@ -1,0 +1,102 @@
+"""The lessons as a page without a server holds them: prose, cells that were run once, questions and their verdicts.
+
+A cell keeps the result of the numbers that it comes with; others need the studio. A choice keeps what is said to each;
+a number or a word, what is right, what is a known mistake, and what is said to anything else. Running all cells takes
+some 20 seconds, so it is done once, when the page is built: `python -m manyheads.studio.outside.lessons` writes
+static/lessons.json.gz, which holds the digest of the lessons that it was made from; a test compares.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import sys
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from manyheads.base import replacing
+from manyheads.errors import ModelError
+from manyheads.lessons import shelf
+from manyheads.lessons.answers import Verdict, judge, usual_tolerance
+from manyheads.lessons.lesson import CheckBlock, Lesson
+from manyheads.studio.schema.lessons import CellAsk
+from manyheads.studio.views import lessons as learning
+
+NAME = "lessons.json.gz"
+ROOMS = ("atlas", "head", "compare", "size")  # that need a recording at most
+SEED = 1  # of questions whose inputs are drawn
+
+
+def saved_lessons() -> bytes:
+    """The file, gzipped JSON; b"" where the page was built without it."""
+    file = files("manyheads.studio") / "static" / NAME
+    return file.read_bytes() if file.is_file() else b""
+
+
+def rooms_of(lessons: bytes) -> str:
+    """The rooms that a page without a server can fill, for its `data-rooms`; others are not offered there."""
+    return " ".join((*ROOMS, "learn") if lessons else ROOMS)
+
+
+def digest_of_lessons() -> str:
+    """A digest of every file that lessons are made of."""
+    folder = Path(str(files("manyheads.lessons")))
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".md")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def computed_lessons() -> dict[str, Any]:
+    """Every lesson with its cells run and its questions judged. Errors: ModelError where a bundled model is missing."""
+    lessons, cells, checks = {}, {}, {}
+    for slug, page in shelf.lessons().items():
+        lesson = learning.lesson(slug, SEED if page.fresh else None)
+        if shelf.MISSING in lesson.model_dump_json():
+            raise ModelError(f"lesson {slug!r} needs a model that is not here: lessons cannot be saved.")
+        lessons[slug] = lesson.model_dump(mode="json")
+        for name in page.cells:
+            result = learning.run_cell(slug, name, CellAsk(), progress=lambda *_: None)
+            cells[f"{slug}/{name}"] = result.model_dump(mode="json")
+        for part in lesson.parts:
+            if part.kind == "check":
+                checks[f"{slug}/{part.check}"] = _judged(page, page.checks[part.check], part.inputs)
+    entries = [entry.model_dump(mode="json") for entry in learning.entries()]
+    return {"digest": digest_of_lessons(), "entries": entries, "lessons": lessons, "cells": cells, "checks": checks}
+
+
+def _judged(page: Lesson, check: CheckBlock, inputs: Any) -> dict[str, Any]:
+    """What is said to answers of a question with these inputs."""
+    right = shelf.right_of(page, check, inputs, {}, shelf.load)
+    question, choices = shelf.ask(check, inputs)
+    if choices:
+        verdicts = {choice: judge(right, "choice", choices, check.points, choice, question) for choice in choices}
+        return {"verdicts": {choice: asdict(verdict) for choice, verdict in verdicts.items()}}
+    known = [{"answer": mistake, **asdict(Verdict.wrong(words))} for mistake, words in right.mistakes.items()]
+    known += [
+        {"answer": answer, **asdict(Verdict.correct(right, check.points))} for answer in (right.answer, *right.also)
+    ]
+    tolerance = 0.0
+    if not isinstance(right.answer, str):
+        tolerance = usual_tolerance(right.answer) if right.tolerance is None else float(right.tolerance)
+    return {
+        "unit": right.unit,
+        "free": right.free,
+        "tolerance": tolerance,
+        "known": known,
+        "otherwise": asdict(Verdict.wrong(right.hint)),
+    }
+
+
+def write_lessons(path: Path) -> None:
+    """Compute all lessons and write the file, whole or not at all."""
+    data = gzip.compress(json.dumps(computed_lessons()).encode(), 9, mtime=0)
+    with replacing(path) as temporary:
+        Path(temporary).write_bytes(data)
+
+
+if __name__ == "__main__":
+    write_lessons(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(str(files("manyheads.studio"))) / "static" / NAME)

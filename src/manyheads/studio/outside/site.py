@@ -1,0 +1,294 @@
+"""A folder that any static host serves: the studio's page, recordings beside it, an index with a card for each.
+
+Every address in it is relative, so it works below any path. Its policy forbids to fetch anything from elsewhere.
+The index is plain HTML: cards, a picture of every head, links to telling weights. The studio's page fetches the
+snapshot of the recording that it shows, and no other. An address names recording, head and row: people share that.
+
+Cost: that of a snapshot for each recording, and 1.2 MB for the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy import ndarray
+
+from manyheads import __version__
+from manyheads.errors import RecordingError
+from manyheads.interventions.save.whole_folder import replacing_folder
+from manyheads.recording import Recording
+from manyheads.recording import open_recording as read_recording
+from manyheads.roles import PageLabels
+from manyheads.studio.outside.lessons import rooms_of, saved_lessons
+from manyheads.studio.outside.snapshot import saved_workspace, snapshot_of
+from manyheads.studio.schema.base import FileEntry
+from manyheads.studio.schema.recordings import Atlas
+from manyheads.studio.session import Desk, desk_with, open_recording, open_text
+from manyheads.studio.state.recordings import Opened
+from manyheads.studio.views.atlas import atlas_of, card_of
+from manyheads.studio.views.maps import ABSENT, thumbnails_of, unpack
+
+MARK, INSIDE, LESSONS = "manyheads-site.json", "recordings", "lessons.heads-page"
+OURS = re.compile(
+    rf"(index|studio)\.html|(studio|site)\.(js|css)|favicon\.svg|{re.escape(MARK)}|[a-z0-9-]+\.(heads-page|png)"
+)
+COPIED = ("studio.js", "studio.css", "site.js", "site.css", "favicon.svg")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'"
+)
+TELLING, FAR = 4, 3  # weights that a card links to; tokens between the two, for neighbours tell nothing
+TITLE, EXCERPT = 60, 240  # characters of a text, on a card
+PICTURE_CELLS = 1_500_000  # of one picture of all heads
+STUDIO = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="manyheads {version}">
+<title>{title}</title>
+<link rel="icon" href="favicon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="studio.css">
+<script type="module" src="studio.js"></script>
+</head>
+<body>
+<div id="manyheads-studio" data-site="{mark}" data-rooms="{rooms}"></div>
+<noscript>This page needs JavaScript. <a href="index.html">The list of recordings</a> does not.</noscript>
+</body>
+</html>
+"""
+INDEX = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="manyheads {version}">
+<title>{title}</title>
+<link rel="icon" href="favicon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="site.css">
+<script type="module" src="site.js"></script>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p>Where every attention head of a model looks, on {texts}. Open one, click a square, click a word.</p>
+<label class="search" hidden>Search
+<input type="search" placeholder="a word, a model, a head" autocomplete="off"></label>
+<p class="count" role="status"></p>
+</header>
+<main>
+{cards}
+</main>
+<footer>
+<p>{caveat}</p>
+<p>Made with manyheads {version}. Nothing is fetched from elsewhere, and nothing is sent.</p>
+</footer>
+</body>
+</html>
+"""
+CARD = """<article class="card" id="{name}">
+<a class="picture" href="{address}" tabindex="-1" aria-hidden="true">
+<img src="{inside}/{name}.png" alt="" width="{width}" height="{height}" loading="lazy">
+</a>
+<h2><a href="{address}">{title}</a></h2>
+<p class="text" dir="auto">{excerpt}</p>
+<p class="facts">{facts}</p>
+{heads}<p class="more">
+<a class="button" href="{address}">Open</a>
+<button type="button" class="button copy" data-link="{address}" hidden>Copy link</button>
+</p>
+</article>"""
+
+
+class _Telling(NamedTuple):
+    """A large weight between two words that lie apart: `reader` reads `read`."""
+
+    share: float
+    head: str
+    query: int
+    reader: str
+    read: str
+
+
+class _Entry(NamedTuple):
+    """A recording of a site, under its name there."""
+
+    name: str
+    opened: Opened
+    text: str
+    words: str
+    num_bytes: int
+    num_tokens: int
+    atlas: Atlas
+    telling: list[_Telling]
+
+
+def publish(
+    folder: str | os.PathLike[str],
+    recordings: Sequence[Recording | str | os.PathLike[str]] = (),
+    *,
+    texts: Sequence[str] = (),
+    lm: Any = None,
+    labels: Mapping[str, PageLabels] | None = None,
+    exact: bool | str = False,
+    title: str = "Attention, head by head",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> str:
+    """Write a static site of recordings, and of `texts` read by the LoadedModel `lm`. Returns in words what it holds.
+
+    `recordings` are Recordings or paths of `.heads` files; `labels` are roles by a model's name, from `label_page`.
+    `exact` as in `write_report`. `progress` is called with a recording's title, recordings done and recordings in all.
+    The folder is written whole or not at all; an existing one is replaced only if it is empty or an earlier site of
+    ours. Errors: RecordingError for nothing to publish or a damaged file, TextError, FileAccessError.
+    """
+    if not recordings and not texts:
+        raise RecordingError("there is nothing to publish: give recordings (.heads files), or texts.")
+    if texts and lm is None:
+        raise RecordingError(f"{len(texts)} texts were given without a model: give lm=load(...), which reads them.")
+    with replacing_folder(folder, INSIDE, None, OURS, MARK) as place:
+        (place / INSIDE).mkdir()
+        desk = desk_with(lm)
+        desk.labels.known.update(labels or {})
+        entries: list[_Entry] = []
+        try:
+            for source in (*recordings, *map(_Text, texts)):
+                entries.append(_write(desk, place, source, lm, exact, {entry.name for entry in entries}))
+                if progress is not None:
+                    progress(entries[-1].opened.title, len(entries), len(recordings) + len(texts))
+        finally:
+            desk.close()
+        static = files("manyheads.studio") / "static"
+        for name in COPIED:
+            (place / name).write_bytes((static / name).read_bytes())
+        if lessons := saved_lessons():
+            (place / LESSONS).write_bytes(lessons)
+        listed = [
+            FileEntry(name=entry.name, id=entry.opened.id, num_bytes=entry.num_bytes, unreadable=None)
+            for entry in entries
+        ]
+        workspace = saved_workspace(list(dict.fromkeys(entry.opened.model for entry in entries)), listed, listed[0].id)
+        site = {"format": "manyheads-site", "format_version": "1", "title": title, "workspace": workspace}
+        (place / MARK).write_text(json.dumps(site), encoding="utf-8")
+        facts = {"policy": escape(POLICY), "version": escape(__version__), "title": escape(title)}
+        (place / "studio.html").write_text(STUDIO.format(**facts, mark=MARK, rooms=rooms_of(lessons)), encoding="utf-8")
+        count = f"{len(entries)} texts" if len(entries) > 1 else "a text"
+        cards = "\n".join(_card(entry, place) for entry in entries)
+        index = INDEX.format(**facts, texts=count, cards=cards, caveat=escape(entries[0].atlas.caveat))
+        (place / "index.html").write_text(index, encoding="utf-8")
+        size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    kinds = "; ".join(dict.fromkeys(entry.words for entry in entries))
+    recordings_in_words = f"{len(entries)} recordings" if len(entries) > 1 else "1 recording"
+    return f"{recordings_in_words}, {size / 1e6:.1f} MB: {kinds}"
+
+
+class _Text(str):
+    """A text to be read, among paths of files."""
+
+
+def _write(
+    desk: Desk, place: Path, source: Recording | str | os.PathLike[str], lm: Any, exact: bool | str, taken: set[str]
+) -> _Entry:
+    """One recording's files: its snapshot, and the picture of its heads."""
+    if isinstance(source, _Text):
+        opened, stem = open_text(desk, lm, str(source)), " ".join(str(source).split())
+    elif isinstance(source, Recording):
+        opened = open_recording(desk, source)
+        stem = opened.title
+    else:
+        opened = open_recording(desk, read_recording(source))
+        stem = Path(source).name.removesuffix(".heads")
+        opened.source = f"file {Path(source).name}"
+    name = base = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-") or "recording"
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    snapshot = snapshot_of(desk, opened, exact=exact)
+    (place / INSIDE / f"{name}.heads-page").write_bytes(snapshot.data)
+    atlas = atlas_of(opened, 0, desk.labels.of(opened))
+    (place / INSIDE / f"{name}.png").write_bytes(_picture(opened, atlas))
+    info = desk.info(opened)
+    held = snapshot.words.partition(": ")[2].partition(" (")[0]
+    words = {token: word.text for word in info.words for token in range(word.begin, word.end)}
+    best: dict[tuple[str, str], _Telling] = {}
+    for head in atlas.heads:
+        for link in card_of(opened, head.head, 0, None).links if not opened.layer_of(head.head)[0].crosses else []:
+            reader, read = words.get(link.query, ""), words.get(link.key, "")
+            tells = abs(link.query - link.key) >= FAR and reader.isalpha() and read.isalpha()
+            if tells and reader.casefold() != read.casefold():
+                weight = _Telling(link.weight, head.head, link.query, reader, read)
+                best[reader, read] = max(best.get((reader, read), weight), weight)
+    telling = sorted(best.values(), reverse=True)[:TELLING]
+    written = info.written or opened.title
+    return _Entry(name, opened, written, held, len(snapshot.data), info.num_tokens, atlas, telling)
+
+
+def _card(entry: _Entry, place: Path) -> str:
+    """A recording's card in the index. Its text is data: escaped, and never markup."""
+    text = " ".join(entry.text.split())
+    picture = (place / INSIDE / f"{entry.name}.png").read_bytes()
+    width, height = struct.unpack(">II", picture[16:24])
+    links = "".join(
+        f'<li><a href="studio.html#/head/{escape(weight.head)}?file={entry.name}&amp;pin={weight.query}">'
+        f"{escape(weight.reader)} → {escape(weight.read)}</a> {weight.share:.0%}, {escape(weight.head)}</li>"
+        for weight in entry.telling
+    )
+    facts = f"{entry.opened.model} · {len(entry.atlas.heads)} heads · {entry.num_tokens:,} tokens · {entry.words}"
+    return CARD.format(
+        name=entry.name,
+        address=f"studio.html#/atlas?file={entry.name}",
+        inside=INSIDE,
+        width=width,
+        height=height,
+        title=escape(text[:TITLE] + "…" * (len(text) > TITLE)),
+        excerpt=escape(text[:EXCERPT] + "…" * (len(text) > EXCERPT)) if len(text) > TITLE else "",
+        facts=escape(facts),
+        heads=f'<ul class="heads">{links}</ul>\n' if links else "",
+    )
+
+
+def _picture(opened: Opened, atlas: Atlas) -> bytes:
+    """Every head's map in one PNG, a row a layer: black where weights are large, transparent where they are 0."""
+    layers: dict[tuple[str, int], int] = {}
+    for head in atlas.heads:
+        layers.setdefault((head.stack, head.layer), len(layers))
+    num_columns = max(head.index for head in atlas.heads) + 1
+    size = max(4, min(40, int((PICTURE_CELLS / (len(layers) * num_columns)) ** 0.5) - 2))
+    _, arrays = unpack(thumbnails_of(opened, size, "mean", 0))
+    maps: UInt8[ndarray, "h r c"] = arrays["maps"]
+    # A short text has fewer cells than pixels: each is drawn as a square of them.
+    maps = maps.repeat(max(1, size // maps.shape[1]), 1).repeat(max(1, size // maps.shape[2]), 2)
+    side = maps.shape[1] + 2
+    ink = np.zeros((len(layers) * side, num_columns * side), np.uint8)
+    for head, cells in zip(atlas.heads, maps, strict=True):
+        top, left = layers[head.stack, head.layer] * side, head.index * side
+        ink[top : top + side - 2, left : left + side - 2] = np.where(cells == ABSENT, 0, cells.clip(8))
+    return png_of(ink)
+
+
+def png_of(ink: UInt8[ndarray, "r c"]) -> bytes:
+    """A PNG of black with this opacity: on paper, or inverted on a dark page. Source: the PNG specification, W3C."""
+    rows = np.zeros((ink.shape[0], 1 + 2 * ink.shape[1]), np.uint8)  # a byte for the filter, then grey and opacity
+    rows[:, 2::2] = ink
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", ink.shape[1], ink.shape[0], 8, 4, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

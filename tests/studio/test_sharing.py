@@ -1,0 +1,341 @@
+"""What people share: exact pages, published folders, recordings dropped on the page. In a real Chromium.
+
+The oracle of every weight is the model's own eager map, or softmax in float64 from a recording's q and k. The published
+folder is served by Python's plain static server, below a path of its own; the browser may reach that server alone.
+"""
+
+import gzip
+import json
+import re
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import expect
+
+import manyheads as mh
+from manyheads.errors import FileAccessError, RecordingError
+from manyheads.lessons import shelf
+from manyheads.lessons.answers import Predict
+from manyheads.recording.layer import one_text
+from manyheads.studio import publish, write_report
+from manyheads.studio.outside.factors import factors_of
+from manyheads.studio.outside.lessons import digest_of_lessons, saved_lessons
+from manyheads.studio.session import MAX_UPLOAD
+from tests.models.odd import tiny_gpt_oss, tiny_t5
+from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer
+from tests.studio.driving import fragment
+from tests.studio.serving import minilm_studio
+from tests.studio.test_report import HOSTILE, LONG, MIDDLE, pinned, point
+
+ANIMAL = "The animal didn't cross the street because it was too tired."
+DROP = """([name, bytes]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([new Uint8Array(bytes)], name));
+  for (const kind of ["dragenter", "dragover", "drop"]) {
+    const event = new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true });
+    document.querySelector("main").dispatchEvent(event);
+  }
+}"""
+READ_ALL = """async ([head, level, how]) => {
+  const { source } = document.querySelector('.manyheads'), info = (await source.get("/api/workspace")).json();
+  const tile = `/api/recordings/${info.opened}/tiles/${head}/${level}/0/0`;
+  const answer = await source.get(`${tile}?how=${how}&rows=all`);
+  const { header, arrays } = answer.envelope();
+  const cells = [...arrays.values.data].map((x) => (Number.isNaN(x) ? null : x));
+  return [header.words, header.exact, arrays.values.shape, cells];
+}"""
+
+
+def map_of(page, head, level=0, how="mean"):
+    """A whole map as the page computes it: what it says of it, and its cells, NaN where hidden."""
+    words, exact, shape, values = page.evaluate(READ_ALL, [head, level, how])
+    assert exact
+    return words, np.array(values, float).reshape(shape)
+
+
+def softmax_of(layer, head, text=0):
+    """A head's map in float64 from q and k, by the definition: no lse, no code of the pass."""
+    part = one_text(layer, text)
+    rule, group = part.rule, head // (part.q.shape[1] // part.k.shape[1])
+    scores = rule.scale * (part.q[0, head].double() @ part.k[0, group].double().T)
+    if rule.softcap is not None:
+        scores = rule.softcap * (scores / rule.softcap).tanh()
+    if rule.bias is not None:
+        scores = scores + rule.bias[0, head if rule.bias.shape[1] > 1 else 0].double()
+    visible = part.mask.visible(slice(None), slice(None))[0]
+    visible = visible[head if len(visible) > 1 else 0]
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if rule.sinks is not None:
+        scores = torch.cat([scores, rule.sinks[head].double().expand(len(scores), 1)], -1)
+    weights = scores.softmax(-1)[:, : visible.shape[1]]
+    return weights.masked_fill(~visible, torch.nan).numpy()
+
+
+@pytest.fixture(scope="module")
+def browser_pages(browser):
+    """`open_file(path)`: one page for all tests of a file, without a network."""
+    context = browser.new_context(viewport={"width": 1280, "height": 720}, offline=True)
+    page = context.new_page()
+    complaints = []
+    page.on("console", lambda line: line.type == "error" and complaints.append(line.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+
+    def open_file(path, fragment=""):
+        page.goto("about:blank")
+        page.goto(f"{path.as_uri()}{fragment}")
+        expect(page.get_by_test_id("studio")).to_be_visible()
+        return page
+
+    yield open_file
+    context.close()
+    assert not complaints, complaints
+
+
+# -------------------------------------------------------------------------------------------------------- exact pages
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Recordings with what a page may get wrong, each as an exact file: name -> (recording, path)."""
+    folder, made = tmp_path_factory.mktemp("exact"), {}
+    models = {"sinks and windows": tiny_gpt_oss(), "shared keys": tiny_llama(2), "bias and crossing": tiny_t5()}
+    for name, model in models.items():
+        recording = mh.record(mh.load(model, tokenizer=tiny_tokenizer()), TEXT)
+        path = folder / f"{name.replace(' ', '-')}.html"
+        write_report(path, recording, exact=True)
+        made[name] = recording, path
+    return made
+
+
+@pytest.mark.parametrize("name", ["sinks and windows", "shared keys", "bias and crossing"])
+def test_every_cell_that_an_exact_page_computes_is_the_definitions(browser_pages, odd, name):
+    recording, path = odd[name]
+    page = browser_pages(path)
+    for stack in recording.stacks.values():
+        for layer in stack:
+            for head in range(layer.site.num_heads):
+                words, got = map_of(page, str(layer.site.heads[head]))
+                assert words == "exact weights"
+                np.testing.assert_allclose(got, softmax_of(layer, head), atol=2e-6, equal_nan=True)
+
+
+@pytest.fixture(scope="module")
+def exact_middle(minilm, tmp_path_factory):
+    """Some 250 tokens in float16: the path, and what was said of it."""
+    path = tmp_path_factory.mktemp("middle") / "middle.html"
+    return path, write_report(path, minilm, MIDDLE, exact="float16")
+
+
+def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_pages, exact_middle, eager, minilm):
+    path, said = exact_middle
+    (bound,) = map(float, re.findall(r"every weight to within ([\d.]+) \(computed in this page", said))
+    assert 1e-5 < bound < 0.01
+    maps, page = eager(MIDDLE), browser_pages(path, "#/head/L3H5?pin=137")
+    words, got = map_of(page, "L5H11")
+    assert words == f"weights to {bound}: q and k are kept in float16"
+    np.testing.assert_allclose(got, maps[5, 11], atol=bound + 1e-5)
+    np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)  # the whole row fits one tile: rounded factors, exact sums
+    blocks = map_of(page, "L5H11", 1, "max")[1]
+    padded = np.pad(maps[5, 11], [(0, n % 2) for n in maps[5, 11].shape])
+    want = padded.reshape(len(padded) // 2, 2, -1, 2).max((1, 3))
+    np.testing.assert_allclose(blocks, want, atol=bound + 1e-5)
+    links = pinned(page)
+    assert max(links, key=lambda key: links[key]) == int(maps[3, 5, 137].argmax())
+    expect(page.get_by_test_id("row-partial")).to_have_count(0)  # all of the row is there
+    query, key, weight = point(page, 0.3, 0.2)
+    assert weight == pytest.approx(maps[3, 5, query, key], abs=bound + 1e-5)
+
+
+ANSWER = """([slug, check, answer]) => document.querySelector('.manyheads').source
+  .send("POST", `/api/lessons/${slug}/checks/${check}`, { answer, cell: {} }).then((answer) => answer.json())"""
+
+
+REFUSED = """() => document.querySelector('.manyheads').source
+  .send("POST", "/api/lessons/kv-cache/cells/decode", { parameters: { tokens: 7 } }).catch((error) => error.message)"""
+
+
+def test_a_saved_page_has_the_lessons_with_the_verdicts_of_the_library(browser_pages, odd):
+    page = browser_pages(odd["shared keys"][1], "#/learn?lesson=kv-cache")
+    expect(page.get_by_test_id("lesson")).to_be_visible()
+    cell = page.locator("section, form, div").filter(has=page.get_by_test_id("lesson-cell-run")).first
+    cell.get_by_test_id("lesson-cell-run").first.click()
+    expect(page.get_by_test_id("lesson-cell-result").first).to_be_visible()
+    for slug in ("kv-cache", "counting"):
+        lesson = shelf.lessons()[slug]
+        for name, check in lesson.checks.items():
+            if isinstance(shelf.CHECKS[check.run], Predict):
+                continue
+            right = shelf.right_of(lesson, check, {}, {}, shelf.load)
+            for answer in (right.answer, *right.mistakes, "12345.678" if check.answer == "number" else "none"):
+                written = f"{answer} {right.unit}" if right.free else str(answer)
+                got = page.evaluate(ANSWER, [slug, name, written])
+                want = shelf.answer(lesson, check, written, shelf.load)
+                assert got["right"] == want.right and got["points"] == want.points, (slug, name, answer)
+                if want.right or answer in right.mistakes:
+                    assert got["words"] == want.words
+    refused = page.evaluate(REFUSED)
+    assert refused == "This page was saved with the result for “tokens” = 6. To compute others: manyheads studio."
+
+
+def test_the_saved_lessons_are_those_of_this_checkout():
+    saved = json.loads(gzip.decompress(saved_lessons()))
+    assert saved["digest"] == digest_of_lessons(), "make web: static/lessons.json.gz is of other lessons"
+    assert list(saved["lessons"]) == list(shelf.lessons())
+
+
+@pytest.mark.slow
+def test_72_heads_of_512_tokens_are_an_exact_page_under_6_megabytes(minilm, page_labels, tmp_path):
+    said = write_report(tmp_path / "long.html", minilm, LONG, labels=page_labels, long="truncate", exact=True)
+    assert "72 heads on 512 tokens: every weight to within 0.00" in said
+    assert (tmp_path / "long.html").stat().st_size < 6_000_000
+
+
+def test_q_and_k_that_do_not_fit_are_refused_in_one_line(minilm, monkeypatch):
+    layers = list(mh.record(minilm, "a cat").layers)
+    with pytest.raises(RecordingError, match="exact='int8': q and k are kept in float16 or float32"):
+        factors_of(layers, 0, "int8")
+    monkeypatch.setattr("manyheads.studio.outside.factors.MOST_BYTES", 1_000)
+    with pytest.raises(RecordingError, match="would keep .* of q and k in float32, above its limit of 1.00 kB"):
+        factors_of(layers, 0)
+
+
+# --------------------------------------------------------------------------------------------------- published folders
+
+
+@pytest.fixture(scope="module")
+def published(minilm, page_labels, tmp_path_factory):
+    """A site of a file and two texts, served below /a/path: its address, its folder, and the recording of the file."""
+    root = tmp_path_factory.mktemp("host")
+    recording = mh.record(minilm, MIDDLE)
+    recording.save(root / "middle.heads")
+    site = root / "a" / "path"
+    site.parent.mkdir()
+    texts = [ANIMAL, HOSTILE]
+    publish(site, [root / "middle.heads"], texts=texts, lm=minilm, labels={"minilm": page_labels}, exact=True)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/a/path/", site, recording
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_published_folder_works_from_a_plain_static_server_alone(new_page, published, eager):
+    address, site, recording = published
+    page = new_page()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    expect(page.locator(".card:visible")).to_have_count(3)
+    assert page.evaluate("window.bad") is None and page.locator("img[src=x]").count() == 0
+    expect(page.locator(".card").nth(2)).to_contain_text("</script><script>window.bad=1</script>")
+    page.get_by_role("searchbox").fill("tired ANIMAL")
+    expect(page.locator(".card:visible")).to_have_count(1)
+    expect(page.get_by_role("status")).to_have_text("1 of 3")
+    page.reload()  # what was searched for is in the address
+    expect(page.locator(".card:visible")).to_have_count(1)
+    page.locator(".card:visible .heads a", has_text="it → animal").click()
+    expect(page.get_by_test_id("head-name")).to_have_text("L3H1")
+    maps = eager(ANIMAL)
+    assert pinned(page)[2] == pytest.approx(maps[3, 1, fragment_pin(page), 2], abs=1e-5)
+    rooms = [button.get_attribute("data-testid") for button in page.locator("nav [data-testid^=rail-]").all()]
+    assert rooms[:3] == ["rail-atlas", "rail-head", "rail-compare"] and "rail-experiment" not in rooms
+    expect(page.get_by_test_id("to-experiment")).to_have_count(0)
+    page.get_by_test_id("recording-choice").select_option("middle")
+    expect(page.get_by_test_id("text-box")).to_have_value(MIDDLE)
+    page.goto(f"{address}studio.html#/head/L3H5?file=middle&pin=137")  # a link that somebody shared
+    want = recording.layers[3].weights(5)[137].numpy()
+    for key, weight in pinned(page).items():
+        assert weight == pytest.approx(want[key], abs=0.005)
+    page.goto(f"{address}studio.html#/experiment")
+    expect(page.get_by_test_id("room-experiment")).to_contain_text("This room needs the studio")
+    page.goto(f"{address}studio.html#/atlas?file=nothing")
+    expect(page.get_by_test_id("trouble")).to_contain_text("There is no recording 'nothing' in this folder")
+    page.get_by_role("link", name="All recordings").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Attention, head by head")
+    assert asked and all(url.startswith((address, "data:", "blob:")) for url in asked), asked
+    for name in ("index.html", "studio.html"):
+        html = (site / name).read_text(encoding="utf-8")
+        assert "default-src &#x27;none&#x27;; script-src &#x27;self&#x27;" in html and "unsafe" not in html
+        assert not re.search(r"""(?:src|href|data-\w+)=["'](?:/|https?:)""", html)
+
+
+def fragment_pin(page):
+    return int(fragment(page)[1]["pin"])
+
+
+def test_a_folder_is_replaced_only_if_it_is_an_earlier_site(minilm, tmp_path):
+    site = tmp_path / "site"
+    assert publish(site, texts=["a cat"], lm=minilm).startswith("1 recording, ")
+    publish(site, texts=["the dog"], lm=minilm)
+    names = {file.name for file in (site / "recordings").iterdir()}
+    assert names == {"the-dog.heads-page", "the-dog.png"}
+    before = {file: file.stat().st_mtime_ns for file in site.rglob("*")}
+    (tmp_path / "broken.heads").write_bytes(b"no recording at all")
+    with pytest.raises(RecordingError, match=r"broken\.heads"):
+        publish(site, [tmp_path / "broken.heads"])
+    (site / "mine.txt").write_text("kept")
+    with pytest.raises(FileAccessError, match=r"'mine\.txt' in it is not of an earlier save"):
+        publish(site, texts=["a cat"], lm=minilm)
+    assert {
+        file: file.stat().st_mtime_ns for file in site.rglob("*") if file.name != "mine.txt"
+    }.keys() == before.keys()
+    assert json.loads((site / "manyheads-site.json").read_text())["workspace"]["files"][0]["name"] == "the-dog"
+    assert {entry.name for entry in tmp_path.iterdir()} == {"site", "broken.heads"}
+    with pytest.raises(RecordingError, match="there is nothing to publish"):
+        publish(tmp_path / "none")
+    with pytest.raises(RecordingError, match="texts were given without a model"):
+        publish(tmp_path / "none", texts=["a cat"])
+
+
+# -------------------------------------------------------------------------------------------------- dropped recordings
+
+
+def test_a_recording_dropped_on_the_page_opens_and_a_broken_one_is_refused_in_one_line(
+    new_page, minilm, page_labels, tmp_path
+):
+    lm = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer())
+    mh.record(lm, "the old dog sat there").save(tmp_path / "old dog.heads")
+    data = (tmp_path / "old dog.heads").read_bytes()
+    flipped = bytearray(data)
+    flipped[-5] ^= 1
+    (tmp_path / "empty").mkdir()
+    with minilm_studio(minilm, tmp_path / "empty", page_labels) as studio:
+        for name in ("../up.heads", "a/b.heads", "dog.txt", ""):
+            said = studio.ask("POST", f"/api/uploads?file_name={name}", data)
+            assert said.status == 400 and "a file's name that ends in .heads" in said.json["words"]
+        said = studio.ask("POST", "/api/uploads?file_name=a.heads", b"", {"content-length": str(MAX_UPLOAD + 1)})
+        assert said.status == 413 and "above the limit of 512,000,000" in said.json["words"]
+        page = new_page(forgive=["400 (Bad Request)"])
+        page.goto(studio.address)
+        expect(page.locator("[data-head=L5H11]")).to_be_visible()
+        refused = page.get_by_test_id("drop-refused")
+        for name, content, words in (
+            ("short.heads", data[:-900], "short.heads"),
+            ("flipped.heads", flipped, "flipped.heads"),
+            ("notes.txt", b"hello", "notes.txt is no recording: drop a file that ends in .heads"),
+        ):
+            page.evaluate(DROP, [name, list(content)])
+            expect(refused).to_contain_text(words)
+            assert "/tmp" not in refused.inner_text()
+        page.evaluate(DROP, ["old dog.heads", list(data)])
+        expect(page.get_by_test_id("text-box")).to_have_value("the old dog sat there")
+        expect(refused).to_have_count(0)
+        assert fragment(page)[1]["file"] == "old dog.heads"
+        page.get_by_test_id("open-file").set_input_files(tmp_path / "old dog.heads")  # for those who cannot drag
+        expect(page.get_by_test_id("recording-choice").locator("option", has_text="old dog")).to_have_count(1)
+        assert studio.desk.dropped is not None
+        place = studio.desk.dropped.name
+        assert [file.name for file in studio.desk.workspace.files.values()] == [
+            file.name for file in (tmp_path / place).iterdir()
+        ]
+    assert not (tmp_path / place).exists()

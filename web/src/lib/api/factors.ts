@@ -1,0 +1,188 @@
+// The maps of an exact snapshot, computed in the page: any cell from q, k and each row's log-sum-exp. A weight is
+// exp(score - lse); a score is scale * q.k, then softcap, then bias, where the mask lets the row see the key.
+// studio/outside/factors.py keeps the numbers. Sums are of double precision: what is not exact was rounded before.
+import type { EnvelopeArray, Numbers } from "./envelope";
+import type { Grid } from "./snapshot";
+import type { How, LayerInfo } from "./types";
+
+/** What the snapshot's header says of the factors. */
+export interface FactorsHeader {
+  dtype: "float16" | "float32";
+  words: string;
+  layers: { scale: number; softcap: number | null; width: number; mask: number; bias: number | null }[];
+}
+
+interface LayerFactors {
+  q: Float32Array;
+  k: Float32Array;
+  lse: Float32Array;
+  start: Numbers;
+  stop: Numbers;
+  /** Where rows are no runs: visible cells as bits, for one head or for each. */
+  dense: EnvelopeArray | null;
+  bias: EnvelopeArray | null;
+  scale: number;
+  softcap: number | null;
+  width: number;
+}
+
+interface Window {
+  top: number;
+  bottom: number;
+  left: number;
+  right: number;
+}
+
+interface Reading {
+  level: number;
+  how: How;
+  /** Reads every row, however many cells there are. */
+  every?: boolean;
+  /** Cells beyond which rows are sampled. */
+  most?: number;
+  signal?: AbortSignal;
+}
+
+const AT_ONCE = 1 << 19; // cells between two pauses, in which the page answers the reader: some 20 ms
+const SAMPLED = 1 << 22; // cells of one tile
+const MIN_MISSING = 1e-4; // of a row's mass: less is rounding, more went to a sink that is no token
+const KEPT = 3; // unpacked layers: of 512 tokens 1.6 MB each
+
+export class Factors {
+  #layers = new Map<number, LayerFactors>();
+
+  constructor(
+    readonly header: FactorsHeader,
+    private readonly arrays: Record<string, EnvelopeArray>,
+    private readonly shapes: LayerInfo[],
+  ) {}
+
+  get words(): string {
+    return this.header.words;
+  }
+
+  /** One row's weights, NaN where the mask hides the key; how many keys it sees, and what of its mass is at none. */
+  row(layerIndex: number, head: number, query: number): { weights: Float32Array; visible: number; missing: number } {
+    const weights = new Float32Array(this.shapes[layerIndex]!.num_keys);
+    this.#weights(layerIndex, head, query, 0, weights.length, weights, 0);
+    let [visible, sum] = [0, 0];
+    for (const weight of weights) {
+      if (Number.isNaN(weight)) continue;
+      visible += 1;
+      sum += weight;
+    }
+    return { weights, visible, missing: visible && 1 - sum > MIN_MISSING ? 1 - sum : 0 };
+  }
+
+  /** A window of a head's map in blocks of `2^level` cells a side, by mean or largest of the visible ones. Of very many
+      cells rows are sampled evenly, as `words` and `exact` of the result say, unless every row is asked for. */
+  async region(layerIndex: number, head: number, window: Window, reading: Reading): Promise<Grid> {
+    const { top, bottom, left, right } = window;
+    const { level, how, every = false, most = SAMPLED, signal } = reading;
+    const [span, rowsInAll, width] = [2 ** level, bottom - top, right - left];
+    const [rows, columns] = [Math.ceil(rowsInAll / span), Math.ceil(width / span)];
+    const perBlock = every ? span : Math.max(1, Math.min(span, Math.floor((span * most) / (rowsInAll * width))));
+    const values = new Float32Array(rows * columns).fill(NaN);
+    const counts = span > 1 ? new Uint32Array(rows * columns) : null;
+    const weights = new Float32Array(width);
+    let [rowsRead, done] = [0, 0];
+    for (let block = 0; block < rows; block++) {
+      const [begin, end] = [top + block * span, Math.min(bottom, top + (block + 1) * span)];
+      const picked = Math.min(perBlock, end - begin);
+      for (let i = 0; i < picked; i++) {
+        // The middles of equal stretches: under a causal mask the first rows of a block see least.
+        const query = begin + Math.floor(((i + 0.5) * (end - begin)) / picked);
+        if (!counts) this.#weights(layerIndex, head, query, left, right, values, block * columns);
+        else {
+          this.#weights(layerIndex, head, query, left, right, weights, 0);
+          for (let c = 0; c < width; c++) {
+            const weight = weights[c]!;
+            if (Number.isNaN(weight)) continue;
+            const place = block * columns + Math.floor(c / span);
+            if (!counts[place]!++) values[place] = weight;
+            else if (how === "mean") values[place]! += weight;
+            else if (weight > values[place]!) values[place] = weight;
+          }
+        }
+        rowsRead += 1;
+        if ((done += width) < AT_ONCE) continue;
+        done = 0;
+        await new Promise((resolve) => setTimeout(resolve)); // the page answers the reader in between
+        signal?.throwIfAborted();
+      }
+    }
+    if (counts && how === "mean") for (let i = 0; i < values.length; i++) values[i]! /= counts[i] || 1;
+    const [, bound = ""] = / (to [\d.]+)/.exec(this.words) ?? [];
+    const cells = level ? `${how === "max" ? "largest" : how} of ${span} × ${span} cells${bound && `, ${bound}`}` : this.words;
+    const exact = rowsRead === rowsInAll;
+    return { values, rows, columns, exact, words: exact ? cells : `${cells}, ${rowsRead} of ${rowsInAll} rows read` };
+  }
+
+  /** One row's weights into `out` from `offset` on. */
+  #weights(layerIndex: number, head: number, query: number, left: number, right: number, out: Float32Array, offset: number): void {
+    const { q, k, lse, start, stop, dense, bias, scale, softcap, width } = this.#layer(layerIndex);
+    const { num_heads, num_kv_heads, num_queries, num_keys } = this.shapes[layerIndex]!;
+    out.fill(NaN, offset, offset + right - left);
+    const [first, last] = [Math.max(left, start[query]!), Math.min(right, stop[query]!)];
+    const qStart = (head * num_queries + query) * width;
+    const kStart = Math.floor((head * num_kv_heads) / num_heads) * num_keys * width;
+    const rowLse = lse[head * num_queries + query]!;
+    const biasStart = bias ? ((bias.shape[0] === 1 ? 0 : head) * num_queries + query) * num_keys : 0;
+    const rowBytes = Math.ceil(num_keys / 8);
+    const bitsStart = dense ? ((dense.shape[0] === 1 ? 0 : head) * num_queries + query) * rowBytes : 0;
+    for (let key = first; key < last; key++) {
+      if (dense && !(dense.data[bitsStart + (key >> 3)]! & (128 >> (key & 7)))) continue;
+      let [a, b, i, at] = [0, 0, 0, kStart + key * width];
+      for (; i + 1 < width; i += 2, at += 2) {
+        a += q[qStart + i]! * k[at]!;
+        b += q[qStart + i + 1]! * k[at + 1]!;
+      }
+      if (i < width) a += q[qStart + i]! * k[at]!;
+      let score = scale * (a + b);
+      if (softcap !== null) score = softcap * Math.tanh(score / softcap);
+      if (bias) score += bias.data[biasStart + key]!;
+      out[offset + key - left] = Math.exp(score - rowLse);
+    }
+  }
+
+  #layer(index: number): LayerFactors {
+    let layer = this.#layers.get(index);
+    if (!layer) {
+      const { mask, bias, ...rule } = this.header.layers[index]!;
+      const { arrays } = this;
+      layer = {
+        ...rule,
+        q: numbersOf(arrays[`q${index}`]!),
+        k: numbersOf(arrays[`k${index}`]!),
+        lse: arrays[`lse${index}`]!.data as Float32Array,
+        start: arrays[`start${mask}`]!.data,
+        stop: arrays[`stop${mask}`]!.data,
+        dense: arrays[`dense${mask}`] ?? null,
+        bias: bias === null ? null : arrays[`bias${bias}`]!,
+      };
+      if (this.#layers.size >= KEPT) this.#layers.delete(this.#layers.keys().next().value!);
+      this.#layers.set(index, layer);
+    }
+    return layer;
+  }
+}
+
+/** Numbers that are kept as planes of bytes, the highest first: two planes are float16, four float32. */
+export function numbersOf(planes: EnvelopeArray): Float32Array {
+  const [size = 0, count = 0] = planes.shape;
+  const out = new Float32Array(count);
+  if (size === 2) {
+    for (let i = 0; i < count; i++) out[i] = half(planes.data[i]! * 256 + planes.data[count + i]!);
+    return out;
+  }
+  const bits = new Uint32Array(out.buffer);
+  for (let plane = 0; plane < 4; plane++) for (let i = 0; i < count; i++) bits[i] = bits[i]! * 256 + planes.data[plane * count + i]!;
+  return out;
+}
+
+/** The number that 16 bits mean (IEEE 754 binary16). */
+function half(bits: number): number {
+  const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+  const size = exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? (fraction ? NaN : Infinity) : (1024 + fraction) * 2 ** (exponent - 25);
+  return bits & 0x8000 ? -size : size;
+}

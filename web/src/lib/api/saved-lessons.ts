@@ -1,0 +1,81 @@
+// The lessons of a page without a server: each cell's result with the numbers that it comes with, and what is said to
+// answers. studio/outside/lessons.py computes them. What else a reader may try needs the studio, and is refused in words.
+import { StudioError } from "./source";
+import type { CellResult, CheckResult, Lesson, LessonEntry } from "./types";
+
+interface Known extends CheckResult {
+  answer: string | number;
+}
+
+/** A question's verdicts: of each choice, or of known answers and of all others. */
+interface Judged {
+  verdicts?: Record<string, CheckResult>;
+  unit?: string;
+  /** Whether the unit is part of the answer. */
+  free?: boolean;
+  tolerance?: number;
+  known?: Known[];
+  otherwise?: CheckResult;
+}
+
+export interface SavedLessons {
+  entries: LessonEntry[];
+  lessons: Record<string, Lesson>;
+  cells: Record<string, CellResult>;
+  checks: Record<string, Judged>;
+}
+
+/** The result of a cell. Throws a StudioError for other numbers than those that the lesson has. */
+export function savedCell(saved: SavedLessons, slug: string, cell: string, parameters: Record<string, unknown>): CellResult {
+  const part = saved.lessons[slug]?.parts.find((part) => part.kind === "cell" && part.cell === cell);
+  const result = saved.cells[`${slug}/${cell}`];
+  if (part?.kind !== "cell" || !result) throw refusal(`There is no cell ${cell} in this page.`);
+  const changed = part.parameters.find(({ name, value }) => name in parameters && String(parameters[name]) !== String(value));
+  if (changed) throw refusal(`This page was saved with the result for “${changed.label}” = ${String(changed.value)}. To compute others: manyheads studio.`);
+  return result;
+}
+
+export function savedVerdict(saved: SavedLessons, slug: string, check: string, answer: string): CheckResult {
+  const judged = saved.checks[`${slug}/${check}`];
+  if (!judged) throw refusal(`There is no question ${check} in this page.`);
+  const written = bare(answer);
+  if (judged.verdicts) {
+    const choice = Object.keys(judged.verdicts).find((choice) => bare(choice) === written);
+    return choice === undefined ? none(`“${answer}” is none of the choices.`) : judged.verdicts[choice]!;
+  }
+  const { known = [], otherwise, tolerance = 0, unit = "", free } = judged;
+  if (known.every((entry) => typeof entry.answer === "string")) {
+    return known.find((entry) => bare(String(entry.answer)) === written) ?? otherwise!;
+  }
+  const value = numberIn(answer, unit);
+  if (free && value !== null && !answer.trim().endsWith(unit)) return none(`${answer} of what? The unit is part of the answer: write it behind the number.`);
+  if (value === null) return none(unit ? `Write a number in ${unit}: this page was saved, and converts no units.` : `“${answer}” is no number: write one, as in 0.25 or 4,096.`);
+  const distance = (entry: Known) => Math.abs(Number(entry.answer) - value);
+  // Of several the nearest; a mistake's own figure is that mistake even where it rounds to the right one.
+  const near = known.filter((entry) => distance(entry) <= (entry.right ? tolerance : 0) + 1e-9 * Math.max(1, Math.abs(Number(entry.answer))));
+  return near.sort((a, b) => distance(a) - distance(b))[0] ?? otherwise!;
+}
+
+/** "4,096", "0,5", "1/4" or "10 GiB" as a number, where a unit behind it is the question's own; else null. */
+function numberIn(answer: string, unit: string): number | null {
+  let text = answer.trim();
+  if (unit && text.endsWith(unit)) text = text.slice(0, -unit.length).trim();
+  if (/^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$/.test(text)) text = text.replaceAll(",", "");
+  const [, above = "", below = "1"] = /^([+-]?\d*[.,]?\d+(?:e[+-]?\d+)?)(?:\s*\/\s*(\d+))?$/i.exec(text) ?? [];
+  const value = Number(above.replace(",", ".")) / Number(below);
+  return above && Number.isFinite(value) ? value : null;
+}
+
+/** A word without case, quotes, article and final punctuation. */
+function bare(text: string): string {
+  const words = text.trim().toLowerCase().replace(/\s+/g, " ").replace(/^["'`“‘«]+|["'`”’».,;:!?]+$/g, "");
+  return words.replace(/^(the|an?) (?=\S)/, "") || text.trim();
+}
+
+function none(words: string): CheckResult {
+  return { right: false, points: 0, words, answered: false };
+}
+
+function refusal(words: string): StudioError {
+  return new StudioError(400, { kind: "Saved", words });
+}
