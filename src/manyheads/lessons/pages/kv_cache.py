@@ -16,10 +16,11 @@ from manyheads.base import divisors
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
-from manyheads.sizing import DTYPES, size
+from manyheads.sizing import DTYPES, PRESETS, size
 
 GIB, GB = 2**30, 1e9
 LLAMA = "llama-2-70b"
+REAL = ("gpt2", "gpt3-175b", LLAMA)
 BYTES = ("fp16", "fp32", "fp8")
 MHA, GQA, MQA = "MHA", "GQA", "MQA"
 
@@ -49,6 +50,40 @@ def cache_table(values: Values, load: Loader) -> Ran:
             matrix("cache", "keys and values, all layers and texts", np.array(in_all), (*sizes,), ("GiB", "GB")),
         ),
     )
+
+
+def real_models(values: Values, load: Loader) -> Ran:
+    """Heads, widths, parameters and caches of real models, from their configs; and Llama 2 70B's shape in three ways.
+
+    A model with fewer positions than the context is taken at its own limit.
+    """
+    context, batch, dtype = values.whole("context"), values.whole("batch"), values.text("dtype")
+    built, caches = {}, {}
+    for name in REAL:
+        title, architecture = PRESETS[name].title, size(name).architecture
+        tokens = min(context, architecture.max_positions or context)
+        sizing, heads = size(name, tokens, batch, dtype), architecture.attention[0]
+        built[title] = [architecture.embed_dim, heads.num_heads, heads.num_kv_heads, heads.qk_dim, len(sizing.layers),
+                        sizing.num_parameters / 1e6]  # fmt: skip
+        assert sizing.cache is not None
+        caches[title] = [tokens, sizing.cache.steady / GIB, sizing.cache.steady / GB]
+    llama = size(LLAMA).architecture
+    heads = llama.attention[0]
+    shape = Values(layers=len(llama.attention), heads=heads.num_heads, width=heads.qk_dim, context=context, batch=batch)
+    shape["dtype"] = dtype
+    ways = {MHA: heads.num_heads, GQA: heads.num_kv_heads, MQA: 1}
+    in_gib = {way: _cache_bytes(shape, count) / GIB for way, count in ways.items()}
+    caches |= {f"Llama 2 70B's shape, {way}": [context, gib, gib * GIB / GB] for way, gib in in_gib.items()}
+    return Ran(
+        f"{batch} texts of {context:,} tokens leave in Llama 2 70B's shape "
+        + ", ".join(f"{gib:.4g} GiB with {way}" for way, gib in in_gib.items()) + ".",
+        (
+            matrix("as built", "from their configs; d_k is the width of a head", np.array(list(built.values())),
+                   (*built,), ("d_model", "heads", "KV heads", "d_k", "layers", "parameters, M")),
+            matrix("cache", f"keys and values of all layers, {batch} texts; a model is taken at its own limit of tokens",
+                   np.array(list(caches.values())), (*caches,), ("tokens", "GiB", "GB")),
+        ),
+    )  # fmt: skip
 
 
 def decode(values: Values, load: Loader) -> Ran:
@@ -106,6 +141,7 @@ SHAPE = (
     whole("batch", "texts at once", 8, 1, 4096, others=(1, 16)),
 )
 CELLS: Mapping[str, Cell] = {
+    "real-models": Cell(real_models, (*SHAPE[-2:], choice("dtype", "a number is", BYTES))),
     "cache-table": Cell(cache_table, (*SHAPE, choice("dtype", "a number is", BYTES))),
     "decode": Cell(
         decode,

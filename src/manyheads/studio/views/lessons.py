@@ -58,7 +58,7 @@ def run_cell(slug: str, cell: str, ask: bodies.CellAsk, *, progress: Say, load: 
         )
         for table in result.shown
     ]
-    return bodies.CellResult(lesson=slug, cell=cell, words=result.words, shown=tables, links=list(result.links))
+    return bodies.CellResult.of(result, lesson=slug, cell=cell, shown=tables)
 
 
 def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
@@ -85,7 +85,9 @@ def _part(part: Block, seed: int | None, load: Load) -> bodies.Part:
             return bodies.Prose(kind="prose", html=_html(part.text, load))
         case CellBlock():
             parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
-            return bodies.LiveCell(kind="cell", cell=part.name, title=part.title, parameters=parameters)
+            listings = shelf.CELLS[part.run].code
+            code = [bodies.Listing.of(code, lines=[bodies.CodeLine.of(line) for line in code.lines]) for code in listings]
+            return bodies.LiveCell.of(part, kind="cell", cell=part.name, parameters=parameters, code=code)
         case InterviewBlock():
             return bodies.Interview(
                 kind="interview",
