@@ -63,7 +63,7 @@ class Arc:
 
 
 @dataclass(frozen=True)
-class HeadCard:
+class KindCard:
     """A kind of head, on a sentence. `head` does it, or comes nearest; `origin` says whose it is: a model's, or designed.
 
     `arcs` are the links to draw; `scores`, `chance`: what the head does, and what knowing nothing does; `next_question`:
@@ -156,7 +156,7 @@ class Ran:
     links: tuple[HeadLink, ...] = ()
     found: Mapping[str, int | float | str] = field(default_factory=dict)
     flow: Flow = ()
-    cards: tuple[HeadCard, ...] = ()
+    cards: tuple[KindCard, ...] = ()
     chart: tuple[Panel, ...] = ()
     frames: tuple[float, ...] = ()
 

@@ -51,7 +51,7 @@ def read_birth() -> Birth:
     n = len(document["tokens"])
     maps = {}
     for head, rows in document["maps"].items():
-        maps[head] = np.zeros((len(rows), n, n))
+        maps[head] = np.full((len(rows), n, n), np.nan)  # what may not be seen
         maps[head][:, *np.tril_indices(n)] = np.asarray(rows, np.float64) / SCALE
     curves = {name: tuple(values) for name, values in document["curves"].items()}
     return Birth(

@@ -14,7 +14,7 @@ import numpy as np
 
 from manyheads import models, statistics
 from manyheads.lessons.answers import Check, Predict, Right
-from manyheads.lessons.cells import Cell, Fact, HeadCard, HeadLink, Loader, Ran, matrix
+from manyheads.lessons.cells import Cell, Fact, KindCard, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import (
     MAX_TOKENS, MODEL, looked_at, map_of, one_named, require_short, strongest_links, tie,
@@ -65,7 +65,7 @@ def archetypes(values: Values, load: Loader) -> Ran:
         for name, kind in zip(("L0H2", "L2H9", "L3H11", "L4H5"), ASKED, strict=True)
     }
     cards = tuple(
-        HeadCard(
+        KindCard(
             name, name, f"a head of {MODEL}, as trained", tokens,
             strongest_links(one.values, range(1, len(tokens) - 1), range(len(tokens))),
             f"{kind[0].upper()}{kind[1:]}.", "", "", "", "",

@@ -14,7 +14,7 @@ import numpy as np
 
 from manyheads import corpora, models, statistics
 from manyheads.lessons.answers import Check, Predict, Right
-from manyheads.lessons.cells import Cell, Fact, HeadCard, HeadLink, Loader, Ran, matrix
+from manyheads.lessons.cells import Cell, Fact, KindCard, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.pages.shared import MODEL, map_of, one_named, require_short, strongest_links
 from manyheads.lessons.parameters import Values, choice, number, text, whole
 from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
@@ -103,7 +103,7 @@ def four_archetypes(values: Values, load: Loader) -> Ran:
         arcs = strongest_links(weights, queries, keys)
         right, chance = scores_of(kind, load)
         holds = right > chance
-        cards.append(HeadCard(
+        cards.append(KindCard(
             kind.title, kind.head,
             f"a head of {MODEL}, as trained" if holds else f"the head of {MODEL} that looks like it on this sentence",
             tokens, arcs, kind.pattern, kind.reason,
@@ -118,7 +118,7 @@ def four_archetypes(values: Values, load: Loader) -> Ran:
     return Ran(f"The firmest link of each kind: {'; '.join(firmest)}.", tuple(maps), links, cards=tuple(cards))
 
 
-def in_words(card: HeadCard) -> str:
+def in_words(card: KindCard) -> str:
     """The firmest link of a card."""
     arc = max(card.arcs, key=lambda arc: arc.weight)
     return f"'{card.tokens[arc.query]}' to '{card.tokens[arc.key]}' {100 * arc.weight:.0f} %"

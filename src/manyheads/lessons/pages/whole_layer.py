@@ -109,7 +109,7 @@ def layer_flow(h: int) -> tuple[tuple[tuple[str, ...], ...], ...]:
     """The diagram: X, the heads beside each other, concat, W^O, the output."""
     steps = ("Q", "K", "V", "scores", "weights", "weights V")
     lanes = tuple(tuple(f"{step}, head {head}" for step in steps) for head in range(h))
-    return ((("X",),), lanes, (("concat",),), (("W_O",),), (("out",),))
+    return ((("X",),), lanes, (("concat", "W_O", "out"),))
 
 
 _X, _WEIGHTS = worked_example()
@@ -119,7 +119,7 @@ CELLS: Mapping[str, Cell] = {
         whole_layer,
         (
             text("x", "X, one row a token", matrix_text(np.asarray(_X, np.float64))),
-            choice("kind", "W_O", (IDENTITY, MIXING, OWN), {
+            choice("kind", "which W_O", (IDENTITY, MIXING, OWN), {
                 IDENTITY: {"w_o": matrix_text(np.eye(4))}, MIXING: {"w_o": MIXED},
             }),
             text("w_o", "W_O", matrix_text(np.eye(4))),

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from manyheads.lessons.cells import HeadCard, HeadLink, Panel
+from manyheads.lessons.cells import KindCard, HeadLink, Panel
 from manyheads.studio.schema.base import AnswerBody, Number, RequestBody
 
 
@@ -144,7 +144,7 @@ class CellResult(AnswerBody):
     shown: list[Shown]
     links: list[HeadLink] = []
     flow: list[list[list[str]]] = []
-    cards: list[HeadCard] = []
+    cards: list[KindCard] = []
     chart: list[Panel] = []
     frames: list[float] = []
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from manyheads.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lessons.answers import Verdict
@@ -17,6 +21,18 @@ from manyheads.studio.problems import NotHere
 from manyheads.studio.schema import lessons as bodies
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+_FORMULAS: Mapping[str, str] = json.loads((files("manyheads.lessons") / "formulas.mathml.json").read_text("utf-8"))
+
+
+def _code(tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """A formula's plain text as MathML, by itself on its line if it is a paragraph; any other code as code."""
+    text = " ".join(tokens[index].content.split())
+    if text not in _FORMULAS:
+        return f"<code>{html.escape(tokens[index].content)}</code>"
+    return _FORMULAS[text].replace("<math ", '<math display="block" ', 1) if len(tokens) == 1 else _FORMULAS[text]
+
+
+MARKDOWN.renderer.rules["code_inline"] = _code
 MAX_SEED = 2**31  # a number that JavaScript and an address hold without loss
 
 Load = Callable[[str], Any]
