@@ -138,7 +138,7 @@ def head_grows(values: Values, load: Loader) -> Right:
     )
 
 
-BY_NAME = {PRESETS[name].title: name for name in ("gpt2", "bert-base", "bert-large", "gpt3-175b", "llama-2-70b")}
+BY_NAME = {PRESETS[name].title: name for name in ("gpt2", "bert-large", "minilm", "gpt3-175b", "llama-2-70b")}
 KINDS: Mapping[str, Callable[[TextFacts], Cells]] = {
     "an induction head": on_induction,
     "a previous-token head": lambda facts: at_offset(facts, -1),
@@ -179,7 +179,7 @@ _TEXT = text(
     others=("red box blue box red", "one two three one two", "a b c d b a"),
 )
 _FROM, _TO = (
-    choice("small", "from", [PRESETS[name].title for name in ("gpt2", "bert-base", "bert-large")]),
+    choice("small", "from", [PRESETS[name].title for name in ("gpt2", "bert-large", "minilm")]),
     choice("large", "to", [PRESETS[name].title for name in ("gpt3-175b", "llama-2-70b")]),
 )
 CHECKS: Mapping[str, Check] = {
