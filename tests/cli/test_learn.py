@@ -139,7 +139,9 @@ def test_one_prediction_of_a_cell_does_not_answer_the_next():
     ran = shelf.run_cell(page.cells["two-places"], {}, shelf.load)
     out, progress = walk("why-many-heads", ["", f"{rights[0].answer}", "", str(rights[1].answer), "q"])
     between = out.split("Right. ")[1]
-    assert "another question about it is left" in between and rights[0].words not in between and ran.words not in between
+    assert (
+        "another question about it is left" in between and rights[0].words not in between and ran.words not in between
+    )
     assert ran.words in " ".join(out.split("Right. ")[2].split()), "after the last one it runs"
     assert len(progress.points["why-many-heads"]) == 2
 

@@ -48,7 +48,9 @@ def test_the_code_beside_a_layer_computes_what_the_cell_shows(code, fresh):
     result = ran("whole-layer", "whole-layer", x=exactly(x), w_o=exactly(w_o))
     _, weights = worked_example()
     left = run_listing(code, {"x": x, "w_q": weights.w_q, "w_k": weights.w_k, "w_v": weights.w_v, "w_o": w_o})
-    assert np.allclose(left["out"], result.table("out").values) and np.allclose(left["concat"], result.table("concat").values)
+    assert np.allclose(left["out"], result.table("out").values) and np.allclose(
+        left["concat"], result.table("concat").values
+    )
     last = "weights" if code.name == "NumPy" else None  # the loop leaves the last head's, torch all of them
     maps = np.stack([result.table(f"weights, head {head}").values for head in range(2)])
     assert np.allclose(left["weights"], maps[-1] if last else maps)
@@ -56,8 +58,10 @@ def test_the_code_beside_a_layer_computes_what_the_cell_shows(code, fresh):
 
 @pytest.mark.parametrize("code", one_head.CELLS["one-head"].code, ids=lambda code: code.name)
 def test_the_code_beside_a_head_computes_what_the_cell_shows(code, fresh):
-    numbers = dict(zip(("x", "w_q", "w_k", "w_v"), (torch.randn(*shape, generator=fresh, dtype=torch.float64).numpy()
-                                                    for shape in ((5, 3), (3, 2), (3, 2), (3, 4))), strict=True))  # fmt: skip
+    shapes = {"x": (5, 3), "w_q": (3, 2), "w_k": (3, 2), "w_v": (3, 4)}
+    numbers = {
+        name: torch.randn(*shape, generator=fresh, dtype=torch.float64).numpy() for name, shape in shapes.items()
+    }
     written = {name: exactly(table) for name, table in numbers.items()}
     result = ran("one-head", "one-head", weights=one_head.OWN, mask=one_head.CAUSAL, **written)
     left = run_listing(code, numbers | {"scale": 2**-0.5, "visible": np.tri(5, dtype=bool)})
@@ -95,7 +99,10 @@ def test_the_worked_example_is_followed_to_its_output():
     ]  # fmt: skip
     labels = [label for lanes in result.flow for lane in lanes for label in lane]
     assert sorted(labels) == sorted(table.label for table in result.shown), "the diagram has every value, once"
-    for given, words in (({"x": "1 2"}, "x has 2 columns"), ({"kind": whole_layer.OWN, "w_o": "1 2; 3 4"}, "need 4 rows of 4")):
+    for given, words in (
+        ({"x": "1 2"}, "x has 2 columns"),
+        ({"kind": whole_layer.OWN, "w_o": "1 2; 3 4"}, "need 4 rows of 4"),
+    ):
         with pytest.raises(ShapeError, match=words):
             ran("whole-layer", "whole-layer", **given)
     with pytest.raises(ShapeError, match="d_model=8 is not a multiple of heads=3"):
@@ -112,7 +119,7 @@ def test_arcs_are_the_strongest_links_of_the_models_own_maps(load, minilm):
             inputs = minilm.tokenizer(sentence, return_tensors="pt")
             states = minilm.model(**inputs, output_hidden_states=True).hidden_states
         for card in result.cards:
-            layer, head = map(int, re.fullmatch(r"L(\d)H(\d+)", card.head).groups())
+            layer, head = map(int, card.head.removeprefix("L").split("H"))
             own = minilm.model.encoder.layer[layer].attention.self
             with torch.no_grad():
                 q, k = (part(states[layer][0])[:, 32 * head : 32 * head + 32] for part in (own.query, own.key))
@@ -133,7 +140,9 @@ def test_a_card_says_that_a_head_is_none_where_its_guess_does_better(load):
         card = cards[kind.head]
         assert f"{right:.0f} %" in card.scores and f"{chance:.0f} %" in card.chance
         assert ("no such head" in card.scores) == (right <= chance) == (card.head == "L5H2")
-    arcs = {(card.tokens[arc.query], card.tokens[arc.key]) for card in (cards["L5H2"], cards["L3H1"]) for arc in card.arcs}
+    arcs = {
+        (card.tokens[arc.query], card.tokens[arc.key]) for card in (cards["L5H2"], cards["L3H1"]) for arc in card.arcs
+    }
     assert arcs == {("cited", "researcher"), ("won", "researcher"), ("who", "researcher")}
 
 
@@ -155,7 +164,7 @@ def test_the_engines_block_has_torchs_parameters():
     assert np.allclose(result.table("weights, head 7").values.sum(1), 1)
 
 
-# ------------------------------------------------------------------------------------------------------ stored trainings
+# ----------------------------------------------------------------------------------------------------- stored trainings
 
 
 def test_a_stored_map_has_the_scores_of_its_curve_and_rows_of_one():
@@ -168,10 +177,12 @@ def test_a_stored_map_has_the_scores_of_its_curve_and_rows_of_one():
         assert np.isnan(maps[:, 0, 1]).all()
     last = np.nan_to_num(training.maps[training.numbers["induction_head"]][-1])
     # the first token of a text has none before it to be found by: from the second on it is a line
-    assert all(last[half + place].argmax() == place + 1 for place in range(1, half - 1)), "the token after the first copy"
-    born, steps = training.numbers["born_at_step"], dict(zip(training.measured, range(len(training.measured)), strict=True))
-    best = [max(training.curves[f"heads/L1H{head}/induction"][steps[step]] for head in (0, 1)) for step in (born - 10, born)]
-    assert best[0] <= 0.5 < best[1]
+    assert all(last[half + place].argmax() == place + 1 for place in range(1, half - 1)), (
+        "the token after the first copy"
+    )
+    born, steps = training.numbers["born_at_step"], training.measured
+    curve = training.curves[f"heads/{training.numbers['induction_head']}/induction"]
+    assert curve[steps.index(born - 10)] <= 0.5 < curve[steps.index(born)]
 
 
 @pytest.mark.slow
@@ -182,7 +193,7 @@ def test_the_commands_store_what_the_lessons_read():
     assert set(stored.train_reading(quick=True)) == set(stored.read_reading())
 
 
-# -------------------------------------------------------------------------------------------------------------- formulas
+# ------------------------------------------------------------------------------------------------------------- formulas
 
 
 def test_every_formula_is_typeset_and_used():
@@ -193,7 +204,9 @@ def test_every_formula_is_typeset_and_used():
     assert not set(FORMULAS) - codes, "used by a page"
     assert all(each.startswith("<math ") and each.endswith("</math>") for each in typeset.values())
     signs = ("^", "sqrt(", "softmax(")
-    assert not [code for code in codes - set(FORMULAS) if any(sign in code for sign in signs)], "a formula without its TeX"
+    assert not [code for code in codes - set(FORMULAS) if any(sign in code for sign in signs)], (
+        "a formula without its TeX"
+    )
 
 
 def test_a_formula_is_mathml_in_the_page_and_plain_in_the_terminal():

@@ -64,9 +64,9 @@ class Arc:
 
 @dataclass(frozen=True)
 class KindCard:
-    """A kind of head, on a sentence. `head` does it, or comes nearest; `origin` says whose it is: a model's, or designed.
+    """A kind of head, on a sentence. `head` does it, or comes nearest; `origin` says whose it is.
 
-    `arcs` are the links to draw; `scores`, `chance`: what the head does, and what knowing nothing does; `next_question`:
+    `arcs` are the links to draw; `scores`, `chance`: what the head does, and what chance does; `next_question`:
     what to ask before believing it.
     """
 

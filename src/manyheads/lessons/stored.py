@@ -1,10 +1,10 @@
 """Trainings that lessons show, stored, and the command that makes them again.
 
-`python -m manyheads.lessons.stored induction` trains the preset `induction` (seed 0, as `manyheads train induction` does;
-a minute) and stores losses and scores at every measured step, and every head's map of one text of random tokens, read
-twice, at every checkpoint. `python -m manyheads.lessons.stored rul` trains the first pair of nets of the preset `rul`
-(SIMULATED engines, seed 0; some minutes) and stores which cycles each head reads, and both nets' errors. Both files are in
-`pages/`. Maps are stored in thousandths: what is drawn needs no more.
+`python -m manyheads.lessons.stored induction` trains the preset `induction` (seed 0, as `manyheads train induction`
+does; a minute) and stores losses and scores at every measured step, and every head's map of one text of random tokens,
+read twice, at every checkpoint. `python -m manyheads.lessons.stored rul` trains the first pair of nets of the preset `rul`
+(SIMULATED engines, seed 0; some minutes) and stores which cycles each head reads, and both nets' errors. Both files are
+in `pages/`. Maps are stored in thousandths: what is drawn needs no more.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def train_birth(steps: int | None = None) -> dict[str, Any]:
                 for layer_index, layer in enumerate(rec.layers):
                     for head_index in range(layer.site.num_heads):
                         weights = np.asarray(layer.weights(head_index))[np.tril_indices(2 * BLOCK)]
-                        taken.setdefault(f"L{layer_index}H{head_index}", []).append(np.rint(weights * SCALE).astype(int).tolist())
+                        taken.setdefault(f"L{layer_index}H{head_index}", []).append(
+                            np.rint(weights * SCALE).astype(int).tolist()
+                        )
             return measure(model, step)
 
         settings = replace(run.settings, checkpoint_every=EVERY, measure_every=10)
@@ -101,7 +103,9 @@ def train_birth(steps: int | None = None) -> dict[str, Any]:
         "maps": taken,
         "measured": [int(step) for step in measured],
         "curves": {name: [round(value, 4) for value in trained.history.taken(name)[1]] for name in sorted(columns)},
-        "numbers": {name: numbers[name] for name in ("induction_head", "previous_token_head", "born_at_step", "ablated")},
+        "numbers": {
+            name: numbers[name] for name in ("induction_head", "previous_token_head", "born_at_step", "ablated")
+        },
     }
 
 
@@ -128,7 +132,9 @@ def train_reading(quick: bool = False) -> dict[str, Any]:
             run = rul.make_run(rul.run_name(kind, 0), scale, data, 0, kind == rul.WITH)
             nets[kind] = train(run, Path(folder) / f"{kind}.safetensors").model
     left = data.test.left.numpy()
-    errors = {kind: rul.scores(rul.predicted(net, data.test.all(), rul.CAP), left, rul.CAP) for kind, net in nets.items()}
+    errors = {
+        kind: rul.scores(rul.predicted(net, data.test.all(), rul.CAP), left, rul.CAP) for kind, net in nets.items()
+    }
     return {
         "engines": {"tested": len(left), "worn": int((left <= rul.WORN).sum()), "at_most_left": rul.WORN},
         "channels": len(data.scaling.kept),

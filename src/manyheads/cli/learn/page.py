@@ -194,20 +194,35 @@ def drawn_lines(ran: Ran) -> list[Text]:
     lines = [Text("")] if ran.flow or ran.cards or ran.chart else []
     shapes = {table.label: "x".join(map(str, table.shape)) for table in ran.shown}
     for stage, lanes in enumerate(ran.flow):
-        for number, labels in enumerate(lanes):
+        for labels in lanes:
             # heads side by side hang on one line; a stage of one lane goes on from it
             joint = ("  " if stage == 0 else "-> ") if len(lanes) == 1 else "+- "
             steps = (f"{label if len(lanes) == 1 else label.partition(', ')[0]} {shapes[label]}" for label in labels)
             name = f"{labels[0].partition(', ')[2]}: " if len(lanes) > 1 else ""
             lines.append(Text.assemble(("  " * min(stage, 1)) + joint, (name, "bold"), " > ".join(steps)))
     for card in ran.cards:
-        lines.append(Text.assemble((card.title, "bold"), "" if card.title == card.head else f"  {card.head}, {card.origin}"))
-        arcs = ", ".join(f"{card.tokens[arc.query]} -> {card.tokens[arc.key]} {100 * arc.weight:.0f} %" for arc in card.arcs)
-        sentences = (card.pattern, clean(arcs) or "No such link here.", card.reason, card.scores, card.chance, card.next_question)
+        lines.append(
+            Text.assemble((card.title, "bold"), "" if card.title == card.head else f"  {card.head}, {card.origin}")
+        )
+        arcs = ", ".join(
+            f"{card.tokens[arc.query]} -> {card.tokens[arc.key]} {100 * arc.weight:.0f} %" for arc in card.arcs
+        )
+        sentences = (
+            card.pattern,
+            clean(arcs) or "No such link here.",
+            card.reason,
+            card.scores,
+            card.chance,
+            card.next_question,
+        )
         lines += [Text(f"  {sentence}") for sentence in sentences if sentence]
     for panel in ran.chart:
         top = panel.top or max(value for curve in panel.curves for value in curve.y)
-        lines.append(Text(f"{panel.title}, from 0 to {top:.3g}, over steps {panel.curves[0].x[0]:g} to {panel.curves[0].x[-1]:g}"))
+        lines.append(
+            Text(
+                f"{panel.title}, from 0 to {top:.3g}, over steps {panel.curves[0].x[0]:g} to {panel.curves[0].x[-1]:g}"
+            )
+        )
         lines += [Text(f"  {curve.name:<10} {sparkline(curve.y, top)} {curve.y[-1]:.2f}") for curve in panel.curves]
     return lines
 
@@ -325,9 +340,15 @@ def ran_document(ran: Ran) -> dict[str, Any]:
         for part in ran.shown
     ]  # fmt: skip
     links = [{"model": link.model, "head": link.head, "text": link.text} for link in ran.links]
-    drawn = {"flow": ran.flow, "cards": [asdict(card) for card in ran.cards], "chart": [asdict(panel) for panel in ran.chart],
+    drawn = {"flow": ran.flow, "cards": [asdict(card) for card in ran.cards],
+             "chart": [asdict(panel) for panel in ran.chart],
              "frames": ran.frames}  # fmt: skip
-    return {"words": ran.words, "shown": tables, "links": links, **{name: value for name, value in drawn.items() if value}}
+    return {
+        "words": ran.words,
+        "shown": tables,
+        "links": links,
+        **{name: value for name, value in drawn.items() if value},
+    }
 
 
 def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any]:

@@ -14,10 +14,17 @@ import numpy as np
 
 from manyheads import models, statistics
 from manyheads.lessons.answers import Check, Predict, Right
-from manyheads.lessons.cells import Cell, Fact, KindCard, HeadLink, Loader, Ran, matrix
+from manyheads.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, Ran, matrix
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import (
-    MAX_TOKENS, MODEL, looked_at, map_of, one_named, require_short, strongest_links, tie,
+    MAX_TOKENS,
+    MODEL,
+    looked_at,
+    map_of,
+    one_named,
+    require_short,
+    strongest_links,
+    tie,
 )  # fmt: skip
 from manyheads.lessons.parameters import Values, choice, text, whole
 

@@ -39,8 +39,8 @@ def birth(values: Values, load: Loader) -> Ran:
     losses = (Curve("repeated", steps, training.curves["loss_repeated"]),
               Curve("new", steps, training.curves["loss_new"], False))  # fmt: skip
     return Ran(
-        f"By step {training.numbers['born_at_step']} the best head of layer 1 has half of its weight on "
-        f"{SEEN[INDUCTION]}. At the end {head} has {100 * scores_of(head, watched)[-1]:.0f} % of its own on {SEEN[watched]}.",
+        f"By step {training.numbers['born_at_step']} {head_of(INDUCTION)} has half of its weight on {SEEN[INDUCTION]}. "
+        f"At the end {head} has {100 * scores_of(head, watched)[-1]:.0f} % on {SEEN[watched]}.",
         maps,
         chart=(
             Panel("loss, nats a token", losses),
@@ -86,8 +86,8 @@ def guess_nats(values: Values, load: Loader) -> Right:
     answer = math.log(tokens)
     return Right(
         answer,
-        f"ln {tokens} = {answer:.2f}: nothing tells one token from another. The loss on new tokens stays near there: the best "
-        f"that a model can do is not to guess those that were in the text already.",
+        f"ln {tokens} = {answer:.2f}: nothing tells one token from another. The loss on new tokens stays near there: "
+        f"the best that a model can do is not to guess those that were in the text already.",
         "All tokens are as likely: minus the logarithm of one over their number.",
         unit="nats",
         mistakes={math.log2(tokens): "Those are bits: nats use the natural logarithm."},
@@ -100,12 +100,13 @@ def without_head(values: Values, load: Loader) -> Right:
     gone = read_birth().numbers["ablated"][head]
     best, loss = gone["best_induction"], gone["loss_repeated_tokens"]
     words = (
-        f"Without {head} the best remaining head of layer 1 has {100 * best:.0f} % of its weight after the copy, and repeated "
-        f"tokens cost {loss:.2f} nats."
+        f"Without {head} the best remaining head of layer 1 has {100 * best:.0f} % of its weight after the copy, and "
+        f"repeated tokens cost {loss:.2f} nats."
     )
     other_way = BREAKS if best >= BROKEN else STAYS
     return Right(
-        BREAKS if best < BROKEN else STAYS, words, words, mistakes={other_way: f"{words} A layer's heads may share work."}
+        BREAKS if best < BROKEN else STAYS, words, words,
+        mistakes={other_way: f"{words} A layer's heads may share work."}
     )  # fmt: skip
 
 
@@ -132,7 +133,8 @@ CHECKS: Mapping[str, Check | Predict] = {
     "without-head": Check(without_head, (choice("head", "head", HEADS),)),
     "repeats-from": Check(
         repeats_from,
-        (whole("block", "tokens of a block", 10, 2, 100, others=(8, 16)), whole("length", "tokens", 64, 4, 1000, others=(20, 32))),
+        (whole("block", "tokens of a block", 10, 2, 100, others=(8, 16)),
+         whole("length", "tokens", 64, 4, 1000, others=(20, 32))),
         lambda values: values.whole("block") < values.whole("length") - 1,
     ),
 }  # fmt: skip
@@ -157,6 +159,10 @@ def birth_number(values: Values, load: Loader) -> str:
 FACTS: Mapping[str, Fact] = {
     "birth": Fact(
         birth_number,
-        (choice("of", "which", ("step", "repeated loss", "new loss", "induction head", "previous-token head", *HEADS)),),
+        (
+            choice(
+                "of", "which", ("step", "repeated loss", "new loss", "induction head", "previous-token head", *HEADS)
+            ),
+        ),
     ),
 }

@@ -1,7 +1,7 @@
-"""The four archetypes on one sentence: arcs, what each is good for, what chance gives, and a head that does it or nearly.
+"""The four archetypes on one sentence: arcs, what each is good for, what chance gives, and a head that does it.
 
-Arcs are a head's own weights on the reader's sentence. Scores and chance are of our own annotated sentences, so that one
-sentence is never the evidence. Which head stands for a kind is written here; what it does is computed.
+Arcs are a head's own weights on the reader's sentence. Scores and chance are of our own annotated sentences, so that
+one sentence is never the evidence. Which head stands for a kind is written here; what it does is computed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,33 @@ import numpy as np
 
 from manyheads import corpora, models, statistics
 from manyheads.lessons.answers import Check, Predict, Right
-from manyheads.lessons.cells import Cell, Fact, KindCard, HeadLink, Loader, Ran, matrix
+from manyheads.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, Ran, matrix
 from manyheads.lessons.pages.shared import MODEL, map_of, one_named, require_short, strongest_links
 from manyheads.lessons.parameters import Values, choice, number, text, whole
 from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
 
 SENTENCE = "The researcher who cited the paper won the prize"
 VERBS = "cited won"
-PRONOUNS = frozenset("who whom whose which that he she it they him her them his hers its their theirs himself herself "
-                     "itself themselves".split())  # fmt: skip
+PRONOUNS = frozenset(
+    (
+        "who",
+        "whom",
+        "whose",
+        "which",
+        "that",
+        "he",
+        "she",
+        "it",
+        "they",
+        "him",
+        "her",
+        "them",
+        "his",
+        "hers",
+        "its",
+        "their",
+    )
+)
 
 
 class Kind(NamedTuple):
@@ -44,8 +62,8 @@ KINDS = (
     Kind(
         "Previous token", "L0H2",
         "Each word looks at the one just before it.",
-        "A word alone says little. This head writes down what came before: it joins pieces of words, and it is the first "
-        "half of an induction head.",
+        "A word alone says little. This head writes down what came before: it joins pieces of words, and it is the "
+        "first half of an induction head.",
         "previous_mass", "previous_mass.uniform",
         "of its weight goes to the token before", "would go there from a head that looks everywhere alike",
         "Which later head reads what this one wrote? A map does not say it: take the head away and see.",
@@ -55,7 +73,8 @@ KINDS = (
         "A verb looks at the one who does it, over everything that stands between.",
         "To know who won, it is not enough to look back by one word: the nearest noun is the paper.",
         "nsubj.to_dependent.given", "nsubj.to_dependent.mode",
-        "of the verbs have their subject as the word that it looks at most", "are right by always guessing the word before",
+        "of the verbs have their subject as the word that it looks at most",
+        "are right by always guessing the word before",
         "Is it right where the subject is not the word before? Ask for those cases alone.",
     ),
     Kind(
@@ -63,7 +82,8 @@ KINDS = (
         "A pronoun looks back at the noun that it stands for.",
         "'Who', 'it' and 'they' mean nothing by themselves: what is known of the noun has to be brought to them.",
         "pronoun", "pronoun.nearest",
-        "of the pronouns have what they stand for as the token that it looks at most", "are right by guessing the nearest noun",
+        "of the pronouns have what they stand for as the token that it looks at most",
+        "are right by guessing the nearest noun",
         "Does it follow the meaning, or only the nearest noun? Change a word so that the pronoun means another one.",
     ),
     Kind(
@@ -137,9 +157,9 @@ def gold_table(load: Loader) -> Any:
     documents = list(corpora.gold_corpus().open())
     golds = [document.gold for document in documents]
     (subjects,) = (survey for survey in statistics.survey_syntax(golds, 1) if survey.name == "nsubj")
-    wanted = [*statistics.syntax_statistics([subjects]), *coreference_statistics(survey_coreference(golds))]
+    of_words = [*statistics.syntax_statistics([subjects]), *coreference_statistics(survey_coreference(golds))]
     masses = [name for kind in KINDS for name in (kind.score, kind.chance) if "_mass" in name]
-    return statistics.measure(load(MODEL), documents, [*wanted, *masses])
+    return statistics.measure(load(MODEL), documents, [*of_words, *masses])
 
 
 CELLS: Mapping[str, Cell] = {
@@ -187,8 +207,8 @@ def left_over(values: Values, load: Loader) -> Right:
     answer = (100 - percent) / (tokens - 1)
     return Right(
         answer,
-        f"{100 - percent:g} % are left for {tokens - 1} tokens: {answer:.2f} % each. Whoever leaves [CLS] out of the picture "
-        f"and stretches the rest sees a busy head.",
+        f"{100 - percent:g} % are left for {tokens - 1} tokens: {answer:.2f} % each. Whoever leaves [CLS] out of the "
+        f"picture and stretches the rest sees a busy head.",
         "A row adds up to 100 %. What is left, and for how many?",
         unit="%",
         mistakes={100 / tokens: "That is a head that looks everywhere alike.",

@@ -80,7 +80,7 @@ def real_models(values: Values, load: Loader) -> Ran:
         (
             matrix("as built", "from their configs; d_k is the width of a head", np.array(list(built.values())),
                    (*built,), ("d_model", "heads", "KV heads", "d_k", "layers", "parameters, M")),
-            matrix("cache", f"keys and values of all layers, {batch} texts; a model is taken at its own limit of tokens",
+            matrix("cache", f"keys and values of all layers, {batch} texts; at a model's own limit of tokens",
                    np.array(list(caches.values())), (*caches,), ("tokens", "GiB", "GB")),
         ),
     )  # fmt: skip

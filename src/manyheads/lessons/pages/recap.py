@@ -130,8 +130,9 @@ def head_grows(values: Values, load: Loader) -> Right:
     return Right(
         answer,
         f"d_k goes from {small:,} / {first.num_heads} = {first.qk_dim} to {large:,} / "
-        f"{second.num_heads} = {second.qk_dim}: the width grows by {widths:.4g}, the heads by {counts:.4g}. That is a choice, "
-        f"and no law: a wider head can tell more apart (Q K^T has a rank of d_k at most), and more heads had stopped to help.",
+        f"{second.num_heads} = {second.qk_dim}: the width grows by {widths:.4g}, the heads by {counts:.4g}. That is a "
+        f"choice, and no law: a wider head can tell more apart (Q K^T has a rank of d_k at most), and more heads had "
+        f"stopped to help.",
         "d_k is d_model / heads. By how much does each of the two grow?",
         tolerance=0.01,
         mistakes={widths: "That is the width of the model.", counts: "That is the number of heads."},

@@ -55,7 +55,9 @@ def block(values: Values, load: Loader) -> Ran:
         f"{count:,} parameters: four matrices of {m} x {m}, and four biases."
     )
     lanes = tuple((f"weights, head {head}",) for head in range(h))
-    return Ran(words, tables, flow=((("states",),), lanes, (("out",),)), found={"parameters": count, "maps": maps.numel()})
+    return Ran(
+        words, tables, flow=((("states",),), lanes, (("out",),)), found={"parameters": count, "maps": maps.numel()}
+    )
 
 
 def cycles_read(values: Values, load: Loader) -> Ran:
@@ -70,8 +72,8 @@ def cycles_read(values: Values, load: Loader) -> Ran:
     ages = tuple(f"{age}" for age in range(-read.shape[1], 0))
     attention, alone = (stored["errors"][kind] for kind in ("attention", "no-attention"))
     return Ran(
-        f"Over {engines['worn']} SIMULATED engines with at most {engines['at_most_left']} cycles left, a head gives {place} "
-        f"{share:.0f} % of its weight on average; an even reading gives {1000 / read.shape[1]:.0f} %.",
+        f"Over {engines['worn']} SIMULATED engines with at most {engines['at_most_left']} cycles left, a head gives "
+        f"{place} {share:.0f} % of its weight on average; an even reading gives {1000 / read.shape[1]:.0f} %.",
         (
             matrix("by cycle", "weight of each cycle, -1 being the last; rows are heads", read, names, ages),
             matrix("heads", f"percent of its weight on {place}; the cycle that it reads most",
@@ -166,7 +168,5 @@ def stored_number(values: Values, load: Loader) -> str:
 
 
 FACTS: Mapping[str, Fact] = {
-    "life-stored": Fact(
-        stored_number, (choice("of", "which", ("attention", "no-attention", "worn engines", *SEEN)),)
-    ),
+    "life-stored": Fact(stored_number, (choice("of", "which", ("attention", "no-attention", "worn engines", *SEEN)),)),
 }

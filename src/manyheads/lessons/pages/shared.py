@@ -65,9 +65,7 @@ def tie(weights: Table, tied: list[int]) -> tuple[str, tuple[str, ...]]:
     return words, tuple(name for key in tied for name in (weights.columns[key], str(key), f"token {key}"))
 
 
-def strongest_links(
-    weights: Float64[ndarray, "q k"], queries: Sequence[int], keys: Sequence[int]
-) -> tuple[Arc, ...]:
+def strongest_links(weights: Float64[ndarray, "q k"], queries: Sequence[int], keys: Sequence[int]) -> tuple[Arc, ...]:
     """For each query the key (of these, and not itself) that its row is largest at, as long as it can be seen."""
     arcs = []
     for query in queries:

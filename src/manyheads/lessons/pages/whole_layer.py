@@ -1,4 +1,4 @@
-"""A whole layer: heads in parallel, put side by side, times W^O; the worked example to its end, and layers of any shape.
+"""A whole layer: heads in parallel, put side by side, times W^O; the worked example, and layers of any shape.
 
 Oracle: the two listings beside the cells, which are run by a test, and `reference.naive`.
 """
@@ -69,10 +69,10 @@ def random_layer(values: Values, load: Loader) -> Ran:
     """A layer of random weights of any shape, head by head. Raises ShapeError."""
     require_fitting(values)
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
-    rng = np.random.Generator(np.random.PCG64(values.whole("seed")))
-    d = m // h
-    projections = [rng.normal(size=(h, m, d)) / np.sqrt(m) for _ in range(3)]
-    shown, _ = layer_tables(rng.normal(size=(n, m)), NaiveWeights(*projections, rng.normal(size=(m, m)) / np.sqrt(m)))
+    d, rng = m // h, np.random.Generator(np.random.PCG64(values.whole("seed")))
+    w_q, w_k, w_v = rng.normal(size=(3, h, m, d)) / np.sqrt(m)
+    weights = NaiveWeights(w_q, w_k, w_v, rng.normal(size=(m, m)) / np.sqrt(m))
+    shown, _ = layer_tables(rng.normal(size=(n, m)), weights)
     words = f"{h} heads, each {d} wide, so {h} maps of {n} x {n}. Side by side they are {h} x {d} = {m} wide again."
     return Ran(words, shown, flow=layer_flow(h), found={"width": d, "maps": h * n * n, "projection": m * m})
 
@@ -113,7 +113,6 @@ def layer_flow(h: int) -> tuple[tuple[tuple[str, ...], ...], ...]:
 
 
 _X, _WEIGHTS = worked_example()
-_TOKENS = whole("tokens", "tokens", 4, 1, 8)
 CELLS: Mapping[str, Cell] = {
     "whole-layer": Cell(
         whole_layer,
@@ -128,7 +127,8 @@ CELLS: Mapping[str, Cell] = {
     ),
     "random-layer": Cell(
         random_layer,
-        (whole("d_model", "model width", 8, 1, 16), whole("heads", "heads", 4, 1, 8), _TOKENS, whole("seed", "seed", 0, 0, 999)),
+        (whole("d_model", "model width", 8, 1, 16), whole("heads", "heads", 4, 1, 8),
+         whole("tokens", "tokens", 4, 1, 8), whole("seed", "seed", 0, 0, 999)),
         (NUMPY, TORCH),
     ),
 }  # fmt: skip
@@ -147,8 +147,8 @@ def example_output(values: Values, load: Loader) -> Right:
     concat, projection = (", ".join(f"{value:.3g}" for value in row) for row in (plain[token], w_o[:, column]))
     return Right(
         float(out[token, column]),
-        f"Side by side the heads say ({concat}) at token {token}; times column {column} of W_O, ({projection}), that is "
-        f"{out[token, column]:.3f}.",
+        f"Side by side the heads say ({concat}) at token {token}; times column {column} of W_O, ({projection}), that "
+        f"is {out[token, column]:.3f}.",
         f"Run the cell and go to concat: take the row of token {token}, and column {column} of W_O.",
         mistakes={float(plain[token, column]): "That is before W_O: the heads side by side."} if mixes else {},
     )
@@ -198,7 +198,8 @@ _HEADS = whole("heads", "heads", 3, 1, 64, others=(2, 4))
 CHECKS: Mapping[str, Check | Predict] = {
     "example-output": Check(
         example_output,
-        (whole("token", "token", 2, 0, 2), whole("column", "column", 3, 0, 3), choice("kind", "W_O", (MIXING, IDENTITY))),
+        (whole("token", "token", 2, 0, 2), whole("column", "column", 3, 0, 3),
+         choice("kind", "W_O", (MIXING, IDENTITY))),
     ),
     "layer-width": Predict(layer_width, (choice("of", "of", ("one head's width", "all maps' numbers")),)),
     "whose-columns": Check(

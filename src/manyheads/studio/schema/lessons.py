@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from manyheads.lessons.cells import KindCard, HeadLink, Panel
+from manyheads.lessons.cells import HeadLink, KindCard, Panel
 from manyheads.studio.schema.base import AnswerBody, Number, RequestBody
 
 

@@ -24,7 +24,7 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("im
 _FORMULAS: Mapping[str, str] = json.loads((files("manyheads.lessons") / "formulas.mathml.json").read_text("utf-8"))
 
 
-def _code(tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+def _code(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     """A formula's plain text as MathML, by itself on its line if it is a paragraph; any other code as code."""
     text = " ".join(tokens[index].content.split())
     if text not in _FORMULAS:
@@ -32,7 +32,7 @@ def _code(tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     return _FORMULAS[text].replace("<math ", '<math display="block" ', 1) if len(tokens) == 1 else _FORMULAS[text]
 
 
-MARKDOWN.renderer.rules["code_inline"] = _code
+MARKDOWN.add_render_rule("code_inline", _code)
 MAX_SEED = 2**31  # a number that JavaScript and an address hold without loss
 
 Load = Callable[[str], Any]
@@ -102,7 +102,9 @@ def _part(part: Block, seed: int | None, load: Load) -> bodies.Part:
         case CellBlock():
             parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
             listings = shelf.CELLS[part.run].code
-            code = [bodies.Listing.of(code, lines=[bodies.CodeLine.of(line) for line in code.lines]) for code in listings]
+            code = [
+                bodies.Listing.of(code, lines=[bodies.CodeLine.of(line) for line in code.lines]) for code in listings
+            ]
             return bodies.LiveCell.of(part, kind="cell", cell=part.name, parameters=parameters, code=code)
         case InterviewBlock():
             return bodies.Interview(
