@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from manyheads.cli.learn.page import table_lines
 from manyheads.errors import ShapeError
 from manyheads.lessons import ProseBlock, shelf, stored
 from manyheads.lessons.cells import listing
@@ -148,12 +149,17 @@ def test_a_card_says_that_a_head_is_none_where_its_guess_does_better(load):
 
 def test_real_models_and_their_cache_are_those_of_the_papers():
     result = ran("interview-models", "real-models")
-    assert result.table("as built").values[:, :5].tolist() == [
-        [768, 12, 12, 64, 12], [12288, 96, 96, 128, 96], [8192, 64, 8, 128, 80],
+    models = result.table("models")
+    assert models.rows == ("GPT-2 small", "GPT-3 175B", "Llama 2 70B", "as MHA", "as MQA")
+    assert models.values[:, :4].tolist() == [
+        [768, 12, 12, 64], [12288, 96, 96, 128], [8192, 64, 8, 128], [8192, 64, 64, 128], [8192, 64, 1, 128],
     ]  # fmt: skip
-    assert result.table("as built").values[:, 5].round().tolist() == [124, 174604, 68977]
-    assert result.table("cache").values[3:, 1].tolist() == [80, 10, 1.25]
-    assert result.table("cache").values[:, 0].tolist() == [1024, 2048, 4096, 4096, 4096, 4096]
+    assert models.values[2:, 4].tolist() == [10, 80, 1.25] and "80 GiB with MHA, 10 GiB with GQA, 1.25" in result.words
+    assert models.values[:3, 5].round().tolist() == [124, 174604, 68977]
+    assert models.values[3, 5] - models.values[2, 5] == pytest.approx(80 * 2 * 8192 * (64 - 8) * 128 / 1e6)
+    (line,) = (str(line) for line in table_lines(models, 100) if str(line).startswith("as MQA"))
+    assert line.split()[-2:] == ["1.250", "67802"], "each column has its own decimals"
+    assert result.table("cache").values[:, 0].tolist() == [1024, 2048, 4096, 4096, 4096]
 
 
 def test_the_engines_block_has_torchs_parameters():

@@ -2,9 +2,9 @@
 
 `python -m manyheads.lessons.stored induction` trains the preset `induction` (seed 0, as `manyheads train induction`
 does; a minute) and stores losses and scores at every measured step, and every head's map of one text of random tokens,
-read twice, at every checkpoint. `python -m manyheads.lessons.stored rul` trains the first pair of nets of the preset `rul`
-(SIMULATED engines, seed 0; some minutes) and stores which cycles each head reads, and both nets' errors. Both files are
-in `pages/`. Maps are stored in thousandths: what is drawn needs no more.
+read twice, at every checkpoint. `python -m manyheads.lessons.stored rul` trains the first pair of nets of the preset
+`rul` (SIMULATED engines, seed 0; some minutes) and stores which cycles each head reads, and both nets' errors. Both
+files are in `pages/`. Maps are stored in thousandths: what is drawn needs no more.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ from manyheads.lessons.progress import Progress
 LABEL, MOST_LABEL = 16, 34  # columns of a row's name: as a rule, and at the most
 HEADING = 10  # columns of a line of a column's name
 SMALL = (8, 4)  # rows and columns of a table that is read number by number
+NAMED = 6  # columns, at most, that each are of something else
+LOST = 0.05  # of a number, by which it may be off
 NOTHING = 1e-9  # of the largest number: what is less is what rounding left
 CURVE = 45  # characters of a curve
 BARS = " ▁▂▃▄▅▆▇█"
@@ -264,6 +266,14 @@ def table_lines(table: Table, width: int) -> list[Text]:
         for column in table.columns
     ]
     cells = _written(values)
+    lost = any(
+        math.isfinite(number) and abs(float(cell) - number) > LOST * abs(number) and abs(number) > NOTHING
+        for row, line in zip(values, cells, strict=True)
+        for number, cell in zip(row, line, strict=True)
+    )
+    if lost and not table.as_map and len(table.columns) <= NAMED:  # columns of different things: 174604 and 1.25
+        by_column = [_written([[number] for number in column]) for column in zip(*values, strict=True)]
+        cells = [[column[row][0] for column in by_column] for row in range(len(values))]
     numbers_wide = (len(cell) for row in cells for cell in row)
     size = max(4, *numbers_wide, *(Text(line).cell_len for heading in headings for line in heading)) + 2
     note = ""

@@ -53,33 +53,32 @@ def cache_table(values: Values, load: Loader) -> Ran:
 
 
 def real_models(values: Values, load: Loader) -> Ran:
-    """Heads, widths, parameters and caches of real models, from their configs; and Llama 2 70B's shape in three ways.
+    """Heads, widths, parameters and caches of real models, from their configs; and Llama 2 70B built in two other ways.
 
     A model with fewer positions than the context is taken at its own limit.
     """
     context, batch, dtype = values.whole("context"), values.whole("batch"), values.text("dtype")
-    built, caches = {}, {}
+    rows, caches, ways = {}, {}, {}
     for name in REAL:
         title, architecture = PRESETS[name].title, size(name).architecture
-        tokens = min(context, architecture.max_positions or context)
-        sizing, heads = size(name, tokens, batch, dtype), architecture.attention[0]
-        built[title] = [architecture.embed_dim, heads.num_heads, heads.num_kv_heads, heads.qk_dim, len(sizing.layers),
-                        sizing.num_parameters / 1e6]  # fmt: skip
-        assert sizing.cache is not None
-        caches[title] = [tokens, sizing.cache.steady / GIB, sizing.cache.steady / GB]
-    llama = size(LLAMA).architecture
-    heads = llama.attention[0]
-    shape = Values(layers=len(llama.attention), heads=heads.num_heads, width=heads.qk_dim, context=context, batch=batch)
-    shape["dtype"] = dtype
-    ways = {MHA: heads.num_heads, GQA: heads.num_kv_heads, MQA: 1}
-    in_gib = {way: _cache_bytes(shape, count) / GIB for way, count in ways.items()}
-    caches |= {f"Llama 2 70B's shape, {way}": [context, gib, gib * GIB / GB] for way, gib in in_gib.items()}
+        tokens, heads = min(context, architecture.max_positions or context), architecture.attention[0]
+        # its own KV heads; and of Llama, which shares, as many as query heads, and one
+        variants = [variant for variant in size(name, tokens, batch, dtype).variants if variant.own or name == LLAMA]
+        for variant in sorted(variants, key=lambda variant: not variant.own):
+            row = title if variant.own else f"as {variant.name}"
+            cached = variant.cache.steady
+            rows[row] = [architecture.embed_dim, heads.num_heads, variant.num_kv_heads or heads.num_heads, heads.qk_dim,
+                         cached / GIB, variant.num_parameters / 1e6]  # fmt: skip
+            caches[row] = [tokens, cached / GIB, cached / GB]
+            if name == LLAMA:
+                ways[variant.name.partition("-")[0]] = cached / GIB
     return Ran(
         f"{batch} texts of {context:,} tokens leave in Llama 2 70B's shape "
-        + ", ".join(f"{gib:.4g} GiB with {way}" for way, gib in in_gib.items()) + ".",
+        + ", ".join(f"{ways[way]:.4g} GiB with {way}" for way in (MHA, GQA, MQA)) + ".",
         (
-            matrix("as built", "from their configs; d_k is the width of a head", np.array(list(built.values())),
-                   (*built,), ("d_model", "heads", "KV heads", "d_k", "layers", "parameters, M")),
+            matrix("models", "as built; and Llama 2 70B with a KV head for each query head, and with one",
+                   np.array(list(rows.values())), (*rows,),
+                   ("d_model", "heads", "KV heads", "d_k", "cache, GiB", "parameters, M")),
             matrix("cache", f"keys and values of all layers, {batch} texts; at a model's own limit of tokens",
                    np.array(list(caches.values())), (*caches,), ("tokens", "GiB", "GB")),
         ),
