@@ -1,4 +1,4 @@
-// openapi.json sha256:552a69013101c960a50434f220b901b00ebd8b8aa18c76673269cbfb445d7e5e
+// openapi.json sha256:6be24b839da5daf36558483523949f4a592d1c22939773479a1cacc074576579
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -996,9 +996,9 @@ export interface components {
         };
         /**
          * KindCard
-         * @description A kind of head, on a sentence. `head` does it, or comes nearest; `origin` says whose it is: a model's, or designed.
+         * @description A kind of head, on a sentence. `head` does it, or comes nearest; `origin` says whose it is.
          *
-         *     `arcs` are the links to draw; `scores`, `chance`: what the head does, and what knowing nothing does; `next_question`:
+         *     `arcs` are the links to draw; `scores`, `chance`: what the head does, and what chance does; `next_question`:
          *     what to ask before believing it.
          */
         KindCard: {
