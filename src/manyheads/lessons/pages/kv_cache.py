@@ -66,6 +66,7 @@ def real_models(values: Values, load: Loader) -> Ran:
         variants = [variant for variant in size(name, tokens, batch, dtype).variants if variant.own or name == LLAMA]
         for variant in sorted(variants, key=lambda variant: not variant.own):
             row = title if variant.own else f"as {variant.name}"
+            assert variant.num_parameters is not None  # of a config all of them are known
             cached = variant.cache.steady
             rows[row] = [architecture.embed_dim, heads.num_heads, variant.num_kv_heads or heads.num_heads, heads.qk_dim,
                          cached / GIB, variant.num_parameters / 1e6]  # fmt: skip
