@@ -9,6 +9,7 @@ export default defineConfig({
     emptyOutDir: false, // BUILT_FROM is written beside; names never change, so nothing stale stays
     target: "es2022",
     cssCodeSplit: false,
+    assetsInlineLimit: 20_480, // the formulas' font: a notebook and a single file cannot fetch it
     modulePreload: false,
     sourcemap: false,
     reportCompressedSize: false,

@@ -132,6 +132,31 @@ def test_a_prediction_is_closed_once_its_cell_has_run_with_the_same_numbers():
     assert "The cell is as it was before." in out
 
 
+def test_one_prediction_of_a_cell_does_not_answer_the_next():
+    page = shelf.lessons()["why-many-heads"]
+    first, second = (check for check in page.checks.values() if check.cell == "two-places")
+    rights = [shelf.right_of(page, check, {}, {}, shelf.load) for check in (first, second)]
+    ran = shelf.run_cell(page.cells["two-places"], {}, shelf.load)
+    out, progress = walk("why-many-heads", ["", f"{rights[0].answer}", "", str(rights[1].answer), "q"])
+    between = out.split("Right. ")[1]
+    assert (
+        "another question about it is left" in between and rights[0].words not in between and ran.words not in between
+    )
+    assert ran.words in " ".join(out.split("Right. ")[2].split()), "after the last one it runs"
+    assert len(progress.points["why-many-heads"]) == 2
+
+
+def test_a_result_is_drawn_in_characters_with_the_code_of_each_step(run):
+    out = run("learn", "whole-layer", "--run", "whole-layer").out
+    assert "  +- head 1: Q 3x2 > K 3x2" in out and "  -> concat 3x4 > W_O 4x4 > out 3x4" in out
+    assert "NumPy: out = concat @ w_o" in out and "PyTorch: weights = scores.softmax(-1)" in out
+    out = run("learn", "birth", "--run", "birth").out
+    (curve,) = (line for line in out.splitlines() if line.startswith("  repeated"))
+    assert curve.split()[1][0] > curve.split()[1][-1] and "3 of 19 moments" in out and "step 900 (20 x 20)" in out
+    drawn = json.loads(run("learn", "birth", "--run", "birth", "--json").out)
+    assert len(drawn["shown"]) == len(drawn["frames"]) == 19 and "flow" not in drawn
+
+
 def test_a_cell_is_run_with_other_values(run):
     document = json.loads(run("learn", "masks", "--run", "masked-scores", "--json", "kind=every token").out)
     assert "The mask hides 0 of 16 cells" in document["words"]

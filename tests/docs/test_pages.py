@@ -20,10 +20,13 @@ from docs.house import OUTSIDE, PICTURE, floors, imports, picture, table
 from docs.house import PAGE as HOUSE_PAGE
 from docs.pictures import GALLERY, IMAGES, gallery_markdown
 from docs.pictures import PAGE as GALLERY_PAGE
+from manyheads.cli.commands import COMMANDS
+from manyheads.lessons import lessons
 from manyheads.roles import glossary
 from manyheads.roles.role_table import NO_ROLE, ROLES
 from manyheads.statistics import STATISTICS
 from manyheads.statistics.table import table_markdown
+from manyheads.training.presets.table import PRESETS
 from tests.docs.pages import ROOT, blocks_of, pages
 
 DOCS = ROOT / "docs"
@@ -81,6 +84,26 @@ def nav_pages(part):
     if isinstance(part, str):
         return [part]
     return [page for each in (part.values() if isinstance(part, dict) else part) for page in nav_pages(each)]
+
+
+def test_every_part_that_a_class_is_told_of_is_where_the_table_says():
+    page = DOCS / "howto" / "teach-a-class.md"
+    parts = page.read_text(encoding="utf-8").split("the parts -->")[1].split("\n")[3:-1]
+    commands, rooms = {each.__name__ for each in COMMANDS}, {"atlas", "head", "compare", "experiment", "size", "learn"}
+    assert len(parts) >= 20
+    for row in parts:
+        _, what, where, _ = row.split("|")
+        places = re.findall(r"`manyheads ([^`]+)`|`#/(\w+)`|\]\(([^)]+)\)", where)
+        assert places, what
+        for command, room, link in places:
+            name, *words = command.split() or [""]
+            assert name in commands | {""} and room in rooms | {""} and (page.parent / link).exists(), (what, where)
+            if name == "train":
+                assert words[0] in PRESETS, what
+            if name == "learn":
+                lesson, *option = words
+                named = {"--run": lessons()[lesson].cells, "--answer": lessons()[lesson].checks}
+                assert not option or option[1] in named[option[0]], what
 
 
 def test_the_navigation_names_every_page_once():

@@ -236,7 +236,7 @@ def test_every_page_of_the_package_is_on_the_shelf_and_in_order():
     pages = {path.stem for path in Path(str(files("manyheads.lessons") / "pages")).glob("*.md")}
     orders = [page.order for page in shelf.lessons().values()]
     assert pages == set(shelf.lessons()) and orders == sorted(set(orders)), "no two pages have one place"
-    assert PAGES[:3] == ["why-many-heads", "one-head", "split-merge"] and PAGES[-1] == "interview-models"
+    assert PAGES[:3] == ["why-many-heads", "one-head", "whole-layer"] and PAGES[-1] == "interview-models"
     assert [entry.slug for entry in learning.entries()] == PAGES
     for entry in learning.entries():
         assert entry.num_checks == len(entry.points) and all(entry.points.values())

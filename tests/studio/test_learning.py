@@ -172,6 +172,69 @@ def test_a_prediction_shows_its_head_and_is_closed_once_its_cell_has_run(learn):
     expect(asked).not_to_contain_text("has run with this already")
 
 
+def test_one_prediction_of_a_cell_does_not_answer_the_next(learn):
+    page, slug = learn("why-many-heads"), "why-many-heads"
+    first, second = (each for each in shelf.lessons()[slug].checks.values() if each.cell == "two-places")
+    right = right_of(slug, first.name)
+    said = submit(page, first.name, right.answer)
+    assert said.startswith("Right.") and second.question[:9] in said and right.words not in said
+    assert page.get_by_test_id("lesson-cell-result").count() == 0, "its result would answer the second"
+    assert submit(page, second.name, right_of(slug, second.name).answer).startswith("Right.")
+    expect(page.get_by_test_id("lesson-cell-result").first).to_be_visible()
+    expect(page.get_by_test_id(f"lesson-check-{first.name}")).to_contain_text(right.words)
+
+
+def test_four_archetypes_are_cards_with_arcs(learn):
+    page = learn("four-archetypes")
+    kinds = page.get_by_test_id("lesson-kinds")
+    ran = shelf.run_cell(shelf.lessons()["four-archetypes"].cells["four-archetypes"], {}, shelf.load)
+    for card in ran.cards:
+        kinds.get_by_test_id(f"lesson-kind-{card.head}").click()
+        about, arcs = kinds.get_by_test_id("lesson-kind-about"), kinds.get_by_test_id("lesson-arcs")
+        for words in (card.reason, card.scores, card.chance, card.next_question):
+            expect(about).to_contain_text(words)
+        assert arcs.locator("path.arc").count() == len(card.arcs)
+        for arc in card.arcs:
+            words = f"{card.tokens[arc.query]} looks at {card.tokens[arc.key]}, {100 * arc.weight:.0f}%"
+            assert words in arcs.get_attribute("aria-label")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert_nothing_past_the_edge(page, "arcs beside the words")
+    targets = page.get_by_test_id("lesson").locator(":is(button, a, input, select, summary, fieldset label):visible")
+    sizes = targets.evaluate_all(
+        "all => all.filter(one => one.type !== 'radio').map(one => [one.getBoundingClientRect().height, one.outerHTML])"
+    )
+    assert len(sizes) > 10 and not [html[:120] for height, html in sizes if height < 44]
+
+
+def test_a_layer_is_a_diagram_whose_step_lights_its_code_and_its_formula_is_typeset(learn):
+    page = learn("whole-layer")
+    box = page.locator("section.cell").first
+    box.get_by_role("button", name="weights, head 1, 3 × 3").click()
+    expect(box.locator("figcaption strong")).to_have_text("weights, head 1")
+    code = box.get_by_test_id("lesson-code")
+    assert (
+        all("weights" in line for line in code.locator(".lit").all_inner_texts()) and code.locator(".lit").count() == 2
+    )
+    code.get_by_role("tab", name="NumPy").press("ArrowRight")
+    expect(code.locator(".lit")).to_have_text(re.compile(r"weights = scores\.softmax\(-1\)"))
+    assert page.locator("math[display=block] msqrt").count() == 1
+    page.wait_for_function("document.fonts.check('16px \"Lesson Formulas\"')")
+    assert page.locator("button button, a button, button a").count() == 0
+
+
+def test_a_slider_leafs_through_the_checkpoints_of_a_training(learn):
+    page = learn("birth")
+    slider = page.get_by_test_id("lesson-frames")
+    ran = shelf.run_cell(shelf.lessons()["birth"].cells["birth"], {}, shelf.load)
+    slider.fill("9")
+    caption = page.locator("figcaption strong")
+    expect(caption).to_have_text(ran.shown[9].label)
+    slider.press("ArrowRight")
+    expect(caption).to_have_text(ran.shown[10].label)
+    cell = page.locator("section.cell tbody tr").nth(15).locator("td").nth(6)
+    assert float(cell.get_attribute("title")) == pytest.approx(float(ran.shown[10].values[15, 6]))
+
+
 @pytest.mark.parametrize("name", ["no-such", "<script>alert(1)</script>", ".", "a/b"])
 def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio, name):
     page = new_page()

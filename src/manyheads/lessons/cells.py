@@ -2,6 +2,10 @@
 
 A cell gets its parameters, read and checked, and a function that loads a model; it returns a sentence and tables of
 numbers, each with its whole shape. Nothing is remembered between two runs. The cells themselves stand in `pages/`.
+
+A result may also be drawn: as a diagram of its tables (`flow`), as kinds of heads on a sentence (`cards`), or as curves
+over a training, of which each table is a moment (`chart`, `frames`). All of it is data, which the page draws and the
+terminal writes in characters; so a result can be computed beforehand and kept.
 """
 
 from __future__ import annotations
@@ -50,16 +54,111 @@ class HeadLink:
 
 
 @dataclass(frozen=True)
+class Arc:
+    """A link of a sentence: the token that looks, the one that is looked at (both from 0), and the weight."""
+
+    query: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class KindCard:
+    """A kind of head, on a sentence. `head` does it, or comes nearest; `origin` says whose it is.
+
+    `arcs` are the links to draw; `scores`, `chance`: what the head does, and what chance does; `next_question`:
+    what to ask before believing it.
+    """
+
+    title: str
+    head: str
+    origin: str
+    tokens: tuple[str, ...]
+    arcs: tuple[Arc, ...]
+    pattern: str
+    reason: str
+    scores: str
+    chance: str
+    next_question: str
+
+
+Flow = tuple[tuple[tuple[str, ...], ...], ...]
+"""A diagram of a computation: stages one after the other, lanes side by side in each, labels of tables in each lane."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line over a training. `bold` ones are what its panel is about."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    bold: bool = True
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves over one y axis, which begins at 0; `top`: its end, None where the curves say."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    top: float | None = None
+
+
+@dataclass(frozen=True)
+class CodeLine:
+    """A line of code, and the tables (by label) that it computes."""
+
+    text: str
+    steps: tuple[str, ...] = ()
+
+    def computes(self, label: str) -> bool:
+        """Whether it computes that table: "Q" does "Q, head 1", too."""
+        return any(label == step or label.startswith(f"{step}, ") for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The code of a cell in one library: it runs as it stands, given the cell's numbers."""
+
+    name: str
+    lines: tuple[CodeLine, ...]
+
+    @property
+    def source(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+
+def listing(name: str, written: str) -> Listing:
+    """Code whose lines end in `#: label; label` where they compute a step.
+
+    >>> listing("NumPy", "q = x @ w_q  #: Q").lines
+    (CodeLine(text='q = x @ w_q', steps=('Q',)),)
+    """
+    lines = []
+    for line in written.strip("\n").split("\n"):
+        code, _, steps = line.partition("#:")
+        lines.append(CodeLine(code.rstrip(), tuple(step.strip() for step in steps.split(";") if step.strip())))
+    return Listing(name, tuple(lines))
+
+
+@dataclass(frozen=True)
 class Ran:
     """The result of a cell: a sentence, tables in the order of the computation, and heads to go on with.
 
-    `found`: values by which a prediction is judged, where no table holds them whole.
+    `found`: values by which a prediction is judged, where no table holds them whole. `flow`: the tables as a diagram.
+    `cards`: kinds of heads. `chart`: curves, and `frames` the place of each table on their x axis: the tables are
+    moments of one thing, to be leafed through.
     """
 
     words: str
     shown: tuple[Table, ...]
     links: tuple[HeadLink, ...] = ()
     found: Mapping[str, int | float | str] = field(default_factory=dict)
+    flow: Flow = ()
+    cards: tuple[KindCard, ...] = ()
+    chart: tuple[Panel, ...] = ()
+    frames: tuple[float, ...] = ()
 
     def table(self, label: str) -> Table:
         """The table of that label, by which a prediction is judged. Raises KeyError."""
@@ -68,10 +167,14 @@ class Ran:
 
 @dataclass(frozen=True)
 class Cell:
-    """A live cell. `run(values, load)` raises LessonError, or what its work raises, for what cannot be done."""
+    """A live cell. `run(values, load)` raises LessonError, or what its work raises, for what cannot be done.
+
+    `code`: the same computation in other libraries, each line beside the table that it computes.
+    """
 
     run: Callable[[Values, Loader], Ran]
     parameters: tuple[Parameter, ...] = ()
+    code: tuple[Listing, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@
 
 `cell NAME` runs the function of that name: `title:` is what stands above it, every other line is a parameter's value to
 begin with. A line `run: OTHER` runs another function, so that a page can have two of a kind; so it does in checks.
+With `open: yes` the page runs it when it opens.
 `check NAME` asks a question; what is right is found by the function of that name, from the lines that are left: its
 inputs. `{name}` in a question or a choice is that input, so that question and answer cannot drift apart.
 `answer:` is number, choice or text; `choices:` are parted by |.
@@ -89,12 +90,16 @@ class ProseBlock:
 
 @dataclass(frozen=True)
 class CellBlock:
-    """`run` is the function's name, `name` the cell's own on its page; `values` what its parameters begin with."""
+    """`run` is the function's name, `name` the cell's own on its page; `values` what its parameters begin with.
+
+    `at_once`: whether the page runs it when it opens.
+    """
 
     name: str
     title: str
     run: str
     values: Mapping[str, str] = field(default_factory=dict)
+    at_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,8 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
         raise LessonError(f"{where} says something twice: one line for each.")
     if kind == "cell":
         _require(where, values, ("title",), None)
-        return CellBlock(name, values.pop("title"), values.pop("run", name), values)
+        at_once = values.pop("open", "no") == "yes"
+        return CellBlock(name, values.pop("title"), values.pop("run", name), values, at_once)
     _require(where, values, ("question", "answer", *(("cell",) if kind == "predict" else ())), None)
     question, answer, written = values.pop("question"), values.pop("answer"), values.pop("choices", "")
     choices = tuple(part.strip() for part in written.split("|") if part.strip())

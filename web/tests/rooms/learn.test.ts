@@ -1,5 +1,8 @@
 // Stored points, and values of live cells.
 import { describe, expect, it } from "vitest";
+// @ts-expect-error a script of the build, without types
+import { typeset } from "../../dev/formulas.mjs";
+import stored from "../../../src/manyheads/lessons/formulas.mathml.json?raw";
 import type { Store } from "../../src/lib/state/storage";
 import {
   digitsByColumn, digitsOf, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, tiedAtTop,
@@ -102,5 +105,11 @@ describe("what is said of a value", () => {
     expect(stepAbout(["L0H2", "L2H8"], [4, "L2H8"])).toBe(1);
     expect(stepAbout(["L0H0", "L1H0, with L0H0"], ["with L0H0"])).toBe(1);
     expect(stepAbout(["weights"], ["MQA", 2])).toBeNull();
+  });
+});
+
+describe("formulas", () => {
+  it("are typeset as their TeX says: else npm run formulas", () => {
+    expect(stored).toBe(typeset());
   });
 });

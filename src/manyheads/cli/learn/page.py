@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -25,14 +26,18 @@ from manyheads.cli.terminal.console import (
 )
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
-from manyheads.lessons.cells import Ran, Table
+from manyheads.lessons.cells import Listing, Ran, Table
 from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, LessonError, ProseBlock
 from manyheads.lessons.progress import Progress
 
 LABEL, MOST_LABEL = 16, 34  # columns of a row's name: as a rule, and at the most
 HEADING = 10  # columns of a line of a column's name
 SMALL = (8, 4)  # rows and columns of a table that is read number by number
+NAMED = 6  # columns, at most, that each are of something else
+LOST = 0.05  # of a number, by which it may be off
 NOTHING = 1e-9  # of the largest number: what is less is what rounding left
+CURVE = 45  # characters of a curve
+BARS = " ▁▂▃▄▅▆▇█"
 PERCENT = 3  # columns of a weight, where there is no room for more than percent
 Load = Callable[[str], Any]
 
@@ -62,11 +67,12 @@ def print_list(progress: Progress, as_json: bool) -> None:
 
 def print_cell(page: Lesson, name: str, values: dict[str, str], load: Load, as_json: bool) -> None:
     """One cell, run with these values in place of the page's. Errors: LessonError where there is none of that name."""
-    ran = shelf.run_cell(_named(page.cells, name, page, "cell"), values, load)
+    cell = _named(page.cells, name, page, "cell")
+    ran = shelf.run_cell(cell, values, load)
     if as_json:
         emit_document({"lesson": page.slug, "cell": name, **ran_document(ran)})
     else:
-        print_ran(ran, stdout_console())
+        print_ran(ran, stdout_console(), shelf.CELLS[cell.run].code)
 
 
 def print_verdict(
@@ -125,7 +131,7 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
             case CellBlock():
                 print_lines(cell_lines(part, {}), console)
                 try:
-                    print_ran(shelf.run_cell(part, {}, load), console)
+                    print_ran(shelf.run_cell(part, {}, load), console, shelf.CELLS[part.run].code)
                 except ManyHeadsError as error:
                     console.print(Text(f"This cell cannot run here: {clean(str(error))}", style="yellow"))
             case CheckBlock():
@@ -171,12 +177,70 @@ def check_lines(check: CheckBlock, inputs: Any) -> list[Text]:
     return lines + [Text(f"  {number}) {clean(choice)}") for number, choice in enumerate(choices, 1)]
 
 
-def print_ran(ran: Ran, console: Console) -> None:
+def print_ran(ran: Ran, console: Console, code: Sequence[Listing] = ()) -> None:
+    """A cell's result. Of a training's moments the first, the middle one and the last; the walk has all of them."""
     console.print(Text(clean(ran.words)))
-    for table in ran.shown:
+    print_lines(drawn_lines(ran), console)
+    shown = ran.shown
+    if ran.frames:
+        shown = (shown[0], shown[len(shown) // 2], shown[-1])
+        console.print(Text(f"{len(shown)} of {len(ran.shown)} moments:", style="dim"))
+    for table in shown:
         console.print()
-        print_cut(table_lines(table, console.width), console)
+        print_cut([*table_lines(table, console.width), *code_lines(code, table.label)], console)
     print_lines(link_lines(ran), console)
+
+
+def drawn_lines(ran: Ran) -> list[Text]:
+    """A result's diagram, cards and curves, in characters."""
+    lines = [Text("")] if ran.flow or ran.cards or ran.chart else []
+    shapes = {table.label: "x".join(map(str, table.shape)) for table in ran.shown}
+    for stage, lanes in enumerate(ran.flow):
+        for labels in lanes:
+            # heads side by side hang on one line; a stage of one lane goes on from it
+            joint = ("  " if stage == 0 else "-> ") if len(lanes) == 1 else "+- "
+            steps = (f"{label if len(lanes) == 1 else label.partition(', ')[0]} {shapes[label]}" for label in labels)
+            name = f"{labels[0].partition(', ')[2]}: " if len(lanes) > 1 else ""
+            lines.append(Text.assemble(("  " * min(stage, 1)) + joint, (name, "bold"), " > ".join(steps)))
+    for card in ran.cards:
+        lines.append(
+            Text.assemble((card.title, "bold"), "" if card.title == card.head else f"  {card.head}, {card.origin}")
+        )
+        arcs = ", ".join(
+            f"{card.tokens[arc.query]} -> {card.tokens[arc.key]} {100 * arc.weight:.0f} %" for arc in card.arcs
+        )
+        sentences = (
+            card.pattern,
+            clean(arcs) or "No such link here.",
+            card.reason,
+            card.scores,
+            card.chance,
+            card.next_question,
+        )
+        lines += [Text(f"  {sentence}") for sentence in sentences if sentence]
+    for panel in ran.chart:
+        top = panel.top or max(value for curve in panel.curves for value in curve.y)
+        lines.append(
+            Text(
+                f"{panel.title}, from 0 to {top:.3g}, over steps {panel.curves[0].x[0]:g} to {panel.curves[0].x[-1]:g}"
+            )
+        )
+        lines += [Text(f"  {curve.name:<10} {sparkline(curve.y, top)} {curve.y[-1]:.2f}") for curve in panel.curves]
+    return lines
+
+
+def sparkline(values: Sequence[float], top: float) -> str:
+    """A curve as one line of characters, each the mean of its part."""
+    parts = [values[len(values) * i // CURVE : len(values) * (i + 1) // CURVE] for i in range(min(CURVE, len(values)))]
+    return "".join(BARS[min(len(BARS) - 1, max(0, int(len(BARS) * sum(part) / len(part) / top)))] for part in parts)
+
+
+def code_lines(code: Sequence[Listing], label: str) -> list[Text]:
+    """The lines of code that compute a table, in each library."""
+    return [
+        Text(f"  {listing.name}: {line.text.strip()}", style="dim")
+        for listing in code for line in listing.lines if line.computes(label)
+    ]  # fmt: skip
 
 
 def link_lines(ran: Ran) -> list[Text]:
@@ -202,6 +266,14 @@ def table_lines(table: Table, width: int) -> list[Text]:
         for column in table.columns
     ]
     cells = _written(values)
+    lost = any(
+        math.isfinite(number) and abs(float(cell) - number) > LOST * abs(number) and abs(number) > NOTHING
+        for row, line in zip(values, cells, strict=True)
+        for number, cell in zip(row, line, strict=True)
+    )
+    if lost and not table.as_map and len(table.columns) <= NAMED:  # columns of different things: 174604 and 1.25
+        by_column = [_written([[number] for number in column]) for column in zip(*values, strict=True)]
+        cells = [[column[row][0] for column in by_column] for row in range(len(values))]
     numbers_wide = (len(cell) for row in cells for cell in row)
     size = max(4, *numbers_wide, *(Text(line).cell_len for heading in headings for line in heading)) + 2
     note = ""
@@ -278,7 +350,15 @@ def ran_document(ran: Ran) -> dict[str, Any]:
         for part in ran.shown
     ]  # fmt: skip
     links = [{"model": link.model, "head": link.head, "text": link.text} for link in ran.links]
-    return {"words": ran.words, "shown": tables, "links": links}
+    drawn = {"flow": ran.flow, "cards": [asdict(card) for card in ran.cards],
+             "chart": [asdict(panel) for panel in ran.chart],
+             "frames": ran.frames}  # fmt: skip
+    return {
+        "words": ran.words,
+        "shown": tables,
+        "links": links,
+        **{name: value for name, value in drawn.items() if value},
+    }
 
 
 def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any]:

@@ -11,7 +11,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads.cli.learn.page import cell_lines, check_lines, link_lines, print_lines, prose, table_lines
+from manyheads.cli.learn.page import (
+    cell_lines,
+    check_lines,
+    code_lines,
+    drawn_lines,
+    link_lines,
+    print_lines,
+    prose,
+    table_lines,
+)
 from manyheads.cli.terminal.console import clean, print_cut
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
@@ -21,6 +30,7 @@ from manyheads.lessons.parameters import read_values
 from manyheads.lessons.progress import Progress
 
 ON, BACK = 1, -1
+WAITS = "The reason comes when its cell has run: another question about it is left."
 
 
 class Quit(Exception):
@@ -121,11 +131,14 @@ class Walk:
 
     def _steps(self, cell: CellBlock, ran: Ran) -> int:
         """One table at a time, forwards and back."""
+        code = shelf.CELLS[cell.run].code
         self._say(ran.words)
+        print_lines(drawn_lines(ran), self.console)
         index = 0
         while index < len(ran.shown):
             self.console.print()
-            print_cut(table_lines(ran.shown[index], self.console.width), self.console)
+            table = ran.shown[index]
+            print_cut([*table_lines(table, self.console.width), *code_lines(code, table.label)], self.console)
             line = self._ask(f"{index + 1} of {len(ran.shown)}> ")
             if line == "b":
                 if index == 0:
@@ -186,17 +199,27 @@ class Walk:
                 if about is not None:
                     self._take_back(about)
                 continue
-            self._say(verdict.words, "green" if verdict.right else "yellow")
+            # the result, and the reason of this verdict, would answer the predictions that are left
+            waits = verdict.answered and self._later_predictions(check)
+            words = f"{verdict.words.partition('. ')[0]}. {WAITS}" if waits else verdict.words
+            self._say(words, "green" if verdict.right else "yellow")
             if verdict.right:
                 self._reach(check.name, verdict.points)
             if not verdict.answered:
                 continue
+            if waits:
+                return ON
             if about is not None:
                 ran = self._run(about)
                 self.ran.add(about.name)
                 return ON if ran is None else self._steps(about, ran) or ON
             if verdict.right:
                 return ON
+
+    def _later_predictions(self, check: CheckBlock) -> bool:
+        """Whether the page asks for another prediction of the same cell, before the cell or after it."""
+        after = list(self.page.checks.values())
+        return any(later.cell == check.cell is not None for later in after[after.index(check) + 1 :])
 
     def _interview(self, interview: InterviewBlock) -> int:
         self._say(shelf.say(interview.question, self.load), "bold")

@@ -14,9 +14,18 @@ import numpy as np
 
 from manyheads import models, statistics
 from manyheads.lessons.answers import Check, Predict, Right
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
+from manyheads.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, Ran, matrix
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, map_of, one_named, require_short, tie
+from manyheads.lessons.pages.shared import (
+    MAX_TOKENS,
+    MODEL,
+    looked_at,
+    map_of,
+    one_named,
+    require_short,
+    strongest_links,
+    tie,
+)  # fmt: skip
 from manyheads.lessons.parameters import Values, choice, text, whole
 
 SENTENCE = "The dog saw the cat, and the cat saw the dog."
@@ -62,9 +71,18 @@ def archetypes(values: Values, load: Loader) -> Ran:
         (name, kind): 100 * float(table[name, f"{KINDS[kind]}_mass"])
         for name, kind in zip(("L0H2", "L2H9", "L3H11", "L4H5"), ASKED, strict=True)
     }
+    cards = tuple(
+        KindCard(
+            name, name, f"a head of {MODEL}, as trained", tokens,
+            strongest_links(one.values, range(1, len(tokens) - 1), range(len(tokens))),
+            f"{kind[0].upper()}{kind[1:]}.", "", "", "", "",
+        )
+        for (name, kind), one in zip(HEADS.items(), maps, strict=True)
+    )  # fmt: skip
     shares = "; ".join(f"{name} {share:.0f} % on {kind}" for (name, kind), share in percent.items() if not isnan(share))
     links = tuple(HeadLink(name, sentence, MODEL) for name in HEADS)
-    return Ran(f"Of their weight, where there is such a token to look at: {shares}.", maps, links)
+    words = f"Of their weight, where there is such a token to look at: {shares}."
+    return Ran(words, maps, links, cards=cards)
 
 
 def shares(values: Values, load: Loader) -> Ran:

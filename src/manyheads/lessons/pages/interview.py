@@ -10,6 +10,7 @@ from manyheads.lessons.cells import Fact, Loader, cited
 from manyheads.lessons.pages.shared import PAPER_SOURCE
 from manyheads.lessons.parameters import Values, choice, whole
 from manyheads.reference import softmax_rows
+from manyheads.sizing import size
 from manyheads.training import PAPER_BLEU
 
 
@@ -29,7 +30,14 @@ def largest_share(values: Values, load: Loader) -> str:
     return f"{float(softmax_rows(scores)[0].max(axis=1).mean()):.2f}"
 
 
+def model_heads(values: Values, load: Loader) -> str:
+    """A real model's width, heads and head width, from its config."""
+    model = size(values.text("model")).architecture
+    return f"{model.embed_dim:,} / {model.attention[0].num_heads} = {model.attention[0].qk_dim}"
+
+
 FACTS: Mapping[str, Fact] = {
+    "model-heads": Fact(model_heads, (choice("model", "model", ("gpt2", "gpt3-175b", "llama-2-70b")),)),
     "spread-of-products": Fact(spread_of_products, (whole("width", "width", 64, 1, 4096),)),
     "largest-share": Fact(
         largest_share,

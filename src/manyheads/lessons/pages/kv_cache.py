@@ -16,10 +16,11 @@ from manyheads.base import divisors
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
-from manyheads.sizing import DTYPES, size
+from manyheads.sizing import DTYPES, PRESETS, size
 
 GIB, GB = 2**30, 1e9
 LLAMA = "llama-2-70b"
+REAL = ("gpt2", "gpt3-175b", LLAMA)
 BYTES = ("fp16", "fp32", "fp8")
 MHA, GQA, MQA = "MHA", "GQA", "MQA"
 
@@ -49,6 +50,40 @@ def cache_table(values: Values, load: Loader) -> Ran:
             matrix("cache", "keys and values, all layers and texts", np.array(in_all), (*sizes,), ("GiB", "GB")),
         ),
     )
+
+
+def real_models(values: Values, load: Loader) -> Ran:
+    """Heads, widths, parameters and caches of real models, from their configs; and Llama 2 70B built in two other ways.
+
+    A model with fewer positions than the context is taken at its own limit.
+    """
+    context, batch, dtype = values.whole("context"), values.whole("batch"), values.text("dtype")
+    rows, caches, ways = {}, {}, {}
+    for name in REAL:
+        title, architecture = PRESETS[name].title, size(name).architecture
+        tokens, heads = min(context, architecture.max_positions or context), architecture.attention[0]
+        # its own KV heads; and of Llama, which shares, as many as query heads, and one
+        variants = [variant for variant in size(name, tokens, batch, dtype).variants if variant.own or name == LLAMA]
+        for variant in sorted(variants, key=lambda variant: not variant.own):
+            row = title if variant.own else f"as {variant.name}"
+            assert variant.num_parameters is not None  # of a config all of them are known
+            cached = variant.cache.steady
+            rows[row] = [architecture.embed_dim, heads.num_heads, variant.num_kv_heads or heads.num_heads, heads.qk_dim,
+                         cached / GIB, variant.num_parameters / 1e6]  # fmt: skip
+            caches[row] = [tokens, cached / GIB, cached / GB]
+            if name == LLAMA:
+                ways[variant.name.partition("-")[0]] = cached / GIB
+    return Ran(
+        f"{batch} texts of {context:,} tokens leave in Llama 2 70B's shape "
+        + ", ".join(f"{ways[way]:.4g} GiB with {way}" for way in (MHA, GQA, MQA)) + ".",
+        (
+            matrix("models", "as built; and Llama 2 70B with a KV head for each query head, and with one",
+                   np.array(list(rows.values())), (*rows,),
+                   ("d_model", "heads", "KV heads", "d_k", "cache, GiB", "parameters, M")),
+            matrix("cache", f"keys and values of all layers, {batch} texts; at a model's own limit of tokens",
+                   np.array(list(caches.values())), (*caches,), ("tokens", "GiB", "GB")),
+        ),
+    )  # fmt: skip
 
 
 def decode(values: Values, load: Loader) -> Ran:
@@ -106,6 +141,7 @@ SHAPE = (
     whole("batch", "texts at once", 8, 1, 4096, others=(1, 16)),
 )
 CELLS: Mapping[str, Cell] = {
+    "real-models": Cell(real_models, (*SHAPE[-2:], choice("dtype", "a number is", BYTES))),
     "cache-table": Cell(cache_table, (*SHAPE, choice("dtype", "a number is", BYTES))),
     "decode": Cell(
         decode,

@@ -11,7 +11,7 @@ from numpy import ndarray
 from manyheads import models
 from manyheads.errors import ShapeError
 from manyheads.lessons.answers import Check, Predict, Right
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered, quoted
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, listing, matrix, numbered, quoted
 from manyheads.lessons.pages.shared import MODEL, looked_at, map_of, one_named, require_short
 from manyheads.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
 from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
@@ -21,6 +21,33 @@ ALL, CAUSAL = "all tokens", "only itself and earlier ones"
 HEADS, OWN = ("head 0 of the example", "head 1 of the example"), "my own, below"
 ADD, TIMES = "add", "multiply by"
 EVEN, UNEVEN, SAME = "become more even", "become more uneven", "stay as they are"
+
+NUMPY = listing("NumPy", """
+import numpy as np
+
+q = x @ w_q                                              #: Q
+k = x @ w_k                                              #: K
+v = x @ w_v                                              #: V
+products = q @ k.T                                       #: Q K^T
+scores = np.where(visible, scale * products, -np.inf)    #: scores
+weights = np.exp(scores - scores.max(1, keepdims=True))  #: weights
+weights = weights / weights.sum(1, keepdims=True)        #: weights
+sums = weights.sum(1)                                    #: row sums
+out = weights @ v                                        #: weights V
+""")  # fmt: skip
+TORCH = listing("PyTorch", """
+import torch
+
+q, k, v = x @ w_q, x @ w_k, x @ w_v                           #: Q; K; V
+products = q @ k.mT                                           #: Q K^T
+scores = (scale * products).masked_fill(~visible, -torch.inf) #: scores
+weights = scores.softmax(-1)                                  #: weights
+sums = weights.sum(-1)                                        #: row sums
+out = weights @ v                                             #: weights V
+# the whole of it in one call:
+one_call = torch.nn.functional.scaled_dot_product_attention
+out = one_call(q[None], k[None], v[None], attn_mask=visible, scale=scale)[0] #: weights V
+""")  # fmt: skip
 
 # ----------------------------------------------------------------------------------- one head, on numbers or a sentence
 
@@ -143,6 +170,7 @@ CELLS: Mapping[str, Cell] = {
             choice("scale", "scores are multiplied by", (SCALED, UNSCALED)),
             choice("mask", "a token may look at", (ALL, CAUSAL)),
         ),
+        (NUMPY, TORCH),
     ),
     "sentence-head": Cell(
         sentence_head,

@@ -18,7 +18,7 @@ from manyheads.lessons.pages.kv_cache import SHAPE, cache_bytes
 from manyheads.lessons.pages.shared import HEADS, KV_HEADS, WIDTH, pruned_away, weights
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
-from manyheads.sizing import size
+from manyheads.sizing import PRESETS, size
 
 
 def head_width(values: Values, load: Loader) -> Right:
@@ -121,6 +121,25 @@ def pruned(values: Values, load: Loader) -> Right:
     )
 
 
+def head_grows(values: Values, load: Loader) -> Right:
+    """How many times as wide a head becomes from one real model to another."""
+    models = [size(BY_NAME[values.text(name)]).architecture for name in ("small", "large")]
+    small, large = (model.embed_dim for model in models)
+    first, second = (model.attention[0] for model in models)
+    answer, widths, counts = second.qk_dim / first.qk_dim, large / small, second.num_heads / first.num_heads
+    return Right(
+        answer,
+        f"d_k goes from {small:,} / {first.num_heads} = {first.qk_dim} to {large:,} / "
+        f"{second.num_heads} = {second.qk_dim}: the width grows by {widths:.4g}, the heads by {counts:.4g}. That is a "
+        f"choice, and no law: a wider head can tell more apart (Q K^T has a rank of d_k at most), and more heads had "
+        f"stopped to help.",
+        "d_k is d_model / heads. By how much does each of the two grow?",
+        tolerance=0.01,
+        mistakes={widths: "That is the width of the model.", counts: "That is the number of heads."},
+    )
+
+
+BY_NAME = {PRESETS[name].title: name for name in ("gpt2", "bert-large", "minilm", "gpt3-175b", "llama-2-70b")}
 KINDS: Mapping[str, Callable[[TextFacts], Cells]] = {
     "an induction head": on_induction,
     "a previous-token head": lambda facts: at_offset(facts, -1),
@@ -160,7 +179,12 @@ _TEXT = text(
     "the cat saw the dog and the cat",
     others=("red box blue box red", "one two three one two", "a b c d b a"),
 )
+_FROM, _TO = (
+    choice("small", "from", [PRESETS[name].title for name in ("gpt2", "bert-large", "minilm")]),
+    choice("large", "to", [PRESETS[name].title for name in ("gpt3-175b", "llama-2-70b")]),
+)
 CHECKS: Mapping[str, Check] = {
+    "recap-head-grows": Check(head_grows, (_FROM, _TO)),
     "recap-cache": Check(cache, SHAPE, sound=fitting),
     "recap-head-width": Check(head_width, (WIDTH, HEADS), sound=fitting),
     "recap-column": Check(

@@ -5,7 +5,7 @@ Parameters and FLOPs come from `sizing`. A count is written with a prefix: 704.6
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy import ndarray
 from manyheads import models
 from manyheads.errors import TextError
 from manyheads.heads import Head
-from manyheads.lessons.cells import Table
+from manyheads.lessons.cells import Arc, Table
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import whole
 from manyheads.sizing import Sizing, size
@@ -26,6 +26,7 @@ MODEL = "minilm"
 PAPER_SOURCE = "Vaswani et al. 2017, table 3 row A"
 MAX_TOKENS = 24  # of a sentence: as many rows of a map as fit a page
 MAX_UNSEEN = 64  # of a sentence of which no map is shown
+LEAST = 0.02  # a link that is fainter is not drawn
 SENTENCE = "The cat sat on the mat because it was tired."
 
 
@@ -62,6 +63,17 @@ def tie(weights: Table, tied: list[int]) -> tuple[str, tuple[str, ...]]:
     """A sentence about the keys that a row is largest at, where they tie; and all names that they may be called by."""
     words = f" It gives {len(tied)} tokens as much: any of them will do." if len(tied) > 1 else ""
     return words, tuple(name for key in tied for name in (weights.columns[key], str(key), f"token {key}"))
+
+
+def strongest_links(weights: Float64[ndarray, "q k"], queries: Sequence[int], keys: Sequence[int]) -> tuple[Arc, ...]:
+    """For each query the key (of these, and not itself) that its row is largest at, as long as it can be seen."""
+    arcs = []
+    for query in queries:
+        others = [key for key in keys if key != query]
+        if others:
+            key = max(others, key=lambda key: weights[query, key])
+            arcs.append(Arc(query, key, round(float(weights[query, key]), 6)))
+    return tuple(arc for arc in arcs if arc.weight >= LEAST)
 
 
 # ---------------------------------------------------------------------------------------------- parameters and FLOPs

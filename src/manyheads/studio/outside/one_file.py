@@ -29,7 +29,7 @@ from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.atlas import atlas_of
 
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; font-src data:; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
 MOST_CHARS = 40_000  # of a text that is read: some 16 windows of 512 tokens, of which the page holds the first

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from manyheads.lessons import HeadLink
+from manyheads.lessons.cells import HeadLink, KindCard, Panel
 from manyheads.studio.schema.base import AnswerBody, Number, RequestBody
 
 
@@ -44,13 +44,29 @@ class Prose(AnswerBody):
     html: str
 
 
+class CodeLine(AnswerBody):
+    """A line of code. `steps`: labels of the values that it computes; "Q" stands for "Q, head 1", too."""
+
+    text: str
+    steps: list[str]
+
+
+class Listing(AnswerBody):
+    """The code of a cell in the library `name`, to read."""
+
+    name: str
+    lines: list[CodeLine]
+
+
 class LiveCell(AnswerBody):
-    """A live cell: `cell` names an experiment of the library; the page never sends code."""
+    """A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened."""
 
     kind: Literal["cell"]
     cell: str
     title: str
     parameters: list[Parameter]
+    at_once: bool = False
+    code: list[Listing] = []
 
 
 class Check(AnswerBody):
@@ -116,13 +132,21 @@ class Shown(AnswerBody):
 
 
 class CellResult(AnswerBody):
-    """The result of a live cell. `links`: heads on a text, to open in the Head room."""
+    """The result of a live cell. `links`: heads on a text, to open in the Head room.
+
+    `flow`: stages of lanes of labels of `shown`, a diagram. `cards`: kinds of heads on a sentence. `chart`: curves, on
+    whose x axis `frames` has a place for each value of `shown`.
+    """
 
     lesson: str
     cell: str
     words: str
     shown: list[Shown]
     links: list[HeadLink] = []
+    flow: list[list[list[str]]] = []
+    cards: list[KindCard] = []
+    chart: list[Panel] = []
+    frames: list[float] = []
 
 
 class CheckAsk(RequestBody):

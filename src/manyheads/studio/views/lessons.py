@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from manyheads.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lessons.answers import Verdict
@@ -17,6 +21,18 @@ from manyheads.studio.problems import NotHere
 from manyheads.studio.schema import lessons as bodies
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+_FORMULAS: Mapping[str, str] = json.loads((files("manyheads.lessons") / "formulas.mathml.json").read_text("utf-8"))
+
+
+def _code(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """A formula's plain text as MathML, by itself on its line if it is a paragraph; any other code as code."""
+    text = " ".join(tokens[index].content.split())
+    if text not in _FORMULAS:
+        return f"<code>{html.escape(tokens[index].content)}</code>"
+    return _FORMULAS[text].replace("<math ", '<math display="block" ', 1) if len(tokens) == 1 else _FORMULAS[text]
+
+
+MARKDOWN.add_render_rule("code_inline", _code)
 MAX_SEED = 2**31  # a number that JavaScript and an address hold without loss
 
 Load = Callable[[str], Any]
@@ -58,7 +74,7 @@ def run_cell(slug: str, cell: str, ask: bodies.CellAsk, *, progress: Say, load: 
         )
         for table in result.shown
     ]
-    return bodies.CellResult(lesson=slug, cell=cell, words=result.words, shown=tables, links=list(result.links))
+    return bodies.CellResult.of(result, lesson=slug, cell=cell, shown=tables)
 
 
 def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
@@ -85,7 +101,11 @@ def _part(part: Block, seed: int | None, load: Load) -> bodies.Part:
             return bodies.Prose(kind="prose", html=_html(part.text, load))
         case CellBlock():
             parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
-            return bodies.LiveCell(kind="cell", cell=part.name, title=part.title, parameters=parameters)
+            listings = shelf.CELLS[part.run].code
+            code = [
+                bodies.Listing.of(code, lines=[bodies.CodeLine.of(line) for line in code.lines]) for code in listings
+            ]
+            return bodies.LiveCell.of(part, kind="cell", cell=part.name, parameters=parameters, code=code)
         case InterviewBlock():
             return bodies.Interview(
                 kind="interview",

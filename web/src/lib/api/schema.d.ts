@@ -1,4 +1,4 @@
-// openapi.json sha256:072bc8a87f063e4002ccf144a3c37dfa803660ef3ab6b265c6875960a55ee233
+// openapi.json sha256:f30da95005fef6f1b0e95c7d4f22962f5c6808b399dfdf824086431db445b845
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -580,6 +580,18 @@ export interface components {
             text?: string | null;
         };
         /**
+         * Arc
+         * @description A link of a sentence: the token that looks, the one that is looked at (both from 0), and the weight.
+         */
+        Arc: {
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
+        };
+        /**
          * Atlas
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
@@ -720,10 +732,33 @@ export interface components {
         /**
          * CellResult
          * @description The result of a live cell. `links`: heads on a text, to open in the Head room.
+         *
+         *     `flow`: stages of lanes of labels of `shown`, a diagram. `cards`: kinds of heads on a sentence. `chart`: curves, on
+         *     whose x axis `frames` has a place for each value of `shown`.
          */
         CellResult: {
+            /**
+             * Cards
+             * @default []
+             */
+            cards: components["schemas"]["KindCard"][];
             /** Cell */
             cell: string;
+            /**
+             * Chart
+             * @default []
+             */
+            chart: components["schemas"]["Panel"][];
+            /**
+             * Flow
+             * @default []
+             */
+            flow: string[][][];
+            /**
+             * Frames
+             * @default []
+             */
+            frames: number[];
             /** Lesson */
             lesson: string;
             /**
@@ -788,6 +823,16 @@ export interface components {
                 [key: string]: string | number;
             };
         };
+        /**
+         * CodeLine
+         * @description A line of code. `steps`: labels of the values that it computes; "Q" stands for "Q, head 1", too.
+         */
+        CodeLine: {
+            /** Steps */
+            steps: string[];
+            /** Text */
+            text: string;
+        };
         /** CopyStep */
         CopyStep: {
             /**
@@ -805,6 +850,23 @@ export interface components {
              * @enum {string}
              */
             step: "copy";
+        };
+        /**
+         * Curve
+         * @description A line over a training. `bold` ones are what its panel is about.
+         */
+        Curve: {
+            /**
+             * Bold
+             * @default true
+             */
+            bold: boolean;
+            /** Name */
+            name: string;
+            /** X */
+            x: number[];
+            /** Y */
+            y: number[];
         };
         /**
          * DiversityChange
@@ -1076,6 +1138,35 @@ export interface components {
             state: "running" | "done" | "failed" | "cancelled";
         };
         /**
+         * KindCard
+         * @description A kind of head, on a sentence. `head` does it, or comes nearest; `origin` says whose it is.
+         *
+         *     `arcs` are the links to draw; `scores`, `chance`: what the head does, and what chance does; `next_question`:
+         *     what to ask before believing it.
+         */
+        KindCard: {
+            /** Arcs */
+            arcs: components["schemas"]["Arc"][];
+            /** Chance */
+            chance: string;
+            /** Head */
+            head: string;
+            /** Next Question */
+            next_question: string;
+            /** Origin */
+            origin: string;
+            /** Pattern */
+            pattern: string;
+            /** Reason */
+            reason: string;
+            /** Scores */
+            scores: string;
+            /** Title */
+            title: string;
+            /** Tokens */
+            tokens: string[];
+        };
+        /**
          * LayerInfo
          * @description One attention layer. Each run of `num_heads / num_kv_heads` heads shares its keys and values.
          */
@@ -1204,12 +1295,32 @@ export interface components {
             weight: number;
         };
         /**
+         * Listing
+         * @description The code of a cell in the library `name`, to read.
+         */
+        Listing: {
+            /** Lines */
+            lines: components["schemas"]["CodeLine"][];
+            /** Name */
+            name: string;
+        };
+        /**
          * LiveCell
-         * @description A live cell: `cell` names an experiment of the library; the page never sends code.
+         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
          */
         LiveCell: {
+            /**
+             * At Once
+             * @default false
+             */
+            at_once: boolean;
             /** Cell */
             cell: string;
+            /**
+             * Code
+             * @default []
+             */
+            code: components["schemas"]["Listing"][];
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -1300,6 +1411,18 @@ export interface components {
             visible: boolean;
             /** Weight */
             weight: number;
+        };
+        /**
+         * Panel
+         * @description Curves over one y axis, which begins at 0; `top`: its end, None where the curves say.
+         */
+        Panel: {
+            /** Curves */
+            curves: components["schemas"]["Curve"][];
+            /** Title */
+            title: string;
+            /** Top */
+            top?: number | null;
         };
         /**
          * Parameter

@@ -40,13 +40,16 @@ export function looksAt(row: readonly (number | null)[], keys: readonly string[]
 }
 
 const SMALL = { rows: 8, columns: 4 };
+const NAMED = 6; // columns, at most, that each are of something else
+const LOST = 0.05; // of a number, by which it may be off
 
 /** Decimals for each column. In a small table each column has its own, so that its smallest number has three figures too
-    (80.00 and 1.25). */
+    (80.00 and 1.25); so it has where the decimals of the largest number of all would be none for another (174604 and 1.25). */
 export function digitsByColumn(values: readonly (readonly (number | null)[])[], map = false): number[] {
   const columns = Math.max(0, ...values.map((row) => row.length));
   const common = digitsOf(values);
-  if (map || values.length > SMALL.rows || columns > SMALL.columns) return Array.from({ length: columns }, () => common);
+  const lost = values.flat().some((value) => value !== null && Math.abs(Number(value.toFixed(common)) - value) > LOST * Math.abs(value));
+  if (map || (!lost && (values.length > SMALL.rows || columns > SMALL.columns)) || columns > NAMED) return Array.from({ length: columns }, () => common);
   return Array.from({ length: columns }, (_, i) => {
     const column = values.map((row) => row[i] ?? null);
     const digits = digitsOf([column]);
