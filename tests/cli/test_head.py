@@ -155,7 +155,7 @@ def test_sinks_are_grey_and_links_have_the_colour_of_the_role(run, monkeypatch):
     assert "grey: [CLS], the sink, gets" in ran.out
     grey, orange = "38;2;118;118;118m", "38;2;215;95;0m"  # #767676, and the hue of duplicate tokens
     assert any(f"{grey}▓▓" in line or f"{grey}██" in line for line in ran.lines)
-    assert any(f"{orange}▓▓" in line or f"{orange}██" in line for line in ran.lines)
+    assert any(f"{orange}▓▓" in line or f"{orange}██" in line for line in ran.lines), ran.out
 
 
 @pytest.mark.parametrize(

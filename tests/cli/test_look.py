@@ -6,6 +6,7 @@ It reads a text, stdin or a file; bad input is one plain line.
 import io
 import json
 import os
+import random
 import re
 import shutil
 import sys
@@ -324,10 +325,11 @@ def test_open_serves_the_studio_with_this_text_and_the_models_roles_at_hand(run,
     desk.close()
 
 
-def test_open_leaves_a_long_text_out_of_the_address(run, monkeypatch, tmp_path):
-    opened = []
+def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, monkeypatch, tmp_path):
+    opened, draw = [], random.Random(0)
     monkeypatch.setattr("manyheads.cli.look.open_studio", lambda talk, desk, view: opened.append((desk, view)))
-    (tmp_path / "long.txt").write_text("the cat sat " * 200)
+    # Words at random: what repeats itself is deflated, and then short enough.
+    (tmp_path / "long.txt").write_text(" ".join(f"{draw.randrange(10**6)}" for _ in range(2000)))
     assert run("look", "--file", "long.txt", "--open").code == 0
     ((desk, view),) = opened
     assert view == "" and desk.recordings.get(desk.first).num_texts > 1

@@ -109,8 +109,8 @@ def test_the_pages_types_are_generated_from_the_description_that_is_here():
     assert types.splitlines()[0] == f"// openapi.json sha256:{digest}"
 
 
-def test_the_script_is_under_300_kilobytes_compressed():
-    assert len(gzip.compress((STATIC / "studio.js").read_bytes(), 9)) < 300_000
+def test_the_script_is_under_340_kilobytes_compressed():
+    assert len(gzip.compress((STATIC / "studio.js").read_bytes(), 9)) < 340_000
 
 
 def test_the_page_names_nothing_but_its_own_files():
