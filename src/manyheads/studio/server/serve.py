@@ -245,7 +245,7 @@ class Guard:
 
 def _most_bytes(scope: Scope) -> int:
     """The limit of a request's body: a recording that is dropped on the page may be larger than everything else."""
-    return MAX_UPLOAD if (scope.get("method"), scope["path"]) == ("POST", "/api/uploads") else MAX_BODY
+    return MAX_UPLOAD if (scope.get("method"), scope.get("path")) == ("POST", "/api/uploads") else MAX_BODY
 
 
 def _tokens_in(scope: Scope) -> list[str]:
