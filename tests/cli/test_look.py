@@ -20,7 +20,7 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look import Looked, _finding
-from manyheads.cli.role_words import letter_of
+from manyheads.cli.role_words import column_figures, letter_of
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
@@ -60,6 +60,35 @@ def test_with_all_the_page_has_the_evidence_and_a_row_for_each_head(run, labels)
     for role in labels.roles:
         assert role.name in rows[str(role.head)]
     assert max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
+
+
+def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals(run, minilm, labels):
+    rows = rows_of(run("look", TEXT, "--all").lines)
+    cells = [re.findall(r"\d+(?:\.\d+)?%?", line[27:].replace("│", " ")) for line in rows.values()]
+    for column, shape in enumerate(
+        (r"\d+\.\d%", r"\d+\.\d%", r"\d+\.\d", r"\d+\.\d%", r"\d+\.\d%", r"\d\.\d\d", r"\d+\.\d")
+    ):
+        assert [row[column] for row in cells if not re.fullmatch(shape, row[column])] == []
+    # A broad head's score is its entropy as a share of an even spread's, there and on your text.
+    broad = next(role for role in labels.roles if role.name == "broad")
+    table = mh.measure(minilm, TEXT, ["entropy", "entropy.uniform"])
+    here = table[str(broad.head), "entropy"] / table[str(broad.head), "entropy.uniform"]
+    score, chance, *_, yours = cells[list(rows).index(str(broad.head))][:5]
+    assert (score, chance) == (f"{broad.evidence.score / broad.evidence.chance:.1%}", "100.0%")
+    assert yours == f"{here:.1%}"
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "written"),
+    [
+        ([3.0, 0.126], "nats", ["3.00", "0.13"]),
+        ([123.456, 9.87, float("nan")], "keys", ["123.5", "9.9", "–"]),
+        ([1.25, -0.01], "tokens", ["1.2", "0.0"]),
+        ([0.5, 0.0], "share", ["50.0%", "0.0%"]),
+    ],
+)
+def test_numbers_of_a_column_have_as_many_decimals(values, unit, written):
+    assert column_figures(values, unit) == written
 
 
 def test_the_summary_says_what_it_rests_on(run, labels):

@@ -40,7 +40,7 @@ from manyheads.cli.arguments import (
 )
 from manyheads.cli.head_picture import look_at_picture
 from manyheads.cli.look import evidence_of, home
-from manyheads.cli.role_words import figure, hue, role_of, span, unit_of
+from manyheads.cli.role_words import ABSENT, figure, hue, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -53,6 +53,7 @@ from manyheads.cli.terminal.console import (
     legend,
     offered,
     print_sections,
+    rules_of,
     shades_of,
     shortened,
     stdout_console,
@@ -470,15 +471,22 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
     page = looked.labels.values.get(str(looked.head), {})
     index = looked.table.heads.index(looked.head)
     columns = [Column("", right=False), Column("page"), Column("your text"), Column("", right=False, most=54, spare=1)]
-    rows: list[Row] = []
+    shares: list[Row] = []
+    others: list[Row] = []  # of units of their own; two decimals, so that their points stand below those of percents
     for statistic in looked.table.statistics:
         if statistic.name in statistics.DEFAULT:
             values = page.get(statistic.name), float(looked.table.column(statistic.name)[index])
-            name = statistic.name if statistic.unit.startswith("share") else f"{statistic.name} ({statistic.unit})"
-            numbers = [Text(figure(value, statistic.unit)) for value in values]
-            rows.append([Text(name), *numbers, Text(statistic.meaning, style="dim")])
-    basis = "  page: over all texts of ours, also those the role was chosen on"
-    return [Text.assemble(("Its numbers", "bold"), basis), *lay_out(columns, rows, console.width)]
+            is_share = statistic.unit.startswith("share")
+            if is_share:
+                numbers = [figure(value, statistic.unit) for value in values]
+            else:
+                numbers = [ABSENT if value is None or math.isnan(value) else f"{value:z,.2f}" for value in values]
+            name = statistic.name if is_share else f"{statistic.name} ({statistic.unit})"
+            rows = shares if is_share else others
+            rows.append([Text(name), *map(Text, numbers), Text(statistic.meaning, style="dim")])
+    basis = "  page: over all bundled texts, also those on which the role was chosen"
+    table = lay_out(columns, [*others, None, *shares], console.width, **rules_of(console))
+    return [Text.assemble(("Its numbers", "bold"), basis), *table]
 
 
 def document(looked: HeadLooked, top: int, leave_out: bool) -> dict[str, Any]:

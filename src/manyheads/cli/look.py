@@ -6,6 +6,7 @@ numbers of your text stand beside them. Shown as a page to read, as one JSON doc
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import shlex
@@ -50,6 +51,7 @@ from manyheads.cli.arguments import (
 from manyheads.cli.ask_word import ask_word, show_word
 from manyheads.cli.role_words import (
     by_role,
+    column_figures,
     example_head,
     figure,
     hue,
@@ -206,8 +208,9 @@ def gather(
     times.append(time.perf_counter())
     labels = label_heads(talk, lm, remember=remember)
     times.append(time.perf_counter())
-    # What was asked for, what the page shows, and what each head's role is about.
-    measured = tuple(dict.fromkeys((*names, *SHOWN, *(role.evidence.statistic for role in labels.roles))))
+    # What was asked for, what the page shows, and what each head's role is about: broad heads are held to evenness.
+    about = [role.evidence.statistic for role in labels.roles]
+    measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *(["entropy.uniform"] if "entropy" in about else []))))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
         table = measures.measure(lm, source.text, measured, long=long, sinks=sinks, progress=progress)
@@ -542,6 +545,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
     columns += [Column(TITLES.get(name, name), YOURS, spare=2 + index) for index, name in enumerate(names)]
     rows: list[Row] = []
     values = {name: table.column(name) for name in table.names}
+    shown = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
     layer = None
     for index, head in enumerate(table.heads):
         if (head.stack, head.layer) != layer:
@@ -551,7 +555,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
         rows.append([
             Text(str(head), style="bold"),
             *_role_cells(role_of(labels, head), yours),
-            *(Text(figure(yours[name], unit_of(name))) for name in names),
+            *(Text(cells[index]) for cells in shown),
         ])  # fmt: skip
     remark = ""
     if hidden := left_out(columns, rows, console.width):
@@ -569,14 +573,18 @@ def _role_cells(role: Any, yours: dict[str, float]) -> list[Text]:
     """A head's role with its figures on the page, and the role's statistic on your text; none without labels."""
     if role is None:
         return []
-    near, unit, evidence = nearest_role(role), unit_of(role.evidence.statistic), role.evidence
+    near, evidence = nearest_role(role), role.evidence
     style, faint = hue(role.name), "dim" if near else ""
+    # A column has one unit: entropy, in nats, stands as a share of that of an even spread.
+    is_entropy = evidence.statistic == "entropy"
+    whole, yours_whole = (evidence.chance, yours.get("entropy.uniform", math.nan)) if is_entropy else (1.0, 1.0)
+    score = yours.get(evidence.statistic, math.nan)
     return [
         Text(f"{UNLABELLED} ({near}?)" if near else clean(role.name), style=style),
-        Text(figure(evidence.score, unit), style=faint or style),
-        Text(figure(evidence.chance, unit), style=faint),
-        Text(span(evidence.low, evidence.high, unit), style=faint),
-        Text(figure(yours.get(evidence.statistic), unit), style=faint or style),
+        Text(figure(evidence.score / whole, "share"), style=faint or style),
+        Text(figure(evidence.chance / whole, "share"), style=faint),
+        Text(span(evidence.low / whole, evidence.high / whole, "share"), style=faint),
+        Text(figure(score / yours_whole if yours_whole else math.nan, "share"), style=faint or style),
     ]
 
 
@@ -585,9 +593,9 @@ def _legend(has_roles: bool, names: list[str], console: Console) -> list[Text]:
     entries = []
     if has_roles:
         entries += [
-            ("score", "how much of its attention goes to what the role names (broad: how spread it is, in nats)"),
+            ("score", "share of its attention on what the role names (broad: its entropy, as a share of even)"),
             ("chance", "the same with attention spread evenly, or with the words shuffled: the higher of the two"),
-            ("(local?)", "unlabelled: that is the role it came nearest to"),
+            ("(local?)", "unlabelled; in brackets the role that it came nearest to"),
         ]
     if names == list(SHOWN):
         entries += [
