@@ -51,6 +51,7 @@ GROUPS = {
         ("learn", "lessons whose numbers are computed as you read"),
         ("train induction", "watch an induction head grow, in two minutes"),
     ),
+    "Share": (('publish site --text "any text"', "recordings as a static site"),),
     "Check": (("doctor", "what is installed, and which backends run"),),
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
