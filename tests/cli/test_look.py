@@ -152,7 +152,7 @@ def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, m
     assert (arc.index("╭"), arc.index("╮")) == (ends.index("▼"), ends.index("│"))
     assert f'manyheads look "{SENTENCE}" --from it \\\n      --to animal' in page
     assert f'manyheads head L3H1 "{SENTENCE}"' in page and f'manyheads look "{SENTENCE}" --all' in page
-    assert re.fullmatch(r"16 tokens · roles remembered · weights exact, off by \S+ at most · \S+ seconds", lines[-1])
+    assert re.fullmatch(r"16 tokens · roles remembered · weights exact, error at most \S+ · \S+ seconds", lines[-1])
 
 
 def test_a_text_needs_no_quotes(run):
@@ -288,7 +288,7 @@ def test_all_statistics_can_be_asked_for(run):
     document = json.loads(run("look", TEXT, "--json", "--statistics", "all").out)
     assert set(document["heads"][0]["text"]) == set(STATISTICS)
     said = run("look", TEXT, "--statistics", "all").out
-    assert f"Of {len(STATISTICS)} statistics of your text here are 4: --json and --save hold all." in said
+    assert f"Shown are 4 of {len(STATISTICS)} statistics of your text: --json and --save hold all." in said
 
 
 # -------------------------------------------------------------------------------------------------------- long texts

@@ -186,7 +186,7 @@ def test_only_questions_with_enough_cases_are_nearest():
     claims = tuple(tuple(replace(each, num_queries=counts[each.role]) for each in mine) for mine in found.claims)
     held = replace(claims[0][1], role="held", holds=True, num_queries=500)
     shown = said_of(replace(found, claims=((*claims[0], held),)))
-    (line,) = [line for line in shown if "more have no head" in line]
+    (line,) = [line for line in shown if "more are answered by no head" in line]
     assert "2 more" in line and line.endswith("nearest: self (L0H0)")
     assert "  1 not asked: these texts do not ask it" in shown
 

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 LABEL_WIDTH = 10
 KIND_HELP = "What replaces their output: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
-CORPUS_HELP = "Texts for the values of mean and resample. Default: the texts that are read."
-PLAN_HELP = "A plan (.json) in place of HEADS; the first argument is then the text."
+CORPUS_HELP = "Texts from which mean and resample are taken. Default: the texts that are read."
+PLAN_HELP = "A plan (.json) instead of HEADS; the first argument is then the text."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
 STRIP_WIDTH = 60
 MOST_STACKED = 6  # dots at one place; a + on top stands for more
@@ -69,7 +69,8 @@ def ablate(
     corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
     metric: MetricName = "auto",
     controls: Annotated[
-        int, typer.Option("--controls", metavar="N", min=0, help="How many random sets of as many heads.")
+        int,
+        typer.Option("--controls", metavar="N", min=0, help="How many sets of as many random heads to compare."),
     ] = 10,
     save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
     as_json: AsJson = False,
@@ -78,7 +79,7 @@ def ablate(
 ) -> None:
     """What is lost without some heads, beside as many heads chosen at random.
 
-    Heads are edited before the output projection mixes them; the model is as it was afterwards.
+    Heads are edited before the output projection mixes them; afterwards the model is as it was.
 
     For example: manyheads ablate L3H7 --kind mean --file novel.txt
     """
@@ -170,7 +171,7 @@ def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, co
     unit = f" {result.unit}" if result.unit else ""
     rows = [("texts", texts.origin)]
     if "unchanged" in result.notes:
-        rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so what follows is rounding"))
+        rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so the numbers below are rounding"))
     if result.before is not None and result.after is not None:
         rows.append(("before", f"{result.metric} {result.before:.4f}, after {result.after:.4f}{unit}"))
     interval = "" if result.low is None else f"  ({result.low:.4g} to {result.high:.4g} in 95 % of resampled texts)"
@@ -238,7 +239,7 @@ def _worst_tokens(lm: Any, rises: Any, text: str) -> str:
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6  # heads at either end
 ESTIMATORS = ("ablation", "gradient", "both")
-ESTIMATOR_HELP = "ablation (exact), gradient (quicker on large models), or both."
+ESTIMATOR_HELP = "ablation (exact), gradient (an estimate, quicker on large models), or both."
 
 
 def importance(
@@ -251,15 +252,15 @@ def importance(
     metric: MetricName = "auto",
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     curve: Annotated[
-        Path | None, to_file("--curve", "Draw what is lost as more and more heads are removed: .png, .svg or .pdf.")
+        Path | None, to_file("--curve", "Draw the loss as more and more heads are removed: .png, .svg or .pdf.")
     ] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What every head is worth on some texts: how few matter, and which can go.
+    """What every head is worth on some texts: which matter, and which can be removed.
 
-    Importance is about these texts, one head at a time. What a set of heads is worth: --curve, and manyheads ablate.
+    Importance holds for these texts and for one head at a time. For sets of heads: --curve, and manyheads ablate.
 
     For example: manyheads importance --file novel.txt --curve how-far.svg
     """
