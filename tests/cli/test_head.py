@@ -34,7 +34,7 @@ def test_the_page_says_the_role_and_where_each_token_looks(run):
     assert len(section(ran.lines, "Map")) == 3 + 14
     numbers = section(ran.lines, "Its numbers")
     assert any(line.startswith("entropy (nats)") for line in numbers)
-    points = {match.end() for line in numbers for match in re.finditer(r"\d\.(?=\d)", line[:44])}
+    points = {match.end() for line in numbers for match in re.finditer(r"\d\.(?=\d)", line[:52])}
     assert len(points) == 2, "in either column the decimal points stand below each other"
 
 

@@ -217,7 +217,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
     monkeypatch.setattr("manyheads.roles.label_page", refuse)
     ran = run("look", TEXT, "--all")
     assert ran.code == 0 and len(rows_of(ran.lines)) == 72
-    assert "none: this model cannot read the page that they rest on: too long for it." in ran.out
+    assert "none: this model cannot read the bundled page: too long for it." in ran.out
     heads = json.loads(run("look", TEXT, "--json").out)["heads"]
     assert {head["role"] for head in heads} == {None} and heads[0]["text"]["entropy"] > 0
 
@@ -321,7 +321,7 @@ def test_one_page_with_every_head_is_written_and_said(run, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded(run):
     assert_refused(run("look", TEXT, "--html", "heads.txt"), "--html heads.txt", "Use .html, .htm")
     assert_refused(run("look", TEXT, "--open", "--json"), "--json", "--open", "give one of them")
-    assert_refused(run("look", TEXT, "--exact"), "--exact is about the page of --html", "give --html page.html")
+    assert_refused(run("look", TEXT, "--exact"), "--exact needs a page to write", "give --html page.html")
     assert_refused(run("publish", "site"), "there is nothing to publish", "--text")
 
 
@@ -407,7 +407,7 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
         ([""], "the text is empty: give at least one word."),
         ([" \n "], "the text is empty"),
         (["L2H11", "l3h1,"], 'L2H11 l3h1, are heads and no text: several heads are one argument, "L2H11, l3h1".'),
-        (["the cat", "--from", "cat", "--plot", "x.png"], "--plot is about all they do: give one of them."),
+        (["the cat", "--from", "cat", "--plot", "x.png"], "--plot shows all links: give one or the other."),
         (["x", "--file", "y.txt"], 'two texts were given, "x" and --file y.txt: give one of them.'),
         (["--file", "missing.txt"], "cannot read missing.txt: there is no such file. Check the spelling."),
         (["--file", "."], "cannot read .: it is a folder. Name a file in it."),

@@ -147,7 +147,7 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     shown = said_of(roles_of(1, 1, (mass,), **{**figures, "holds": True, "q_value": 0.0123}))
     (row,) = [line for line in shown if line.startswith("  previous token") and "L0H0" in line and "%" in line]
     assert row.split()[2:] == ["L0H0", "100%*", "62%", "10%", "55–70", "500"]
-    assert any("rows of all tokens, [CLS] and [SEP] among them" in line for line in shown)
+    assert any("rows of all tokens, also [CLS] and [SEP]" in line for line in shown)
     assert not any("--corpus -" in line for line in shown)
 
 

@@ -35,7 +35,6 @@ GROUPS = {
         ("look", 'every head; on your text: look "any text"'),
         (f'head {FINDING[0]} "any text"', "one head: where each word looks"),
         ("studio", "the same as a page, with experiments and more"),
-        ('publish site --text "any text"', "pages that any web host serves"),
     ),
     "Find out": (
         ("roles", "which head does what, and how surely"),

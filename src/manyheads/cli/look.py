@@ -332,10 +332,10 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     for line in body:
         line.rstrip()
     basis = (
-        f"Beside each role its strongest head: the share of its attention there, and by chance, on texts on which the "
-        f"role was not chosen ({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
+        f"Beside each role its strongest head: score and chance, on texts on which the role was not chosen "
+        f"({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
     )
-    legend = "Rows are layers, columns are heads; a letter is a role, a dot is none." if grid else ""
+    legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
     remarks = " ".join(filter(None, (legend, left_over, basis)))
     title = Text(f"What the {len(labels.roles)} heads do", style="bold")
     return [title, *body, *(Text(line, style="dim") for line in textwrap.wrap(clean(remarks), console.width))]
