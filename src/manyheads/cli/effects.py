@@ -174,16 +174,26 @@ def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, co
         rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so the numbers below are rounding"))
     if result.before is not None and result.after is not None:
         rows.append(("before", f"{result.metric} {result.before:.4f}, after {result.after:.4f}{unit}"))
-    interval = "" if result.low is None else f"  ({result.low:.4g} to {result.high:.4g} in 95 % of resampled texts)"
-    rows.append(("change", f"{result.metric} {result.change:+.4g}{unit}{interval}"))
+    mean = sum(result.control) / len(result.control) if result.control else 0.0
+    ends = (result.low, result.high, *((mean, min(result.control), max(result.control)) if result.control else ()))
+    # Change and control are compared by eye: all of them with as many decimals.
+    known = [result.change, *(value for value in ends if value is not None)]
+    written = dict(zip(known, aligned(known), strict=True))
+    signed = {value: text if text.startswith("-") else f"+{text}" for value, text in written.items()}
+    interval = (
+        ""
+        if result.low is None or result.high is None
+        else f"({written[result.low]} to {written[result.high]} in 95 % of resampled texts)"
+    )
+    rows.append(("change", f"{result.metric} {signed[result.change]}{unit}  {interval}".rstrip()))
     rows += [("", TERMS[METRIC_TERMS[result.metric]].short)] if result.metric in METRIC_TERMS else []
     if result.control:
-        mean = sum(result.control) / len(result.control)
-        span = f"({min(result.control):.4g} to {max(result.control):.4g})"
-        rows.append(("control", f"{mean:+.4g} {span}: {result.notes['control']}"))
+        span = f"({written[min(result.control)]} to {written[max(result.control)]})"
+        rows.append(("control", f"{result.metric} {signed[mean]}{unit}  {span}: {result.notes['control']}"))
     if result.per_token is not None and result.num_texts == 1:
         rows.append(("tokens", _worst_tokens(lm, result.per_token[0], texts.texts[0])))
-    rows += [(name, result.notes[name]) for name in ("metric", "corpus", "windows", "decoder") if name in result.notes]
+    rows.append(("metric", f"{result.metric} ({result.notes['metric']})"))
+    rows += [(name, result.notes[name]) for name in ("corpus", "windows", "decoder") if name in result.notes]
     if saved is not None:
         rows.append(("wrote", str(saved)))
     return lines + [Text(f"{label:<{LABEL_WIDTH}}{clean(words)}") for label, words in rows]
@@ -210,7 +220,8 @@ def strip(result: Effect, console: Console) -> list[Text]:
     steps = result.plan.on_heads.values()
     one_head = result.num_heads == 1 and not result.plan.without_positions
     own = str(next(iter(steps)).heads) if one_head else "this plan"
-    margin, first, last = " " * LABEL_WIDTH, f"{low:.3g}", f"{high:.3g}"
+    margin = " " * LABEL_WIDTH
+    first, last = (end if value else "0" for end, value in zip(aligned([low, high]), (low, high), strict=True))
     scale = f"{first:<{STRIP_WIDTH - len(last)}}{last}"
     if len(first) < place(0.0) < STRIP_WIDTH - len(last) - 1:
         scale = f"{scale[: place(0.0)]}0{scale[place(0.0) + 1 :]}"
@@ -346,7 +357,7 @@ def importance_lines(
     lines += [
         Text(),
         Text(f"texts     {texts.origin}"),
-        Text(f"metric    {result.notes['metric']}"),
+        Text(f"metric    {result.metric} ({result.notes['metric']})"),
         Text(f"computed  {result.notes['computed']}"),
         Text("control   none: ablate compares a head with random ones"),
     ]
