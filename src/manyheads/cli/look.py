@@ -209,8 +209,9 @@ def gather(
     labels = label_heads(talk, lm, remember=remember)
     times.append(time.perf_counter())
     # What was asked for, what the page shows, and what each head's role is about: broad heads are held to evenness.
-    about = [role.evidence.statistic for role in labels.roles]
-    measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *(["entropy.uniform"] if "entropy" in about else []))))
+    about = tuple(role.evidence.statistic for role in labels.roles)
+    evenness = ("entropy.uniform",) if "entropy" in about else ()
+    measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *evenness)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
         table = measures.measure(lm, source.text, measured, long=long, sinks=sinks, progress=progress)
