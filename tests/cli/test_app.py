@@ -264,7 +264,7 @@ def test_a_piped_look_is_plain_and_stderr_is_ours_alone(bert_folder, cache):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "\x1b" not in out + err and max(map(len, out.splitlines())) <= 100
-    ours = re.compile(r"starting|loading \S*bert|reading (the page|your text).*")
+    ours = re.compile(r"starting|loading \S*bert|(labelling the heads|reading your text).*")
     assert [line for line in err.splitlines() if not ours.fullmatch(line)] == []
 
 
@@ -435,7 +435,7 @@ def test_a_way_to_make_a_pass_that_is_none_is_refused_before_a_model_is_loaded(r
 
 def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):
     line = ("ablate", "L1H0", TEXT, "--controls", "0")
-    note = "is on cpu, as MANYHEADS_DEVICE says; --device takes another"
+    note = "is on cpu, as MANYHEADS_DEVICE says; --device chooses another"
     monkeypatch.setenv("MANYHEADS_DEVICE", "cpu")
     assert note in run(*line).err and note not in run(*line, "--device", "cpu").err
     assert f'"{TEXT}" --device cpu' in " ".join(run("look", TEXT, "--device", "cpu").out.split())

@@ -78,7 +78,7 @@ def test_what_a_causal_model_cannot_see_is_said_and_null_in_json(run, gpt2_folde
     [
         ([SENTENCE, "--from", "its"], "there is no word 'its' in this text: did you mean 'it'?"),
         (["the cat saw the dog", "--to", "the"], "'the' is in this text 2 times. Say which: 'the#1' (the cat saw)"),
-        ([SENTENCE, "--from", "it", "--html", "x.html"], "--html is about all they do: give one of them."),
+        ([SENTENCE, "--from", "it", "--html", "x.html"], "--html shows all links: give one or the other."),
         (["the cat sat. " * 300, "--from", "cat"], "is read in 3 windows: ask about a sentence of it, or add --trunc"),
     ],
 )

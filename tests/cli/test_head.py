@@ -1,6 +1,7 @@
 """`manyheads head`: where the words look is the record's own weights, and every head that is not there is refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +32,10 @@ def test_the_page_says_the_role_and_where_each_token_looks(run):
     assert len(looks) == 1 + 14
     assert looks[3].split()[:5] == ["2", "gave", "1", "Ada", "100.0%"]
     assert len(section(ran.lines, "Map")) == 3 + 14
-    assert any(line.startswith("entropy (nats)") for line in section(ran.lines, "Its numbers"))
+    numbers = section(ran.lines, "Its numbers")
+    assert any(line.startswith("entropy (nats)") for line in numbers)
+    points = {match.end() for line in numbers for match in re.finditer(r"\d\.(?=\d)", line[:52])}
+    assert len(points) == 2, "in either column the decimal points stand below each other"
 
 
 def test_the_map_of_a_previous_token_head_is_the_line_below_the_diagonal(run):

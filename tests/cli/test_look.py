@@ -21,7 +21,7 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look import Looked, _finding
-from manyheads.cli.role_words import letter_of
+from manyheads.cli.role_words import column_figures, letter_of
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
@@ -61,6 +61,35 @@ def test_with_all_the_page_has_the_evidence_and_a_row_for_each_head(run, labels)
     for role in labels.roles:
         assert role.name in rows[str(role.head)]
     assert max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
+
+
+def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals(run, minilm, labels):
+    rows = rows_of(run("look", TEXT, "--all").lines)
+    cells = [re.findall(r"\d+(?:\.\d+)?%?", line[27:].replace("│", " ")) for line in rows.values()]
+    for column, shape in enumerate(
+        (r"\d+\.\d%", r"\d+\.\d%", r"\d+\.\d", r"\d+\.\d%", r"\d+\.\d%", r"\d\.\d\d", r"\d+\.\d")
+    ):
+        assert [row[column] for row in cells if not re.fullmatch(shape, row[column])] == []
+    # A broad head's score is its entropy as a share of an even spread's, there and on your text.
+    broad = next(role for role in labels.roles if role.name == "broad")
+    table = mh.measure(minilm, TEXT, ["entropy", "entropy.uniform"])
+    here = table[str(broad.head), "entropy"] / table[str(broad.head), "entropy.uniform"]
+    score, chance, *_, yours = cells[list(rows).index(str(broad.head))][:5]
+    assert (score, chance) == (f"{broad.evidence.score / broad.evidence.chance:.1%}", "100.0%")
+    assert yours == f"{here:.1%}"
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "written"),
+    [
+        ([3.0, 0.126], "nats", ["3.00", "0.13"]),
+        ([123.456, 9.87, float("nan")], "keys", ["123.5", "9.9", "–"]),
+        ([1.25, -0.01], "tokens", ["1.2", "0.0"]),
+        ([0.5, 0.0], "share", ["50.0%", "0.0%"]),
+    ],
+)
+def test_numbers_of_a_column_have_as_many_decimals(values, unit, written):
+    assert column_figures(values, unit) == written
 
 
 def test_the_summary_says_what_it_rests_on(run, labels):
@@ -124,7 +153,7 @@ def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, m
     assert (arc.index("╭"), arc.index("╮")) == (ends.index("▼"), ends.index("│"))
     assert f'manyheads look "{SENTENCE}" --from it \\\n      --to animal' in page
     assert f'manyheads head L3H1 "{SENTENCE}"' in page and f'manyheads look "{SENTENCE}" --all' in page
-    assert re.fullmatch(r"16 tokens · roles remembered · weights exact, off by \S+ at most · \S+ seconds", lines[-1])
+    assert re.fullmatch(r"16 tokens · roles remembered · weights exact, error at most \S+ · \S+ seconds", lines[-1])
 
 
 def test_a_text_needs_no_quotes(run):
@@ -189,7 +218,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
     monkeypatch.setattr("manyheads.roles.label_page", refuse)
     ran = run("look", TEXT, "--all")
     assert ran.code == 0 and len(rows_of(ran.lines)) == 72
-    assert "none: this model cannot read the page that they rest on: too long for it." in ran.out
+    assert "none: this model cannot read the bundled page: too long for it." in ran.out
     heads = json.loads(run("look", TEXT, "--json").out)["heads"]
     assert {head["role"] for head in heads} == {None} and heads[0]["text"]["entropy"] > 0
 
@@ -260,7 +289,7 @@ def test_all_statistics_can_be_asked_for(run):
     document = json.loads(run("look", TEXT, "--json", "--statistics", "all").out)
     assert set(document["heads"][0]["text"]) == set(STATISTICS)
     said = run("look", TEXT, "--statistics", "all").out
-    assert f"Of {len(STATISTICS)} statistics of your text here are 4: --json and --save hold all." in said
+    assert f"Shown are 4 of {len(STATISTICS)} statistics of your text: --json and --save hold all." in said
 
 
 # -------------------------------------------------------------------------------------------------------- long texts
@@ -293,7 +322,7 @@ def test_one_page_with_every_head_is_written_and_said(run, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded(run):
     assert_refused(run("look", TEXT, "--html", "heads.txt"), "--html heads.txt", "Use .html, .htm")
     assert_refused(run("look", TEXT, "--open", "--json"), "--json", "--open", "give one of them")
-    assert_refused(run("look", TEXT, "--exact"), "--exact is about the page of --html", "give --html page.html")
+    assert_refused(run("look", TEXT, "--exact"), "--exact needs a page to write", "give --html page.html")
     assert_refused(run("publish", "site"), "there is nothing to publish", "--text")
 
 
@@ -380,7 +409,7 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
         ([""], "the text is empty: give at least one word."),
         ([" \n "], "the text is empty"),
         (["L2H11", "l3h1,"], 'L2H11 l3h1, are heads and no text: several heads are one argument, "L2H11, l3h1".'),
-        (["the cat", "--from", "cat", "--plot", "x.png"], "--plot is about all they do: give one of them."),
+        (["the cat", "--from", "cat", "--plot", "x.png"], "--plot shows all links: give one or the other."),
         (["x", "--file", "y.txt"], 'two texts were given, "x" and --file y.txt: give one of them.'),
         (["--file", "missing.txt"], "cannot read missing.txt: there is no such file. Check the spelling."),
         (["--file", "."], "cannot read .: it is a folder. Name a file in it."),

@@ -147,7 +147,7 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     shown = said_of(roles_of(1, 1, (mass,), **{**figures, "holds": True, "q_value": 0.0123}))
     (row,) = [line for line in shown if line.startswith("  previous token") and "L0H0" in line and "%" in line]
     assert row.split()[2:] == ["L0H0", "100%*", "62%", "10%", "55–70", "500"]
-    assert any("rows of all tokens, [CLS] and [SEP] among them" in line for line in shown)
+    assert any("rows of all tokens, also [CLS] and [SEP]" in line for line in shown)
     assert not any("--corpus -" in line for line in shown)
 
 
@@ -186,7 +186,7 @@ def test_only_questions_with_enough_cases_are_nearest():
     claims = tuple(tuple(replace(each, num_queries=counts[each.role]) for each in mine) for mine in found.claims)
     held = replace(claims[0][1], role="held", holds=True, num_queries=500)
     shown = said_of(replace(found, claims=((*claims[0], held),)))
-    (line,) = [line for line in shown if "more have no head" in line]
+    (line,) = [line for line in shown if "more are answered by no head" in line]
     assert "2 more" in line and line.endswith("nearest: self (L0H0)")
     assert "  1 not asked: these texts do not ask it" in shown
 

@@ -6,6 +6,7 @@ Oracles are written by hand: means of slices of stock state dicts, models run si
 import copy
 import itertools
 import json
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -513,10 +514,24 @@ def test_the_table_holds_loss_cache_and_speed_before_and_after(reader):
     assert rows["parameters"].before - rows["parameters"].after == 3 * 2 * 4 * 8 * 48
     assert rows["decoding"].before > 0 < rows["decoding"].after
     printed = str(small.table)
-    assert (
-        "after, before uptraining" in printed.splitlines()[0] and "-66.7 %" in printed and "tokens a second" in printed
-    )
+    assert all(part in printed for part in ("after, before uptraining", "-66.7 %", "tokens a second", "nats a token"))
     assert small.table.to_dict()["rows"][0] == vars(rows["loss"]) and json.dumps(small.table.to_dict())
+
+
+def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals():
+    rows = [
+        conversiontable.Row("loss", "nats", 9.8765, 10.1234),
+        conversiontable.Row("kl", "nats", 0.0, 0.0123456),
+        conversiontable.Row("size", "bytes", 2048, 1024),
+    ]
+    lines = [re.split(r"  +", line.strip()) for line in str(conversiontable.Comparison(tuple(rows))).splitlines()]
+    assert lines == [
+        ["loss", "kl", "size"],
+        ["nats", "nats", "bytes"],
+        ["before", "9.88", "0.00000", "2,048"],
+        ["after, before uptraining", "10.12", "0.01235", "1,024"],
+        ["change", "+2.5 %", "-50.0 %"],
+    ]
 
 
 def test_quality_is_what_was_asked_for(reader):

@@ -40,8 +40,8 @@ TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, separated by empty 
 ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
 DeviceName = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP)]
 DtypeName = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=DTYPE_HELP)]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Measure the labels again, and store nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Label the heads anew, and store nothing.")]
 HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
 METRICS = ("auto", "loss", "kl", "cosine")
 """Those that need no labels: nobody types any. Here, so that `--help` and a misspelt one need no model."""
@@ -315,7 +315,7 @@ def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
                 raise
             raise ModelError(str(error).replace(OPTIONS, "")) from error
     if choice.device is None and why_there != base.NO_ACCELERATOR:
-        talk.note(f"{lm.name} is on {lm.device}, {why_there}; --device takes another")
+        talk.note(f"{lm.name} is on {lm.device}, {why_there}; --device chooses another")
     return lm
 
 
@@ -335,8 +335,8 @@ def head_of(lm: Any, name: str) -> Any:
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
     try:
-        with talk.step("reading the page that labels rest on (once for each model)") as progress:
+        with talk.step("labelling the heads on the bundled page (once for each model)") as progress:
             return roles.label_page(lm, progress=progress, remember=remember)
     except TextError as error:
-        because = f"this model cannot read the page that they rest on: {error}"
+        because = f"this model cannot read the bundled page: {error}"
         return roles.PageLabels((), {}, recording.Sinks(), {}, 0, 0, because)

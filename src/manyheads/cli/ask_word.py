@@ -132,7 +132,7 @@ def _headline(answer: WordAnswer) -> list[Text]:
         words += "".join(f", {link.head} {link.weight:.1%}" for link in others)
         words += f"; spread evenly it is {first.chance:.1%}."
     else:
-        subject = f"Where {quoted(links.query)} looks" if links.query else f"Who looks at {quoted(links.key)}"
+        subject = f"Where {quoted(links.query)} looks" if links.query else f"Which words look at {quoted(links.key)}"
         words = f"{subject}, in each of {len(links)} heads."
     return [Text.assemble((clean(words), "bold"), f"  in {clean(answer.lm.name)}")]
 
@@ -204,7 +204,7 @@ def _remark(answer: WordAnswer, complete: bool) -> str:
             parts.append(f"{MOST_HEADS} of {len(links)} heads; --all lists every one.")
     else:
         beside = f"{quoted(links.query)} looks at" if links.query else f"looks at {quoted(links.key)}"
-        parts.append(f"A head stands beside the word that {beside} most in it; special tokens and marks are left out.")
+        parts.append(f"Each head is listed at the word that {beside} most; special tokens and marks are left out.")
     if "left out" in links.because:
         parts.append(f"{links.because.split('; ', 1)[1]}.".replace("..", "."))
     return clean(" ".join([*parts, ONE_TEXT]))

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from manyheads.interventions.save.save_converted import Converted
 
 LABEL_WIDTH = 12
-LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
-EVIDENCE_HELP = "Why these heads; it goes into the model card."
+LOWEST_HELP = "Instead of HEADS: the N least important ones, by ablation on texts."
+EVIDENCE_HELP = "Why these heads: a text for the model card."
 
 
 def prune(
@@ -62,8 +62,8 @@ def prune(
 ) -> None:
     """Remove heads for good, and save the smaller model.
 
-    What is left is checked against the whole model with these heads at zero. A checkpoint that transformers loads by
-    itself is written where there can be one; it is loaded in a fresh process and compared before it is kept.
+    The smaller model is checked against the whole one with these heads at zero. Where possible, transformers loads the
+    checkpoint without manyheads. It is loaded in a fresh process and compared before it is kept.
 
     For example: manyheads prune "L3H7, L4H0-1" --out smaller
     """
@@ -159,9 +159,9 @@ def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------------- convert
 
 
-COUNT_HELP = "Key/value heads that each layer keeps: a divisor of those that it has. 1 is MQA."
+COUNT_HELP = "Key/value heads that each layer keeps: a divisor of their present number. 1 is MQA."
 MODEL_HELP = "A folder, or a name on the Hugging Face hub."
-FILE_HELP = f"{TEXTS_HELP} What is lost on them is measured, and how fast it decodes."
+FILE_HELP = f"{TEXTS_HELP} The loss on them and the speed of decoding are measured."
 NO_REGROUP_HELP = "Merge neighbouring heads instead of similar ones."
 ERRORS_A_LINE = 8
 
@@ -179,8 +179,8 @@ def convert(
 ) -> None:
     """Merge key/value heads into fewer (MHA to GQA or MQA), and save the model.
 
-    Similar heads are merged into their means. That costs quality until the model is trained further: the table is
-    from before that. The checkpoint is loaded in a fresh process and compared before it is kept.
+    Similar heads are merged into their means. That costs quality until the model is trained further; the table is
+    measured before that. The checkpoint is loaded in a fresh process and compared before it is kept.
 
     For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
     """

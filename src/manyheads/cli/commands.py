@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
     @app.callback(invoke_without_command=True)
     def root(
         version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
-        debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
+        debug: Annotated[bool, typer.Option("--debug", help="On an error, also show the traceback.")] = False,
     ) -> None:
         """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
         # --debug stands here to be shown by --help: `main` takes it out of the line before.
@@ -118,7 +118,7 @@ def overview() -> list[Text]:
         for index, (line, words) in enumerate(group):
             start = (f"{title if not index else '':<10}", "bold")
             lines.append(Text.assemble(start, f"manyheads {line:<{wide}}  ", (words, "dim")))
-    return [*lines, Text(), Text("More of each: manyheads COMMAND --help. Options of all: manyheads --help.")]
+    return [*lines, Text(), Text("Options of a command: manyheads COMMAND --help. All commands: manyheads --help.")]
 
 
 def _refuse_twice(app: typer.Typer, command_line: Sequence[str]) -> None:

@@ -16,7 +16,8 @@ STYLES = {"title": "bold", "fine": "", "note": "", "absent": "dim", "wrong": "re
 def doctor(as_json: AsJson = False) -> None:
     """What is installed, which backends run and why, and what is wrong.
 
-    Packages, extras, machine, attention held to NumPy, bundled models recorded, folders, the studio, variables.
+    It checks packages, extras, the machine, attention against NumPy, the bundled models, folders, the studio, and
+    environment variables.
 
     Exit 1 where something is wrong, with a line for each that says what to do.
 

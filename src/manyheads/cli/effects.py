@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 LABEL_WIDTH = 10
 KIND_HELP = "What replaces their output: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
-CORPUS_HELP = "Texts for the values of mean and resample. Default: the texts that are read."
-PLAN_HELP = "A plan (.json) in place of HEADS; the first argument is then the text."
+CORPUS_HELP = "Texts from which mean and resample are taken. Default: the texts that are read."
+PLAN_HELP = "A plan (.json) instead of HEADS; the first argument is then the text."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
 STRIP_WIDTH = 60
 MOST_STACKED = 6  # dots at one place; a + on top stands for more
@@ -69,7 +69,8 @@ def ablate(
     corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
     metric: MetricName = "auto",
     controls: Annotated[
-        int, typer.Option("--controls", metavar="N", min=0, help="How many random sets of as many heads.")
+        int,
+        typer.Option("--controls", metavar="N", min=0, help="How many sets of as many random heads to compare."),
     ] = 10,
     save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
     as_json: AsJson = False,
@@ -78,7 +79,7 @@ def ablate(
 ) -> None:
     """What is lost without some heads, beside as many heads chosen at random.
 
-    Heads are edited before the output projection mixes them; the model is as it was afterwards.
+    Heads are edited before the output projection mixes them; afterwards the model is as it was.
 
     For example: manyheads ablate L3H7 --kind mean --file novel.txt
     """
@@ -170,19 +171,29 @@ def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, co
     unit = f" {result.unit}" if result.unit else ""
     rows = [("texts", texts.origin)]
     if "unchanged" in result.notes:
-        rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so what follows is rounding"))
+        rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so the numbers below are rounding"))
     if result.before is not None and result.after is not None:
         rows.append(("before", f"{result.metric} {result.before:.4f}, after {result.after:.4f}{unit}"))
-    interval = "" if result.low is None else f"  ({result.low:.4g} to {result.high:.4g} in 95 % of resampled texts)"
-    rows.append(("change", f"{result.metric} {result.change:+.4g}{unit}{interval}"))
+    mean = sum(result.control) / len(result.control) if result.control else 0.0
+    ends = (result.low, result.high, *((mean, min(result.control), max(result.control)) if result.control else ()))
+    # Change and control are compared by eye: all of them with as many decimals.
+    known = [result.change, *(value for value in ends if value is not None)]
+    written = dict(zip(known, aligned(known), strict=True))
+    signed = {value: text if text.startswith("-") else f"+{text}" for value, text in written.items()}
+    interval = (
+        ""
+        if result.low is None or result.high is None
+        else f"({written[result.low]} to {written[result.high]} in 95 % of resampled texts)"
+    )
+    rows.append(("change", f"{result.metric} {signed[result.change]}{unit}  {interval}".rstrip()))
     rows += [("", TERMS[METRIC_TERMS[result.metric]].short)] if result.metric in METRIC_TERMS else []
     if result.control:
-        mean = sum(result.control) / len(result.control)
-        span = f"({min(result.control):.4g} to {max(result.control):.4g})"
-        rows.append(("control", f"{mean:+.4g} {span}: {result.notes['control']}"))
+        span = f"({written[min(result.control)]} to {written[max(result.control)]})"
+        rows.append(("control", f"{result.metric} {signed[mean]}{unit}  {span}: {result.notes['control']}"))
     if result.per_token is not None and result.num_texts == 1:
         rows.append(("tokens", _worst_tokens(lm, result.per_token[0], texts.texts[0])))
-    rows += [(name, result.notes[name]) for name in ("metric", "corpus", "windows", "decoder") if name in result.notes]
+    rows.append(("metric", f"{result.metric} ({result.notes['metric']})"))
+    rows += [(name, result.notes[name]) for name in ("corpus", "windows", "decoder") if name in result.notes]
     if saved is not None:
         rows.append(("wrote", str(saved)))
     return lines + [Text(f"{label:<{LABEL_WIDTH}}{clean(words)}") for label, words in rows]
@@ -209,7 +220,8 @@ def strip(result: Effect, console: Console) -> list[Text]:
     steps = result.plan.on_heads.values()
     one_head = result.num_heads == 1 and not result.plan.without_positions
     own = str(next(iter(steps)).heads) if one_head else "this plan"
-    margin, first, last = " " * LABEL_WIDTH, f"{low:.3g}", f"{high:.3g}"
+    margin = " " * LABEL_WIDTH
+    first, last = (end if value else "0" for end, value in zip(aligned([low, high]), (low, high), strict=True))
     scale = f"{first:<{STRIP_WIDTH - len(last)}}{last}"
     if len(first) < place(0.0) < STRIP_WIDTH - len(last) - 1:
         scale = f"{scale[: place(0.0)]}0{scale[place(0.0) + 1 :]}"
@@ -238,7 +250,7 @@ def _worst_tokens(lm: Any, rises: Any, text: str) -> str:
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6  # heads at either end
 ESTIMATORS = ("ablation", "gradient", "both")
-ESTIMATOR_HELP = "ablation (exact), gradient (quicker on large models), or both."
+ESTIMATOR_HELP = "ablation (exact), gradient (an estimate, quicker on large models), or both."
 
 
 def importance(
@@ -251,15 +263,15 @@ def importance(
     metric: MetricName = "auto",
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     curve: Annotated[
-        Path | None, to_file("--curve", "Draw what is lost as more and more heads are removed: .png, .svg or .pdf.")
+        Path | None, to_file("--curve", "Draw the loss as more and more heads are removed: .png, .svg or .pdf.")
     ] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What every head is worth on some texts: how few matter, and which can go.
+    """What every head is worth on some texts: which matter, and which can be removed.
 
-    Importance is about these texts, one head at a time. What a set of heads is worth: --curve, and manyheads ablate.
+    Importance holds for these texts and for one head at a time. For sets of heads: --curve, and manyheads ablate.
 
     For example: manyheads importance --file novel.txt --curve how-far.svg
     """
@@ -345,7 +357,7 @@ def importance_lines(
     lines += [
         Text(),
         Text(f"texts     {texts.origin}"),
-        Text(f"metric    {result.notes['metric']}"),
+        Text(f"metric    {result.metric} ({result.notes['metric']})"),
         Text(f"computed  {result.notes['computed']}"),
         Text("control   none: ablate compares a head with random ones"),
     ]

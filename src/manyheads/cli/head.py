@@ -40,7 +40,7 @@ from manyheads.cli.arguments import (
 )
 from manyheads.cli.head_picture import look_at_picture
 from manyheads.cli.look import evidence_of, home
-from manyheads.cli.role_words import figure, hue, role_of, span, unit_of
+from manyheads.cli.role_words import ABSENT, figure, hue, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -53,6 +53,7 @@ from manyheads.cli.terminal.console import (
     legend,
     offered,
     print_sections,
+    rules_of,
     shades_of,
     shortened,
     stdout_console,
@@ -70,9 +71,9 @@ if TYPE_CHECKING:
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
 TOP_HELP = "How many keys to show for each word."
 WINDOW_HELP = "Which window of a long text, from 1."
-IMAGE_HELP = "Look at this picture, with a model of pictures."
-SINKS_HELP = "Hatch the model's sinks and show what is left, as it is: nothing is scaled up."
-PATCH_HELP = "Whose look, row and column from 0; else the class token's."
+IMAGE_HELP = "Read this picture instead of a text, with a vision model."
+SINKS_HELP = "Hatch the model's sinks; the other weights are not scaled up."
+PATCH_HELP = "The patch that looks, row and column from 0. Default: the class token."
 
 
 @dataclass(frozen=True)
@@ -370,7 +371,7 @@ def _sinks_line(looked: HeadLooked, links: Links, leave_out: bool, console: Cons
     """What the model's sinks get of this head, and how the map shows them."""
     names = clean(" and ".join(looked.layer.tokens.sinks.names))
     if not names or not any(links.sink_shares):
-        absent = "this model has no sink: nothing is left out" if not names else f"{names} gets nothing here"
+        absent = "this model has no sink: nothing is left out" if not names else f"{names}, the sink, gets no weight"
         return [Text(absent, style="dim")] if leave_out else []
     share = f"{sum(links.sink_shares) / len(links.sink_shares):.0%} of this head's attention on this text"
     if leave_out:
@@ -469,16 +470,28 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
     """Its default statistics, on the page and on the text."""
     page = looked.labels.values.get(str(looked.head), {})
     index = looked.table.heads.index(looked.head)
-    columns = [Column("", right=False), Column("page"), Column("your text"), Column("", right=False, most=54, spare=1)]
-    rows: list[Row] = []
+    columns = [
+        Column("", right=False),
+        Column("bundled page"),
+        Column("your text"),
+        Column("", right=False, most=54, spare=1),
+    ]
+    shares: list[Row] = []
+    others: list[Row] = []  # of units of their own; two decimals, so that their points stand below those of percents
     for statistic in looked.table.statistics:
         if statistic.name in statistics.DEFAULT:
             values = page.get(statistic.name), float(looked.table.column(statistic.name)[index])
-            name = statistic.name if statistic.unit.startswith("share") else f"{statistic.name} ({statistic.unit})"
-            numbers = [Text(figure(value, statistic.unit)) for value in values]
-            rows.append([Text(name), *numbers, Text(statistic.meaning, style="dim")])
-    basis = "  page: over all texts of ours, also those the role was chosen on"
-    return [Text.assemble(("Its numbers", "bold"), basis), *lay_out(columns, rows, console.width)]
+            is_share = statistic.unit.startswith("share")
+            if is_share:
+                numbers = [figure(value, statistic.unit) for value in values]
+            else:
+                numbers = [ABSENT if value is None or math.isnan(value) else f"{value:z,.2f}" for value in values]
+            name = statistic.name if is_share else f"{statistic.name} ({statistic.unit})"
+            rows = shares if is_share else others
+            rows.append([Text(name), *map(Text, numbers), Text(statistic.meaning, style="dim")])
+    basis = "  bundled page: all of its texts, also those on which the role was chosen"
+    table = lay_out(columns, [*others, None, *shares], console.width, **rules_of(console))
+    return [Text.assemble(("Its numbers", "bold"), basis), *table]
 
 
 def document(looked: HeadLooked, top: int, leave_out: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ numbers of your text stand beside them. Shown as a page to read, as one JSON doc
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import shlex
@@ -50,6 +51,7 @@ from manyheads.cli.arguments import (
 from manyheads.cli.ask_word import ask_word, show_word
 from manyheads.cli.role_words import (
     by_role,
+    column_figures,
     example_head,
     figure,
     hue,
@@ -84,8 +86,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE_ENDINGS = (".html", ".htm")
-FROM_HELP = "A word of the text: where it looks, in every head. Of several, 'it#2' is the second."
-TO_HELP = "A word of the text: who looks at it. With --from: the heads that link the two."
+FROM_HELP = "A word of the text: where it looks, in every head. 'it#2' is the second 'it'."
+TO_HELP = "A word of the text: which words look at it. With --from: the heads that link the two."
 SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 """Statistics of your text that stand beside the roles unless others are asked for by name."""
 
@@ -119,9 +121,9 @@ def look(
     plot: Annotated[Path | None, to_file("--plot", "Draw every head's map: .png, .svg or .pdf.")] = None,
     html: Annotated[Path | None, to_file("--html", "Write one page with every head, for any browser.")] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Let that page compute any cell: it holds q, k and lse.")
+        bool, typer.Option("--exact", help="Store q, k and lse in that page, so that it computes any cell.")
     ] = False,
-    open_page: Annotated[bool, typer.Option("--open", help="Then open the studio at this text, until Ctrl-C.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Then open the studio on this text, until Ctrl-C.")] = False,
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text longer than the model's positions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Refuse a text longer than the model's positions.")] = False,
     statistics: Annotated[
@@ -129,7 +131,7 @@ def look(
     ] = "default",
     from_word: Annotated[str | None, typer.Option("--from", metavar="WORD", help=FROM_HELP)] = None,
     to_word: Annotated[str | None, typer.Option("--to", metavar="WORD", help=TO_HELP)] = None,
-    complete: Annotated[bool, typer.Option("--all", help="With a row for each head, and the evidence.")] = False,
+    complete: Annotated[bool, typer.Option("--all", help="Also print a row for each head, and the evidence.")] = False,
     no_cache: NoCache = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -147,7 +149,7 @@ def look(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(html, "--html", PAGE_ENDINGS)
     if exact and html is None:
-        raise TextError("--exact is about the page of --html: give --html page.html, too.")
+        raise TextError("--exact needs a page to write: give --html page.html, too.")
     if (html is not None or open_page) and find_spec("fastapi") is None:
         option = "--html" if html is not None else "--open"
         raise ModelError(f'{option} needs the studio: pip install "manyheads[studio]".')
@@ -158,7 +160,7 @@ def look(
     drawn["--statistics"] = statistics != "default"
     if about_words and any(drawn.values()):
         option = next(name for name, given in drawn.items() if given)
-        raise TextError(f"--from and --to rank the heads by one link, {option} is about all they do: give one of them.")
+        raise TextError(f"--from and --to rank the heads by one link, {option} shows all links: give one or the other.")
     source, talk = read_source(words, file, model), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
@@ -206,8 +208,10 @@ def gather(
     times.append(time.perf_counter())
     labels = label_heads(talk, lm, remember=remember)
     times.append(time.perf_counter())
-    # What was asked for, what the page shows, and what each head's role is about.
-    measured = tuple(dict.fromkeys((*names, *SHOWN, *(role.evidence.statistic for role in labels.roles))))
+    # What was asked for, what the page shows, and what each head's role is about: broad heads are held to evenness.
+    about = tuple(role.evidence.statistic for role in labels.roles)
+    evenness = ("entropy.uniform",) if "entropy" in about else ()
+    measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *evenness)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
         table = measures.measure(lm, source.text, measured, long=long, sinks=sinks, progress=progress)
@@ -240,7 +244,7 @@ def gather(
 
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 LABEL_WIDTH = 9
-PAGE, YOURS = "on the page", "on your text"
+PAGE, YOURS = "on the bundled page", "on your text"
 GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
 SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
@@ -329,7 +333,7 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     for line in body:
         line.rstrip()
     basis = (
-        f"Beside each role its strongest head: its attention there against chance, on texts the role was not chosen on "
+        f"Beside each role its strongest head: score and chance, on texts on which the role was not chosen "
         f"({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
     )
     legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
@@ -462,7 +466,7 @@ def _origin_line(looked: Looked) -> Text:
     parts = [
         f"{table.sums.num_tokens:,} tokens",
         f"roles {remembered}" if labels.roles else "",
-        f"weights exact, off by {table.notes.get('guard_error', '?')} at most",
+        f"weights exact, error at most {table.notes.get('guard_error', '?')}",
         f"{looked.seconds['all']:.1f} seconds",
     ]
     return Text(" · ".join(filter(None, parts)), style="dim")
@@ -480,7 +484,7 @@ def _origin(looked: Looked, console: Console) -> list[Text]:
     facts = [
         ("text", f'"{text}"{count}'),
         ("roles", basis if labels.roles else ""),
-        ("weights", f"exact: {table.notes.get('backend')}; off from the model's own output by {error} at most"),
+        ("weights", f"exact: {table.notes.get('backend')}; error against the model's own output at most {error}"),
         ("took", f"{seconds['all']:.1f} seconds: {steps}"),
         ("loaded", looked.lm.because),
     ]
@@ -520,7 +524,7 @@ def _remarks(looked: Looked, console: Console) -> list[Text]:
     rows = max(role.evidence.num_queries for role in labels.roles)
     remarks = (
         f"Roles are chosen on one half of the texts; all figures are from the other half ({rows:,} tokens).",
-        f"Sink, where attention goes that has nothing to do: {parked}.",
+        f"Sink, a token that draws attention although it says nothing: {parked}.",
     )
     return [*lines, Text()] + [Text(line) for remark in remarks for line in textwrap.wrap(clean(remark), console.width)]
 
@@ -542,6 +546,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
     columns += [Column(TITLES.get(name, name), YOURS, spare=2 + index) for index, name in enumerate(names)]
     rows: list[Row] = []
     values = {name: table.column(name) for name in table.names}
+    shown = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
     layer = None
     for index, head in enumerate(table.heads):
         if (head.stack, head.layer) != layer:
@@ -551,13 +556,13 @@ def _table(looked: Looked, console: Console) -> list[Text]:
         rows.append([
             Text(str(head), style="bold"),
             *_role_cells(role_of(labels, head), yours),
-            *(Text(figure(yours[name], unit_of(name))) for name in names),
+            *(Text(cells[index]) for cells in shown),
         ])  # fmt: skip
     remark = ""
     if hidden := left_out(columns, rows, console.width):
         remark = f"No room here for {', '.join(hidden)}: --json and --save hold all."
     elif set(names) < set(looked.names):
-        remark = f"Of {len(looked.names)} statistics of your text here are {len(names)}: --json and --save hold all."
+        remark = f"Shown are {len(names)} of {len(looked.names)} statistics of your text: --json and --save hold all."
     return [
         *_legend(bool(labels.roles), names, console),
         *lay_out(columns, rows, console.width, **rules_of(console)),
@@ -569,14 +574,18 @@ def _role_cells(role: Any, yours: dict[str, float]) -> list[Text]:
     """A head's role with its figures on the page, and the role's statistic on your text; none without labels."""
     if role is None:
         return []
-    near, unit, evidence = nearest_role(role), unit_of(role.evidence.statistic), role.evidence
+    near, evidence = nearest_role(role), role.evidence
     style, faint = hue(role.name), "dim" if near else ""
+    # A column has one unit: entropy, in nats, stands as a share of that of an even spread.
+    is_entropy = evidence.statistic == "entropy"
+    whole, yours_whole = (evidence.chance, yours.get("entropy.uniform", math.nan)) if is_entropy else (1.0, 1.0)
+    score = yours.get(evidence.statistic, math.nan)
     return [
         Text(f"{UNLABELLED} ({near}?)" if near else clean(role.name), style=style),
-        Text(figure(evidence.score, unit), style=faint or style),
-        Text(figure(evidence.chance, unit), style=faint),
-        Text(span(evidence.low, evidence.high, unit), style=faint),
-        Text(figure(yours.get(evidence.statistic), unit), style=faint or style),
+        Text(figure(evidence.score / whole, "share"), style=faint or style),
+        Text(figure(evidence.chance / whole, "share"), style=faint),
+        Text(span(evidence.low / whole, evidence.high / whole, "share"), style=faint),
+        Text(figure(score / yours_whole if yours_whole else math.nan, "share"), style=faint or style),
     ]
 
 
@@ -585,13 +594,13 @@ def _legend(has_roles: bool, names: list[str], console: Console) -> list[Text]:
     entries = []
     if has_roles:
         entries += [
-            ("score", "how much of its attention goes to what the role names (broad: how spread it is, in nats)"),
+            ("score", "share of its attention on what the role names (broad: its entropy, as a share of even)"),
             ("chance", "the same with attention spread evenly, or with the words shuffled: the higher of the two"),
-            ("(local?)", "unlabelled: that is the role it came nearest to"),
+            ("(local?)", "unlabelled; in brackets the role that it came nearest to"),
         ]
     if names == list(SHOWN):
         entries += [
-            ("your text", "the same score there; distance in tokens; the share on the sink, and on repeated tokens")
+            ("your text", "the same score there; distance in tokens; the shares on the sink and on repeated tokens")
         ]
     else:
         defined = measures.STATISTICS

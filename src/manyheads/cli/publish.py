@@ -31,13 +31,13 @@ def publish(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help=FOLDER_HELP)],
     recordings: Annotated[list[Path] | None, typer.Argument(metavar="RECORDINGS", help="Files (.heads).")] = None,
     text: Annotated[
-        list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to read; any number.")
+        list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to record; may be repeated.")
     ] = None,
-    title: Annotated[str, typer.Option("--title", metavar="WORDS", help="What the index is called.")] = (
+    title: Annotated[str, typer.Option("--title", metavar="WORDS", help="The title of the index.")] = (
         "Attention, head by head"
     ),
     exact: Annotated[
-        bool, typer.Option("--exact", help="Let the pages compute any cell: they hold q, k and lse.")
+        bool, typer.Option("--exact", help="Store q, k and lse in the pages, so that they compute any cell.")
     ] = False,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
@@ -45,7 +45,7 @@ def publish(
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """Recordings as a static site: an index with search, and the page for each. Any host serves it, below any path.
+    """Write recordings as a static site: an index with search, a page for each. Any web host serves it, below any path.
 
     Recordings of the chosen model have its roles; those of others are shown without.
 

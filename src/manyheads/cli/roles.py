@@ -49,12 +49,12 @@ FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell h
 LOOKED_AT = 200  # passages, to see whether a treebank knows who is meant
 CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 ASK_HELP = "Rank the heads at this role; may be repeated."
-ELSEWHERE_HELP = "A second corpus, to see which labels hold there too."
+ELSEWHERE_HELP = "A second corpus, to test which labels hold there too."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
 RESUME_HELP = "Store progress in this folder, and continue from it."
-PROBES_HELP = "Also random tokens that repeat, copying by weights, a needle in long texts (docs/reference/probes.md)."
+PROBES_HELP = "Also probe repeated random tokens, copying by weights, retrieval (docs/reference/probes.md)."
 PATTERN_HELP = (
-    "Roles of your own: functions in FILE.py that say where each token should look (docs/reference/roles.md)."
+    "Roles of your own: functions in FILE.py that return where each token should look (docs/reference/roles.md)."
 )
 
 EFFECT_SAID = f"{NOT_EFFECT}: what is lost without a head was not measured"
@@ -335,7 +335,7 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
         return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
     ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{role_title(best.role)}"')]
-    return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report role_finder.html")]
+    return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
 
 
 def _verdict(labelled: Roles) -> str:
@@ -413,7 +413,7 @@ def _by_question(labelled: Roles) -> list[Text]:
             if claim.num_queries >= role_finder.MIN_QUERIES
         ][:NEAREST]
         nearest = f"; nearest: {clean(', '.join(near))}" if near else ""
-        lines.append(Text(f"  {len(lacking)} more have no head, as far as these texts can tell{nearest}"))
+        lines.append(Text(f"  {len(lacking)} more are answered by no head on these texts{nearest}"))
     for why, count in Counter(labelled.unanswerable.values()).items():
         lines.append(Text(f"  {count} not asked: {why}"))
     return [*lines, *_legend(() if guessed else ("guess", "rule"))]
@@ -496,13 +496,13 @@ def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
     entries = {
         "score": "share of all attention; of syntax and reference, how often the strongest key is right",
         "words": "the same, special tokens (or the sinks) left out",
-        "norm": "the same by weight x value norm: what is moved",
-        "chance": "the highest level that luck gives on these texts",
+        "norm": "the same by weight x value norm: the share of what the head writes",
+        "chance": "the highest chance level on these texts",
         "guess": "the best fixed guess, which must be beaten: an offset, the nearest mention, the same word",
         "rule": "the nearest word of one part of speech on one side, for comparison",
-        "above": "how far above chance on the same texts, in points (95 %)",
+        "above": "difference from chance on the same texts, in percentage points (95 %)",
         "95 %": "the interval of the figure with *; chance is of the same figure",
-        "cases": "rows of all tokens, [CLS] and [SEP] among them; of syntax and reference, words that are asked",
+        "cases": "rows of all tokens, also [CLS] and [SEP]; of syntax and reference, words with an answer",
         "q": "the q-value of the difference from chance on the same texts; the interval itself may reach chance",
     }
     return [

@@ -44,10 +44,10 @@ WHAT_HELP = (
     "A preset (see --list), tiny-code, minilm, a config.json, or a folder with one. None: llama-2-70b, or what the "
     "sizes describe."
 )
-CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or all that it has positions for."
+CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or fewer if the model has fewer."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
-FITS_HELP = "What fits into it, as 24GB or 64GiB: the longest context, the most texts."
-KV_HELP = "Key/value heads: of what you describe, or in place of those that it has."
+FITS_HELP = "A memory, as 24GB or 64GiB: show the longest context and the most texts that fit."
+KV_HELP = "Key/value heads: of your own architecture, or instead of those of WHAT."
 
 
 def _sized(help: str, metavar: str = "N") -> Any:
@@ -60,12 +60,12 @@ def size(
     context: Annotated[int | None, count_option(help=CONTEXT_HELP)] = None,
     batch: Annotated[int, count_option(help="Texts at a time.")] = 8,
     dtype: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the weights: fp32, bf16, fp16, fp8, int8, int4.")
+        str, typer.Option(metavar="NAME", help="Dtype of the weights: fp32, bf16, fp16, fp8, int8 or int4.")
     ] = "fp16",
-    cache_dtype: Annotated[str | None, _sized("Of the cache, if another.", "NAME")] = None,
+    cache_dtype: Annotated[str | None, _sized("Dtype of the cache. Default: that of the weights.", "NAME")] = None,
     source: Annotated[int | None, count_option(help="Tokens that an encoder reads.", show_default=False)] = None,
     kv_heads: Annotated[int | None, _sized(KV_HELP)] = None,
-    layers: Annotated[int | None, _sized("Describe your own: its layers.")] = None,
+    layers: Annotated[int | None, _sized("Your own architecture: its layers.")] = None,
     embed_dim: Annotated[int | None, _sized("... its width.")] = None,
     heads: Annotated[int | None, _sized("... its query heads.")] = None,
     head_dim: Annotated[int | None, _sized("... a head's width.")] = None,
@@ -74,7 +74,7 @@ def size(
     vocab: Annotated[int | None, _sized("... its words.")] = None,
     fits: Annotated[str | None, _sized(FITS_HELP, "MEMORY")] = None,
     as_json: AsJson = False,
-    plot: Annotated[Path | None, to_file("--plot", "Draw it: .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, to_file("--plot", "Draw parameters and cache: .png, .svg or .pdf.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="The presets, with their heads.")] = False,
 ) -> None:
     """What an architecture costs: parameters, FLOPs, KV cache, what fits where. Offline, without weights."""

@@ -18,8 +18,8 @@ from manyheads.errors import ModelError, TextError
 RECORDINGS_HELP = "Recordings (.heads), or folders with recordings or models."
 MODEL_HELP = "Also offer this model: a folder or a hub name."
 FOLDER_HELP = "Where pruned checkpoints may be written."
-HOST_HELP = "Another address than this machine's own needs the token that is printed."
-PORT_HELP = "Default: the first free port from 8765."
+HOST_HELP = "The address to listen on. Any other than the default needs the token that is printed."
+PORT_HELP = "The port. Default: the first free one from 8765."
 GET_HELP = "Print the answer to one path, such as /api/workspace, and exit."
 
 SERVER = ("fastapi", "uvicorn")

@@ -45,7 +45,7 @@ def train(
 ) -> None:
     """Train a small model that shows one thing about heads, and write what came out into a folder.
 
-    Stopped in any way, the same line goes on where it was, and has the same losses as if it had never stopped.
+    A training that was stopped continues with the same line, with the same losses as if it had never stopped.
     Several processes share every batch: torchrun --nproc-per-node 2 -m manyheads train induction
 
     For example: manyheads train induction --out circuit

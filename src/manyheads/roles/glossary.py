@@ -117,7 +117,7 @@ EVIDENCE = (
     ),
     Term(
         "q-value", "The share of false claims to expect among all that look at least as sure.",
-        "Benjamini and Hochberg: 0.05 means that at most 5 % are false, on average.", "concepts/roles-and-evidence.md",
+        "Benjamini and Yekutieli: 0.05 means that at most 5 % are false, on average.", "concepts/roles-and-evidence.md",
     ),
     Term(
         "bundled page", "Some 300 short texts that come with the package: roles are found on them by default.",

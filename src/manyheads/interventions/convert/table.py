@@ -11,6 +11,7 @@ cache saves little: decoding then reads nearly nothing but weights.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,14 +56,21 @@ class Comparison:
         return {"after": AFTER, "rows": [vars(row) for row in self.rows], "notes": list(self.notes)}
 
     def __str__(self) -> str:
-        cells = [("", "before", AFTER, "")]
+        # A column for each quantity, so that a column has one unit and one number of decimals: four digits of the
+        # larger number.
+        columns = [("", "", "before", AFTER, "change")]
         for row in self.rows:
-            name = f"{row.what}, {row.unit}" if row.unit else row.what
-            numbers = [f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" for value in (row.before, row.after)]
+            numbers, larger = (row.before, row.after), max(abs(row.before), abs(row.after))
+            whole = all(isinstance(value, int) for value in numbers)
+            decimals = 0 if whole else max(0, 3 - math.floor(math.log10(larger))) if larger else 3
             percentage = f"{100 * (row.after - row.before) / row.before:+.1f} %" if row.before else ""
-            cells.append((name, numbers[0], numbers[1], row.change or percentage))
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in cells]
+            before, after = (f"{value:z,.{decimals}f}" for value in numbers)
+            columns.append((row.what, row.unit, before, after, row.change or percentage))
+        widths = [max(map(len, column)) for column in columns]
+        lines = [
+            "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
+            for cells in zip(*columns, strict=True)
+        ]
         return "\n".join([*map(str.rstrip, lines), *self.notes])
 
 
