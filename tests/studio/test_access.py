@@ -1,7 +1,7 @@
 """Every room for readers of all kinds: axe finds nothing wrong, each has one heading of the first rank, and its terms
 have the glossary's sentences.
 
-axe-core comes with `axe-playwright-python`. Everything is looked at wide and light, and what is laid out anew on a phone
+axe-core comes with `axe-playwright-python`. Everything is looked at wide and light, and what a phone lays out anew
 there, in the dark; all of it in all four ways is a slow test.
 """
 
