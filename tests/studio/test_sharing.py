@@ -123,6 +123,54 @@ def test_every_cell_that_an_exact_page_computes_is_the_definitions(browser_pages
                 np.testing.assert_allclose(got, softmax_of(layer, head), atol=2e-6, equal_nan=True)
 
 
+PAIR = """([head, query, key]) => {
+  const { source } = document.querySelector(".manyheads");
+  return source.get("/api/workspace").then((answer) => answer.json().opened)
+    .then((id) => source.get(`/api/recordings/${id}/pairs/${head}/${query}/${key}`)).then((answer) => answer.json());
+}"""
+
+
+@pytest.mark.parametrize("name", ["sinks and windows", "shared keys", "bias and crossing"])
+def test_an_exact_page_says_how_a_weight_comes_about_in_the_recordings_own_numbers(browser_pages, odd, name):
+    recording, path = odd[name]
+    page = browser_pages(path)
+    hidden = 0
+    for stack in recording.stacks.values():
+        layer = stack[-1]
+        head, query, keys = layer.site.num_heads - 1, 3, (2, layer.num_keys(0) - 1)
+        part, weights = one_text(layer, 0), softmax_of(layer, head)
+        for key in keys:
+            pair = page.evaluate(PAIR, [str(layer.site.heads[head]), query, key])
+            q, k = (numbers[0, -1, place].double().numpy() for numbers, place in ((part.q, query), (part.k, key)))
+            np.testing.assert_array_equal(pair["q"], q)
+            np.testing.assert_array_equal(pair["k"], k)
+            assert pair["scaled"] == pytest.approx(part.rule.scale * (q @ k), rel=1e-12, abs=1e-12)
+            bias = 0.0 if part.rule.bias is None else float(part.rule.bias[0, -1, query, key])
+            assert (pair["bias"] is None) == (part.rule.bias is None)
+            assert pair["score"] == pytest.approx(pair["scaled"] + bias, rel=1e-12, abs=1e-12)
+            assert pair["sink"] == (None if part.rule.sinks is None else float(part.rule.sinks[head]))
+            assert pair["visible"] == (not np.isnan(weights[query, key]))
+            assert pair["num_visible"] == np.isfinite(weights[query]).sum()
+            assert pair["weight"] == pytest.approx(np.nan_to_num(weights)[query, key], abs=2e-6)
+            if pair["visible"]:
+                assert np.exp(pair["score"] - pair["lse"]) == pytest.approx(pair["weight"], rel=1e-6)
+            hidden += not pair["visible"]
+    assert hidden, "a cell that the mask hides is among them"
+
+
+def test_the_neuron_view_works_in_an_exact_page_and_is_absent_where_q_and_k_are_not_kept(browser_pages, odd, tmp_path):
+    recording, path = odd["shared keys"]
+    page = browser_pages(path, "#/head/L1H3?pin=4&key=2")
+    layer = recording.layers[1]
+    value = page.get_by_test_id("neuron-weight").get_attribute("data-value")
+    assert float(value) == pytest.approx(float(layer.weights(3)[4, 2]), abs=1e-6)
+    expect(page.get_by_test_id("neuron")).to_contain_text("kept in float32")
+    write_report(tmp_path / "plain.html", recording)
+    page = browser_pages(tmp_path / "plain.html", "#/head/L1H3?pin=4&key=2")
+    expect(page.get_by_test_id("reads-from").locator("li").first).to_be_visible()
+    expect(page.get_by_test_id("neuron")).to_have_count(0)
+
+
 @pytest.fixture(scope="module")
 def exact_middle(minilm, tmp_path_factory):
     """Some 250 tokens in float16: the path, and what was said of it."""
@@ -143,6 +191,10 @@ def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_page
     padded = np.pad(maps[5, 11], [(0, n % 2) for n in maps[5, 11].shape])
     want = padded.reshape(len(padded) // 2, 2, -1, 2).max((1, 3))
     np.testing.assert_allclose(blocks, want, atol=bound + 1e-5)
+    pair, layer = page.evaluate(PAIR, ["L3H5", 137, 20]), mh.record(minilm, MIDDLE).layers[3]
+    np.testing.assert_allclose(pair["q"], layer.q[0, 5, 137].numpy(), rtol=2**-11, atol=2**-24)  # as float16 rounds
+    np.testing.assert_allclose(pair["k"], layer.k[0, 5, 20].numpy(), rtol=2**-11, atol=2**-24)
+    assert pair["weight"] == pytest.approx(maps[3, 5, 137, 20], abs=bound + 1e-5)
     links = pinned(page)
     assert max(links, key=lambda key: links[key]) == int(maps[3, 5, 137].argmax())
     expect(page.get_by_test_id("row-partial")).to_have_count(0)  # all of the row is there

@@ -75,6 +75,7 @@ def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = No
             "width": part.q.shape[-1],
             "mask": _shared(masks, _runs(part)),
             "bias": None if part.rule.bias is None else _shared(biases, [part.rule.bias[0].cpu().float().numpy()]),
+            "sinks": None if part.rule.sinks is None else part.rule.sinks.double().tolist(),
         })  # fmt: skip
     for number, (start, stop, *dense) in enumerate(masks):
         arrays |= {f"start{number}": start, f"stop{number}": stop} | {f"dense{number}": bits for bits in dense}

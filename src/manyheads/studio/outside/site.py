@@ -45,8 +45,8 @@ OURS = re.compile(
 )
 COPIED = ("studio.js", "studio.css", "site.js", "site.css", "favicon.svg")
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; font-src data:; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src data:; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
 TELLING, FAR = 4, 3  # weights that a card links to; tokens between the two, for neighbours tell nothing
 TITLE, EXCERPT = 60, 240  # characters of a text, on a card

@@ -3,13 +3,13 @@
 // studio/outside/factors.py keeps the numbers. Sums are of double precision: what is not exact was rounded before.
 import type { EnvelopeArray, Numbers } from "./envelope";
 import type { Grid } from "./snapshot";
-import type { How, LayerInfo } from "./types";
+import type { How, LayerInfo, Pair } from "./types";
 
 /** What the snapshot's header says of the factors. */
 export interface FactorsHeader {
   dtype: "float16" | "float32";
   words: string;
-  layers: { scale: number; softcap: number | null; width: number; mask: number; bias: number | null }[];
+  layers: { scale: number; softcap: number | null; width: number; mask: number; bias: number | null; sinks?: number[] | null }[];
 }
 
 interface LayerFactors {
@@ -116,6 +116,27 @@ export class Factors {
     const cells = level ? `${how === "max" ? "largest" : how} of ${span} × ${span} cells${bound && `, ${bound}`}` : this.words;
     const exact = rowsRead === rowsInAll;
     return { values, rows, columns, exact, words: exact ? cells : `${cells}, ${rowsRead} of ${rowsInAll} rows read` };
+  }
+
+  /** How one weight comes about, as the server says it, from the q and k that are kept. */
+  pair(layerIndex: number, head: number, query: number, key: number): Omit<Pair, "head"> {
+    const { q, k, lse, bias, scale, softcap, width } = this.#layer(layerIndex);
+    const { num_heads, num_kv_heads, num_queries, num_keys } = this.shapes[layerIndex]!;
+    const vector = (numbers: Float32Array, place: number) => Array.from(numbers.subarray(place * width, (place + 1) * width));
+    const place = head * num_queries + query;
+    const [qOfPair, kOfPair] = [vector(q, place), vector(k, Math.floor((head * num_kv_heads) / num_heads) * num_keys + key)];
+    const scaled = scale * qOfPair.reduce((sum, value, i) => sum + value * kOfPair[i]!, 0);
+    const added = bias && bias.data[((bias.shape[0] === 1 ? 0 : head) * num_queries + query) * num_keys + key]!;
+    const { weights, visible } = this.row(layerIndex, head, query);
+    const weight = weights[key]!;
+    return {
+      query, key, q: qOfPair, k: kOfPair, scale, scaled, softcap, bias: added,
+      score: (softcap === null ? scaled : softcap * Math.tanh(scaled / softcap)) + (added ?? 0),
+      lse: Number.isFinite(lse[place]) ? lse[place]! : null,
+      sink: this.header.layers[layerIndex]!.sinks?.[head] ?? null,
+      visible: !Number.isNaN(weight), num_visible: visible, weight: Number.isNaN(weight) ? 0 : weight,
+      about: `q and k as attention received them, kept in ${this.header.dtype}: after rotation by position (RoPE), if the model has it`,
+    };
   }
 
   /** One row's weights into `out` from `offset` on. */

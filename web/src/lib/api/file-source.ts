@@ -196,6 +196,11 @@ async function ofText(
     const { weights, ...header } = row;
     return arrays({ ...header, head, row: Number(address[1]), exact: true }, { weights: [weights, weights.length] });
   }
+  if (resource === "pairs") {
+    const pair = text.pair(head, Number(address[1]), Number(address[2]));
+    if (!pair) throw refusal(`${SAVED} It holds no q and k of this cell: manyheads look --exact keeps them, and the studio has them.`);
+    return json(pair);
+  }
   if (resource === "window") return weightWindow(text, head, query);
   throw refusal(`${SAVED} ${INSTEAD}`);
 }

@@ -4,7 +4,7 @@
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import { Factors, type FactorsHeader } from "./factors";
 import {
-  TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type RecordingInfo, type RoleInfo, type Workspace,
+  TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type RoleInfo, type Workspace,
 } from "./types";
 
 const FORMAT = 2;
@@ -189,6 +189,13 @@ export class SnapshotText {
     if (this.level) return null;
     const { values, columns } = this.#map(head, "mean", 0);
     return values.subarray(row * columns + left, row * columns + right);
+  }
+
+  /** How one weight comes about; null where q and k are not kept, and beside the map. */
+  pair(head: string, query: number, key: number): Pair | null {
+    const { layer, layerIndex, index } = this.#place(head);
+    const within = query >= 0 && query < layer.num_queries && key >= 0 && key < layer.num_keys;
+    return this.factors && within ? { head, ...this.factors.pair(layerIndex, index, query, key) } : null;
   }
 
   /** One row of weights, with NaN for those that the snapshot does not hold; null where it holds nothing of the row. */

@@ -15,7 +15,7 @@ interface Scene {
 
 export const SCENES: readonly Scene[] = [
   { name: "same", title: "All heads use the same weights", words: "Every head of a layer looks where its head 0 looks; each keeps its own values." },
-  { name: "unmixed", title: "Without W^O", words: "The heads’ outputs go on side by side: no output projection mixes them, in any layer." },
+  { name: "unmixed", title: "Without Wᴼ", words: "The heads’ outputs go on side by side: no output projection mixes them, in any layer." },
   { name: "one", title: "One head alone", words: "Each layer keeps its head 0. All others are silent." },
   { name: "half", title: "Half the heads", words: "Each layer keeps the first half of its heads. The others are silent." },
   { name: "positions", title: "No positions", words: "The model is not told where its tokens stand." },
