@@ -200,6 +200,7 @@ class TestFiles:
         assert (tmp_path / f"a{kind}").read_bytes() == (tmp_path / f"b{kind}").read_bytes()
 
 
+@pytest.mark.slow  # processes of its own
 def test_pyplot_stays_out_and_neither_palette_nor_report_needs_matplotlib():
     lines = (
         "import sys",

@@ -43,6 +43,7 @@ def test_blocks_of_a_cell_are_alike(heads, size, widest):
     assert layout.side % size == 0 and 60 <= layout.side <= 216 and layout.width <= widest
 
 
+@pytest.mark.slow
 def test_hundreds_of_heads_fit_one_picture(tmp_path):
     maps = maps_of(sites(*(32,) * 8, kv=8), 16, causal=True)
     save_grid(maps, roles_of(maps, "sink <s>", "offset -3", "unlabelled"), tmp_path / "big.png", title="8 x 32")

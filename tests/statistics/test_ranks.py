@@ -43,6 +43,7 @@ def launched(world: int, out: Path, **given: str) -> tuple[int, str, list[dict]]
     return run.returncode, run.stderr, [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
+@pytest.mark.slow  # two processes measure in test_divided, two and three train in test_together
 def test_two_and_three_processes_measure_what_one_does_and_go_on_in_any_number(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "tests.statistics.ranked", "several", str(tmp_path)],

@@ -55,7 +55,7 @@ def test_every_request_equals_the_reference_in_every_dtype(rng, tiles, kind, dty
     assert_kernels_equal_reference(rng, case)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 29])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(29, marks=pytest.mark.slow)])
 def test_queries_that_are_not_the_keys_equal_the_reference(rng, tiles, rows):
     """A cache (fewer queries than keys), or cross-attention (any number)."""
     tiles()
