@@ -3,7 +3,7 @@ import { isAbort } from "../../lib/api/source";
 import { float32 } from "../../lib/api/envelope";
 import { wordsOf, type AtlasHead, type RecordingInfo, type WordInfo } from "../../lib/api/types";
 import type { Client } from "../../lib/api/client";
-import { percent } from "../../lib/draw/format";
+import { percent, toldApart } from "../../lib/draw/format";
 import type { Session } from "../../lib/state/session.svelte";
 import type { View } from "../../lib/state/view.svelte";
 
@@ -85,11 +85,7 @@ export class Question {
 
   /** A word as a claim names it: “the”, or “the” (2nd) where it occurs again. */
   name(word: number): string {
-    const text = this.text(word);
-    const places = this.words.flatMap((other, i) => (other.text === text ? [i] : []));
-    const n = places.indexOf(word) + 1;
-    const ending = n % 100 > 10 && n % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th");
-    return places.length > 1 ? `“${text}” (${n}${ending})` : `“${text}”`;
+    return toldApart(`“${this.text(word)}”`, word, this.words.map(({ text }) => text));
   }
 
   /** A head's row, a weight a word of the answer; null for none. */
