@@ -160,3 +160,25 @@ export function placesOf(info: RecordingInfo, query: string, key: string): { fro
   const [from, to] = [query, key].map((text) => wordsOf(info).find((word) => word.text === text));
   return from && to ? { fromWord: from.begin, toWord: to.begin } : null;
 }
+
+/** Whether each word follows the one before it without a blank in the text: "tired" and "." do. */
+export function joined(text: string, words: readonly string[]): boolean[] {
+  const folded = text.toLowerCase(); // a model may read small letters alone
+  let end = 0;
+  return words.map((word) => {
+    const begin = folded.indexOf(word.toLowerCase(), end);
+    const touches = begin === end && end > 0;
+    if (begin >= 0 && word) end = begin + word.length;
+    return touches;
+  });
+}
+
+/** The command that asks the same in a terminal; a long text is cut between words. */
+export function lookCommand(asked: { text: string; model: string | null; from: string; to: string }, most: number): string {
+  const quoted = (text: string) => (/^[\w.-]+$/.test(text) ? text : `"${text.replace(/(["\\$`])/g, "\\$1")}"`);
+  const options = `${asked.model ? ` --model ${quoted(asked.model)}` : ""} --from ${quoted(asked.from)} --to ${quoted(asked.to)}`;
+  const room = most - options.length - "manyheads look ".length - 3;
+  const plain = asked.text.replace(/\s+/g, " ").trim();
+  const cut = plain.length > room ? `${plain.slice(0, Math.max(1, room)).replace(/\s\S*$/, "")} …` : plain;
+  return `manyheads look ${quoted(cut).replace(/^(?!")(.*)$/, '"$1"')}${options}`;
+}
