@@ -137,15 +137,13 @@ export class Session {
     if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed });
   }
 
-  /** Says which tokens of the address the open text does not have. In Compare they may be those of another text. */
+  /** Says it where the open text does not have the row of the address. In Compare it may be a row of another text. */
   #leaveOutBeyond(info: RecordingInfo): void {
     const { view } = this;
     if (view.room === "compare") return;
     const longest = Math.max(info.num_tokens, ...info.layers.map((layer) => Math.max(layer.num_queries, layer.num_keys)));
-    for (const [key, name] of [["pin", "pin"], ["from", "fromWord"], ["to", "toWord"]] as const) {
-      const value = view[name];
-      if (value !== null && value >= longest) view.leaveOut(`${key}=${value} in the address is beyond this text of ${count(longest, "token")}, so it was left out.`, { [name]: null });
-    }
+    if (view.pin === null || view.pin < longest) return;
+    view.leaveOut(`pin=${view.pin} in the address is beyond this text of ${count(longest, "token")}, so it was left out.`, { pin: null });
   }
 
   /** Adds a recording's file to the workspace, and opens it. */

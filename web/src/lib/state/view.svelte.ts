@@ -231,7 +231,8 @@ export class View implements ViewState {
   /** Says what of the address cannot be used, and takes it out. */
   leaveOut(words: string, change: Partial<ViewState> = {}): void {
     if (!this.unread.includes(words)) this.unread = [...this.unread, words];
-    this.replace(change);
+    Object.assign(this, change);
+    this.#schedule(); // not at once: an arrival is heard twice, and the second time would find nothing to say
   }
 
   /** A room's parameter, or "". */
