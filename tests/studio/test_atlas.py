@@ -284,6 +284,12 @@ def test_an_address_that_cannot_be_read_is_said(fresh):
         ("atlas?from=99", "This text has no token 99."),
         ("atlas?z=AAAA", "The address was cut off"),
         ("head/L9H99", "There is no head L9H99 here"),
+        ("head/L3H1?pin=999", "pin=999 in the address is beyond this text of 16 tokens"),
+        ("compare/L99H1", "There is no head “L99H1” on side A: another is shown."),
+        ("learn/nope", "“nope” in the address is no head"),
+        ("experiment?plan=zzz", "plan=zzz in the address is not a plan"),
+        ("size?size=zzz", "size=zzz in the address is not a size"),
+        ("size?model=zzz", "there is no model 'zzz' in this workspace"),
     ):
         fresh.evaluate("to => (location.hash = `#/${to}`)", address)
         expect(fresh.get_by_test_id("studio")).to_contain_text(said)

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { joined, lookCommand } from "../../src/rooms/atlas/question.svelte";
 import type { AtlasHead } from "../../src/lib/api/types";
 import { compileFilter, unknownWords } from "../../src/rooms/atlas/filter";
 import { byLayer, neighbour, ranked, wrapped } from "../../src/rooms/atlas/layout";
@@ -67,6 +68,18 @@ describe("the atlas", () => {
       "L1H0", "L1H2", "L0H1", "L2H1", "L0H0", "L2H4",
     ]);
     expect(neighbour(cells, cells[0]!, "ArrowUp")).toBe(cells[0]);
+  });
+});
+
+describe("the share card", () => {
+  it("writes words as the text joins them", () => {
+    expect(joined("The animal was too tired.", ["[CLS]", "the", "animal", "was", "too", "tired", ".", "[SEP]"])).toEqual([false, false, false, false, false, false, true, false]);
+  });
+  it("prints a command that is cut between words", () => {
+    const asked = { text: "The animal didn't cross the street because it was too tired.", model: null, from: "it", to: "animal" };
+    expect(lookCommand(asked, 120)).toBe('manyheads look "The animal didn\'t cross the street because it was too tired." --from it --to animal');
+    expect(lookCommand(asked, 60)).toBe('manyheads look "The animal didn\'t …" --from it --to animal');
+    expect(lookCommand({ ...asked, text: 'a "b" $c', model: "tiny", to: "[SEP]" }, 120)).toBe('manyheads look "a \\"b\\" \\$c" --model tiny --from it --to "[SEP]"');
   });
 });
 

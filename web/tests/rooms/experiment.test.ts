@@ -98,8 +98,9 @@ describe("result", () => {
     expect([withoutRounding(1e-10), withoutRounding(-2e-9)]).toEqual([0, -2e-9]);
   });
   it("no control can exist where too few are left", () => {
-    expect([whyNoControl(72, 72, "heads"), whyNoControl(40, 72, "heads"), whyNoControl(36, 72, "heads")]).toEqual([
-      "no control: a plan on all heads leaves none to draw", "no control: fewer heads are left than the plan changes", null,
+    expect([whyNoControl(72, 72, "heads"), whyNoControl(40, 72, "heads"), whyNoControl(36, 72, "heads"), whyNoControl(35, 72, "heads")]).toEqual([
+      "no control: a plan on all heads leaves none to draw", "no control: fewer heads are left than the plan changes",
+      "no verdict: the other half of the heads is the only set to compare with", null,
     ]);
   });
   it("what is drawn beside a plan on layers is layers", () => {

@@ -41,6 +41,14 @@ export function signed(value: number | null | undefined, figures = 3): string {
   return text === NONE || !(value! > 0) ? text.replace("-", "\u2212") : `+${text}`;
 }
 
+/** "the (2nd)" where the same text occurs elsewhere among `texts`; else the text as it is. */
+export function toldApart(text: string, index: number, texts: readonly string[]): string {
+  const places = texts.flatMap((other, i) => (other === texts[index] ? [i] : []));
+  const n = places.indexOf(index) + 1;
+  const ending = n % 100 > 10 && n % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th");
+  return places.length > 1 ? `${text} (${n}${ending})` : text;
+}
+
 export function count(n: number, singular: string, plural = `${singular}s`): string {
   return `${n.toLocaleString("en")} ${n === 1 ? singular : plural}`;
 }

@@ -96,6 +96,17 @@ export class WordFeed implements RowFeed {
     return this.peekRow(query)!;
   }
 
+  /** Each word's best word apart from sinks, the strongest first: as the head card's links between tokens. */
+  async links(most: number): Promise<{ query: number; key: number; weight: number }[]> {
+    const { values, columns } = await this.#merged();
+    const best = this.rows.units.map((_, query) => {
+      let [key, weight] = [-1, 0];
+      for (let k = 0; k < columns; k++) if (!this.columns.units[k]!.sink && values[query * columns + k]! > weight) [key, weight] = [k, values[query * columns + k]!];
+      return { query, key, weight };
+    });
+    return best.filter(({ key }) => key >= 0).sort((a, b) => b.weight - a.weight).slice(0, most);
+  }
+
   #merged(): Promise<TileValues> {
     this.#whole ??= this.#merge().catch((error: unknown) => {
       this.#whole = null; // the next request tries again

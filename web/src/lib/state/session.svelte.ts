@@ -108,7 +108,7 @@ export class Session {
     await view.arrived;
     if (!workspace) return;
     if (view.recording) {
-      if (this.info?.id === view.recording && this.info.text === view.part) return;
+      if (this.info?.id === view.recording && this.info.text === view.part) return this.#leaveOutBeyond(this.info);
       const request = view.file ? { file: view.file } : view.model && view.text !== null ? { model: view.model, text: view.text } : null;
       return this.#open(view.recording, request);
     }
@@ -117,7 +117,7 @@ export class Session {
     const request = view.file ? { file: view.file } : { model: view.model ?? workspace.default_model, text: view.text ?? workspace.default_text };
     if (!("file" in request) && !request.model) return;
     const current = this.info && this.#requests.get(this.info.id);
-    if (current && this.info?.text === view.part && JSON.stringify(current) === JSON.stringify(request) && !this.opening) return;
+    if (current && this.info?.text === view.part && JSON.stringify(current) === JSON.stringify(request) && !this.opening) return this.#leaveOutBeyond(this.info);
     return this.#open(null, request);
   }
 
@@ -135,6 +135,15 @@ export class Session {
     await this.follow();
     const failed = info !== null && this.info === info && !this.opening && !this.waiting;
     if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed });
+  }
+
+  /** Says it where the open text does not have the row of the address. In Compare it may be a row of another text. */
+  #leaveOutBeyond(info: RecordingInfo): void {
+    const { view } = this;
+    if (view.room === "compare") return;
+    const longest = Math.max(info.num_tokens, ...info.layers.map((layer) => Math.max(layer.num_queries, layer.num_keys)));
+    if (view.pin === null || view.pin < longest) return;
+    view.leaveOut(`pin=${view.pin} in the address is beyond this text of ${count(longest, "token")}, so it was left out.`, { pin: null });
   }
 
   /** Adds a recording's file to the workspace, and opens it. */
@@ -195,6 +204,7 @@ export class Session {
       this.atlas = emptyAtlas(info); // thumbnails arrive before statistics: show them at once
       this.info = info;
       void this.view.name(info.id);
+      this.#leaveOutBeyond(info);
       this.opening = null;
       this.atlas = await atlas;
     } catch (error) {

@@ -51,6 +51,7 @@ const STEPS: (keyof ViewState)[] = ["room", "head", "model", "text", "file", "re
 const NAMES = { other: "otherHead", "other-rec": "otherRecording", rec: "recording", z: "packed" } as const;
 const NUMBERS = { part: "part", pin: "pin", from: "fromWord", to: "toWord" } as const;
 export const MAX_TEXT = 2_000; // characters of a text inside a room's own parameter
+const HEAD = /^([A-Za-z_][A-Za-z0-9_.]*:)?L\d+H\d+$/; // "L3H7", "encoder:L3H7"
 const PLAIN = 400; // characters of a text that stands in the address as it is
 const MAX_PACKED = 6_000; // characters of a packed text: some 9,000 of English
 const SETTLE = 250; // ms between writes: browsers refuse more than about a hundred changes of address in 30 s
@@ -62,7 +63,8 @@ export function parseFragment(fragment: string): ViewState {
   if ((ROOMS as readonly string[]).includes(room)) state.room = room as Room;
   else if (room) state.unread.push(`There is no room “${decode(room)}”: this is the Atlas.`);
   const unread = (key: string, value: string, want: string) => state.unread.push(`${key}=${value} in the address is not ${want}, so it was left out.`);
-  if (head) state.head = decode(head);
+  if (head && (state.room === "head" || HEAD.test(decode(head)))) state.head = decode(head);
+  else if (head && state.room === room) state.unread.push(`“${decode(head)}” in the address is no head (they are written as L3H7), so it was left out.`);
   for (const [key, value] of new URLSearchParams(search)) {
     if (key === "model" || key === "text" || key === "file" || key === "colour" || key === "sort" || key === "filter") {
       state[key] = value;
@@ -224,6 +226,13 @@ export class View implements ViewState {
     if (packed.length <= MAX_PACKED) this.packed = packed;
     else this.recording = recording;
     this.#schedule();
+  }
+
+  /** Says what of the address cannot be used, and takes it out. */
+  leaveOut(words: string, change: Partial<ViewState> = {}): void {
+    if (!this.unread.includes(words)) this.unread = [...this.unread, words];
+    Object.assign(this, change);
+    this.#schedule(); // not at once: an arrival is heard twice, and the second time would find nothing to say
   }
 
   /** A room's parameter, or "". */

@@ -171,7 +171,7 @@ function drawCell(context: CanvasRenderingContext2D, head: AtlasHead, x: number,
   const css = size / ratio;
   const group = roleGroup(head.role?.family);
   const position = scale && positionOn(scale, head);
-  const colour = scale ? (position === null ? style.line : cssOf(ramp, position * 255)) : head.role ? group.colour : style.line;
+  const colour = scale ? (position === null ? style.line : cssOf(ramp, position * 255)) : group.letter ? group.colour : style.line;
   const quiet = !scale && !group.letter;
   if (css <= DOT) {
     context.fillStyle = colour;

@@ -3,7 +3,7 @@ import { isAbort } from "../../lib/api/source";
 import { float32 } from "../../lib/api/envelope";
 import { wordsOf, type AtlasHead, type RecordingInfo, type WordInfo } from "../../lib/api/types";
 import type { Client } from "../../lib/api/client";
-import { percent } from "../../lib/draw/format";
+import { percent, toldApart } from "../../lib/draw/format";
 import type { Session } from "../../lib/state/session.svelte";
 import type { View } from "../../lib/state/view.svelte";
 
@@ -85,11 +85,7 @@ export class Question {
 
   /** A word as a claim names it: “the”, or “the” (2nd) where it occurs again. */
   name(word: number): string {
-    const text = this.text(word);
-    const places = this.words.flatMap((other, i) => (other.text === text ? [i] : []));
-    const n = places.indexOf(word) + 1;
-    const ending = n % 100 > 10 && n % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th");
-    return places.length > 1 ? `“${text}” (${n}${ending})` : `“${text}”`;
+    return toldApart(`“${this.text(word)}”`, word, this.words.map(({ text }) => text));
   }
 
   /** A head's row, a weight a word of the answer; null for none. */
@@ -163,4 +159,26 @@ export class Question {
 export function placesOf(info: RecordingInfo, query: string, key: string): { fromWord: number; toWord: number } | null {
   const [from, to] = [query, key].map((text) => wordsOf(info).find((word) => word.text === text));
   return from && to ? { fromWord: from.begin, toWord: to.begin } : null;
+}
+
+/** Whether each word follows the one before it without a blank in the text: "tired" and "." do. */
+export function joined(text: string, words: readonly string[]): boolean[] {
+  const folded = text.toLowerCase(); // a model may read small letters alone
+  let end = 0;
+  return words.map((word) => {
+    const begin = folded.indexOf(word.toLowerCase(), end);
+    const touches = begin === end && end > 0;
+    if (begin >= 0 && word) end = begin + word.length;
+    return touches;
+  });
+}
+
+/** The command that asks the same in a terminal; a long text is cut between words. */
+export function lookCommand(asked: { text: string; model: string | null; from: string; to: string }, most: number): string {
+  const quoted = (text: string) => (/^[\w.-]+$/.test(text) ? text : `"${text.replace(/(["\\$`])/g, "\\$1")}"`);
+  const options = `${asked.model ? ` --model ${quoted(asked.model)}` : ""} --from ${quoted(asked.from)} --to ${quoted(asked.to)}`;
+  const room = most - options.length - "manyheads look ".length - 3;
+  const plain = asked.text.replace(/\s+/g, " ").trim();
+  const cut = plain.length > room ? `${plain.slice(0, Math.max(1, room)).replace(/\s\S*$/, "")} …` : plain;
+  return `manyheads look ${quoted(cut).replace(/^(?!")(.*)$/, '"$1"')}${options}`;
 }

@@ -45,7 +45,8 @@ export function controlUnit(plan: readonly Step[]): "heads" | "layers" {
 export function whyNoControl(planned: number, total: number, things: string): string | null {
   if (!planned) return "no control: positions belong to no head";
   if (planned === total) return `no control: a plan on all ${things} leaves none to draw`;
-  return 2 * planned > total ? `no control: fewer ${things} are left than the plan changes` : null;
+  if (2 * planned > total) return `no control: fewer ${things} are left than the plan changes`;
+  return 2 * planned === total ? `no verdict: the other half of the ${things} is the only set to compare with` : null;
 }
 
 interface ControlSummary {
