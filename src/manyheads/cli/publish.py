@@ -47,7 +47,8 @@ def publish(
 ) -> None:
     """Write recordings as a static site: an index with search, a page for each. Any web host serves it, below any path.
 
-    An earlier site in FOLDER is replaced as a whole, not added to. Recordings of the chosen model have its roles; those of others are shown without.
+    An earlier site in FOLDER is replaced as a whole, not added to. Recordings of the chosen model have its roles; those
+    of others are shown without.
 
     For example: manyheads publish site/ novel.heads --text "The cat sat on the mat."
     """

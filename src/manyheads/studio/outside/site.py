@@ -47,8 +47,8 @@ OURS = re.compile(
 )
 COPIED = ("studio.js", "studio.css", "site.js", "site.css", "favicon.svg")
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
 TELLING, FAR = 4, 3  # weights that a card links to; tokens between the two, for neighbours tell nothing
 NAMED = 3  # recordings of an earlier site that are named
