@@ -146,8 +146,8 @@ class Sizing:
     def __repr__(self) -> str:
         weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} in {self.ask.dtype}"
         texts = f"{plural(self.ask.batch, 'text')} of {plural(self.ask.context, 'token')}"
-        kept = f", {units.gib(self.cache.steady)} of cache" if self.cache else ""
-        return f"Sizing({self.name}: {weights}; {texts}{kept})"
+        cache = f", {units.gib(self.cache.steady)} of cache" if self.cache else ""
+        return f"Sizing({self.name}: {weights}; {texts}{cache})"
 
     @property
     def name(self) -> str:
