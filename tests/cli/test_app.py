@@ -139,7 +139,7 @@ def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
         (["loook"], "no such command 'loook'. Did you mean 'look'? See manyheads --help."),
         (["look", "--bogus"], "no such option: --bogus. See manyheads look --help."),
         (["head"], "missing argument 'HEAD'. See manyheads head --help."),
-        (["look", "x", "--model"], "option '--model' requires an argument"),
+        (["look", "x", "--model"], "option '--model' requires an argument. See manyheads look --help."),
         (["head", "L0H2", "x", "--top", "99"], "--top 99: give 10 or less. See manyheads head --help."),
         (["head", "L0H2", "x", "--window", "0"], "--window 0: give 1 or more. See manyheads head --help."),
         (["ablate", "L1", "--controls", "-1"], "--controls -1: give 0 or more. See manyheads ablate --help."),

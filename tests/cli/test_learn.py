@@ -60,6 +60,13 @@ def test_lessons_are_listed_with_how_far_one_is(run):
     assert (masks["answered"], masks["points"], masks["questions"], masks["possible_points"]) == (1, 1, 6, 10)
 
 
+def test_a_card_of_a_kind_of_head_draws_its_firmest_link(run):
+    lines = run("learn", "four-archetypes").lines
+    title = next(index for index, line in enumerate(lines) if line.startswith("Pronoun to what it means"))
+    assert lines[title - 1] == "" and any("52 %" in line and "who" not in line for line in lines[title : title + 4])
+    assert any(line.startswith("  [CLS] the researcher who") for line in lines[title : title + 6])
+
+
 def test_without_a_terminal_the_whole_lesson_is_printed(run):
     ran = run("learn", "masks")
     page = shelf.lessons()["masks"]

@@ -326,6 +326,14 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded(run
     assert_refused(run("publish", "site"), "there is nothing to publish", "--text")
 
 
+def test_a_site_is_refused_before_a_model_is_loaded(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("manyheads.cli.publish.load_model", lambda *_: pytest.fail("a model was loaded"))
+    (tmp_path / "look.txt").write_text("a file")
+    assert_refused(run("publish", "site", "nope.heads"), "nope.heads")
+    assert_refused(run("publish", "site", "--text", ""), "text 1 of 1 is empty")
+    assert_refused(run("publish", "look.txt", "--text", TEXT), "it is a file")
+
+
 def test_a_site_is_published_and_said(run, tmp_path):
     ran = run("publish", "site", "--text", TEXT, "--exact")
     assert ran.code == 0 and "Wrote site: 1 recording, " in ran.out and "python -m http.server -d site" in ran.out

@@ -80,7 +80,7 @@ def test_what_fits_is_a_row_a_memory(sized):
     assert "* past the 131,072 positions that llama-3.1-8b is made for." in " ".join(ran.lines)
     assert "A Mac gives its GPU 75% of its memory unless told otherwise." in " ".join(ran.lines)
     large = sized("llama-3.1-405b")
-    assert row_of(large, "80 GB GPU").split()[3:] == ["739.7", "GB", "short"] and "-" not in row_of(large, "24 GB GPU")
+    assert row_of(large, "80 GB GPU").split()[3:] == ["756.6", "GB", "short"] and "-" not in row_of(large, "24 GB GPU")
 
 
 def test_one_memory_is_answered_in_a_sentence(sized):
@@ -88,16 +88,29 @@ def test_one_memory_is_answered_in_a_sentence(sized):
     assert "1 text of 4,096 tokens fits into 24.00 GB (16.06 GB of weights, 536.9 MB of cache, 2.40 GB" in ran.out
     assert "feed-forward" not in ran.out and row_of(ran, "24GB").split()[1:] == ["5.54", "42,262", "10"]
     short = sized("llama-3.1-405b", "--fits", "80GiB")
-    assert short.code == 0 and "The weights alone do not fit into 85.90 GB; 751.3 GB are missing" in short.out
+    assert short.code == 0 and "The weights alone do not fit into 85.90 GB; 736.5 GB are missing" in short.out
+    assert row_of(short, "80GiB").split()[1:] == ["736.5", "GB", "short"], "one number, in the sentence and below it"
+    assert "4,096 tokens" in short.out and "--batch N" in short.out and "--batch N" not in ran.out
     document = json.loads(sized("llama-3.1-8b", "--fits", "24 GB", "--json").out)
     (fit,) = document["fits"]
     assert (fit["name"], fit["longest_context"], fit["largest_batch"], fit["fits"]) == ("24 GB", 5282, 10, True)
     assert [fit["name"] for fit in json.loads(sized("gpt2", "--json").out)["fits"]][2] == "64 GB Mac"
 
 
+@pytest.mark.parametrize(
+    ("name", "form", "low", "high"),
+    # The repositories' files: 13.8 and 65.2 GB; 688.6 GB, of them 15 for the layer that is left out.
+    [("gpt-oss-20b", "MXFP4", 13.5, 14.0), ("gpt-oss-120b", "MXFP4", 64.5, 65.9), ("deepseek-v3", "FP8", 665, 680)],
+)
+def test_weights_published_in_fewer_bits_are_said_with_the_finding(sized, name, form, low, high):
+    words = " ".join(sized(name).lines[:9])
+    assert low < float(re.search(rf"published in {form}.*?: about ([\d.]+) GB", words)[1]) < high
+
+
 def test_a_context_past_the_models_positions_is_said_with_the_finding(sized):
     ran = sized("llama-3-8b", "--context", "9000")
     assert ran.lines[1] == "Context is past the 8,192 positions that llama-3-8b is made for."
+    assert "1,000,000,000,000,000,000" in sized("llama-3-8b", "--context", str(10**18)).lines[1]
     assert ran.out.count("is made for.") <= 2
 
 

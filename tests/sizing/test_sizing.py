@@ -557,8 +557,11 @@ def test_where_every_layer_has_a_window_memory_sets_no_limit_and_an_encoder_keep
 
 
 def test_a_memory_is_bytes_or_a_number_with_its_unit():
-    written = {"24 GB": 24 * 10**9, "24gb": 24 * 10**9, " 64 GiB ": 2**36, "1.5TB": 15 * 10**11, "512 MiB": 2**29, 7: 7}
-    assert {memory: memory_bytes(memory) for memory in written} == written
+    written = {"24 GB": 24 * 10**9, "24gb": 24 * 10**9, " 64 GiB ": 2**36, "1.5TB": 15 * 10**11, "512 MiB": 2**29}
+    assert {memory: memory_bytes(memory) for memory in written} == written and memory_bytes(2 * 10**9) == 2 * 10**9
+    with pytest.raises(ShapeError, match="memory=24 is 24 bytes, which holds no model: .* as '24 GB'"):
+        memory_bytes(24)
+    assert len(repr(size("llama-2-70b"))) < 160
     for memory in ("24", "GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
         with pytest.raises(
             ShapeError, match=r"memory=.*: give bytes as a whole number, or a text with its unit, as '24"

@@ -328,7 +328,8 @@ def fragment_pin(page):
 def test_a_folder_is_replaced_only_if_it_is_an_earlier_site(minilm, tmp_path):
     site = tmp_path / "site"
     assert publish(site, texts=["a cat"], lm=minilm).startswith("1 recording, ")
-    publish(site, texts=["the dog"], lm=minilm)
+    words = publish(site, texts=["the dog"], lm=minilm)
+    assert words.endswith("; replaced the earlier site of 1 recording (a-cat)")
     names = {file.name for file in (site / "recordings").iterdir()}
     assert names == {"the-dog.heads-page", "the-dog.png"}
     before = {file: file.stat().st_mtime_ns for file in site.rglob("*")}

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 import manyheads as mh
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing import MACHINES, PRESETS, by_part, layer_in_words
+from manyheads.sizing import MACHINES, PRESETS, by_part, layer_in_words, units
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 from manyheads.studio.views import sizes
 
@@ -283,8 +283,9 @@ def test_the_room_says_what_fits_and_what_is_past_the_positions(new_page, studio
     )
     expect(row).to_contain_text("0")
     expect(page.get_by_test_id("size-bars").locator("rect:has(title)")).to_have_count(3)  # 32 equal layers, once
+    short = mh.size("llama-3.1-405b", 131_072, 8).fits("24 GB")
     page.get_by_test_id("size-presets").select_option("preset:llama-3.1-405b")
-    expect(row).to_contain_text("790.1 GB short")
+    expect(row).to_contain_text(f"{units.gb(short.missing_bytes)} short")
     page.get_by_test_id("size-presets").select_option("preset:gpt2")
     expect(page.get_by_test_id("size-number-context")).to_have_value("1,024")  # there are no positions for more
 

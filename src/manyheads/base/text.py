@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
+
+
+def percent(share: float) -> str:
+    """A share with one decimal, half rounded up, as the pages of the studio round.
+
+    >>> percent(1 / 16), percent(0.677)
+    ('6.3%', '67.7%')
+    """
+    return f"{math.floor(share * 1000 + 0.5) / 10:.1f}%"
 
 
 def plural(count: int, noun: str) -> str:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import models, recording, statistics
+from manyheads.base import percent
 from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
 from manyheads.cli.role_words import hue, role_of
 from manyheads.cli.terminal.console import (
@@ -130,7 +131,7 @@ def _headline(answer: WordAnswer) -> list[Text]:
         first, others = links[0], [link for link in links[1:2] if not math.isnan(link.weight)]
         words = f"{first.head} gives {first.weight:.1%} of {quoted(links.query)} to {quoted(links.key)}"
         words += "".join(f", {link.head} {link.weight:.1%}" for link in others)
-        words += f"; spread evenly it is {first.chance:.1%}."
+        words += f"; spread evenly it is {percent(first.chance)}."
     else:
         subject = f"Where {quoted(links.query)} looks" if links.query else f"Which words look at {quoted(links.key)}"
         words = f"{subject}, in each of {len(links)} heads."
@@ -141,7 +142,11 @@ def _sentence(answer: WordAnswer, console: Console) -> list[Text]:
     link = answer.drawn
     if link is None:
         return []
-    return linked_sentence(answer.words, link, f"{link.head} {link.weight:.0%}", _colour(answer, link), console)
+    lines = linked_sentence(answer.words, link, f"{link.head} {link.weight:.0%}", _colour(answer, link), console)
+    if not (answer.links.query and answer.links.key):
+        rule = "Drawn: the link heaviest for its distance, as every head may look at a neighbour."
+        lines += [Text(line, style="dim") for line in textwrap.wrap(rule, console.width)]
+    return lines
 
 
 def _colour(answer: WordAnswer, link: Any) -> str:

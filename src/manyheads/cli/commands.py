@@ -134,8 +134,8 @@ def _refuse_twice(app: typer.Typer, command_line: Sequence[str]) -> None:
             raise UsageError(f"give {option.opts[0]} once: it was given {times} times")
 
 
-def usage_story(error: Exception) -> str | None:
-    """One line for a command line that could not be read; None for any other error."""
+def usage_story(error: Exception, command: str = "") -> str | None:
+    """One line for a command line that could not be read; None for any other error. `command`: what was typed first."""
     if not isinstance(error, UsageError):
         return None
     context, param = getattr(error, "ctx", None), getattr(error, "param", None)
@@ -148,7 +148,8 @@ def usage_story(error: Exception) -> str | None:
         message = f"{param.opts[0]} {shortened(str(problem['input']), 40)}: {remedy}"
     message = re.sub(r"^Invalid value for '(--[a-z-]+)': ", r"\1 ", message)
     stop = "" if message.endswith("?") else "."
-    where = context.command_path if context is not None else "manyheads"
+    known = any(command == named.__name__ for named in COMMANDS)
+    where = context.command_path if context is not None else f"manyheads {command}" if known else "manyheads"
     return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."
 
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except Exception as error:
-            code = _explain(error, debug)
+            code = _explain(error, debug, next(iter(arguments), ""))
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _explain(error: Exception, debug: bool) -> int:
+def _explain(error: Exception, debug: bool, command: str) -> int:
     """Say what happened, if there is anything to say, and return the exit code."""
     story = _import_story(error)
     if story:  # before the commands are imported: they may be what cannot be
@@ -90,7 +90,7 @@ def _explain(error: Exception, debug: bool) -> int:
         return OK
     if debug:
         traceback.print_exception(error)
-    usage = usage_story(error)
+    usage = usage_story(error, command)
     if usage is not None or isinstance(error, ManyHeadsError):
         _say(usage or str(error))
         return ASKED_WRONG

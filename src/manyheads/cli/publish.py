@@ -24,7 +24,7 @@ from manyheads.cli.terminal.console import emit, emit_document
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, RecordingError
 
-FOLDER_HELP = "The folder to write: new, empty, or an earlier site."
+FOLDER_HELP = "The folder to write: new, empty, or an earlier site, which is replaced."
 
 
 def publish(
@@ -47,7 +47,8 @@ def publish(
 ) -> None:
     """Write recordings as a static site: an index with search, a page for each. Any web host serves it, below any path.
 
-    Recordings of the chosen model have its roles; those of others are shown without.
+    An earlier site in FOLDER is replaced as a whole, not added to. Recordings of the chosen model have its roles; those
+    of others are shown without.
 
     For example: manyheads publish site/ novel.heads --text "The cat sat on the mat."
     """
@@ -55,6 +56,8 @@ def publish(
         raise ModelError('publish needs the studio: pip install "manyheads[studio]".')
     if not recordings and not text:
         raise RecordingError('there is nothing to publish: give recordings (.heads), or --text "a text", or both.')
+    # Before the model is loaded: a mistyped path is no reason to wait.
+    studio.require_publishable(folder, recordings or (), text or ())
     talk = Talk()
     lm = load_model(talk, ModelChoice(model, device, dtype))
     labels = label_heads(talk, lm, remember=not no_cache)

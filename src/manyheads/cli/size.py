@@ -20,6 +20,7 @@ from rich.text import Text
 import manyheads as mh
 from manyheads import figures
 from manyheads import sizing as costs
+from manyheads.base import plural
 from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, count_option, to_file
 from manyheads.cli.terminal.console import (
     Column,
@@ -39,7 +40,8 @@ from manyheads.sizing import units
 if TYPE_CHECKING:
     from manyheads.sizing import Fit, Sizing
 
-DEFAULT = "llama-2-70b"
+DEFAULT, BATCH = "llama-2-70b", 8
+BATCH_HELP = "Texts at a time. Default: 8; what --fits prints is for 1."
 WHAT_HELP = (
     "A preset (see --list), tiny-code, minilm, a config.json, or a folder with one. None: llama-2-70b, or what the "
     "sizes describe."
@@ -58,7 +60,7 @@ def _sized(help: str, metavar: str = "N") -> Any:
 def size(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help=WHAT_HELP, show_default=False)] = None,
     context: Annotated[int | None, count_option(help=CONTEXT_HELP)] = None,
-    batch: Annotated[int, count_option(help="Texts at a time.")] = 8,
+    batch: Annotated[int | None, count_option(help=BATCH_HELP)] = None,
     dtype: Annotated[
         str, typer.Option(metavar="NAME", help="Dtype of the weights: fp32, bf16, fp16, fp8, int8 or int4.")
     ] = "fp16",
@@ -89,6 +91,8 @@ def size(
         "vocab_size": vocab, "gated": gated or None,
     }  # fmt: skip
     described: Any = {name: number for name, number in sizes.items() if number is not None}
+    # Who asks what fits asks for one text; the document keeps the batch that it always had.
+    texts = batch if batch is not None else BATCH if fits is None or as_json else 1
     override = kv_heads  # the key/value heads to give to what has others already
     if not described:
         described = DEFAULT if what is None else what
@@ -101,7 +105,7 @@ def size(
         described["num_kv_heads"], override = kv_heads, None
     try:
         sizing = mh.size(
-            described, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype
+            described, context, texts, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype
         )
     except ShapeError as error:
         if not isinstance(described, dict):
@@ -124,7 +128,8 @@ def size(
         fitting = [{**fit.to_dict(), "name": name} for name, fit in memories]
         emit_document({**sizing.to_dict(), "fits": fitting, "written": [str(plot)] if plot else []})
     else:
-        print_page(sizing, memories, [f"{plot}, the same as a picture"] if plot else [], only_fits=fits is not None)
+        written = [f"{plot}, the same as a picture"] if plot else []
+        print_page(sizing, memories, written, only_fits=fits is not None, untyped=batch is None)
 
 
 def _option(word: str) -> str:
@@ -149,14 +154,25 @@ class Fitting(NamedTuple):
     fit: Fit
 
 
-def print_page(sizing: Sizing, memories: Sequence[Fitting], written: Sequence[str], *, only_fits: bool = False) -> None:
-    """The finding first, then what it rests on. `only_fits`: what fits into one memory, and nothing else."""
+def print_page(
+    sizing: Sizing,
+    memories: Sequence[Fitting],
+    written: Sequence[str],
+    *,
+    only_fits: bool = False,
+    untyped: bool = False,
+) -> None:
+    """The finding first, then what it rests on. `only_fits`: what fits into one memory, and nothing else. `untyped`:
+    nobody said how many texts."""
     console = stdout_console()
     sections = [_finding(sizing, console)]
     if only_fits:
         for _, fit in memories:
             sentence = str(fit).split(": ", 1)[1]  # the name stands above
-            sections.append(_wrapped(sentence[:1].upper() + sentence[1:], console, ""))
+            lines = _wrapped(f"{sentence[:1].upper()}{sentence[1:]}", console, "")
+            if untyped and sizing.cache is not None:
+                lines += _wrapped("More texts at a time: --batch N.", console)
+            sections.append(lines)
         print_sections([*sections, _fitting(sizing, memories, console)], console)
         return
     sections += [_cache(sizing, console), _fitting(sizing, memories, console), _parts(sizing, console)]
@@ -185,7 +201,7 @@ def _finding(sizing: Sizing, console: Console) -> list[Text]:
     sentence += f"{units.brief(sizing.weight_bytes, units.DECIMAL)} in {ask.dtype}"
     if cache is not None:
         times = "\N{MULTIPLICATION SIGN}" if knows_blocks(console) else "x"
-        length = f"{ask.context // 1024:,}k" if ask.context % 1024 == 0 else f"{ask.context:,}"
+        length = f"{ask.context // 1024:,}k" if ask.context % 1024 == 0 and ask.context < 2**30 else f"{ask.context:,}"
         sentence += f", {units.brief(cache.token, units.BINARY)} of cache a token: "
         sentence += f"{units.brief(cache.steady, units.BINARY)} at "
         sentence += f"{ask.batch:,} {times} {length}" if ask.batch > 1 else length
@@ -215,12 +231,14 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
         if fit.weights_fit:
             cells = [room[index], *(_length(fits[index]) for fits in lengths.values()), f"{fit.largest_batch:,}"]
         else:
-            beyond = fit.weight_bytes + fit.overhead_bytes - fit.memory_bytes
-            cells = [f"{units.gb(beyond)} short", *[""] * len(lengths), ""]
+            cells = [f"{units.gb(fit.missing_bytes)} short", *[""] * len(lengths), ""]
         rows.append([Text(memory), *map(Text, cells)])
     title = f"What fits, beside {units.gb(sizing.weight_bytes)} of weights in {ask.dtype}"
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
     notes = [f"Of each memory {costs.OVERHEAD:.0%} stay free, for what is not counted: activations, the runtime."]
+    if not all(fit.weights_fit for _, fit in memories):
+        texts = f"{plural(ask.batch, 'text')} of {plural(ask.context, 'token')}"
+        notes.append(f"Short is what is missing for the weights, the cache of {texts} and that free part.")
     if any(memory.endswith("Mac") for memory, _ in memories):
         notes.append(f"A Mac gives its GPU {costs.MAC_SHARE:.0%} of its memory unless told otherwise.")
     if any(fit.past_positions for fits in lengths.values() for fit in fits):

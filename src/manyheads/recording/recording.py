@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from manyheads.base import html_table
+from manyheads.base import html_table, plural
 from manyheads.errors import RecordingError
 from manyheads.recording.file.format import read_recording, save_recording
 from manyheads.recording.layer import LayerRecord
@@ -93,8 +93,9 @@ class Recording:
     def __repr__(self) -> str:
         stacks = ", ".join(f"{name or 'layers'}: {len(layers)}" for name, layers in self.stacks.items())
         lengths = self.tokens.lengths.tolist()
-        span = f"{min(lengths, default=0)}-{max(lengths, default=0)} tokens"
-        return f"Recording({stacks}; {len(lengths)} texts of {span}, {self.num_bytes / 1e6:.1f} MB)"
+        least, most = min(lengths, default=0), max(lengths, default=0)
+        span = plural(most, "token") if least == most else f"{least:,}-{plural(most, 'token')}"
+        return f"Recording({stacks}; {plural(len(lengths), 'text')} of {span}, {self.num_bytes / 1e6:.1f} MB)"
 
     def _repr_html_(self) -> str:
         """A notebook's view: a row a layer, and how the first text begins."""

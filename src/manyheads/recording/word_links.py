@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from manyheads.base import percent
 from manyheads.errors import ShapeError, TextError
 from manyheads.heads import Head
 from manyheads.recording.layer import LayerRecord
@@ -101,7 +102,7 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
             f"{link.head} {link.weight:.1%}" + ("" if one_pair else f" {link.query!r} -> {link.key!r}")
             for link in seen[:SHOWN]
         )
-        even = f"; {seen[0].chance:.1%} if spread evenly" if one_pair and seen else ""
+        even = f"; {percent(seen[0].chance)} if spread evenly" if one_pair and seen else ""
         dots = " ..." if len(seen) > SHOWN else ""
         return f"HeadLinks({words}: {', '.join(shown)}{dots} of {len(self.links)} heads, on one text{even})"
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from manyheads.base import divisors, plural
 from manyheads.errors import ModelError, ShapeError
+from manyheads.sizing import units
 from manyheads.sizing.architecture import (
     LAST,
     ONCE,
@@ -141,6 +142,12 @@ class Sizing:
     architecture: Architecture
     ask: Ask
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} in {self.ask.dtype}"
+        texts = f"{plural(self.ask.batch, 'text')} of {plural(self.ask.context, 'token')}"
+        cache = f", {units.gib(self.cache.steady)} of cache" if self.cache else ""
+        return f"Sizing({self.name}: {weights}; {texts}{cache})"
 
     @property
     def name(self) -> str:

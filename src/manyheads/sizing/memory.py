@@ -37,6 +37,9 @@ MACHINES: Mapping[str, int] = MappingProxyType(
 """Memories that people have, in bytes that a model may use. A GPU's GB are counted as 10^9; most cards have a little
 more (a "24 GB" one nearly 24 GiB)."""
 
+LEAST = 10**6
+"""Bytes that a memory given as a number has at least: less was meant in GB."""
+
 OVERHEAD = 0.1
 """The share of a memory that stays free unless said."""
 
@@ -93,7 +96,8 @@ class Fit:
         counted = f"{units.gb(self.weight_bytes)} of weights, {units.gb(self.cache_bytes)} of cache, "
         counted += f"{units.gb(self.overhead_bytes)} left free"
         if not self.weights_fit:
-            return f"{self.name}: the weights alone do not fit into {memory}; {missing} are missing ({counted})."
+            beyond = f"{missing} are missing with the cache of {texts} ({counted})"
+            return f"{self.name}: the weights alone do not fit into {memory}; {beyond}."
         verdict = "fit into" if self.batch > 1 else "fits into"
         sentences = [f"{self.name}: {texts} {verdict} {memory} ({counted})."]
         if not self.fits:
@@ -124,6 +128,11 @@ def memory_bytes(memory: int | str) -> int:
         if match and match[2].upper() in UNITS and float(match[1]) > 0:
             return round(float(match[1]) * UNITS[match[2].upper()])
     elif not isinstance(memory, bool) and isinstance(memory, int) and memory > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if memory < LEAST:
+            raise ShapeError(
+                f"memory={memory} is {plural(memory, 'byte')}, which holds no model: give bytes, or a text with its "
+                f"unit, as '{memory} GB'."
+            )
         return memory
     raise ShapeError(
         f"memory={memory!r}: give bytes as a whole number, or a text with its unit, as '24 GB' (10^9 bytes) or "

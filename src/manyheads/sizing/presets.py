@@ -14,9 +14,25 @@ from typing import Any
 
 from manyheads.errors import ModelError
 from manyheads.sizing import building_blocks as blocks
-from manyheads.sizing.architecture import SOURCE, Architecture
+from manyheads.sizing import units
+from manyheads.sizing.architecture import SOURCE, Architecture, by_part
 from manyheads.sizing.families.config import describe_config
 from manyheads.sizing.families.seq2seq import pair
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the published weights are stored, by the quantization_config of their config.json: these parts in `bits`,
+    shared scales counted (MXFP4: 8 for 32 numbers; DeepSeek: 32 for blocks of 128 x 128), and the rest in bf16."""
+
+    form: str
+    bits: float
+    parts: tuple[str, ...]
+
+    def in_words(self, parameters: Mapping[str, int]) -> str:
+        num_small = sum(parameters.get(part, 0) for part in self.parts)
+        num_bytes = (num_small * self.bits + (sum(parameters.values()) - num_small) * 16) / 8
+        return f"published in {self.form}: about {units.brief(num_bytes, units.DECIMAL)}"
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,7 @@ class Preset:
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     words: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     note: str = ""
+    stored: Stored | None = None
 
 
 def _attention_only(title: str, source: str, note: str, **words: Any) -> Preset:
@@ -69,6 +86,8 @@ _GEMMA3 = {
     "sliding_window": 1024, "max_position_embeddings": 131072, "tie_word_embeddings": True,
 }  # fmt: skip
 _GEMMA3_NOTE = "the text model: its vision tower and the projection into it, 0.42 B more, are left out"
+_DEEPSEEK_FP8 = ("q", "k", "v", "qkv", "latent", "o", "feed-forward")
+_GPT_OSS_NOTE = "active parameters with the embedding, 0.58 B, which OpenAI's 5.13 B and 3.61 B (120b, 20b) leave out"
 _GPT_OSS = {
     "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "vocab_size": 201088, "attention_bias": True,
     "max_position_embeddings": 131072, "sliding_window": 128, "num_experts_per_tok": 4, "tie_word_embeddings": False,
@@ -112,8 +131,10 @@ def _gemma(generation: int, size: str, shape: str, **fields: Any) -> Preset:
 
 
 def _gpt_oss(size: str, shape: str, num_experts: int) -> Preset:
-    fields = {"num_local_experts": num_experts, "head_dim": 64}
-    return _published(f"gpt-oss-{size}", "OpenAI 2025", f"openai/gpt-oss-{size}", shape, _GPT_OSS, **fields)
+    fields = {"num_local_experts": num_experts, "head_dim": 64, "note": _GPT_OSS_NOTE}
+    stored = Stored("MXFP4 for the experts, bf16 for the rest", 4.25, ("feed-forward",))
+    row = _published(f"gpt-oss-{size}", "OpenAI 2025", f"openai/gpt-oss-{size}", shape, _GPT_OSS, **fields)
+    return replace(row, stored=stored)
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -184,7 +205,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512, "q_lora_rank": 1536,
             "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "max_position_embeddings": 163840,
             "tie_word_embeddings": False,
-        }, note="without the layer that predicts a second token, which is for training"),
+        }, note="without the layer that predicts a second token, which is for training",
+        stored=Stored("FP8, with embedding, head and router in bf16", 8 + 32 / 128**2, _DEEPSEEK_FP8)),
         "gpt-oss-20b": _gpt_oss("20b", "24 2880 2880 64 8", 32),
         "gpt-oss-120b": _gpt_oss("120b", "36 2880 2880 64 8", 128),
         "phi-4-mini": Preset("Phi-4-mini", "Microsoft 2025", {
@@ -249,7 +271,8 @@ def preset(name: str) -> Architecture:
         architecture = blocks.transformer(**row.words)
     else:
         architecture = _original_transformer()
-    because = (row.title, row.source, *((row.note,) if row.note else ()))
+    stored = row.stored.in_words(by_part(architecture.weights)) if row.stored else ""
+    because = tuple(filter(None, (row.title, row.source, row.note, stored)))
     return replace(architecture, name=key, because=because)
 
 

@@ -2,6 +2,7 @@
 from .outside.one_file import write_report as write_report
 from .outside.show import show as show
 from .outside.site import publish as publish
+from .outside.site import require_publishable as require_publishable
 from .problems import NotHere as NotHere
 from .schema.lessons import CellAsk as CellAsk
 from .server.app import answer as answer

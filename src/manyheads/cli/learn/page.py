@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
@@ -24,6 +25,7 @@ from manyheads.cli.terminal.console import (
     shortened,
     stdout_console,
 )
+from manyheads.cli.terminal.sentence import LINK_COLOUR, linked_sentence
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Listing, Ran, Table
@@ -180,7 +182,7 @@ def check_lines(check: CheckBlock, inputs: Any) -> list[Text]:
 def print_ran(ran: Ran, console: Console, code: Sequence[Listing] = ()) -> None:
     """A cell's result. Of a training's moments the first, the middle one and the last; the walk has all of them."""
     console.print(Text(clean(ran.words)))
-    print_lines(drawn_lines(ran), console)
+    print_lines(drawn_lines(ran, console), console)
     shown = ran.shown
     if ran.frames:
         shown = (shown[0], shown[len(shown) // 2], shown[-1])
@@ -191,7 +193,7 @@ def print_ran(ran: Ran, console: Console, code: Sequence[Listing] = ()) -> None:
     print_lines(link_lines(ran), console)
 
 
-def drawn_lines(ran: Ran) -> list[Text]:
+def drawn_lines(ran: Ran, console: Console) -> list[Text]:
     """A result's diagram, cards and curves, in characters."""
     lines = [Text("")] if ran.flow or ran.cards or ran.chart else []
     shapes = {table.label: "x".join(map(str, table.shape)) for table in ran.shown}
@@ -202,22 +204,21 @@ def drawn_lines(ran: Ran) -> list[Text]:
             steps = (f"{label if len(lanes) == 1 else label.partition(', ')[0]} {shapes[label]}" for label in labels)
             name = f"{labels[0].partition(', ')[2]}: " if len(lanes) > 1 else ""
             lines.append(Text.assemble(("  " * min(stage, 1)) + joint, (name, "bold"), " > ".join(steps)))
-    for card in ran.cards:
-        lines.append(
-            Text.assemble((card.title, "bold"), "" if card.title == card.head else f"  {card.head}, {card.origin}")
-        )
+    for number, card in enumerate(ran.cards):
+        origin = "" if card.title == card.head else f"  {card.head}, {card.origin}"
+        lines += [Text("")] * (number > 0) + [Text.assemble((card.title, "bold"), origin)]
+        lines += _indented(card.pattern, console)
+        apart = [arc for arc in card.arcs if arc.query != arc.key]
+        if apart:
+            words = [SimpleNamespace(name=i, text=token, blank=1, aside=False) for i, token in enumerate(card.tokens)]
+            firmest = max(apart, key=lambda arc: arc.weight)
+            lines += linked_sentence(words, firmest, f"{100 * firmest.weight:.0f} %", LINK_COLOUR, console)
         arcs = ", ".join(
             f"{card.tokens[arc.query]} -> {card.tokens[arc.key]} {100 * arc.weight:.0f} %" for arc in card.arcs
         )
-        sentences = (
-            card.pattern,
-            clean(arcs) or "No such link here.",
-            card.reason,
-            card.scores,
-            card.chance,
-            card.next_question,
-        )
-        lines += [Text(f"  {sentence}") for sentence in sentences if sentence]
+        for sentence in (clean(arcs) or "No such link here.", card.reason, card.scores, card.chance):
+            lines += _indented(sentence, console)
+        lines += _indented(card.next_question, console)
     for panel in ran.chart:
         top = panel.top or max(value for curve in panel.curves for value in curve.y)
         lines.append(
@@ -227,6 +228,13 @@ def drawn_lines(ran: Ran) -> list[Text]:
         )
         lines += [Text(f"  {curve.name:<10} {sparkline(curve.y, top)} {curve.y[-1]:.2f}") for curve in panel.curves]
     return lines
+
+
+def _indented(sentence: str, console: Console) -> list[Text]:
+    """A sentence of a card, each line of it below the card's title."""
+    return [
+        Text(line) for line in textwrap.wrap(sentence, console.width - 2, initial_indent="  ", subsequent_indent="  ")
+    ]
 
 
 def sparkline(values: Sequence[float], top: float) -> str:

@@ -133,7 +133,7 @@ class Walk:
         """One table at a time, forwards and back."""
         code = shelf.CELLS[cell.run].code
         self._say(ran.words)
-        print_lines(drawn_lines(ran), self.console)
+        print_lines(drawn_lines(ran, self.console), self.console)
         index = 0
         while index < len(ran.shown):
             self.console.print()

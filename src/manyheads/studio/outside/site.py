@@ -25,8 +25,10 @@ from jaxtyping import UInt8
 from numpy import ndarray
 
 from manyheads import __version__
-from manyheads.errors import RecordingError
-from manyheads.interventions.save.whole_folder import replacing_folder
+from manyheads.base import plural
+from manyheads.errors import RecordingError, TextError
+from manyheads.interventions.save.whole_folder import replacing_folder, require_replaceable
+from manyheads.models.inputs.texts import fault_in
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
@@ -49,6 +51,7 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
 TELLING, FAR = 4, 3  # weights that a card links to; tokens between the two, for neighbours tell nothing
+NAMED = 3  # recordings of an earlier site that are named
 TITLE, EXCERPT = 60, 240  # characters of a text, on a card
 PICTURE_CELLS = 1_500_000  # of one picture of all heads
 STUDIO = """<!doctype html>
@@ -154,10 +157,10 @@ def publish(
     `recordings` are Recordings or paths of `.heads` files; `labels` are roles by a model's name, from `label_page`.
     `exact` as in `write_report`. `progress` is called with a recording's title, recordings done and recordings in all.
     The folder is written whole or not at all; an existing one is replaced only if it is empty or an earlier site of
-    ours. Errors: RecordingError for nothing to publish or a damaged file, TextError, FileAccessError.
+    ours, and then the words say of what. Errors: RecordingError for nothing to publish or a damaged file, TextError,
+    FileAccessError.
     """
-    if not recordings and not texts:
-        raise RecordingError("there is nothing to publish: give recordings (.heads files), or texts.")
+    earlier = require_publishable(folder, recordings, texts)
     if texts and lm is None:
         raise RecordingError(f"{len(texts)} texts were given without a model: give lm=load(...), which reads them.")
     with replacing_folder(folder, INSIDE, None, OURS, MARK) as place:
@@ -193,7 +196,34 @@ def publish(
         size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
     kinds = "; ".join(dict.fromkeys(entry.words for entry in entries))
     recordings_in_words = f"{len(entries)} recordings" if len(entries) > 1 else "1 recording"
-    return f"{recordings_in_words}, {size / 1e6:.1f} MB: {kinds}"
+    replaced = f"; replaced the earlier site of {earlier}" if earlier else ""
+    return f"{recordings_in_words}, {size / 1e6:.1f} MB: {kinds}{replaced}"
+
+
+def require_publishable(
+    folder: str | os.PathLike[str], recordings: Sequence[Recording | str | os.PathLike[str]], texts: Sequence[str]
+) -> str:
+    """What can be refused before a model is loaded, and what earlier site is in the folder, in words ("": none).
+
+    Errors as of `publish`. Cost: the headers of the recordings.
+    """
+    if not recordings and not texts:
+        raise RecordingError("there is nothing to publish: give recordings (.heads files), or texts.")
+    for number, text in enumerate(texts, 1):
+        if fault := fault_in(text):
+            raise TextError(f"text {number} of {len(texts)} {fault}")
+    target = Path(os.path.realpath(folder))
+    require_replaceable(target, INSIDE, OURS, MARK)
+    for source in recordings:
+        if not isinstance(source, Recording):
+            read_recording(source)
+    try:
+        site = json.loads((target / MARK).read_text(encoding="utf-8"))
+        names = [str(entry["name"]) for entry in site["workspace"]["files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # a new folder, or a site whose list nobody can read: nothing is known of it
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{plural(len(names), 'recording')} ({', '.join(names[:NAMED])}{more})"
 
 
 class _Text(str):
