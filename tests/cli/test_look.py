@@ -362,6 +362,7 @@ def test_open_serves_the_studio_with_this_text_and_the_models_roles_at_hand(run,
     desk.close()
 
 
+@pytest.mark.slow  # thousands of tokens are read
 def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, monkeypatch, tmp_path):
     opened, draw = [], random.Random(0)
     monkeypatch.setattr("manyheads.cli.look.open_studio", lambda talk, desk, view: opened.append((desk, view)))
