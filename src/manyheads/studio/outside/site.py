@@ -54,7 +54,7 @@ TELLING, FAR = 4, 3  # weights that a card links to; tokens between the two, for
 NAMED = 3  # recordings of an earlier site that are named
 TITLE, EXCERPT = 60, 240  # characters of a text, on a card
 PICTURE_CELLS = 1_500_000  # of one picture of all heads
-STUDIO = """<!doctype html>
+HEAD = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -64,30 +64,17 @@ STUDIO = """<!doctype html>
 <meta name="generator" content="manyheads {version}">
 <title>{title}</title>
 <link rel="icon" href="favicon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="studio.css">
-<script type="module" src="studio.js"></script>
+<link rel="stylesheet" href="{program}.css">
+<script type="module" src="{program}.js"></script>
 </head>
 <body>
-<div id="manyheads-studio" data-site="{mark}" data-rooms="{rooms}"></div>
+"""
+STUDIO = """<div id="manyheads-studio" data-site="{mark}" data-rooms="{rooms}"></div>
 <noscript>This page needs JavaScript. <a href="index.html">The list of recordings</a> does not.</noscript>
 </body>
 </html>
 """
-INDEX = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="manyheads {version}">
-<title>{title}</title>
-<link rel="icon" href="favicon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="site.css">
-<script type="module" src="site.js"></script>
-</head>
-<body>
-<header>
+INDEX = """<header>
 <h1>{title}</h1>
 <p>Where every attention head of a model looks, on {texts}. Open one, click a square, click a word.</p>
 <label class="search" hidden>Search
@@ -188,10 +175,14 @@ def publish(
         site = {"format": "manyheads-site", "format_version": "1", "title": title, "workspace": workspace}
         (place / MARK).write_text(json.dumps(site), encoding="utf-8")
         facts = {"policy": escape(POLICY), "version": escape(__version__), "title": escape(title)}
-        (place / "studio.html").write_text(STUDIO.format(**facts, mark=MARK, rooms=rooms_of(lessons)), encoding="utf-8")
+        (place / "studio.html").write_text(
+            (HEAD + STUDIO).format(**facts, program="studio", mark=MARK, rooms=rooms_of(lessons)), encoding="utf-8"
+        )
         count = f"{len(entries)} texts" if len(entries) > 1 else "a text"
         cards = "\n".join(_card(entry, place) for entry in entries)
-        index = INDEX.format(**facts, texts=count, cards=cards, caveat=escape(entries[0].atlas.caveat))
+        index = (HEAD + INDEX).format(
+            **facts, program="site", texts=count, cards=cards, caveat=escape(entries[0].atlas.caveat)
+        )
         (place / "index.html").write_text(index, encoding="utf-8")
         size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
     kinds = "; ".join(dict.fromkeys(entry.words for entry in entries))
