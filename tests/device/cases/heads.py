@@ -7,7 +7,7 @@ import torch
 
 import manyheads as mh
 from manyheads.interventions.save import fresh_process
-from manyheads.roles import copying_scores, probe_repeats, retrieval_scores
+from manyheads.roles import copying_scores, head_diversity, probe_repeats, retrieval_scores
 from tests.device.conftest import TEXTS, assert_same, each
 
 CORPUS = [*TEXTS, "a king found the old book", "she told the child a long story about rain , snow , fire and wind"]
@@ -112,6 +112,22 @@ def test_families_are_found(name, both):
     host, device = both(name)
     got, want = (mh.head_families(lm, CORPUS) for lm in (device, host))
     assert_same(got.to_pandas(), want.to_pandas(), share=1e-4)
+
+
+@pytest.mark.parametrize("name", each(["llama", "gpt2", "bert"], "llama"))
+def test_words_are_linked_heads_differ_and_positions_are_left_out(name, both):
+    text = "the king is in the garden"
+    links, apart, lost = (
+        [one(lm) for lm in both(name)]
+        for one in (
+            lambda lm: mh.record(lm, text).heads_linking("garden", "king").to_pandas(),
+            lambda lm: head_diversity(lm, text),
+            lambda lm: mh.effect(lm, mh.SkipPositions(), text, controls=0).change,
+        )
+    )
+    assert_same(links[1].sort_values("head").reset_index(drop=True), links[0].sort_values("head").reset_index(drop=True))
+    assert_same(apart[1], apart[0], share=1e-4)
+    assert_same(lost[1], lost[0], share=1e-4)
 
 
 PROBES = {
