@@ -14,7 +14,7 @@ from transformers import BertForSequenceClassification, BertLMHeadModel
 import manyheads as mh
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
 from manyheads.interventions import METRICS, Effect, Importance, choose_metric, importance_verdict, verdict
-from manyheads.interventions.effects.effect import interval_over_texts, random_plans
+from manyheads.interventions.effects.effect import random_plans
 from manyheads.interventions.effects.metrics import Batch
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from tests.interventions.surgeries import TEXTS, loaded, projection
@@ -354,15 +354,6 @@ def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     assert found.share_of_controls_above == sum(each >= found.change for each in want) / 4
     assert found.notes["control"] == "4 random sets of as many heads"
     assert "as many random heads" in str(found) and found.to_dict()["control"] == list(found.control)
-
-
-def test_the_interval_covers_the_mean_as_often_as_it_says():
-    generator = np.random.Generator(np.random.PCG64(11))
-    samples = generator.exponential(size=(50, 400)) - 1  # 400 experiments of 50 texts, whose mean is 0
-    low, high = interval_over_texts(samples)
-    assert 0.88 < np.mean((low < 0) & (high > 0)) < 0.99
-    assert np.allclose(low, interval_over_texts(samples)[0])
-    assert all(np.isnan(side).all() for side in interval_over_texts(samples[:1])), "one text says nothing of others"
 
 
 def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):

@@ -82,7 +82,7 @@ def table(fresh):
 def part_of(table, begin, count, total=6):
     """A process's table of the heads from `begin` on, of every layer; `total`: of how many it knows."""
     rows = [6 * layer + begin + head for layer in range(3) for head in range(count)]
-    sums = replace(table.sums, num=table.sums.num[:, rows], den=table.sums.den[:, rows])
+    sums = replace(table.sums, **{name: getattr(table.sums, name)[:, rows] for name in ("num", "den", "moments")})
     kinds = replace(table.kinds, mass=table.kinds.mass[:, rows], even=table.kinds.even[:, rows])
     sites = tuple(replace(site, num_heads=count, num_kv_heads=1) for site in table.sites)
     return Part(replace(table, sites=sites, sums=sums, kinds=kinds), [begin] * 3, [total] * 3)
@@ -93,6 +93,7 @@ def test_parts_in_any_order_are_the_whole(table):
     whole = join(parts)
     assert whole.heads == table.heads and whole.sites == table.sites
     assert (whole.sums.num == table.sums.num).all() and (whole.sums.den == table.sums.den).all()
+    assert (whole.sums.moments == table.sums.moments).all()
     assert (whole.kinds.mass == table.kinds.mass).all() and (whole.kinds.even == table.kinds.even).all()
     assert whole.notes["heads joined"] == "of 2 processes"
     again = join([part_of(table, 0, 6), part_of(table, 0, 6)])

@@ -181,9 +181,9 @@ def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, co
     written = dict(zip(known, aligned(known), strict=True))
     signed = {value: text if text.startswith("-") else f"+{text}" for value, text in written.items()}
     interval = (
-        ""
+        "(no 95% interval: too few texts)"
         if result.low is None or result.high is None
-        else f"({written[result.low]} to {written[result.high]} in 95 % of resampled texts)"
+        else f"(95% interval {written[result.low]} to {written[result.high]})"
     )
     rows.append(("change", f"{result.metric} {signed[result.change]}{unit}  {interval}".rstrip()))
     rows += [("", TERMS[METRIC_TERMS[result.metric]].short)] if result.metric in METRIC_TERMS else []

@@ -393,7 +393,7 @@ def _by_question(labelled: Roles) -> list[Text]:
     shown: dict[tuple[Any, ...], list[Claim]] = {}
     for claim in (claim for claim in best if claim.holds):
         # Two questions may come to the same, as those about the sink and about the first token where that is the sink.
-        shown.setdefault((claim.head, claim.score, claim.low, claim.chance, claim.num_queries), []).append(claim)
+        shown.setdefault((claim.head, claim.score, str(claim.low), claim.chance, claim.num_queries), []).append(claim)
     for claim, *same in shown.values():
         role = clean(" = ".join(role_title(question.role) for question in (claim, *same)))
         elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
@@ -420,7 +420,7 @@ def _by_question(labelled: Roles) -> list[Text]:
 
 
 def _interval(claim: Claim) -> str:
-    return f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
+    return ABSENT if math.isnan(claim.low) else f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
 
 
 def _both(claim: Claim) -> str:
@@ -501,7 +501,7 @@ def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
         "guess": "the best fixed guess, which must be beaten: an offset, the nearest mention, the same word",
         "rule": "the nearest word of one part of speech on one side, for comparison",
         "above": "difference from chance on the same texts, in percentage points (95 %)",
-        "95 %": "the interval of the figure with *; chance is of the same figure",
+        "95 %": f"the interval of the figure with *, {ABSENT} where too few texts have cases; chance is of the same",
         "cases": "rows of all tokens, also [CLS] and [SEP]; of syntax and reference, words with an answer",
         "q": "the q-value of the difference from chance on the same texts; the interval itself may reach chance",
     }

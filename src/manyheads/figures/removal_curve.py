@@ -31,7 +31,7 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
     sheet.heading(MARGIN, f"{curve.model}: how many heads can go")
     unit = f" ({curve.unit})" if curve.unit else ""
     sheet.text(MARGIN, MARGIN + 40, f"{MEANING.get(curve.metric, curve.metric)}{unit}; {curve.notes['curve']}", BODY)
-    sides = [] if np.isnan(curve.low).any() else [curve.low, curve.high]  # of a single text there are none
+    sides = [] if np.isnan(curve.low).any() else [curve.low, curve.high]  # of fewer than 5 texts there are none
     values = np.concatenate([curve.ranked, *sides, *curve.random])
     axes = sheet.chart(
         LEFT, TOP, WIDTH - LEFT - RIGHT, bottom - TOP, (0, most),

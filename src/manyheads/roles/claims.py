@@ -45,7 +45,8 @@ from manyheads.roles.rules import (
     rule_of,
 )
 from manyheads.statistics import HeadTable
-from manyheads.statistics.sums import REPLICATES, interval_of
+from manyheads.statistics.intervals import Spread
+from manyheads.statistics.sums import REPLICATES
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
 MAX_FALSE = 0.05  # the share of false claims among those that hold, at most, on average
@@ -138,10 +139,6 @@ class Half:
         self._above: dict[tuple[str, str], Above] = {}
 
     @cached_property
-    def interval(self) -> tuple[ndarray, ndarray]:
-        return self.table.sums.interval(self.half)
-
-    @cached_property
     def favour(self) -> Float64[ndarray, "head"] | None:
         return None if self.table.kinds is None else self.table.kinds.favour(self.half)
 
@@ -179,13 +176,17 @@ class Half:
             # The spread of so many draws is a guess, too: no more degrees of freedom than there are replicates.
             freedom = np.minimum(self.num_texts(name), REPLICATES) - 1
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
-            low, high = interval_of(difference[:, 1:])
-            self._above[name, chance] = Above(np.array(list(tests)), low, high)
+            # The score is what varies between texts: the difference's spread rests on as many of them as the score's.
+            of_score = self.table.sums.spread(self.half)[0].freedom[:, self.index[name]]
+            known = ~np.isnan(self.table.interval(name, self.half)[0])
+            low, high = Spread(spread, of_score, np.zeros(len(spread))).interval(difference[:, 0])
+            above = Above(np.array(list(tests)), np.where(known, low, np.nan), np.where(known, high, np.nan))
+            self._above[name, chance] = above
         return self._above[name, chance]
 
     def claim(self, rule: Rule, head: int) -> Claim:
         """Everything but the q-value, and what depends on it."""
-        tested, column = rule.tested, self.index[rule.tested]
+        tested = rule.tested
         score = float(self.value(rule.statistic)[head])
         chances = {
             name: self.get(f"{rule.statistic}.{name}", head)
@@ -193,7 +194,7 @@ class Half:
             # A rule of places alone has no level by shuffled words: they stay where they are.
             if self.num_queries(f"{rule.statistic}.{name}")[head] > 0
         }
-        low, high = (float(end[head, column]) for end in self.interval)
+        low, high = (float(end[head]) for end in self.table.interval(tested, self.half))
         highest = max(chances, key=lambda name: chances[name], default=None)
         above = {name: self.above(tested, f"{rule.statistic}.{name}") for name in chances}
         over = above[highest] if highest else None
@@ -293,7 +294,8 @@ def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REP
             require("share of attention", score, rule.floor)
         if require("times chance", score, MIN_LIFT * chance, MIN_LIFT):
             enough = require("points of attention above chance", score, MIN_EXCESS + chance, MIN_EXCESS)
-            if enough and half == REPORT and not rests and not claim.low > MIN_LIFT_LOW * chance:
+            # Where there is no interval (NaN), the q-value alone says that it is not chance.
+            if enough and half == REPORT and not rests and claim.low <= MIN_LIFT_LOW * chance:
                 bound = MIN_LIFT_LOW * chance
                 failed.append(FailedCondition("interval above chance", claim.low, bound, MIN_LIFT_LOW))
     return tuple(failed)

@@ -112,8 +112,9 @@ EVIDENCE = (
         page="concepts/roles-and-evidence.md",
     ),
     Term(
-        "interval", "The range in which a number lies in 95 % of resampled texts.",
-        "A bootstrap over texts.", "concepts/roles-and-evidence.md",
+        "interval", "A range that holds the number of all such texts 19 times in 20.",
+        "By the spread over texts and its skewness; none where too few texts hold the cases.",
+        "concepts/roles-and-evidence.md",
     ),
     Term(
         "q-value", "The share of false claims to expect among all that look at least as sure.",

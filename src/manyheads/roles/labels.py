@@ -133,7 +133,7 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     reported = halves[REPORT]
     most, column = reported.get("entropy.uniform", index), reported.index["entropy"]
     score = float(reported.values[index, column, 0])
-    low, high = (float(end[index, column]) for end in reported.interval)
+    low, high = (float(end[index]) for end in reported.table.interval("entropy", REPORT))
     rows = int(reported.num_queries("entropy")[index])
     enough = min(float(half.num_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
     if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:

@@ -9,6 +9,7 @@ from .defined.syntax import survey_syntax as survey_syntax
 from .defined.syntax import syntax_statistics as syntax_statistics
 from .head_table import HeadTable as HeadTable
 from .head_table import number as number
+from .intervals import mean_interval as mean_interval
 from .measurement import measure as measure
 from .measurement import measure_call as measure_call
 from .one_batch import Progress as Progress

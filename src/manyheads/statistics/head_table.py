@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
@@ -17,6 +18,7 @@ from manyheads.heads import Head
 from manyheads.recording import PerHeadResult, Sinks
 from manyheads.recording.per_head_result import SHOWN_COLUMNS
 from manyheads.spec import Site
+from manyheads.statistics.intervals import MIN_BURSTY, MIN_WORTH
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.token_kinds import TokenKinds
@@ -40,9 +42,7 @@ class HeadTable(PerHeadResult):
     notes: dict[str, str]
     kinds: TokenKinds | None = None
     failures: Failures = NONE_FAILED
-    # Intervals cost a thousand resamples of the texts: values and intervals are computed once for each half.
     _values: dict[int | None, ndarray] = field(default_factory=dict, init=False, repr=False)
-    _intervals: dict[int | None, tuple[ndarray, ndarray]] = field(default_factory=dict, init=False, repr=False)
 
     missing = "in this table: it holds {first} to {last}."
 
@@ -59,12 +59,28 @@ class HeadTable(PerHeadResult):
         return self._of_half(half)[:, self._column_index(name)].copy()
 
     def interval(self, name: str, half: int | None = None) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
-        """The 95 % interval over texts, by Poisson bootstrap."""
-        if half not in self._intervals:
-            self._intervals[half] = self.sums.interval(half)
-        low, high = self._intervals[half]
+        """The 95 % interval over texts (`statistics.intervals`); NaN where there is none, as `no_interval` says why."""
         column = self._column_index(name)
-        return low[:, column], high[:, column]
+        low, high = (end[:, column] for end in self.sums.interval(half))
+        if self.statistics[column].bursty:
+            given = self.sums.spread(half)[1].num_texts[:, column] >= MIN_BURSTY
+            low, high = np.where(given, low, np.nan), np.where(given, high, np.nan)
+        return low, high
+
+    def no_interval(self, name: str, head: str | Head, half: int | None = None) -> str:
+        """Why a head's figure has no interval; "" where it has one."""
+        index, column = self.head_place(head), self._column_index(name)
+        num_texts, texts, largest = (float(part[index, column]) for part in self.sums.spread(half)[1])
+        if not num_texts:
+            return "no text has a case of it"
+        if texts < MIN_WORTH:
+            return (
+                f"its cases are worth {texts:.1f} texts of equal length (one text has {largest:.0%} of them), and an "
+                f"interval needs {MIN_WORTH:.0f}"
+            )
+        if self.statistics[column].bursty and num_texts < MIN_BURSTY:
+            return f"a few texts may hold most of it: {num_texts:.0f} have cases, and an interval needs {MIN_BURSTY}"
+        return ""
 
     def _of_half(self, half: int | None) -> Float64[ndarray, "head statistic"]:
         if half not in self._values:

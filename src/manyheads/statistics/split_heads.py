@@ -49,7 +49,7 @@ def whole_table(model: nn.Module, table: HeadTable) -> HeadTable:
         return table
     begins, totals = zip(*(place_of(model, site) for site in table.sites), strict=True)
     sums, kinds = table.sums, table.kinds
-    arrays = {"num": sums.num, "den": sums.den}
+    arrays = {"num": sums.num, "den": sums.den, "moments": sums.moments}
     arrays |= {} if kinds is None else {f"kinds.{name}": value for name, value in vars(kinds).items()}
     words = {
         "begins": begins,
@@ -72,7 +72,7 @@ def _read(data: bytes, own: HeadTable) -> Part:
     table = HeadTable(
         sites,
         own.statistics,
-        replace(own.sums, num=arrays["num"], den=arrays["den"]),
+        replace(own.sums, **{name: arrays[name] for name in ("num", "den", "moments")}),
         own.sinks,
         {**own.notes, "guard_error": words["guard_error"]},
         TokenKinds(**kinds) if kinds else None,
@@ -144,7 +144,10 @@ def join(parts: Sequence[Part]) -> HeadTable:
 
     tables = [part.table for part in parts]
     sums = replace(
-        first.sums, num=beside([table.sums.num for table in tables]), den=beside([table.sums.den for table in tables])
+        first.sums,
+        num=beside([table.sums.num for table in tables]),
+        den=beside([table.sums.den for table in tables]),
+        moments=beside([table.sums.moments for table in tables]),
     )
     kinds = first.kinds
     if kinds is not None:

@@ -15,6 +15,7 @@ that calls it, and its oracle in `reference/statistics.py`; `make pages` then wr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -116,6 +117,13 @@ def evenly(mask: Mask, tokens: Tokens) -> Float[Tensor, "b k"]:
     return steps.cumsum(1)[:, : tokens.longest].float()
 
 
+BURSTY = {
+    *("punctuation", "number", "capitalised", "rare", "duplicate", "induction", "previous_copy"),
+    *("rarest_top", "two_rarest_top"),
+}
+"""Subjects of statistics of words that come in bursts."""
+
+
 class Block(NamedTuple):
     """Many statistics that are computed together: `compute(facts)` returns all of them, `[b, h, column]` twice.
 
@@ -167,6 +175,17 @@ class Statistic:
     def same_for_all_heads(self) -> bool:
         """Whether this is a chance level that depends on mask and tokens alone."""
         return self.name.endswith(".uniform")
+
+    @property
+    def bursty(self) -> bool:
+        """Whether a few texts may hold most of it, so that an interval needs many.
+
+        Words come in bursts (Church and Gale 1995): what repeats, is rare, a number, a capital or punctuation fills one
+        list of names and is missing elsewhere. So do words that were shuffled, and what is known of few relations.
+        """
+        subject, _, level = self.name.partition(".")
+        stem = re.sub("(_unsunk|_norm)?(_mass)?$", "", subject)
+        return stem in BURSTY or (self.kind == "chance" and (level == "relabelled" or "." in level))
 
 
 def shares_of(

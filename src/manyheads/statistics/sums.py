@@ -1,8 +1,9 @@
 """Sums that add: the memory of any number of texts, which does not grow with them.
 
 Numerators and denominators of every head and statistic, in float64, apart for the two halves of the texts (so that a
-head can be chosen on one and reported on the other) and for 100 bootstrap replicates. A text's half and its Poisson
-weights depend on its own words alone: any split into batches, files, machines or resumed runs adds to the same sums.
+head can be chosen on one and reported on the other) and for 100 bootstrap replicates, and the moments that intervals need.
+A text's half and its Poisson weights depend on its own words alone: any split into batches, files, machines or resumed
+runs adds to the same sums.
 
 Source of the bootstrap: Hanley and MacGibbon 2006 (Poisson weights are the multinomial's limit, and need no total).
 """
@@ -10,7 +11,8 @@ Source of the bootstrap: Hanley and MacGibbon 2006 (Poisson weights are the mult
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,25 +21,30 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import StatisticError
+from manyheads.statistics.intervals import MIN_WORTH, MOMENTS, Spread, Worth, ratio_spread
 
-REPLICATES = 100  # bootstrap replicates; a 95 % interval from 100 is good to about a tenth of its width
+REPLICATES = 100  # bootstrap replicates: a spread from 100 is good to 7 %
 HALVES = 2
-INTERVAL = (2.5, 97.5)  # percent
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """`num` and `den` are `[half, head, statistic, 1 + replicate]`; replicate 0 is the plain sum."""
+    """`num` and `den` are `[half, head, statistic, 1 + replicate]`; replicate 0 is the plain sum.
+
+    `moments` are sums of products of the texts' own numerators and denominators (`intervals.MOMENTS`).
+    """
 
     num: Float64[ndarray, "half head statistic replicate"]
     den: Float64[ndarray, "half head statistic replicate"]
+    moments: Float64[ndarray, "half head statistic moment"]
     num_texts: int = 0
     num_tokens: int = 0
 
     @staticmethod
     def empty(num_heads: int, num_statistics: int) -> Sums:
-        shape = (HALVES, num_heads, num_statistics, 1 + REPLICATES)
-        return Sums(np.zeros(shape), np.zeros(shape))
+        shape = (HALVES, num_heads, num_statistics)
+        num, den, moments = (np.zeros((*shape, size)) for size in (1 + REPLICATES, 1 + REPLICATES, len(MOMENTS)))
+        return Sums(num, den, moments)
 
     def __add__(self, other: Sums) -> Sums:
         """Errors: StatisticError where the two are not of the same heads and statistics."""
@@ -46,7 +53,7 @@ class Sums:
                 f"sums of shape {self.num.shape} and {other.num.shape} do not add: measure the same statistics."
             )
         texts, tokens = self.num_texts + other.num_texts, self.num_tokens + other.num_tokens
-        return Sums(self.num + other.num, self.den + other.den, texts, tokens)
+        return Sums(self.num + other.num, self.den + other.den, self.moments + other.moments, texts, tokens)
 
     @staticmethod
     def of(num: Tensor, den: Tensor, seeds: Sequence[int], num_tokens: int) -> Sums:
@@ -54,7 +61,8 @@ class Sums:
         sums, weights = Sums.empty(num.shape[1], num.shape[2]), text_weights(seeds)
         add_weighted(torch.from_numpy(sums.num), num, weights)
         add_weighted(torch.from_numpy(sums.den), den, weights)
-        return Sums(sums.num, sums.den, len(seeds), num_tokens)
+        add_moments(torch.from_numpy(sums.moments), num, den, seeds)
+        return replace(sums, num_texts=len(seeds), num_tokens=num_tokens)
 
     def value(self, half: int | None = None) -> Float64[ndarray, "head statistic replicate"]:
         """The quotients, NaN where nothing was counted; `half` 0 or 1, or None for all texts."""
@@ -63,29 +71,26 @@ class Sums:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(den > 0, num / den, np.nan)
 
+    @cached_property
+    def _spreads(self) -> dict[int | None, tuple[Spread, Worth]]:
+        return {}
+
+    def spread(self, half: int | None = None) -> tuple[Spread, Worth]:
+        """What the intervals of all figures are made of, and what these rest on, `[head, statistic]`; computed once."""
+        if half not in self._spreads:
+            chosen = slice(None) if half is None else slice(half, half + 1)
+            parts = (part[chosen].sum(0) for part in (self.num, self.den, self.moments))
+            self._spreads[half] = ratio_spread(*parts)
+        return self._spreads[half]
+
     def interval(
         self, half: int | None = None
     ) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
-        """The 95 % bootstrap interval over texts (percentiles of the replicates)."""
-        return interval_of(self.value(half)[..., 1:])
-
-
-def interval_of(
-    replicates: Float64[ndarray, "*figures replicate"],
-) -> tuple[Float64[ndarray, "*figures"], Float64[ndarray, "*figures"]]:
-    """Percentiles of the numbers that are not NaN, as `np.nanpercentile` gives them, in a tenth of its time."""
-    ranked = np.sort(replicates, axis=-1)  # NaN last
-    last = (~np.isnan(ranked)).sum(-1) - 1
-
-    def percentile(percent: float) -> Float64[ndarray, "*figures"]:
-        """The value so far on the way from the first to the last number, between two of them by a straight line."""
-        place = np.maximum(last, 0) * (percent / 100)
-        below = np.floor(place).astype(np.int64)
-        above = np.minimum(below + 1, np.maximum(last, 0))
-        low, high = (np.take_along_axis(ranked, index[..., None], -1)[..., 0] for index in (below, above))
-        return np.where(last >= 0, low + (high - low) * (place - below), np.nan)
-
-    return percentile(INTERVAL[0]), percentile(INTERVAL[1])
+        """The 95 % interval over texts (`statistics.intervals`); NaN where too few texts hold the cases."""
+        spread, worth = self.spread(half)
+        given = worth.texts >= MIN_WORTH
+        low, high = spread.interval(self.value(half)[..., 0])
+        return np.where(given, low, np.nan), np.where(given, high, np.nan)
 
 
 def add_weighted(
@@ -100,6 +105,32 @@ def add_weighted(
         texts = half_weights[:, 0] > 0
         if bool(texts.any()):
             totals[half].flatten(0, 1).addmm_(values[texts].flatten(1).T.double(), half_weights[texts])
+
+
+def add_moments(
+    totals: Float64[Tensor, "half head statistic moment"],
+    num: Float[Tensor, "text head statistic"],
+    den: Float[Tensor, "text #head statistic"],
+    seeds: Sequence[int],
+) -> None:
+    """Add each text's products of powers to `totals`, in place: `intervals.MOMENTS`, in their order."""
+    halves = torch.tensor([seed & 1 for seed in seeds])
+    for half in range(HALVES):
+        texts = halves == half
+        if not bool(texts.any()):
+            continue
+        n, d = num[texts].double(), den[texts].double()
+        n_powers, d_powers = [torch.ones_like(n[:1]), n, n * n], [torch.ones_like(d[:1]), d, d * d]
+        for powers in (n_powers, d_powers):
+            powers += [powers[2] * powers[1], powers[2] * powers[2]]
+        for index, (a, b) in enumerate(MOMENTS):
+            if not a:
+                product = d_powers[b] if b else d > 0
+                totals[half, ..., index] += product.sum(0)
+            elif not b:
+                totals[half, ..., index] += n_powers[a].sum(0)
+            else:
+                totals[half, ..., index] += (n_powers[a] * d_powers[b]).sum(0)
 
 
 def text_weights(seeds: Sequence[int]) -> Float64[ndarray, "text half replicate"]:

@@ -25,9 +25,13 @@ from manyheads.models.taps.open_taps import EDITED
 from manyheads.recording import Sinks
 from manyheads.spec import Site
 from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.intervals import MOMENTS
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.sums import HALVES, REPLICATES, Sums, add_weighted, text_weights
+from manyheads.statistics.sums import HALVES, REPLICATES, Sums, add_moments, add_weighted, text_weights
 from manyheads.statistics.token_kinds import KindCounts, KindTally
+
+SUMS = ("num", "den", "own", "moments")
+"""What of a tally adds, number by number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +112,7 @@ class Tally:
     num: Float64[Tensor, "half h s replicate"]
     den: Float64[Tensor, "half layer s replicate"]
     own: Float64[Tensor, "half h o replicate"]
+    moments: Float64[Tensor, "half h s moment"]
     columns: tuple[int, ...]
     kinds: KindTally | None
     num_texts: int = 0
@@ -119,7 +124,8 @@ class Tally:
         layers = layers_of(sites)
         shapes = ((sum(layers), size), (len(layers), size), (sum(layers), len(columns)))
         num, den, own = (torch.zeros(HALVES, *shape, 1 + REPLICATES, dtype=torch.float64) for shape in shapes)
-        return Tally(sites, num, den, own, columns, KindTally(layers) if with_kinds else None)
+        moments = torch.zeros(HALVES, sum(layers), size, len(MOMENTS), dtype=torch.float64)
+        return Tally(sites, num, den, own, moments, columns, KindTally(layers) if with_kinds else None)
 
     @staticmethod
     def like(first: Contribution) -> Tally:
@@ -135,6 +141,7 @@ class Tally:
         add_weighted(self.den, batch.den, weights)
         if self.columns:
             add_weighted(self.own, batch.own_of(self.columns), weights)
+        add_moments(self.moments, batch.num, batch.own_of(range(batch.num.shape[2])), batch.seeds)
         if self.kinds is not None and batch.kinds is not None:
             self.kinds.add(batch.kinds)
         self.sites = agreed((self.sites, batch.sites))
@@ -146,7 +153,7 @@ class Tally:
         # In both directions, `other` too: sums are added number by number, so the two must have the same columns first.
         self.widen(other.columns)
         other.widen(self.columns)
-        for name in ("num", "den", "own"):
+        for name in SUMS:
             getattr(self, name).add_(getattr(other, name))
         if self.kinds is not None and other.kinds is not None:
             self.kinds.add(other.kinds.counts())
@@ -170,11 +177,11 @@ class Tally:
         den = self.den.repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         # The repeat is a copy: a table may be made of a run that goes on, and must not change its sums.
         den[:, :, list(self.columns)] = self.own
-        return Sums(self.num.numpy(), den.numpy(), self.num_texts, self.num_tokens)
+        return Sums(self.num.numpy(), den.numpy(), self.moments.numpy(), self.num_texts, self.num_tokens)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, as they are written to the disk (in memory that is shared)."""
-        out = {"num": self.num, "den": self.den, "own": self.own}
+        out = {name: getattr(self, name) for name in SUMS}
         return out | ({} if self.kinds is None else self.kinds.counts().tensors())
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,10 +196,10 @@ class Tally:
         kinds = KindCounts.read(tensors)
         tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
         columns, sizes = tuple(facts["columns"]), (int(facts["num_texts"]), int(facts["num_tokens"]))
-        out = Tally(sites, tensors["num"], tensors["den"], tensors["own"], columns, tally, *sizes)
+        out = Tally(sites, *(tensors[name] for name in SUMS), columns, tally, *sizes)
         # Checked where the file is still known by name: added later, a shape of 1 would broadcast without a word.
         room = Tally.empty(sites, out.num.shape[2], columns, False)
-        if any(getattr(out, name).shape != getattr(room, name).shape for name in ("num", "den", "own")):
+        if any(getattr(out, name).shape != getattr(room, name).shape for name in SUMS):
             raise ValueError("its sums are not of its layers and statistics")
         return out
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.errors import PlanError
+from manyheads.statistics.intervals import t_95
 
 SEED_STRIDE = 1_000_003  # a prime: no two seeds share a step's random numbers within a million steps
 HELD_OUT_STEP = 10**9  # no training is that long: its batch is of texts that no step sees
@@ -105,9 +106,6 @@ class Run:
 
 # ---------------------------------------------------------------------------- numbers of runs that differ by their seed
 
-T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Student's t by degrees of freedom: 95 % lie within."""
-
 
 def spread_of(values: Sequence[float]) -> dict[str, Any]:
     """Each value, their mean and their standard deviation (with n - 1; 0 of one)."""
@@ -129,7 +127,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
     mean, count = float(differences.mean()), len(differences)
     if count < 2:
         return {"mean": mean, "low": None, "high": None}
-    wide = T_95[count - 1] * float(differences.std(ddof=1)) / math.sqrt(count)
+    wide = float(t_95(np.array([count - 1.0]))[0]) * float(differences.std(ddof=1)) / math.sqrt(count)
     return {"mean": mean, "low": mean - wide, "high": mean + wide}
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from manyheads.errors import ManyHeadsError
 from manyheads.interventions.effects import metrics
-from manyheads.interventions.effects.effect import interval_over_texts
 from manyheads.models import LoadedModel, size
+from manyheads.statistics import mean_interval
 
 AFTER = "after, before uptraining"
 STEPS, ROUNDS = 12, 7
@@ -132,7 +132,7 @@ def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> t
         changes[list(batch.places)] = metric.change(old_reading, new_reading).double().cpu()
     metrics.require_numbers(changes, metric, "these texts")
     change = float(changes.mean())
-    low, high = (float(bound[0]) for bound in interval_over_texts(changes.numpy()[:, None]))
+    low, high = (float(bound[0]) for bound in mean_interval(changes.numpy()[:, None]))
     level = metric.level(old) or 0.0
     # One number back from the device per layer, at the end: sums stay there while the texts are read.
     errors = {layer: (float(gap) / (float(total) or 1.0)) ** 0.5 for layer, (gap, total) in sums.items()}

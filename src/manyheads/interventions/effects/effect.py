@@ -24,12 +24,10 @@ from manyheads.interventions.effects import metrics
 from manyheads.models import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec
-from manyheads.statistics import Progress
+from manyheads.statistics import Progress, mean_interval
 
 CONTROLS = 10  # random sets of heads: enough to see whether a change is unusual, few enough to wait for
 DRAWS = 20  # tries for each random set: among few heads the same one comes again
-RESAMPLES = 1_000  # of the texts, for the interval
-INTERVAL = (2.5, 97.5)  # percent
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +35,7 @@ class Effect:
     """The effect of a plan on a metric. A positive `change` is for the worse.
 
     `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` are its 95 % interval over texts
-    (bootstrap), None for a single text, which has none.
+    (`statistics.mean_interval`), None for fewer than 5 texts.
     `control` holds the mean change of each random set of heads. `before` and `after` are the means of the readings
     that are compared, where a reading is one number per text. `per_token`, where the metric has one: each text's
     change, token by token. `notes` records why this metric, which controls, and how long texts were read. `num_heads`:
@@ -139,7 +137,7 @@ def effect(
     before, after, changes = carried_out(lm, editors, read, chosen, progress)
     if unchanged := [describe(step) for place, step in enumerate(plan.steps) if editors[0].idle(0, place)]:
         notes["unchanged"] = "; ".join(unchanged)
-    low, high = interval_over_texts(changes[:1].T.numpy())
+    low, high = mean_interval(changes[:1].T.numpy())
     per_token: dict[int, ndarray] = {}
     if chosen.by_token:
         # Batches go by length, so texts are put back into their own order; padding and first tokens are NaN.
@@ -151,8 +149,8 @@ def effect(
         chosen.name,
         chosen.unit,
         float(changes[0].mean()),
-        None if len(changes[0]) == 1 else float(low[0]),
-        None if len(changes[0]) == 1 else float(high[0]),
+        None if np.isnan(low[0]) else float(low[0]),
+        None if np.isnan(high[0]) else float(high[0]),
         changes[0].numpy(),
         tuple(changes[1:].mean(1).tolist()),
         chosen.level(before),
@@ -193,19 +191,6 @@ def carried_out(
         if progress is not None:
             progress(done + 1, len(corpus.batches))
     return before, after, changes
-
-
-def interval_over_texts(
-    changes: Float64[ndarray, "text n"], seed: int = 0
-) -> tuple[Float64[ndarray, "n"], Float64[ndarray, "n"]]:
-    """The 95 % bootstrap interval of a mean over texts, column by column; NaN of a single text."""
-    if len(changes) == 1:
-        return np.full(changes.shape[1], np.nan), np.full(changes.shape[1], np.nan)
-    generator = np.random.Generator(np.random.PCG64(seed))
-    # Resampling texts is the same as weighting them by multinomial counts: one product instead of a loop.
-    weights = generator.multinomial(len(changes), np.full(len(changes), 1 / len(changes)), RESAMPLES) / len(changes)
-    low, high = np.percentile(weights @ changes, INTERVAL, axis=0)
-    return low, high
 
 
 def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Plan]:

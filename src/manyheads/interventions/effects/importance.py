@@ -34,14 +34,13 @@ from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.interventions.effects import metrics
-from manyheads.interventions.effects.effect import interval_over_texts
 from manyheads.interventions.effects.sweep import sweep
 from manyheads.interventions.prune.which_heads import least_groups
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
-from manyheads.statistics import Progress
+from manyheads.statistics import Progress, mean_interval
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -77,8 +76,8 @@ class Importance(PerHeadResult):
 
     @cached_property
     def interval(self) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
-        """The 95 % interval of each value over texts (bootstrap)."""
-        return interval_over_texts(self.per_text)
+        """The 95 % interval of each value over texts (`statistics.mean_interval`)."""
+        return mean_interval(self.per_text)
 
     @cached_property
     def normalised(self) -> Float64[ndarray, "head"]:

@@ -18,11 +18,11 @@ from numpy import ndarray
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.interventions.apply.applied import editors_of
-from manyheads.interventions.effects.effect import carried_out, interval_over_texts
+from manyheads.interventions.effects.effect import carried_out
 from manyheads.interventions.effects.importance import importance
 from manyheads.interventions.effects.metrics import choose_metric, read_corpus
 from manyheads.plan import Ablate, Plan
-from manyheads.statistics import Progress
+from manyheads.statistics import Progress, mean_interval
 
 POINTS = 13  # from no head to all of them
 ORDERS = 3  # random ones
@@ -54,7 +54,7 @@ class Curve:
             "unit": self.unit,
             "counts": list(self.counts),
             "ranked": self.ranked.tolist(),
-            "low": None if np.isnan(self.low).any() else self.low.tolist(),  # one text has no interval
+            "low": None if np.isnan(self.low).any() else self.low.tolist(),  # under 5 texts there is none
             "high": None if np.isnan(self.high).any() else self.high.tolist(),
             "random": self.random.tolist(),
             "order": [str(head) for head in self.order],
@@ -92,7 +92,7 @@ def removal_curve(
     removed = carried_out(lm, editors, corpus, chosen, progress)[2].numpy()  # [plan, text]
     changes = np.zeros((len(orders), len(counts), corpus.num_texts))  # with no head removed, exactly 0
     changes[:, 1:] = removed.reshape(len(orders), len(counts) - 1, -1)
-    low, high = interval_over_texts(changes[0].T)
+    low, high = mean_interval(changes[0].T)
     means = changes.mean(2)
     notes = {
         **ranked.notes,

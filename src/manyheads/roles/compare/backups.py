@@ -25,7 +25,6 @@ from numpy import ndarray
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions import Editor, choose_metric, editors_of, read_corpus, sweep
-from manyheads.interventions.effects.effect import interval_over_texts
 from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.models import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tap, tokens_of
 from manyheads.models.describe import run
@@ -33,7 +32,7 @@ from manyheads.plan import Ablate, Plan
 from manyheads.recording import PerHeadResult, Tokens, text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
-from manyheads.statistics import Progress
+from manyheads.statistics import Progress, mean_interval
 from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -251,8 +250,7 @@ def _changes(
     # Of one text, however often it comes, there is no interval.
     unknown = np.full(len(heads), np.nan)
     (low, high), (least, most) = (
-        interval_over_texts(values) if len(set(seeds)) > 1 else (unknown, unknown)
-        for values in (rows[0], interaction[0])
+        mean_interval(values) if len(set(seeds)) > 1 else (unknown, unknown) for values in (rows[0], interaction[0])
     )
     means, moved_means = interaction.mean(1), rows.mean(1)
     changes = []

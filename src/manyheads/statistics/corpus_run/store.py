@@ -43,10 +43,10 @@ from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.recording.file import safetensors_io
 from manyheads.recording.file.safetensors_io import TensorFile, bytes_of, write_tensors
 from manyheads.statistics.corpus_run.chunks import Learned, require_same
-from manyheads.statistics.tally import Contribution, Gathered, Tally, agreed, counted, read_sites
+from manyheads.statistics.tally import SUMS, Contribution, Gathered, Tally, agreed, counted, read_sites
 from manyheads.statistics.token_kinds import KindCounts, KindTally
 
-FORMAT, VERSION = "manyheads corpus run", 2  # version 1 kept a journal of batches beside sums, and is not read
+FORMAT, VERSION = "manyheads corpus run", 3  # before, sums had no moments; version 1 kept a journal. Neither is read
 COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk, by the name under which a part counts each
 WORDS = "words"  # the name under which tensors in memory hold the JSON that belongs to them
 
@@ -293,10 +293,10 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def older_run(folder: Path) -> StatisticError:
-    """The refusal of a folder of format 1, which held sums and a journal of the batches since."""
+    """The refusal of a folder of format 1 (a journal of batches) or 2 (no moments, which intervals need)."""
     return StatisticError(
-        f"what a run left in {folder} cannot be gone on with: an older manyheads began it, which kept a journal where "
-        f"this one keeps a folder of parts. It is left as it is: end it with that version, or to begin anew, give "
+        f"what a run left in {folder} cannot be gone on with: an older manyheads began it, which kept less than "
+        f"this one needs for its intervals. It is left as it is: end it with that version, or to begin anew, give "
         f"another folder or delete this one."
     )
 
@@ -464,8 +464,8 @@ def _tally_everywhere(tally: Tally | None, words: list[dict[str, Any] | None], r
     total = tally or Tally.empty(sites, measured[0]["size"], columns, measured[0]["kinds"])
     # Before sums are added, every process must have denominators by head of the same statistics: shapes must agree.
     total.widen(columns)
-    for tensor in (total.num, total.den, total.own):
-        ranks.add(tensor)
+    for name in SUMS:
+        ranks.add(getattr(total, name))
     total.sites = sites
     total.num_texts = sum(process["num_texts"] for process in measured)
     total.num_tokens = sum(process["num_tokens"] for process in measured)

@@ -1,0 +1,143 @@
+"""95 % intervals over texts, and when there is none: of ratios of sums, of means, of differences by their spread.
+
+A figure is a ratio of sums over texts, N / D, and its error is made by the texts' residuals e = n - (N / D) d.
+Student's t assumes that they are many, alike and symmetric; texts are not: one list of names holds a tenth of all
+repeated words. Two corrections, both from the residuals' own moments:
+
+- Skewness. Hall's monotone cubic turns the pivot (estimate - truth) / error into one that is nearly symmetric.
+- Degrees of freedom. The spread rests on as many texts as Kish's formula gives with e^2 as weights,
+  (sum e^2)^2 / sum e^4: 1 where one text makes it all, a third of the texts where they are normal. One fewer, at most
+  as many as D rests on by the same formula; and for a spread from B replicates, which is a guess too, 1 / freedom is
+  1 / (that) + 1 / (B - 1).
+
+Where there is none: under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of
+them); and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300
+texts with cases. There the texts that matter are not yet among those read, and no interval from these can say so:
+leaving out the samples that look uneven would keep those whose long texts are missing, which are the wrong ones.
+
+`python -m benchmarks.coverage` tries all of it; docs/decisions/013 says what else was tried.
+Sources: Hall 1992, "On the removal of skewness by transformation"; Kish 1965; Hanley and MacGibbon 2006.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+MIN_WORTH = 5.0  # texts' worth of cases: with fewer, there is no interval
+MIN_BURSTY = 300  # texts with cases, for what comes in bursts
+FLAT = 1e-6  # of a figure's size, squared residuals' root: less is rounding, whose higher moments mean nothing
+
+T_95 = {
+    1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179,
+    15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980, np.inf: 1.960,
+}  # fmt: skip
+"""Student's t by degrees of freedom: 95 % lie within."""
+
+Figures = Float64[ndarray, "*figures"]
+
+
+class Spread(NamedTuple):
+    """What an interval is made of: the error, its degrees of freedom, the skewness of the sum of residuals."""
+
+    error: Figures
+    freedom: Figures
+    skew: Figures
+
+    def interval(self, value: Figures) -> tuple[Figures, Figures]:
+        """Low and high ends around `value`; NaN where the error is not known."""
+        reach = t_95(self.freedom)
+        return value - self.error * self._pivot(reach), value - self.error * self._pivot(-reach)
+
+    def _pivot(self, t: Figures) -> Figures:
+        """The pivot whose transform is t: Hall's p + s p^2 / 3 + s^2 p^3 / 27 + s / 6, solved for p."""
+        even = np.abs(self.skew) < 1e-4  # the cubic's other end: there it is t itself
+        skew = np.where(even, 1.0, self.skew)
+        with np.errstate(invalid="ignore"):
+            return np.where(even, t, 3 / skew * (np.cbrt(1 + skew * (t - skew / 6)) - 1))
+
+
+def t_95(freedom: Figures) -> Figures:
+    """Student's t that holds 95 %, for any degrees of freedom from 1: log T_95 by straight lines in 1 / freedom.
+
+    Good to 0.1 % from 4 degrees on, and to 3 % below; never too narrow by more than a digit of the table.
+    """
+    known = [1 / count for count in reversed(T_95)]
+    return np.exp(np.interp(1 / np.maximum(freedom, 1.0), known, np.log(list(reversed(T_95.values())))))
+
+
+def kish(first: Figures, second: Figures) -> Figures:
+    """How many equal weights as many unlike ones are worth, from the sums of weights and of their squares."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.nan_to_num(first**2 / second, posinf=0.0)
+
+
+def mean_interval(values: Float64[ndarray, "text n"]) -> tuple[Float64[ndarray, "n"], Float64[ndarray, "n"]]:
+    """The 95 % interval of each column's mean over texts. NaN of fewer than 5 texts."""
+    count = len(values)
+    if count < MIN_WORTH:
+        return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
+    mean = values.mean(0)
+    residuals = values - mean
+    second, third, fourth = ((residuals**power).sum(0) for power in (2, 3, 4))
+    return _spread(second, third, fourth, count - 1.0, np.sqrt(second / (count * (count - 1))), mean).interval(mean)
+
+
+class Worth(NamedTuple):
+    """How much a figure rests on: how many texts have cases, how many of equal length these are worth (Kish), and what
+    share of the cases the largest one has."""
+
+    num_texts: Figures
+    texts: Figures
+    largest: Figures
+
+
+def ratio_spread(
+    num: Float64[ndarray, "*figures replicate"],
+    den: Float64[ndarray, "*figures replicate"],
+    moments: Float64[ndarray, "*figures moment"],
+) -> tuple[Spread, Worth]:
+    """The spread of N / D by plain sums, bootstrap replicates and `MOMENTS`, and what it rests on.
+
+    The error is the replicates', in which equal texts, and windows of one, are drawn together.
+    """
+    m = dict(zip(MOMENTS, np.moveaxis(moments, -1, 0), strict=True))
+    with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
+        # NumPy warns of figures of which nothing was counted: their spread is NaN, as it should be.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        ratios = np.where(den > 0, num / den, np.nan)
+        r, cases, error = ratios[..., 0], den[..., 0], np.nanstd(ratios[..., 1:], -1, ddof=1)
+        second = m[2, 0] - 2 * r * m[1, 1] + r**2 * m[0, 2]
+        third = m[3, 0] - 3 * r * m[2, 1] + 3 * r**2 * m[1, 2] - r**3 * m[0, 3]
+        fourth = m[4, 0] - 4 * r * m[3, 1] + 6 * r**2 * m[2, 2] - 4 * r**3 * m[1, 3] + r**4 * m[0, 4]
+        # Of powers of the counts: exact where one text has all, and never more than it has.
+        largest = m[0, 4] / m[0, 3] / cases
+        flat = second <= FLAT**2 * (m[2, 0] + r**2 * m[0, 2])
+        # A Poisson weight has variance 1, so the replicates' variance of a count is the sum of the texts' squares.
+        texts = np.minimum(kish(cases, m[0, 2]), kish(cases, den[..., 1:].var(-1, ddof=1)))
+        spread = _spread(np.where(flat, 0.0, second), third, fourth, texts - 1, error, r)
+        freedom = 1 / (1 / np.maximum(spread.freedom, 1.0) + 1 / (num.shape[-1] - 2))
+    return spread._replace(freedom=freedom), Worth(m[0, 0], texts, largest)
+
+
+def _spread(
+    second: Figures, third: Figures, fourth: Figures, most: Figures | float, error: Figures, value: Figures
+) -> Spread:
+    """Skewness and degrees of freedom by sums of residuals' powers; those of equal texts where they are rounding."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rests_on = second**2 / fourth
+        skew = third / second**1.5
+        # Of any numbers third^2 <= second * fourth: what is beyond has been rounded away.
+        sound = (second > 0) & (fourth > 0) & (rests_on >= 1 - 1e-6) & (skew**2 <= (1 + 1e-6) / rests_on)
+        freedom = np.where(sound, np.minimum(rests_on - 1, most), most)
+    return Spread(np.where(np.isnan(value), np.nan, error), freedom, np.where(sound, skew, 0.0))
+
+
+MOMENTS = (
+    (0, 0), (2, 0), (1, 1), (0, 2), (3, 0), (2, 1), (1, 2), (0, 3), (4, 0), (3, 1), (2, 2), (1, 3), (0, 4),
+)  # fmt: skip
+"""Sums over texts of n^a d^b, as (a, b), but for n and d themselves; (0, 0) counts the texts with cases."""
