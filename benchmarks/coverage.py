@@ -33,6 +33,7 @@ import manyheads as mh
 from manyheads.corpora import open_corpus
 from manyheads.models import CallTexts, read_batches, read_texts
 from manyheads.models.inputs.texts import rarity_table
+from manyheads.recording import Sinks
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, mean_interval, survey_syntax, syntax_statistics
 from manyheads.statistics.one_batch import Measured
@@ -135,7 +136,7 @@ def of_ratios(population: Population, num_texts: int, draws: int, rng: np.random
         chosen = torch.from_numpy(rng.integers(0, len(num), num_texts))
         seeds = rng.integers(0, 2**62, num_texts).tolist()  # a text that is drawn twice stands for two
         sums = Sums.of(num[chosen], den[chosen], seeds, 0)
-        table = HeadTable((site,), population.statistics, sums, mh.Sinks(), {})
+        table = HeadTable((site,), population.statistics, sums, Sinks(), {})
         low, high = (np.stack(ends, -1) for ends in zip(*(table.interval(name) for name in table.names), strict=True))
         given[draw] = ~np.isnan(low)
         held[draw] = (low <= truth + 1e-12) & (truth - 1e-12 <= high)

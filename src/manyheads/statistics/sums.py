@@ -1,7 +1,7 @@
 """Sums that add: the memory of any number of texts, which does not grow with them.
 
 Numerators and denominators of every head and statistic, in float64, apart for the two halves of the texts (so that a
-head can be chosen on one and reported on the other) and for 100 bootstrap replicates, and the moments that intervals need.
+head can be chosen on one and reported on the other) and for 100 bootstrap replicates, with the moments for intervals.
 A text's half and its Poisson weights depend on its own words alone: any split into batches, files, machines or resumed
 runs adds to the same sums.
 

@@ -196,7 +196,8 @@ class Tally:
         kinds = KindCounts.read(tensors)
         tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
         columns, sizes = tuple(facts["columns"]), (int(facts["num_texts"]), int(facts["num_tokens"]))
-        out = Tally(sites, *(tensors[name] for name in SUMS), columns, tally, *sizes)
+        num, den, own, moments = (tensors[name] for name in SUMS)
+        out = Tally(sites, num, den, own, moments, columns, tally, *sizes)
         # Checked where the file is still known by name: added later, a shape of 1 would broadcast without a word.
         room = Tally.empty(sites, out.num.shape[2], columns, False)
         if any(getattr(out, name).shape != getattr(room, name).shape for name in SUMS):
