@@ -272,7 +272,9 @@ def test_a_cross_cache_holds_one_text():
 @pytest.mark.parametrize("options", [{"rope": Rope()}, {"alibi": True}, {"causal": True}, {"window": 3}], ids=str)
 def test_a_cross_cache_knows_no_distances(options):
     layer = MultiHeadAttention(M, H, batch_first=True, **options)
-    with pytest.raises(ShapeError, match="a cross cache with rope, alibi, causal or window: those go by the distance"):
+    with pytest.raises(
+        ShapeError, match="a cross cache with rope, alibi, relative_bias, causal or window: those go by"
+    ):
         layer(torch.ones(B, 3, M), torch.ones(B, 5, M), cache=KVCache.cross())
 
 

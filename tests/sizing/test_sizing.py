@@ -442,7 +442,7 @@ DAMAGED = [
     (json.dumps({**LLAMA, "layer_types": "full"}), r"layer_types='full', which should be a list"),
     (json.dumps({**LLAMA, "per_layer_config": {"0": {}}}), r"has per_layer_config: its layers differ in ways"),
     (json.dumps({**LLAMA, "architectures": "Llama"}), r"architectures='Llama', which should be a list of names"),
-    ('{"model_type": "marian", "architectures": ["MarianForCausalLM"]}', r"'MarianForCausalLM' is not among the classes"),
+    ('{"model_type": "marian", "architectures": ["MarianForCausalLM"]}', r"'MarianForCausalLM' is not among"),
     (json.dumps({**LLAMA, "architectures": ["LlamaForDreams"]}), r"'LlamaForDreams' is not among the classes"),
     ('{"model_type": "bert", "is_decoder": true}', r"this config of 'bert' is a decoder's, which is not read here"),
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from .mixing import LayerCall as LayerCall
 from .mixing import add_hook as add_hook
 from .mixing import mix as mix
 from .mixing import remove_hook as remove_hook
+from .positions import RelativeBias as RelativeBias
 from .positions import Rope as Rope
 from .projections import Projection as Projection
 from .scores import Rule as Rule

@@ -27,7 +27,7 @@ from manyheads.nn.caches import KVCache
 from manyheads.nn.layer_inputs import View, read_masks, with_extra
 from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
-from manyheads.nn.positions import Rope, RotaryTable, alibi_bias, alibi_slopes
+from manyheads.nn.positions import RelativeBias, RelativeBiasTable, Rope, RotaryTable, alibi_bias, alibi_slopes
 from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections, read_sizes
 from manyheads.nn.scores import Rule
 
@@ -40,10 +40,10 @@ class MultiHeadAttention(nn.Module):
     the widths of `key` and `value` inputs. Parameters: `m (h d + g d + g f) + h f m`, and biases: 4 m^2 for plain MHA.
 
     Parts: `bias` for all four projections, `q_bias` to `out_bias` for one. `qk_norm`: RMSNorm over each head's q and
-    k, with `qk_norm_eps`. `rope`: a `Rope`. `alibi`, `sinks` (one learned logit a head), `softcap`. `scale`: a number
-    or one a head (default `1 / sqrt(head_dim)`). `head_scale`: a learned factor on each head's output.
-    `add_bias_kv` and `add_zero_attn`: one more, learned or zero, key that everybody sees.
-    Order: projection, qk_norm, rope, scale, softcap, then ALiBi and float masks, then what hides.
+    k, with `qk_norm_eps`. `rope`: a `Rope`. `alibi`, `relative_bias` (T5's: a `RelativeBias`), `sinks` (one learned
+    logit a head), `softcap`. `scale`: a number or one a head (default `1 / sqrt(head_dim)`). `head_scale`: a learned
+    factor on each head's output. `add_bias_kv` and `add_zero_attn`: one more, learned or zero, key that everybody sees.
+    Order: projection, qk_norm, rope, scale, softcap, then ALiBi, relative bias and float masks, then what hides.
 
     Who sees what: `causal`; `window` counts keys, the query's own among them, to one side if causal, else to both.
     Queries are the last of the keys' positions, so that with a cache new tokens follow the old. `mask_true` says what
@@ -85,6 +85,7 @@ class MultiHeadAttention(nn.Module):
         qk_norm_eps: float = 1e-6,
         rope: Rope | None = None,
         alibi: bool = False,
+        relative_bias: RelativeBias | None = None,
         causal: bool = False,
         window: int | None = None,
         sinks: bool = False,
@@ -114,6 +115,9 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.k_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.rotary = None if rope is None else RotaryTable(rope, sizes.head_dim, device)
+        self.relative_bias = None
+        if relative_bias is not None:
+            self.relative_bias = RelativeBiasTable(relative_bias, num_heads, embed_dim**-0.5, **factory)
         g, d, f = sizes.num_kv_heads, sizes.head_dim, sizes.v_head_dim
         self.sinks = nn.Parameter(torch.zeros(num_heads, **factory)) if sinks else None
         self.head_scale = nn.Parameter(torch.ones(num_heads, **factory)) if head_scale else None
@@ -231,6 +235,9 @@ class MultiHeadAttention(nn.Module):
             slopes = alibi_slopes(self.num_heads).to(q.device, torch.promote_types(q.dtype, torch.float32))
             distance = alibi_bias(slopes, *shape[2:])
             bias = distance if bias is None else bias + distance
+        if self.relative_bias is not None:
+            learned = self.relative_bias(*shape[2:], self.causal)
+            bias = learned if bias is None else bias + learned
         if self.scale_by_head is not None:
             # In q, since kernels take one scale for all heads.
             q = q * self.scale_by_head.to(q.dtype)[:, None, None]
@@ -425,10 +432,11 @@ def _check_cache(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, c
             cache.stands_for(key, query)
         elif key is None:
             raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
-        if layer.rotary is not None or layer.alibi or layer.causal or is_causal or layer.window is not None:
+        distances = layer.rotary is not None or layer.alibi or layer.relative_bias is not None
+        if distances or layer.causal or is_causal or layer.window is not None:
             raise ShapeError(
-                "a cross cache with rope, alibi, causal or window: those go by the distance of a query from a key, "
-                "and the two texts have no common positions from step to step. Use a layer without them."
+                "a cross cache with rope, alibi, relative_bias, causal or window: those go by the distance of a query "
+                "from a key, and the two texts have no common positions from step to step. Use a layer without them."
             )
     elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
         raise ShapeError(
