@@ -267,8 +267,10 @@ FAMILIES = {
     "t5": Family(_read_t5, _write_t5),
     "x-transformers": Family(_read_tiled, _write_tiled),
 }
-_FAMILY_OF = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama", "gpt2": "gpt2", "bert": "bert"}
-_FAMILY_OF |= {"t5": "t5", "mt5": "t5"}
+_FAMILY_OF = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "llama"),
+    **{"gpt2": "gpt2", "bert": "bert", "t5": "t5", "mt5": "t5"},
+}
 
 
 def _family(name: str) -> Family:
