@@ -284,9 +284,13 @@ class RelativeBiasTable(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.std)
 
-    def forward(self, num_queries: int, num_keys: int, causal: bool) -> Float[Tensor, "1 h q k"]:
-        bucket = self.rule.buckets(num_queries, num_keys, self.weight.device, causal)
-        return self.weight[bucket].permute(2, 0, 1)[None]
+    def forward(
+        self, num_queries: int, num_keys: int, causal: bool, local: Callable[[Tensor], Tensor] | None = None
+    ) -> Float[Tensor, "1 h q k"]:
+        """What is added to the scores. `local`: what makes the table a plain tensor, where processes share it."""
+        weight = self.weight if local is None else local(self.weight)
+        bucket = self.rule.buckets(num_queries, num_keys, weight.device, causal)
+        return weight[bucket].permute(2, 0, 1)[None]
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "h"]:

@@ -32,6 +32,8 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
     dtype and device.
     Errors: ShapeError for a missing name, a name that nothing reads, or a shape that is not the layer's.
     """
+    if layer.shard is not None:
+        raise ShapeError("this layer's heads are divided among processes: load its state before parallelize_module.")
     tensors = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
     form = _family(family)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in form.left_out}
@@ -61,9 +63,13 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
 def dump_state(layer: MultiHeadAttention, family: str, prefix: str = "") -> Tensors:
     """The layer's numbers under a family's names: what its own `load_state_dict` takes. Copies.
 
+    Of a layer that `HeadParallel` has divided, all heads': every process must call this.
     Errors: ShapeError for a layer with a part that the family has no name for.
     """
-    plain = {name: tensor.detach().clone() for name, tensor in plain_state(layer).items()}
+    plain: Tensors = {}
+    for name, tensor in plain_state(layer).items():
+        gather = getattr(tensor, "full_tensor", None)
+        plain[name] = (tensor if gather is None else gather()).detach().clone()
     # `write` takes out of `plain` what it has a name for: what is left has none, and would be lost in silence.
     state = _family(family).write(plain, layer)
     if plain:
