@@ -96,7 +96,7 @@ lock:            ## requirements.lock anew
 	@build/lock/bin/python -m pip -qq install torch==2.13.0
 	@build/lock/bin/python -m pip -qq install '.[minilm,studio,bench,docs,dev]'
 	@grep '^#' requirements.lock > build/lock.txt
-	@build/lock/bin/python -m pip freeze --exclude manyheads | grep -viE '^(torch|nvidia|cuda)' \
+	@build/lock/bin/python -m pip freeze --exclude manyheads | grep -viE '^(torch=|nvidia|cuda)' \
 	  | sed "s/^\(triton==.*\)/\1; sys_platform == 'linux'/" >> build/lock.txt
 	@mv build/lock.txt requirements.lock && rm -rf build && echo "requirements.lock: written"
 

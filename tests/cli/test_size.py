@@ -229,7 +229,7 @@ REFUSED = [
     (("/dev/zero",), "cannot read /dev/zero: it is a device, not a file. Give a config.json, or a folder with one."),
     (("gpt2", "--context", "-1"), "context=-1: give a whole number of at least 1"),
     (("gpt2", "--context", "4x"), "--context 4x: give a whole number, or one such as 128k or 1M. See manyheads size"),
-    (("gpt2", "--context", "2000"), "gpt2 has learned positions for 1,024 tokens and no more"),
+    (("gpt2", "--context", "2000"), "gpt2 has positions for 1,024 tokens and no more"),
     (("gpt2", "--batch", "0"), "batch=0: give a whole number of at least 1"),
     (("gpt2", "--dtype", "fp7"), "dtype='fp7' is no dtype known here. Use one of"),
     (("gpt2", "--kv-heads", "5"), "num_heads=12 is not a multiple of num_kv_heads=5", "Use one of [1, 2, 3, 4, 6, 12]"),

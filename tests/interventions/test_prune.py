@@ -42,6 +42,7 @@ from manyheads.interventions.prune.which_heads import (
 )
 from manyheads.interventions.save.save import PrunedModel
 from manyheads.models.weights.projections import Projections
+from manyheads.nn import RelativeBias
 from manyheads.spec import ModelSpec, Site
 from tests.interventions.checkpoints import BERT, COMPACT, DECODER, SAME, STOCK, assert_same, by_hand, enliven
 
@@ -393,6 +394,7 @@ def test_torchs_own_layer_is_refused_and_ours_can_be_cut():
         *[{name: True} for name in ("sinks", "head_scale", "qk_norm", "add_bias_kv")],
         {"projections": "split"},
         {"scale": [0.1, 0.2, 0.3, 0.4]},
+        {"relative_bias": RelativeBias(8, 6)},
     ],
     ids=lambda each: next(iter(each)),
 )

@@ -8,7 +8,7 @@ from torch import nn
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
 from manyheads.models import tap
-from manyheads.nn import Rope
+from manyheads.nn import RelativeBias, Rope
 from manyheads.nn import mixing as hooks
 from manyheads.nn.attention import Attended
 from tests.nn.layer_oracle import array, expected, stirred
@@ -26,6 +26,7 @@ OPTIONS = {
     "softcap": {"softcap": 1.5},
     "sinks": {"sinks": True},
     "alibi": {"alibi": True, "causal": True},
+    "relative bias": {"relative_bias": RelativeBias(8, 6)},
     "rope": {"head_dim": D, "rope": Rope(max_positions=40), "causal": True},
     "qk_norm": {"qk_norm": True},
     "scale": {"scale": 0.7},

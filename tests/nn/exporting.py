@@ -14,7 +14,7 @@ import torch
 from torch.export import Dim, export
 
 import manyheads as mh
-from manyheads.nn import Rope
+from manyheads.nn import RelativeBias, Rope
 
 WIDTH, HEADS, LONGEST = 48, 6, 64
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -23,6 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"window": 7},
     "causal and window": {"causal": True, "window": 7},
     "alibi": {"alibi": True, "causal": True},
+    "relative bias": {"relative_bias": RelativeBias(8, 20)},
     "softcap": {"softcap": 20.0, "causal": True},
     "sinks and window": {"sinks": True, "causal": True, "window": 7},
     "norms": {"qk_norm": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,16 @@ def alibi_slope(head, num_heads):
     return [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3][head]
 
 
+def relative_class(ahead, count, furthest, causal):
+    """Raffel et al. 2020, one distance at a time: as many distances alone as in widening classes."""
+    first = 0 if causal or ahead <= 0 else count // 2
+    count = count if causal else count // 2
+    distance, single = max(-ahead, 0) if causal else abs(ahead), count // 2
+    if distance < single:
+        return first + distance
+    return first + min(single + int(math.log(distance / single) / math.log(furthest / single) * single), count - 1)
+
+
 def expected(layer, query, key=None, value=None, *, visible=None, bias=None, positions=None, causal=False):
     """`visible` and `bias` broadcast to (b, h, q, k), extra keys left out; inputs are float64 "b n m"."""
     key = query if key is None else key
@@ -88,6 +99,10 @@ def expected(layer, query, key=None, value=None, *, visible=None, bias=None, pos
     added = np.zeros((b, h, num_q, num_k)) if bias is None else np.broadcast_to(bias, (b, h, num_q, num_k))
     if layer.alibi:
         added = added - np.array([alibi_slope(i, h) for i in range(h)])[:, None, None] * abs(ahead)
+    if layer.relative_bias is not None:
+        count, furthest = layer.relative_bias.weight.shape[0], layer.relative_bias.rule.max_distance
+        classes = np.vectorize(lambda step: relative_class(step, count, furthest, layer.causal))(ahead)
+        added = added + np.moveaxis(array(layer.relative_bias.weight)[classes], -1, 0)
     if layer.bias_k is not None:
         k = np.concatenate([k, np.broadcast_to(array(layer.bias_k), (b, *layer.bias_k.shape))], 2)
         v = np.concatenate([v, np.broadcast_to(array(layer.bias_v), (b, *layer.bias_v.shape))], 2)

@@ -9,6 +9,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+import manyheads as mh
+from manyheads import reference
 from manyheads.errors import ShapeError
 from manyheads.nn import KVCache, MultiHeadAttention, Rope
 from manyheads.nn.attention import LONG_KEYS, decode_one
@@ -272,7 +274,9 @@ def test_a_cross_cache_holds_one_text():
 @pytest.mark.parametrize("options", [{"rope": Rope()}, {"alibi": True}, {"causal": True}, {"window": 3}], ids=str)
 def test_a_cross_cache_knows_no_distances(options):
     layer = MultiHeadAttention(M, H, batch_first=True, **options)
-    with pytest.raises(ShapeError, match="a cross cache with rope, alibi, causal or window: those go by the distance"):
+    with pytest.raises(
+        ShapeError, match="a cross cache with rope, alibi, relative_bias, causal or window: those go by"
+    ):
         layer(torch.ones(B, 3, M), torch.ones(B, 5, M), cache=KVCache.cross())
 
 
@@ -295,3 +299,111 @@ def test_a_sliding_cache_that_would_lose_keys_is_refused(window, message):
     layer = MultiHeadAttention(M, H, batch_first=True, causal=True, window=window)
     with pytest.raises(ShapeError, match=re.escape(message)):
         layer(torch.ones(B, 3, M), cache=KVCache.sliding(4))
+
+
+# ------------------------------------------------------------------------------------------------------------- in int8
+
+
+EVERY_KIND = [KVCache, lambda **how: KVCache.static(Q, **how), lambda **how: KVCache.sliding(3, **how)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_an_int8_cache_is_off_by_half_a_scale_at_most(fresh, dtype):
+    """Rows from 1e-6 to 1e4 in size, one of zeros: the scale is the largest number / 127, in 8 bits of precision."""
+    rows = torch.randn(B, G, Q, D, generator=fresh) * 10.0 ** torch.randint(-6, 5, (B, G, Q, 1), generator=fresh)
+    rows[0, 0, 3] = 0
+    k, v = rows.to(dtype), rows.flip(2).to(dtype)
+    cache = KVCache(dtype=torch.int8)
+    for whole, own in zip(cache.update(k, v), (k, v), strict=True):
+        assert whole.dtype == dtype
+        assert_array_equal(whole.double(), own.double())  # what a call brings, it reads as it is
+    for held, own in zip(cache.held(), (k, v), strict=True):
+        largest = own.double().abs().amax(-1, keepdim=True)
+        half_a_scale = largest / 127 / 2 * (1 + 2**-8) ** 2
+        unpacked = torch.finfo(dtype).eps * largest + torch.finfo(dtype).tiny
+        assert bool(((held - own).double().abs() <= half_a_scale + unpacked).all())
+        assert held.dtype == dtype and not bool(held[own == 0].any())
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_token_on_an_int8_cache_reads_rounded_keys_and_its_own_as_it_is(fresh, kind):
+    """Against plain attention in NumPy on the keys that the cache holds."""
+    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, causal=True, window=3, rope=Rope(base=20.0)), fresh)
+    layer, x = layer.double(), torch.randn(B, Q, M, generator=fresh, dtype=torch.float64)
+    cache, exact = kind(dtype=torch.int8), KVCache()
+    with torch.no_grad():
+        at_once = layer(x[:, :-1], need_weights=False, cache=cache)[0]
+        assert_allclose(at_once, layer(x[:, :-1], need_weights=False, cache=exact)[0], atol=1e-9)
+        seen = {}
+        layer.attend = lambda q, k, v, **rule: seen.update(k=k, v=v, q=q) or mh.attend(q, k, v, **rule)
+        token = layer(x[:, -1:], need_weights=False, cache=cache)[0]
+        q, k, v = seen["q"], seen["k"][:, :, -3:], seen["v"][:, :, -3:]
+        layer(x[:, -1:], need_weights=False, cache=exact)
+    own_k, own_v = (part[:, :, -3:] for part in exact.held())
+    for rounded, own in ((k, own_k), (v, own_v)):
+        assert_array_equal(rounded[:, :, -1], own[:, :, -1])
+        off = (rounded - own).abs()[:, :, :-1]
+        assert off.max() > 0 and bool((off <= 0.51 * own[:, :, :-1].abs().amax(-1, keepdim=True) / 127).all())
+    out = reference.attend(*(part.numpy() for part in (q, k, v)), scale=float(layer.scale)).out
+    mixed = torch.from_numpy(out).transpose(1, 2).flatten(2)
+    assert_allclose(token, layer.out_proj(mixed).detach(), atol=1e-9)
+
+
+def test_an_int8_cache_takes_a_byte_a_number_and_two_a_head_and_token():
+    cache, half = KVCache.static(9, dtype=torch.int8), KVCache.static(9)
+    k, v = (part.half() for part in new(2))
+    cache.update(k, v), half.update(k, v)
+    assert cache.cache_bytes == B * G * 9 * (D + 2 + F + 2)
+    assert cache.cache_bytes == half.cache_bytes / 2 + B * G * 9 * 4
+    # What `mh.size` counts in int8 is the numbers alone; the scales are 2 / head_dim of them.
+    layer = {"num_layers": 1, "embed_dim": 64, "num_heads": 8, "num_kv_heads": 2, "vocab_size": 9}
+    cache = KVCache.static(100, dtype=torch.int8)
+    cache.update(torch.ones(3, 2, 4, 8), torch.ones(3, 2, 4, 8))
+    assert cache.cache_bytes == mh.size(layer, 100, 3, cache_dtype="int8").cache.allocated * (1 + 2 / 8)
+
+
+def test_an_int8_cross_cache_reads_its_text_as_it_is_and_then_rounded(fresh):
+    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True), fresh)
+    x, source = torch.randn(B, 2, M, generator=fresh), torch.randn(B, 70, M, generator=fresh)
+    cache = KVCache.cross(dtype=torch.int8)
+    with torch.no_grad():
+        want = layer(x, source)[0]
+        first, again = layer(x, source, cache=cache)[0], layer(x, cache=cache)[0]
+    assert_allclose(first, want, atol=1e-6)
+    assert 0 < float((again - want).abs().max()) < 0.5 * float(want.abs().max())
+    assert cache.num_keys == 70 and cache.cache_bytes == 70 * B * G * 2 * (M // H + 2)
+
+
+def test_an_int8_cache_is_cropped_reordered_and_reset(fresh):
+    cache = KVCache(dtype=torch.int8)
+    k, v = torch.randn(B, G, Q, D, generator=fresh), torch.randn(B, G, Q, F, generator=fresh)
+    cache.update(k, v)
+    before = [part.clone() for part in cache.held()]
+    cache.reorder(torch.tensor([1, 0]))
+    cache.crop(4)
+    for part, was in zip(cache.held(), before, strict=True):
+        assert_array_equal(part, was.flip(0)[:, :, :4])
+    assert "int8" in repr(cache)
+    cache.reset()
+    assert not cache.filled and cache.cache_bytes == 0
+
+
+def test_a_row_that_is_not_finite_comes_back_as_nan():
+    k, v = torch.ones(1, 1, 3, D), torch.ones(1, 1, 3, D)
+    k[0, 0, 0, 1], k[0, 0, 1, 2] = torch.inf, torch.nan
+    cache = KVCache(dtype=torch.int8)
+    cache.update(k, v)
+    assert cache.held()[0].isnan().all(-1)[0, 0].tolist() == [True, True, False]
+
+
+def test_what_an_int8_cache_cannot_do_is_refused(fresh):
+    with pytest.raises(ShapeError, match="dtype=torch.float16: a cache holds keys and values in their own dtype"):
+        KVCache(dtype=torch.float16)
+    layer, cache = MultiHeadAttention(M, H, batch_first=True, causal=True), KVCache(dtype=torch.int8)
+    x = torch.randn(B, Q, M, generator=fresh)
+    with pytest.raises(ShapeError, match=r"and a growing cache rounds to int8: decode under torch.no_grad\(\)."):
+        layer(x, cache=cache)
+    with torch.no_grad():
+        layer(x, cache=cache)
+        with pytest.raises(ShapeError, match="k is torch.float64 on cpu, but this cache holds torch.float32 on cpu"):
+            layer.double()(x.double(), cache=cache)

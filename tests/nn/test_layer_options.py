@@ -14,7 +14,7 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ShapeError
-from manyheads.nn import KVCache, MultiHeadAttention, Rope
+from manyheads.nn import KVCache, MultiHeadAttention, RelativeBias, Rope
 from manyheads.nn.layer_inputs import OPTIONS, fate, options_markdown, pairs, pairs_markdown, refusals_markdown
 from tests.nn.layer_oracle import expected, stirred
 
@@ -49,6 +49,7 @@ CASES = {
     "rope": Case({"rope": Rope(base=30.0, max_positions=60)}),
     "positions": Case({"rope": Rope(base=30.0, max_positions=60)}, positions=True),
     "alibi": Case({"alibi": True}),
+    "relative bias": Case({"relative_bias": RelativeBias(8, 6)}),
     "causal": Case({"causal": True}),
     "is_causal": Case(call={"is_causal": True}),
     "window": Case({"window": WINDOW}),
@@ -234,6 +235,7 @@ WITHOUT = {
     "qk_norm": ("q_norm", None),
     "rope": ("rotary", None),
     "alibi": ("alibi", False),
+    "relative bias": ("relative_bias", None),
     "causal": ("causal", False),
     "window": ("window", None),
     "sinks": ("sinks", None),

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from manyheads.errors import ShapeError
 from manyheads.nn import MultiHeadAttention, Rope
-from manyheads.nn.positions import Llama3, RotaryTable, Yarn, alibi_bias, alibi_slopes, rotate
+from manyheads.nn.positions import Llama3, RelativeBias, RotaryTable, Yarn, alibi_bias, alibi_slopes, rotate
 from tests.nn.layer_oracle import alibi_slope, turned
 
 B, H, Q, D = 2, 6, 7, 16
@@ -178,3 +178,24 @@ def test_bias_grows_with_distance_from_a_query_that_stands_last():
     bias = alibi_bias(torch.tensor([1.0, 0.5]), 2, 4)
     assert_allclose(bias[0, 0], [[-2, -1, 0, -1], [-3, -2, -1, 0]])
     assert_allclose(bias[0, 1], bias[0, 0] / 2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(32, 128), (8, 6), (64, 1000), (4, 3)])
+def test_classes_of_distances_are_t5s(sizes, causal):
+    """Every distance to 2,500 either way, the last bit of each class's edge among them."""
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    count, furthest = sizes
+    ahead = torch.arange(2500) - torch.tensor([[2499], [0]])
+    theirs = T5Attention._relative_position_bucket(ahead, not causal, count, furthest)
+    ours = RelativeBias(count, furthest).buckets(2500, 2500, torch.device("cpu"), causal)
+    assert_allclose(ours[[-1, 0]], theirs)
+
+
+@pytest.mark.parametrize("sizes", [(2, 128), (9, 128), (32, 16)])
+def test_classes_that_cannot_be_are_refused(sizes):
+    with pytest.raises(
+        ShapeError, match="num_buckets is an even number, 4 or more, and max_distance is more than half"
+    ):
+        RelativeBias(*sizes)

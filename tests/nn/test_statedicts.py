@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 from manyheads.errors import ShapeError
-from manyheads.nn import MultiHeadAttention, Rope, dump_state, load_state
+from manyheads.nn import KVCache, MultiHeadAttention, RelativeBias, Rope, dump_state, load_state
 from manyheads.nn.state_dicts import layer_from_config
 from tests.nn.layer_oracle import stirred
 
@@ -125,6 +125,117 @@ def test_bert_attention_equals_transformers_own(fresh):
         assert_array_equal(tensor, theirs.state_dict()[name])
 
 
+def t5_config(**options):
+    import transformers as t
+
+    return t.T5Config(d_model=M, d_kv=5, num_heads=H, num_layers=3, attn_implementation="eager", **options)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_t5_attention_equals_transformers_own(fresh, is_decoder):
+    """Heads of 5 in a model of 24: the inside is 30 wide. The second layer reads with the first one's positions."""
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    config = t5_config(is_decoder=is_decoder, relative_attention_num_buckets=8, relative_attention_max_distance=7)
+    x, bias = torch.randn(B, Q, M, generator=fresh, dtype=torch.float64), None
+    mask = torch.where(torch.ones(Q, Q).tril() > 0, 0.0, -torch.inf)[None, None] if is_decoder else None
+    layers = []
+    for index in (0, 1):
+        theirs = stirred(T5Attention(config, index == 0, layer_idx=index), fresh).eval().double()
+        prefix = f"encoder.block.{index}.layer.0.SelfAttention."
+        layer, family = layer_from_config(config, index)
+        load_state(
+            layer.eval().double(),
+            {prefix + name: tensor for name, tensor in theirs.state_dict().items()},
+            family,
+            prefix,
+        )
+        back = dump_state(layer, family)
+        T5Attention(config, index == 0, layer_idx=index).load_state_dict(back)
+        for name, tensor in theirs.state_dict().items():
+            assert_array_equal(back[name], tensor)
+        layers.append(layer)
+        layer.relative_bias = layers[0].relative_bias
+        with torch.no_grad():
+            want, bias, maps = theirs(x, mask=mask, position_bias=bias)
+            out, weights = layer(x, average_attn_weights=False)
+            assert_allclose(out, want, atol=1e-4)
+            assert_allclose(weights, maps, atol=1e-4)
+            if is_decoder:  # a token at a time, the positions go on where the cache ends
+                cache = KVCache()
+                steps = [layer(x[:, at : at + 1], need_weights=False, cache=cache)[0] for at in range(Q)]
+                assert_allclose(torch.cat(steps, 1), want, atol=1e-4)
+
+
+def test_t5_cross_attention_equals_transformers_own(fresh):
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    theirs = stirred(T5Attention(t5_config(is_decoder=True), layer_idx=0), fresh).eval().double()
+    layer, family = layer_from_config(t5_config(), relative_bias=None)
+    load_state(layer.eval().double(), theirs.state_dict(), family)
+    x, source = (
+        torch.randn(B, Q, M, generator=fresh, dtype=torch.float64),
+        torch.randn(B, 4, M, generator=fresh, dtype=torch.float64),
+    )
+    with torch.no_grad():
+        assert_allclose(layer(x, source)[0], theirs(x, key_value_states=source)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("theirs_has", "ours_has"),
+    [
+        ({"kv_heads": G}, {"num_kv_heads": G}),
+        ({"kv_heads": 2}, {"num_kv_heads": 2, "projections": "split"}),
+        (
+            {"one_kv_head": True, "causal": True, "num_mem_kv": 1},
+            {"num_kv_heads": 1, "causal": True, "add_bias_kv": True},
+        ),
+        (
+            {"kv_heads": 2, "value_dim_head": 7, "head_scale": True, "head_learned_sink": True},
+            {"num_kv_heads": 2, "v_head_dim": 7, "head_scale": True, "sinks": True},
+        ),
+        ({"kv_heads": G, "dim_context": 10}, {"num_kv_heads": G, "kdim": 10, "vdim": 10}),
+    ],
+    ids=str,
+)
+def test_x_transformers_attention_equals_its_own(fresh, theirs_has, ours_has):
+    """Its query head i reads key/value head i % g: in our order that is head (i % g) * (h / g) + i // g."""
+    attention = pytest.importorskip("x_transformers.x_transformers", reason="pip install x-transformers")
+    theirs = stirred(attention.Attention(M, dim_head=6, heads=H, **theirs_has), fresh).eval().double()
+    layer = MultiHeadAttention(M, H, head_dim=6, bias=False, batch_first=True, **ours_has)
+    load_state(layer.eval().double(), {f"a.{k}": v for k, v in theirs.state_dict().items()}, "x-transformers", "a.")
+    x = torch.randn(B, Q, M, generator=fresh, dtype=torch.float64)
+    source = torch.randn(B, 4, 10, generator=fresh, dtype=torch.float64) if "dim_context" in theirs_has else None
+    with torch.no_grad():
+        want, inside = theirs(x, context=source, return_intermediates=True)
+        got, weights = layer(x, source, average_attn_weights=False)
+    assert_allclose(got, want, atol=1e-4)
+    groups = layer.num_kv_heads
+    order = [rank * groups + group for group in range(groups) for rank in range(H // groups)]
+    maps = inside.post_softmax_attn[:, order]
+    if "num_mem_kv" in theirs_has:  # the learned key comes first there, and last here
+        maps = maps.roll(-1, -1)
+    if "head_learned_sink" in theirs_has:  # a column there, and none here
+        maps = maps[..., 1:]
+    assert_allclose(weights, maps, atol=1e-4)
+    back = dump_state(layer, "x-transformers")
+    attention.Attention(M, dim_head=6, heads=H, **theirs_has).load_state_dict(back)  # strict
+    for name, tensor in theirs.state_dict().items():
+        assert_array_equal(back[name], tensor)
+
+
+def test_x_transformers_rotation_is_of_neighbours(fresh):
+    attention = pytest.importorskip("x_transformers.x_transformers", reason="pip install x-transformers")
+    theirs = stirred(attention.Attention(M, dim_head=6, heads=H, kv_heads=G, causal=True), fresh).eval().double()
+    rope = Rope(dims=4, interleaved=True, max_positions=Q)
+    layer = MultiHeadAttention(M, H, G, head_dim=6, bias=False, batch_first=True, causal=True, rope=rope)
+    load_state(layer.eval().double(), theirs.state_dict(), "x-transformers")
+    x = torch.randn(B, Q, M, generator=fresh, dtype=torch.float64)
+    with torch.no_grad():
+        want = theirs(x, rotary_pos_emb=attention.RotaryEmbedding(4).forward_from_seq_len(Q))
+        assert_allclose(layer(x)[0], want, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"bias": False}, {"kdim": 10, "vdim": 14}, {"add_bias_kv": True}, {"kdim": 10, "bias": False}],
@@ -145,10 +256,11 @@ def test_torchs_state_dict_goes_in_and_out(fresh, options):
 
 
 @pytest.mark.parametrize("projections", ["fused", "split"])
-@pytest.mark.parametrize("family", ["torch", "llama", "gpt2", "bert"])
+@pytest.mark.parametrize("family", ["torch", "llama", "gpt2", "bert", "t5", "x-transformers"])
 def test_every_family_goes_round_in_every_layout(fresh, family, projections):
-    one = stirred(MultiHeadAttention(M, H, batch_first=True, projections=projections), fresh)
-    other = MultiHeadAttention(M, H, batch_first=True, projections="fused" if projections == "split" else "split")
+    options = {"batch_first": True, "scale": 1.0 if family == "t5" else None, "bias": family != "x-transformers"}
+    one = stirred(MultiHeadAttention(M, H, projections=projections, **options), fresh)
+    other = MultiHeadAttention(M, H, projections="fused" if projections == "split" else "split", **options)
     load_state(other, dump_state(one, family, "here."), family, "here.")
     x = torch.randn(B, Q, M, generator=fresh)
     assert_allclose(one(x)[0].detach(), other(x)[0].detach(), atol=1e-5)
@@ -162,7 +274,11 @@ def state(**changes):
 @pytest.mark.parametrize(
     ("family", "given", "message"),
     [
-        ("keras", {}, "'keras' is no family of state dicts here: use one of torch, llama, gpt2, bert."),
+        (
+            "keras",
+            {},
+            "'keras' is no family of state dicts here: use one of torch, llama, gpt2, bert, t5, x-transformers.",
+        ),
         ("llama", state(**{"q_proj.weight": None}), "llama state dict lacks q.weight (under '' it has k_proj.bias, "),
         ("llama", {}, "has nothing): build the layer without them, or give the right prefix."),
         (
@@ -176,6 +292,13 @@ def state(**changes):
             state(**{"k_proj.weight": torch.ones(12, M)}),
             "k.weight of the llama state dict has shape (12, 24) and the layer's (24, 24): build the layer with "
             "that model's sizes.",
+        ),
+        ("t5", {}, "t5 does not scale its scores, and this layer's scale is 0.5: build it with scale=1.0."),
+        ("x-transformers", {"mem_k": torch.ones(H, 3, 4)}, "has num_mem_kv=3 learned keys, but a layer here has one."),
+        (
+            "x-transformers",
+            {"to_q.weight": torch.ones(20, M)},
+            "q.weight of the x-transformers state dict has shape (20, 24), which is not that of 6 heads: build",
         ),
         (
             "torch",
@@ -192,10 +315,26 @@ def test_a_state_dict_that_does_not_fit_is_an_error(family, given, message):
 def test_a_layer_that_a_family_cannot_hold_is_an_error():
     with pytest.raises(ShapeError, match=re.escape("as wide as the model, 24, not (24, 12, 12).")):
         dump_state(MultiHeadAttention(M, H, G), "torch")
-    with pytest.raises(ShapeError, match="a bert state dict has no place for sinks: this layer cannot be one."):
+    with pytest.raises(ShapeError, match="bert state dicts have no place for sinks: this layer cannot be one."):
         dump_state(MultiHeadAttention(M, H, sinks=True), "bert")
-    with pytest.raises(ShapeError, match="'t5' is no config that a layer can be built from: use one of llama, mistral"):
-        layer_from_config(type("C", (), {"model_type": "t5"})())
+    with pytest.raises(
+        ShapeError, match="x-transformers state dicts have no place for k.bias, out.bias, q.bias, v.bias"
+    ):
+        dump_state(MultiHeadAttention(M, H), "x-transformers")
+    with pytest.raises(
+        ShapeError, match="t5 does not scale its scores, and this layer's scale is one a head: build it"
+    ):
+        dump_state(MultiHeadAttention(M, H, scale=[1.0] * H), "t5")
+    with pytest.raises(
+        ShapeError, match="llama state dicts have no place for relative_bias: this layer cannot be one."
+    ):
+        dump_state(MultiHeadAttention(M, H, relative_bias=RelativeBias()), "llama")
+    with pytest.raises(ShapeError, match="relative_bias is a int: give RelativeBias"):
+        MultiHeadAttention(M, H, relative_bias=32)
+    with pytest.raises(
+        ShapeError, match="'fnet' is no config that a layer can be built from: use one of llama, mistral"
+    ):
+        layer_from_config(type("C", (), {"model_type": "fnet"})())
     with pytest.raises(
         ShapeError, match="rope_type='longrope' is not a rotation of ours. Use one of default, linear, llama3, yarn."
     ):

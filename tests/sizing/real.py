@@ -53,6 +53,10 @@ OWN: dict[str, dict[str, Any]] = {
         "d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_attention_heads": 6,
         "decoder_attention_heads": 4, "encoder_ffn_dim": 56, "decoder_ffn_dim": 52,
     },
+    "marian": {
+        "d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_attention_heads": 6,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 56, "decoder_ffn_dim": 52, "decoder_start_token_id": 0,
+    },
     "mbart": {
         "d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_attention_heads": 6,
         "decoder_attention_heads": 4, "encoder_ffn_dim": 56, "decoder_ffn_dim": 52,
@@ -104,6 +108,12 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "electra, as wide": ("electra", {"embedding_size": 48}),
     "t5, gated": ("t5", {"feed_forward_proj": "gated-gelu"}),
     "bart, untied": ("bart", {"tie_word_embeddings": False}),
+    "marian, untied": ("marian", {"tie_word_embeddings": False}),
+    "marian, two vocabularies": ("marian", {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 91}),
+    "marian, all apart": (
+        "marian",
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 91, "tie_word_embeddings": False},
+    ),
     "vit, no qkv bias": ("vit", {"qkv_bias": False}),
 }
 """Options that are not a family's default."""

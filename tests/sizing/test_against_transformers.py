@@ -52,6 +52,7 @@ STANDS_FOR_OTHERS = (
     ),
     *("gpt_bigcode", "opt, narrow tables", "bloom", "falcon", "falcon, MHA with biases", "mpt", "smollm3, windows"),
     *("bert", "mpnet", "electra", "distilbert", "vit", "deit", "dinov2", "t5", "t5, gated", "bart, untied", "mbart"),
+    "marian, two vocabularies",
 )
 """Every way to shape a window, experts, a latent, a norm, a bias, a head and a table. All cases have their parameters
 held to the real model's in `make test`; of the slower tests it runs these, and `make test-all` the others."""

@@ -375,7 +375,7 @@ REFUSED = [
     ((3,), {}, ModelError, r"cannot size a int. Give a preset's name, a config.json"),
     (("gpt2",), {"context": -1}, ShapeError, r"context=-1: give a whole number of at least 1"),
     (("gpt2",), {"context": True}, ShapeError, r"context=True: give a whole number"),
-    (("gpt2",), {"context": 1025}, ShapeError, r"gpt2 has learned positions for 1,024 tokens and no more"),
+    (("gpt2",), {"context": 1025}, ShapeError, r"gpt2 has positions for 1,024 tokens and no more"),
     (("vit-base",), {"context": 50}, ShapeError, r"vit-base reads images, always 197 tokens"),
     (("gpt2",), {"batch": 0}, ShapeError, r"batch=0: give a whole number of at least 1"),
     (("gpt2",), {"dtype": "fp7"}, ModelError, r"dtype='fp7' is no dtype known here. Use one of fp64, .*int4"),
@@ -442,6 +442,7 @@ DAMAGED = [
     (json.dumps({**LLAMA, "layer_types": "full"}), r"layer_types='full', which should be a list"),
     (json.dumps({**LLAMA, "per_layer_config": {"0": {}}}), r"has per_layer_config: its layers differ in ways"),
     (json.dumps({**LLAMA, "architectures": "Llama"}), r"architectures='Llama', which should be a list of names"),
+    ('{"model_type": "marian", "architectures": ["MarianForCausalLM"]}', r"'MarianForCausalLM' is not among"),
     (json.dumps({**LLAMA, "architectures": ["LlamaForDreams"]}), r"'LlamaForDreams' is not among the classes"),
     ('{"model_type": "bert", "is_decoder": true}', r"this config of 'bert' is a decoder's, which is not read here"),
 ]  # fmt: skip

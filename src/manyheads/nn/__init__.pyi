@@ -7,6 +7,7 @@ from .feed_forward import SwiGLU as SwiGLU
 from .feed_forward import gated_width as gated_width
 from .fused_kernels import FUSED_KERNELS as FUSED_KERNELS
 from .fused_kernels import row_lse as row_lse
+from .head_parallel import HeadParallel as HeadParallel
 from .layer import MultiHeadAttention as MultiHeadAttention
 from .layer_inputs import View as View
 from .masks import DENSE_ROWS as DENSE_ROWS
@@ -15,6 +16,7 @@ from .mixing import LayerCall as LayerCall
 from .mixing import add_hook as add_hook
 from .mixing import mix as mix
 from .mixing import remove_hook as remove_hook
+from .positions import RelativeBias as RelativeBias
 from .positions import Rope as Rope
 from .projections import Projection as Projection
 from .scores import Rule as Rule
@@ -22,4 +24,5 @@ from .scores import exact_arithmetic as exact_arithmetic
 from .scores import exact_weights as exact_weights
 from .scores import grouped_scores as grouped_scores
 from .state_dicts import dump_state as dump_state
+from .state_dicts import layer_from_config as layer_from_config
 from .state_dicts import load_state as load_state

@@ -15,7 +15,7 @@ Oracle: reference.attend.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from einops import rearrange
@@ -27,9 +27,12 @@ from manyheads.nn.caches import KVCache
 from manyheads.nn.layer_inputs import View, read_masks, with_extra
 from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
-from manyheads.nn.positions import Rope, RotaryTable, alibi_bias, alibi_slopes
+from manyheads.nn.positions import RelativeBias, RelativeBiasTable, Rope, RotaryTable, alibi_bias, alibi_slopes
 from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections, read_sizes
 from manyheads.nn.scores import Rule
+
+if TYPE_CHECKING:  # brings torch.distributed.tensor, which takes a while to load and is for those who have asked
+    from manyheads.nn.head_parallel import HeadShard
 
 
 class MultiHeadAttention(nn.Module):
@@ -40,10 +43,10 @@ class MultiHeadAttention(nn.Module):
     the widths of `key` and `value` inputs. Parameters: `m (h d + g d + g f) + h f m`, and biases: 4 m^2 for plain MHA.
 
     Parts: `bias` for all four projections, `q_bias` to `out_bias` for one. `qk_norm`: RMSNorm over each head's q and
-    k, with `qk_norm_eps`. `rope`: a `Rope`. `alibi`, `sinks` (one learned logit a head), `softcap`. `scale`: a number
-    or one a head (default `1 / sqrt(head_dim)`). `head_scale`: a learned factor on each head's output.
-    `add_bias_kv` and `add_zero_attn`: one more, learned or zero, key that everybody sees.
-    Order: projection, qk_norm, rope, scale, softcap, then ALiBi and float masks, then what hides.
+    k, with `qk_norm_eps`. `rope`: a `Rope`. `alibi`, `relative_bias` (T5's: a `RelativeBias`), `sinks` (one learned
+    logit a head), `softcap`. `scale`: a number or one a head (default `1 / sqrt(head_dim)`). `head_scale`: a learned
+    factor on each head's output. `add_bias_kv` and `add_zero_attn`: one more, learned or zero, key that everybody sees.
+    Order: projection, qk_norm, rope, scale, softcap, then ALiBi, relative bias and float masks, then what hides.
 
     Who sees what: `causal`; `window` counts keys, the query's own among them, to one side if causal, else to both.
     Queries are the last of the keys' positions, so that with a cache new tokens follow the old. `mask_true` says what
@@ -59,6 +62,8 @@ class MultiHeadAttention(nn.Module):
     in_proj_weight = in_proj_bias = None
     _qkv_same_embed_dim = False
 
+    shard: HeadShard | None = None
+    """This process's heads, where `HeadParallel` has divided them."""
     qkv_proj: FusedProjections | SplitProjections
     scale_by_head: Tensor | None
 
@@ -85,6 +90,7 @@ class MultiHeadAttention(nn.Module):
         qk_norm_eps: float = 1e-6,
         rope: Rope | None = None,
         alibi: bool = False,
+        relative_bias: RelativeBias | None = None,
         causal: bool = False,
         window: int | None = None,
         sinks: bool = False,
@@ -114,6 +120,9 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.k_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.rotary = None if rope is None else RotaryTable(rope, sizes.head_dim, device)
+        self.relative_bias = None
+        if relative_bias is not None:
+            self.relative_bias = RelativeBiasTable(relative_bias, num_heads, embed_dim**-0.5, **factory)
         g, d, f = sizes.num_kv_heads, sizes.head_dim, sizes.v_head_dim
         self.sinks = nn.Parameter(torch.zeros(num_heads, **factory)) if sinks else None
         self.head_scale = nn.Parameter(torch.ones(num_heads, **factory)) if head_scale else None
@@ -159,10 +168,10 @@ class MultiHeadAttention(nn.Module):
         heads = None if weight_heads is None else [head % self.num_heads for head in weight_heads]
         out, weights = self._mix(q, k, v, view, rule, need_weights, heads, key is not None and key is not query)
         if self.head_scale is not None:
-            out = out * self.head_scale[:, None, None]
+            out = out * self._own(self.head_scale)[:, None, None]
         out = self.out_proj(rearrange(out, "b h q f -> b q (h f)"))
         if weights is not None:
-            weights = weights.to(out.dtype)
+            weights = (weights if self.shard is None else self.shard.whole(weights)).to(out.dtype)
             if average_attn_weights:
                 weights = weights[:, 0] if weights.shape[1] == 1 else weights.mean(1)
         if not batched:
@@ -185,6 +194,8 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v by head, normed, rotated, with what the cache holds."""
+        if self.shard is not None:
+            query, key, value = self.shard.spread(query, key, value)
         if cache is not None and cache.kind == "cross" and cache.filled:
             k, v = cache.held()
             return self._normed(self._heads(self.qkv_proj.query_only(query), "q"), "q"), k, v
@@ -209,6 +220,7 @@ class MultiHeadAttention(nn.Module):
 
     def _heads(self, x: Tensor, name: str) -> Tensor:
         count = self.num_heads if name == "q" else self.num_kv_heads
+        count = count if self.shard is None else self.shard.count(count)
         width = self.v_head_dim if name == "v" else self.head_dim
         if x.shape[-1] != count * width:
             raise ShapeError(
@@ -219,7 +231,13 @@ class MultiHeadAttention(nn.Module):
 
     def _normed(self, x: Tensor, name: str) -> Tensor:
         norm = self.q_norm if name == "q" else self.k_norm
+        if norm is not None and self.shard is not None:
+            return self.shard.normed(norm, x)
         return x if norm is None else norm(x)
+
+    def _own(self, whole: Tensor, axis: int = 0) -> Tensor:
+        """Of a parameter or a mask with an axis of heads, those that are in this process: all, unless divided."""
+        return whole if self.shard is None else self.shard.part(self.shard.parameter(whole), axis)
 
     def _situation(
         self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool
@@ -231,13 +249,16 @@ class MultiHeadAttention(nn.Module):
             slopes = alibi_slopes(self.num_heads).to(q.device, torch.promote_types(q.dtype, torch.float32))
             distance = alibi_bias(slopes, *shape[2:])
             bias = distance if bias is None else bias + distance
+        if self.relative_bias is not None:
+            learned = self.relative_bias(*shape[2:], self.causal, None if self.shard is None else self.shard.parameter)
+            bias = learned if bias is None else bias + learned
         if self.scale_by_head is not None:
             # In q, since kernels take one scale for all heads.
-            q = q * self.scale_by_head.to(q.dtype)[:, None, None]
+            q = q * self._own(self.scale_by_head).to(q.dtype)[:, None, None]
         extra = 0
         if self.bias_k is not None and self.bias_v is not None:
-            k = torch.cat([k, self.bias_k.expand(k.shape[0], -1, -1, -1)], 2)
-            v = torch.cat([v, self.bias_v.expand(v.shape[0], -1, -1, -1)], 2)
+            k = torch.cat([k, self._own(self.bias_k).expand(k.shape[0], -1, -1, -1)], 2)
+            v = torch.cat([v, self._own(self.bias_v).expand(v.shape[0], -1, -1, -1)], 2)
             extra += 1
         if self.add_zero_attn:
             k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
@@ -245,9 +266,11 @@ class MultiHeadAttention(nn.Module):
         # After the masks were read: those count the keys of the text, and extra keys are seen by everybody.
         visible, bias = with_extra(visible, extra, True), with_extra(bias, extra, 0.0)
         if bias is not None:
-            bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
+            bias = self._own(bias, 1).expand(-1, -1, q.shape[2], k.shape[2])
+        visible = None if visible is None else self._own(visible, 1)
+        sinks = None if self.sinks is None else self._own(self.sinks)
         view = View(q.shape[2], k.shape[2], self.causal or is_causal, self.window, visible, extra)
-        return q, k, v, view, Rule(float(self.scale), self.softcap, self.sinks, bias)
+        return q, k, v, view, Rule(float(self.scale), self.softcap, sinks, bias)
 
     def _mix(
         self,
@@ -330,6 +353,11 @@ def _check_call(
             raise ShapeError(
                 f"weight_heads has {wrong}, but this layer has heads 0 to {layer.num_heads - 1}: give a list of their "
                 f"numbers."
+            )
+        if layer.shard is not None:
+            raise ShapeError(
+                "weight_heads on a layer whose heads are divided among processes, each with the maps of its own: leave "
+                "it out, and all heads' maps are brought together."
             )
         if not need_weights:
             raise ShapeError(
@@ -425,10 +453,11 @@ def _check_cache(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, c
             cache.stands_for(key, query)
         elif key is None:
             raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
-        if layer.rotary is not None or layer.alibi or layer.causal or is_causal or layer.window is not None:
+        distances = layer.rotary is not None or layer.alibi or layer.relative_bias is not None
+        if distances or layer.causal or is_causal or layer.window is not None:
             raise ShapeError(
-                "a cross cache with rope, alibi, causal or window: those go by the distance of a query from a key, "
-                "and the two texts have no common positions from step to step. Use a layer without them."
+                "a cross cache with rope, alibi, relative_bias, causal or window: those go by the distance of a query "
+                "from a key, and the two texts have no common positions from step to step. Use a layer without them."
             )
     elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
         raise ShapeError(

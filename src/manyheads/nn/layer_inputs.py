@@ -67,6 +67,8 @@ OPTIONS = {
                "Su et al. 2021; Peng et al. 2023"),
         Option("positions", "`positions=`", "the tokens' own positions, for rope", "packed and padded texts"),
         Option("alibi", "`alibi=True`", "scores fall with distance, at a slope a head", "Press et al. 2022"),
+        Option("relative bias", "`relative_bias=RelativeBias()`", "a learned number a head and class of distances, "
+               "added to the scores", "Raffel et al. 2020 (T5)"),
         Option("causal", "`causal=True`", "nothing after the query's own position",
                "Vaswani et al. 2017, section 3.2.3"),
         Option("is_causal", "`is_causal=True`", "the same, for one call", TORCH),
@@ -105,7 +107,7 @@ OPTIONS = {
     )
 }  # fmt: skip
 
-_NO_DISTANCE = "a cross cache with rope, alibi, causal or window"
+_NO_DISTANCE = "a cross cache with rope, alibi, relative_bias, causal or window"
 _TWO_TEXTS = "positions with a key of its own"
 _THEIR_OWN = "with injected projections: those have their own"
 REFUSED: dict[frozenset[str], str] = {
@@ -115,7 +117,9 @@ REFUSED: dict[frozenset[str], str] = {
         _THEIR_OWN: [("injected", "kdim, vdim"), ("injected", "no bias"), ("injected", "some biases")],
         "an injected attend takes no dropout": [("attend", "dropout")],
         _TWO_TEXTS: [("positions", "cross"), ("positions", "kdim, vdim"), ("positions", "cross cache")],
-        _NO_DISTANCE: [("cross cache", name) for name in ("rope", "alibi", "causal", "is_causal", "window")],
+        _NO_DISTANCE: [
+            ("cross cache", name) for name in ("rope", "alibi", "relative bias", "causal", "is_causal", "window")
+        ],
     }.items()
     for pair in pairs
 }

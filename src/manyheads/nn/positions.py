@@ -5,10 +5,11 @@ a trained model to longer texts: linear, Llama 3, YaRN. The angles of all positi
 the layer's dtype (half precision cannot tell position 4,000 from 4,001), and a position past the table is an error.
 
 ALiBi (`alibi_slopes`, `alibi_bias`) puts no positions in the tokens: each head's scores fall with distance instead, at
-a slope of its own. Its cost is the bias of all heads, O(h * q * k), made for each call.
+a slope of its own. `RelativeBias` (T5) has a learned number a head for each of some classes of distances. The cost of
+either is the bias of all heads, O(h * q * k), made for each call.
 
 Source: Su et al. 2021 (RoPE); Chen et al. 2023 (linear); Llama 3 2024, as in Meta's code; Peng et al. 2023 (YaRN),
-sections 3.2-3.4; Press et al. 2022, section 3 (ALiBi).
+sections 3.2-3.4; Press et al. 2022, section 3 (ALiBi); Raffel et al. 2020, section 2.1.
 Oracle: transformers' own functions, and a plain complex rotation.
 """
 
@@ -240,6 +241,56 @@ def rotate(
     pair = (left * cos - right * sin, left * sin + right * cos)
     out = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([out.to(x.dtype), plain], -1) if plain.shape[-1] else out.to(x.dtype)
+
+
+@dataclass(frozen=True)
+class RelativeBias:
+    """T5's relative positions: of `num_buckets` classes of distances, half hold one distance each, the others grow in
+    width up to `max_distance`, past which all is one class. Where a layer is not causal, half lie ahead, half behind.
+    """
+
+    num_buckets: int = 32
+    max_distance: int = 128
+
+    def __post_init__(self) -> None:
+        if self.num_buckets < 4 or self.num_buckets % 2 or self.max_distance <= self.num_buckets // 2:
+            raise ShapeError(
+                f"{self}: num_buckets is an even number, 4 or more, and max_distance is more than half of it."
+            )
+
+    def buckets(self, num_queries: int, num_keys: int, device: torch.device, causal: bool) -> Int[Tensor, "q k"]:
+        """The class of each key's distance from each query, query i standing at position `i + K - Q`."""
+        query = torch.arange(num_queries, device=device)[:, None] + num_keys - num_queries
+        ahead = torch.arange(num_keys, device=device) - query
+        distance = (-ahead).clamp_min(0) if causal else ahead.abs()
+        count = self.num_buckets if causal else self.num_buckets // 2
+        single = count // 2
+        # In transformers' order of operations and in float32: at a class's edge the last bit decides.
+        share = torch.log(distance.clamp_min(1).float() / single) / math.log(self.max_distance / single)
+        wide = (single + (share * (count - single)).long()).clamp_max(count - 1)
+        bucket = torch.where(distance < single, distance, wide)
+        return bucket if causal else bucket + (ahead > 0) * count
+
+
+class RelativeBiasTable(nn.Module):
+    """The learned numbers, `[num_buckets, num_heads]`, and the bias that they make: what is added to the scores."""
+
+    def __init__(self, rule: RelativeBias, num_heads: int, std: float, **factory: Any) -> None:
+        super().__init__()
+        self.rule, self.std = rule, std
+        self.weight = nn.Parameter(torch.empty(rule.num_buckets, num_heads, **factory))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.std)
+
+    def forward(
+        self, num_queries: int, num_keys: int, causal: bool, local: Callable[[Tensor], Tensor] | None = None
+    ) -> Float[Tensor, "1 h q k"]:
+        """What is added to the scores. `local`: what makes the table a plain tensor, where processes share it."""
+        weight = self.weight if local is None else local(self.weight)
+        bucket = self.rule.buckets(num_queries, num_keys, weight.device, causal)
+        return weight[bucket].permute(2, 0, 1)[None]
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "h"]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from manyheads.base import check_groups, divisors
 from manyheads.errors import ShapeError
 from manyheads.nn.layer_inputs import MASK_TRUE
-from manyheads.nn.positions import Rope
+from manyheads.nn.positions import RelativeBias, Rope
 from manyheads.nn.scores import check_softcap
 
 LAYOUTS = ("fused", "split")
@@ -105,6 +105,11 @@ def _check_options(options: Mapping[str, Any]) -> None:
     if options["rope"] is not None and not isinstance(options["rope"], Rope):
         raise ShapeError(
             f"rope is a {type(options['rope']).__name__}: give a Rope, as in Rope(base=10_000.0, max_positions=4096)."
+        )
+    relative_bias = options["relative_bias"]
+    if relative_bias is not None and not isinstance(relative_bias, RelativeBias):
+        raise ShapeError(
+            f"relative_bias is a {type(relative_bias).__name__}: give RelativeBias(num_buckets=32, max_distance=128)."
         )
 
 

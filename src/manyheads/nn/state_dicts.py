@@ -1,9 +1,10 @@
-"""Weights in and out: torch's own layer, Llama / Mistral / Qwen, GPT-2 and BERT, name by name and number by number.
+"""Weights in and out: torch's own layer, Llama / Mistral / Qwen, GPT-2, BERT, T5 and x-transformers, name by name.
 
 Families differ in names, in layout (one matrix or three, rows or columns first) and in nothing else: between each of
 them and a layer of ours stands one plain form, `q k v out` with `weight` and `bias`. `layer_from_config` builds the
 layer that a transformers config describes; then `load_state` fills it and outputs agree within 1e-5.
-All of them put query head i on key/value head `i // (h / g)`, as we do. A name that nothing reads is an error.
+Query head i reads key/value head `i // (h / g)` in all of them, as here, but in x-transformers `i % g`: its query heads
+are put in our order, and back. A name that nothing reads is an error.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from manyheads.errors import ShapeError
 from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Rope
+from manyheads.nn.positions import RelativeBias, Rope
 from manyheads.nn.projections import FusedProjections
 
 Tensors = dict[str, Tensor]
@@ -26,9 +28,12 @@ Tensors = dict[str, Tensor]
 def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: str, prefix: str = "") -> None:
     """Fill `layer` from one attention module's entries of a state dict: those under `prefix`.
 
-    Families: torch, llama (Mistral and Qwen too), gpt2, bert. Numbers are copied into the layer's dtype and device.
+    Families: torch, llama (Mistral and Qwen too), gpt2, bert, t5, x-transformers. Numbers are copied into the layer's
+    dtype and device.
     Errors: ShapeError for a missing name, a name that nothing reads, or a shape that is not the layer's.
     """
+    if layer.shard is not None:
+        raise ShapeError("this layer's heads are divided among processes: load its state before parallelize_module.")
     tensors = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
     form = _family(family)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in form.left_out}
@@ -58,14 +63,18 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
 def dump_state(layer: MultiHeadAttention, family: str, prefix: str = "") -> Tensors:
     """The layer's numbers under a family's names: what its own `load_state_dict` takes. Copies.
 
+    Of a layer that `HeadParallel` has divided, all heads': every process must call this.
     Errors: ShapeError for a layer with a part that the family has no name for.
     """
-    plain = {name: tensor.detach().clone() for name, tensor in plain_state(layer).items()}
+    plain: Tensors = {}
+    for name, tensor in plain_state(layer).items():
+        gather = getattr(tensor, "full_tensor", None)
+        plain[name] = (tensor if gather is None else gather()).detach().clone()
     # `write` takes out of `plain` what it has a name for: what is left has none, and would be lost in silence.
     state = _family(family).write(plain, layer)
     if plain:
         raise ShapeError(
-            f"a {family} state dict has no place for {', '.join(sorted(plain))}: this layer cannot be one."
+            f"{family} state dicts have no place for {', '.join(sorted(plain))}: this layer cannot be one."
         )
     return {prefix + name: tensor.contiguous() for name, tensor in state.items()}
 
@@ -86,6 +95,7 @@ def plain_state(layer: MultiHeadAttention) -> Tensors:
             plain |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
     plain |= {"out.weight": layer.out_proj.weight, "out.bias": layer.out_proj.bias}
     plain |= {"bias_k": layer.bias_k, "bias_v": layer.bias_v, "sinks": layer.sinks, "head_scale": layer.head_scale}
+    plain["relative_bias"] = None if layer.relative_bias is None else layer.relative_bias.weight
     for name, norm in {"q_norm": layer.q_norm, "k_norm": layer.k_norm}.items():
         plain[name] = None if norm is None else norm.weight
     return {name: tensor for name, tensor in plain.items() if tensor is not None}
@@ -190,6 +200,67 @@ def _write_gpt2(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
     return state
 
 
+def _read_t5(state: Tensors, layer: MultiHeadAttention) -> Tensors:
+    _require_no_scale(layer)
+    return _T5_NAMES.read(state, layer)
+
+
+def _write_t5(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
+    _require_no_scale(layer)
+    return _T5_NAMES.write(plain, layer)
+
+
+def _require_no_scale(layer: MultiHeadAttention) -> None:
+    """T5's scores are `q.k` as it is: under another scale the same weights are another layer."""
+    if layer.scale != 1.0 or layer.scale_by_head is not None:
+        scale = "one a head" if layer.scale_by_head is not None else f"{layer.scale:.4g}"
+        raise ShapeError(f"t5 does not scale its scores, and this layer's scale is {scale}: build it with scale=1.0.")
+
+
+def _read_tiled(state: Tensors, layer: MultiHeadAttention) -> Tensors:
+    plain = {_TILED_NAMES.get(name, name): tensor for name, tensor in state.items()}
+    for name in ("bias_k", "bias_v"):
+        if (learned := plain.get(name)) is not None and learned.shape[1] != 1:
+            raise ShapeError(
+                f"x-transformers state dict has num_mem_kv={learned.shape[1]} learned keys, but a layer here has one."
+            )
+    if "head_scale" in plain:
+        plain["head_scale"] = plain["head_scale"].flatten()  # [1, h, 1, 1] there
+    return plain | _heads_ordered(plain, layer, "(r g f) ... -> (g r f) ...")
+
+
+def _write_tiled(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
+    plain |= _heads_ordered(plain, layer, "(g r f) ... -> (r g f) ...")
+    state = {foreign: plain.pop(own_name) for foreign, own_name in _TILED_NAMES.items() if own_name in plain}
+    if "head_scale_params" in state:
+        state["head_scale_params"] = state["head_scale_params"].reshape(1, -1, 1, 1)
+    return state
+
+
+def _heads_ordered(plain: Tensors, layer: MultiHeadAttention, order: str) -> Tensors:
+    """What has a part for each query head, those parts in another order."""
+    h, g = layer.num_heads, layer.num_kv_heads
+    ordered: Tensors = {}
+    for name, axis in {"q.weight": 0, "out.weight": 1, "sinks": 0, "head_scale": 0}.items():
+        if (tensor := plain.get(name)) is None:
+            continue
+        if tensor.shape[axis] % h:
+            raise ShapeError(
+                f"{name} of the x-transformers state dict has shape {tuple(tensor.shape)}, which is not that of {h} "
+                f"heads: build the layer with that model's sizes."
+            )
+        ordered[name] = rearrange(tensor.movedim(axis, 0), order, g=g, r=h // g).movedim(0, axis)
+    return ordered
+
+
+_TILED_NAMES = {
+    **{f"to_{part}.weight": f"{part}.weight" for part in ("q", "k", "v", "out")},
+    "mem_k": "bias_k",
+    "mem_v": "bias_v",
+    "attend.head_attn_sink": "sinks",
+    "head_scale_params": "head_scale",
+}
+_T5_NAMES = _renamed(_named("q", "k", "v", "o", relative_bias="relative_attention_bias.weight"))
 _LLAMA = _named("q_proj", "k_proj", "v_proj", "o_proj", q_norm="q_norm.weight", k_norm="k_norm.weight", sinks="sinks")
 FAMILIES = {
     "torch": Family(_read_torch, _write_torch),
@@ -199,8 +270,13 @@ FAMILIES = {
         _named("self.query", "self.key", "self.value", "output.dense"),
         frozenset({"output.LayerNorm.weight", "output.LayerNorm.bias"}),  # of the block, not of attention
     ),
+    "t5": Family(_read_t5, _write_t5),
+    "x-transformers": Family(_read_tiled, _write_tiled),
 }
-_FAMILY_OF = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama", "gpt2": "gpt2", "bert": "bert"}
+_FAMILY_OF = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "llama"),
+    **{"gpt2": "gpt2", "bert": "bert", "t5": "t5", "mt5": "t5"},
+}
 
 
 def _family(name: str) -> Family:
@@ -212,7 +288,9 @@ def _family(name: str) -> Family:
 def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[MultiHeadAttention, str]:
     """The attention layer that a transformers config describes, empty, batch first, and its family's name.
 
-    For Llama, Mistral, Qwen2, Qwen3, GPT-2 and BERT. `options` go to the layer, over what the config says.
+    For Llama, Mistral, Qwen2, Qwen3, GPT-2, BERT, T5 and mT5. `options` go to the layer, over what the config says.
+    T5's first layer has the table of relative positions, and hands it to the others: `other.relative_bias =
+    first.relative_bias`. Its decoder's layers are `causal=True`, its cross-attention has `relative_bias=None`.
     Errors: ShapeError for another model, or for what we have no part for.
     """
     kind = getattr(config, "model_type", type(config).__name__)
@@ -242,6 +320,10 @@ def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[Mult
         scale = head_dim**-0.5 if config.scale_attn_weights else 1.0
         described = {"causal": True, "scale": scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale}
         described["dropout"] = config.attn_pdrop
+    elif _FAMILY_OF[kind] == "t5":
+        table = RelativeBias(config.relative_attention_num_buckets, config.relative_attention_max_distance)
+        described = {"head_dim": config.d_kv, "bias": False, "scale": 1.0, "causal": bool(config.is_decoder)}
+        described |= {"dropout": config.dropout_rate, "relative_bias": table if layer == 0 else None}
     else:
         described = {"dropout": config.attention_probs_dropout_prob, "causal": bool(config.is_decoder)}
     described["batch_first"] = True

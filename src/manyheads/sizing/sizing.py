@@ -139,7 +139,7 @@ def _context(architecture: Architecture, asked: int | None) -> tuple[int, tuple[
         return asked, ()
     # Past the last row of a learned table there is nothing to look up; rotary positions go on, if not well.
     if architecture.learned_positions:
-        raise ShapeError(f"context={asked}: {name} has learned positions for {limit:,} tokens and no more.")
+        raise ShapeError(f"context={asked}: {name} has positions for {limit:,} tokens and no more.")
     return asked, (f"context is past the {limit:,} positions that {name} is made for",)
 
 

@@ -47,6 +47,7 @@ BY_HEAD = {  # tensors beside the projections that have a part for each head: pa
     "bias_k": (0, "k"),
     "bias_v": (0, "v"),
     "relative_attention_bias.weight": (1, "q"),
+    "relative_bias.weight": (1, "q"),
     "relative_position_bias_table": (1, "q"),
     "relative_position_bias.relative_position_bias_table": (1, "q"),
 }

@@ -29,8 +29,11 @@ FAMILIES = (*DECODERS, *ENCODERS, *IMAGES, *SEQ2SEQ)
 """Families that are sized without transformers."""
 
 BARE = ("Model", "PreTrainedModel")
-HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification", "HeadModel")
-TIED_BY_DEFAULT = {**dict.fromkeys(ENCODERS, True), "bart": True, "mbart": True}
+HEADS = (
+    *("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification", "HeadModel"),
+    "MTModel",  # Marian's, before BARE: it ends in "Model", too
+)
+TIED_BY_DEFAULT = {**dict.fromkeys(ENCODERS, True), **dict.fromkeys(("bart", "mbart", "marian"), True)}
 PACKED = "quantization_config"
 OLD_NAMES = {"n_embed": "hidden_size", "n_layers": "num_hidden_layers"}
 
@@ -118,6 +121,7 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
             fields = Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4})
             architecture = images(fields, IMAGES[family], headless=headless)
         else:
+            defaults["share_encoder_decoder_embeddings"] = True
             architecture = SEQ2SEQ[family](Fields(plain, family, defaults=defaults), headless)
     except ShapeError as error:
         raise ShapeError(f"the config of {family!r} does not fit: {error}") from error
@@ -134,7 +138,7 @@ def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:
         bare = family in ENCODERS or family in IMAGES
         return bare, f"{'without' if bare else 'with'} its usual head, for its config names no class"
     first = cast("list[str]", classes)[0]
-    if first.endswith(HEADS):
+    if first.endswith(HEADS) and not (family in SEQ2SEQ and first.endswith("ForCausalLM")):  # those are half of it
         return False, f"as {first}"
     if first.endswith(BARE):
         return True, f"as {first}, without a head"

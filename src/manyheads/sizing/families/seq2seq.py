@@ -1,4 +1,4 @@
-"""Encoder-decoders, from their config: T5, BART and their kin. One stack reads a text, the other writes with a cache.
+"""Encoder-decoders, from their config: T5, BART, Marian and kin. One stack reads a text, the other writes with a cache.
 
 The decoder's second attention looks at the encoder's output: its keys and values are made once for the other text, and
 stay in the cache.
@@ -63,7 +63,8 @@ def t5(fields: Fields, headless: bool) -> Architecture:
 
 
 def bart(fields: Fields, headless: bool) -> Architecture:
-    """Biases everywhere, learned positions with two spare rows, a norm on the embeddings (mBART: one at the end, too).
+    """Biases everywhere, a table of positions a side. BART: two spare rows in it, a norm on the embeddings (mBART: one
+    at the end, too). Marian: sinusoids in the table, counted as transformers counts them, and no norm outside a layer.
 
     Errors: ModelError, ShapeError.
     """
@@ -76,27 +77,31 @@ def bart(fields: Fields, headless: bool) -> Architecture:
         feed = blocks.feed_forward(embed_dim, fields.whole(f"{side}_ffn_dim"), gated=False, bias=True)
         made = pair(embed_dim, num_heads, embed_dim // num_heads, (feed, feed), bias=True, norm=2)
         layers += [made[index]] * fields.whole(f"{side}_layers")
-    tied = fields.flag("tie_word_embeddings")
+    tied, marian = fields.flag("tie_word_embeddings"), fields.family == "marian"
+    shared = not marian or fields.flag("share_encoder_decoder_embeddings")
+    # Only Marian's two languages may have a vocabulary each.
+    written = fields.whole("decoder_vocab_size", vocab) if marian else vocab
     # Untied, each side has a table of its own besides the shared one.
-    outside = [blocks.table(vocab, embed_dim)] * (1 if tied else 3)
+    rows_of_tables = ([vocab] if shared else []) + ([] if shared and tied else [vocab, written])
+    outside = [blocks.table(rows, embed_dim) for rows in rows_of_tables]
     for rows in (SOURCE, TEXT):
-        outside += [blocks.table(positions + 2, embed_dim)]
-        outside += [replace(norm, rows=rows)] * (2 if fields.family == "mbart" else 1)
+        outside += [blocks.table(positions + (0 if marian else 2), embed_dim)]
+        outside += [replace(norm, rows=rows)] * {"bart": 1, "mbart": 2, "marian": 0}[fields.family]
     if not headless:
-        outside.append(blocks.head(embed_dim, vocab, tied=tied))
+        outside.append(blocks.head(embed_dim, vocab if shared else written, tied=tied))
     return Architecture(
         name=fields.family,
         family=fields.family,
         embed_dim=embed_dim,
         layers=tuple(layers),
         outside=tuple(outside),
-        vocab_size=vocab,
+        vocab_size=vocab if shared else written,
         max_positions=positions,
         learned_positions=True,
     )
 
 
 SEQ2SEQ: Mapping[str, Callable[[Fields, bool], Architecture]] = MappingProxyType(
-    {"t5": t5, "mt5": t5, "bart": bart, "mbart": bart}
+    {"t5": t5, "mt5": t5, "bart": bart, "mbart": bart, "marian": bart}
 )
 """model_type -> who reads its config; the second argument asks for the model without its head."""

@@ -162,7 +162,7 @@ export class SizeRequest {
   /** What of the use a model does not have: positions for so long a text, key/value heads that so many share. */
   #limits({ learned_positions, positions, num_heads }: SizeShape): Objection | null {
     if (learned_positions && positions !== null && this.context !== null && this.context > positions) {
-      return { slider: "context", words: `It has learned positions for ${integer(positions)} tokens and no more.` };
+      return { slider: "context", words: `It has positions for ${integer(positions)} tokens and no more.` };
     }
     if (this.kv !== null && (num_heads === null || num_heads % this.kv)) {
       return { slider: "kv-heads", words: num_heads === null ? "Its key/value heads cannot be changed." : `KV heads must divide the ${integer(num_heads)} heads evenly: ${divisors(num_heads).map(integer).join(", ")}.` };

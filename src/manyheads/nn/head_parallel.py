@@ -1,0 +1,142 @@
+"""Tensor parallelism by heads: `HeadParallel`, a plan for `torch.distributed.tensor.parallel.parallelize_module`.
+
+    parallelize_module(model, mesh, {"blocks.*.attention": HeadParallel()})
+
+Each process keeps the rows of W^Q, W^K and W^V of its own heads, and their columns of W^O, as DTensors; it attends with
+those heads alone, and their sum over the processes is the layer's output. A single key/value head (MQA) is kept by all.
+What is small stays whole in every process, its gradient a sum over them: norms, sinks, learned keys, tables, and the
+bias of W^O. Inputs and outputs are plain tensors, alike in all processes. There are two all-reduces a step: of the
+output, and of each input's gradient.
+
+Source: Shoeybi et al. 2019 (Megatron-LM), section 3. Oracle: the layer in one process.
+"""
+
+# A module of its own that nothing else imports: torch.distributed.tensor takes a while to load.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from manyheads.base import divisors
+from manyheads.errors import ShapeError
+from manyheads.nn.layer import MultiHeadAttention
+from manyheads.nn.projections import FusedProjections, Projection, SplitProjections
+
+
+@dataclass(frozen=True, eq=False)
+class HeadShard:
+    """Which heads of a layer this process has: the `rank`-th of `mesh.size()` equal parts, in their own order."""
+
+    mesh: DeviceMesh
+    rank: int
+
+    def count(self, num_heads: int) -> int:
+        """How many of so many heads are here; a single one is in every process."""
+        return num_heads if num_heads == 1 else num_heads // self.mesh.size()
+
+    def part(self, whole: Tensor, axis: int = 0) -> Tensor:
+        """This process's heads of what all have whole; an axis of one head stands for all of them."""
+        num_own = self.count(whole.shape[axis])
+        return whole if whole.shape[axis] == 1 else whole.narrow(axis, self.rank * num_own, num_own)
+
+    def parameter(self, whole: Tensor) -> Tensor:
+        """A parameter that every process has whole: each one's gradient is a summand."""
+        return whole.to_local(grad_placements=[Partial()]) if isinstance(whole, DTensor) else whole
+
+    def spread(self, *inputs: Tensor) -> list[Tensor]:
+        """Inputs that are alike in all processes, so that their gradients are added up; equal objects stay equal."""
+        made = {id(x): DTensor.from_local(x, self.mesh, [Replicate()], run_check=False) for x in inputs}
+        return [made[id(x)] for x in inputs]
+
+    def normed(self, norm: nn.RMSNorm, x: Tensor) -> Tensor:
+        return F.rms_norm(x, list(norm.normalized_shape), self.parameter(norm.weight), norm.eps)
+
+    def whole(self, weights: Float[Tensor, "b own q k"]) -> Float[Tensor, "b h q k"]:
+        """The maps of all heads, in every process."""
+        return DTensor.from_local(weights, self.mesh, [Shard(1)], run_check=False).full_tensor()
+
+
+class HeadParallel(ParallelStyle):
+    """A style for `parallelize_module`: a `MultiHeadAttention`'s heads, divided among the processes of a 1-D mesh.
+
+    The layer may have any option; a fused projection becomes three (`qkv_proj.q`, `.k`, `.v`). A `KVCache` then holds
+    this process's heads; `dump_state` gathers all, if every process calls it. Injected projections are `nn.Linear`.
+    Dropout falls by each process's own random numbers. Errors: ShapeError where heads, or more than one key/value head,
+    are no multiple of the number of processes; for another module, mesh, or projection; and for a second time.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        layer, world = module, device_mesh.size()
+        if not isinstance(layer, MultiHeadAttention):
+            raise ShapeError(f"HeadParallel is for an mh.MultiHeadAttention, and this is a {type(layer).__name__}.")
+        if device_mesh.ndim != 1:
+            raise ShapeError(
+                f"HeadParallel divides over one dimension, and this mesh has {device_mesh.ndim}: slice it."
+            )
+        if layer.shard is not None:
+            raise ShapeError("this layer's heads are divided among processes already: parallelize it once.")
+        h, g = layer.num_heads, layer.num_kv_heads
+        if h % world or (g > 1 and g % world):
+            fitting = [size for size in divisors(h) if g == 1 or g % size == 0]
+            raise ShapeError(
+                f"{h} heads on {g} key/value heads cannot be divided among {world} processes: use {fitting} of them."
+            )
+        if layer.sizes.layout is None:
+            self._require_linear(layer)
+        if isinstance(layer.qkv_proj, FusedProjections):
+            layer.qkv_proj = _split(layer.qkv_proj)
+        maps = layer.qkv_proj
+        styles = {maps.q: ColwiseParallel(), layer.out_proj: RowwiseParallel()}
+        styles |= dict.fromkeys((maps.k, maps.v), ColwiseParallel() if g > 1 else _KeptWhole())
+        for part, style in styles.items():
+            parallelize_module(part, device_mesh, style, src_data_rank=self.src_data_rank)
+        for owner in layer.modules():
+            if owner in styles:
+                continue
+            for name, parameter in owner.named_parameters(recurse=False):
+                whole = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=self.src_data_rank)
+                owner.register_parameter(name, nn.Parameter(whole, parameter.requires_grad))
+        layer.shard = HeadShard(device_mesh, device_mesh.get_local_rank())
+        return layer
+
+    @staticmethod
+    def _require_linear(layer: MultiHeadAttention) -> None:
+        parts = {"q": layer.qkv_proj.q, "k": layer.qkv_proj.k, "v": layer.qkv_proj.v, "out": layer.out_proj}
+        for name, part in parts.items():
+            if not isinstance(part, nn.Linear):
+                raise ShapeError(
+                    f"the {name} projection is a {type(part).__name__}, whose rows by head are not known: only "
+                    f"nn.Linear is divided. Merge an adapter into it first."
+                )
+
+
+class _KeptWhole(ParallelStyle):
+    """A map that every process makes whole, of which each one's heads use it for themselves: gradients are added."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def handed(_: nn.Module, out: DTensor, mesh: DeviceMesh) -> Any:  # torch's stub says None, its code reads it
+            return out.to_local(grad_placements=[Partial()])
+
+        return distribute_module(module, device_mesh, output_fn=handed)
+
+
+def _split(fused: FusedProjections) -> SplitProjections:
+    """The same numbers in three maps, whose rows can be divided by head."""
+    weights = fused.weight.detach().split_with_sizes(fused.widths)
+    biases = (None,) * 3 if fused.bias is None else fused.bias.detach().split_with_sizes(fused.widths)
+    parts: list[Projection] = []
+    for weight, bias in zip(weights, biases, strict=True):
+        part = Projection(weight.shape[1], weight.shape[0], bias is not None, device="meta")  # draws no numbers
+        part.weight = nn.Parameter(weight.clone(), fused.weight.requires_grad)
+        if bias is not None and fused.bias is not None:
+            part.bias = nn.Parameter(bias.clone(), fused.bias.requires_grad)
+        parts.append(part)
+    return SplitProjections(*parts)
