@@ -15,7 +15,7 @@ them); and for what is bursty (`Statistic.bursty`: repeated and rare words, numb
 texts with cases. There the texts that matter are not yet among those read, and no interval from these can say so:
 leaving out the samples that look uneven would keep those whose long texts are missing, which are the wrong ones.
 
-`python -m benchmarks.coverage` tries all of it; docs/decisions/013 says what else was tried.
+`python -m benchmarks.coverage` tries all of it; docs/decisions/014 says what else was tried.
 Sources: Hall 1992, "On the removal of skewness by transformation"; Kish 1965; Hanley and MacGibbon 2006.
 """
 
