@@ -20,6 +20,7 @@ from manyheads.cli.arguments import (
     HeadNames,
     ModelChoice,
     ModelName,
+    TargetsFile,
     Texts,
     TextsAreLines,
     TextsFile,
@@ -51,6 +52,7 @@ def prune(
     lowest: Annotated[int | None, typer.Option("--lowest", metavar="N", min=1, help=LOWEST_HELP)] = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
+    targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
     empty_layers: Annotated[
@@ -76,12 +78,12 @@ def prune(
         raise PlanError('say which heads, as in manyheads prune "L3H7, L4H0-1", or how many: --lowest N.')
     if out is None:
         raise PlanError("no place to save to: give --out FOLDER.")
-    if heads is not None and (file is not None or lines):
-        raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
+    if heads is not None and (file is not None or lines or targets is not None):
+        raise PlanError("--file, --lines and --targets are the texts that --lowest ranks heads by: leave them out.")
     if heads is not None:
         require_forwards(heads)
     check_folder(out)
-    texts = None if heads is not None else given_texts(talk, [], file, lines, model)
+    texts = None if heads is not None else given_texts(talk, [], file, lines, model, targets)
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)
     if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:
         raise PlanError(f"--lowest {lowest} is all of the {len(lm.spec.heads)} heads of {lm.name}: give fewer.")

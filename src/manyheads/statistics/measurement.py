@@ -36,7 +36,7 @@ MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of po
 
 def measure(
     lm: Any,
-    texts: str | Iterable[str | Document] | Corpus | None = None,
+    texts: str | Iterable[str | Document | tuple[str, str]] | Corpus | None = None,
     statistics: Wanted = "default",
     *,
     image: Any = None,
@@ -89,7 +89,7 @@ def measure(
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
         by_name = statistics not in ("default", "all")
         return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress)
-    reading = read_texts(lm, cast(Any, texts), long)
+    reading = read_texts(lm, cast(Any, texts), long, pairs=True)
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
     rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
@@ -100,7 +100,7 @@ def measure(
     for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
         gathered.add(batch.watcher.contribution(batch.tap))
     notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
-    table = gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm)})
+    table = gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm, reading)})
     return whole_table(lm.model, table)
 
 

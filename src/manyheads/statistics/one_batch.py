@@ -19,7 +19,7 @@ from torch import Tensor
 
 from manyheads.errors import StatisticError
 from manyheads.models import AttentionCall, CallTexts, observe
-from manyheads.models.inputs.texts import decoder_story
+from manyheads.models.inputs.texts import Reading, decoder_story
 from manyheads.models.taps.open_taps import Tap
 from manyheads.models.taps.through_torch import unwatched
 from manyheads.recording import Received, Request, Tokens, prepare
@@ -131,10 +131,10 @@ class Measured:
         )
 
 
-def two_sided(lm: Any) -> dict[str, str]:
+def two_sided(lm: Any, reading: Reading | None = None) -> dict[str, str]:
     """Notes about the decoder of an encoder-decoder: how it was fed, and its layers that are left out; "" for none."""
     crossing = ", ".join(site.module for site in lm.spec.sites if site.stack == CROSS)
-    return {"decoder": decoder_story(lm), CROSSING: crossing}
+    return {"decoder": decoder_story(lm, reading), CROSSING: crossing}
 
 
 def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
