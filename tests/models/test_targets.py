@@ -5,28 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration
 
 import manyheads as mh
 from manyheads.errors import TextError
-from tests.models.odd import tiny_t5
-from tests.models.tiny import VOCAB_SIZE, tiny_llama, tiny_tokenizer
+from tests.models.odd import tiny_bart, tiny_t5
+from tests.models.tiny import tiny_llama, tiny_tokenizer
 
 PAIRS = [
     ("The old cat sat on the table, and the dog said: why?", "why is the cat here"),
     ("The dog sat.", "the old dog said: the cat sat on the table , and why ?"),
     ("The cat said why the dog is here.", "the cat"),
 ]
-
-
-def tiny_bart(seed: int = 0):
-    """2 layers of an encoder, 2 of a decoder, 4 heads of 8; maps far from even."""
-    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
-    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 48}
-    ends = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 2, "bos_token_id": 2}
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return BartForConditionalGeneration(BartConfig(vocab_size=VOCAB_SIZE, init_std=0.4, **sizes, **ends)).eval()
 
 
 @pytest.fixture(scope="module", params=["t5", "bart"])
@@ -65,7 +54,7 @@ def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
 def test_importance_and_what_stands_in_a_heads_place_read_the_targets(lm):
     """Ablation one by one is the oracle; the mean is of the decoder on these targets, and not on the sources."""
     worth = mh.importance(lm, PAIRS)
-    for name in ("encoder:L1H2", "decoder:L0H0", "cross:L1H3"):
+    for name in ("encoder:L1H2", "cross:L1H3"):
         assert worth[name] == pytest.approx(mh.effect(lm, mh.Ablate(name), PAIRS, controls=0).change, abs=1e-5)
     means = mh.effect(lm, mh.Ablate("cross:L1H3", kind="mean"), PAIRS, controls=0)
     with mh.applied(lm, mh.Ablate("cross:L1H3", kind="mean"), corpus=[fed_as_read(lm, pair) for pair in PAIRS]):

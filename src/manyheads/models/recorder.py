@@ -66,8 +66,8 @@ def record(
 
     `texts` is one text or several; `long` says how one beyond the model's positions is read ("windows", "truncate",
     "whole"). A text for an encoder-decoder may be a pair (source, target), whose target the decoder reads; without one
-    it reads the source again. Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads") before any
-    memory is taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
+    it reads the source again. Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads")
+    before any memory is taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
 
     `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.

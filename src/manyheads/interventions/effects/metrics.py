@@ -29,8 +29,8 @@ from manyheads.models.inputs.texts import decoder_story, writes_apart
 class Batch:
     """Inputs of one forward pass; `places`, the indices of their texts in the corpus; the texts' labels, if any.
 
-    `targets`: the tokens that a decoder beside an encoder should predict (without targets it repeats the text), -100 where
-    none is.
+    `targets`: the tokens that a decoder beside an encoder should predict, -100 where none is; without
+    targets of its own it repeats the text.
     """
 
     inputs: dict[str, Tensor]

@@ -31,6 +31,7 @@ from torch import Tensor
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import Aligner, AttentionCall, rolled
+from manyheads.nn import Mask
 from manyheads.recording import Gold, Tokens, text_seed
 from manyheads.recording.tokens import Stretch
 from manyheads.spec import CROSS
@@ -498,3 +499,21 @@ class CallTexts:
                 texts = at_the_edge(Tokens.unnamed([num_rows] * num_texts))
             self.known[key] = texts.tokens, Aligner(texts.first, texts.tokens.lengths)
         return self.known[key]
+
+    def knows_keys(self, call: AttentionCall) -> bool:
+        """Whether it is known where the text that a cross-attention layer looks at begins: at the left edge."""
+        return call.site.stack == CROSS and not (self._is_main(call) and self.main and bool(self.main.first.any()))
+
+    def keys_of(self, call: AttentionCall, mask: Mask) -> Tokens:
+        """The tokens that a cross-attention layer looks at; by number as far as its mask shows any, where unknown."""
+        if self.main is not None and self._is_main(call):
+            return self.main.tokens
+        seen = (
+            mask.stop.amax(1) if mask.dense is None else mask.dense.any(2).any(1) * torch.arange(1, mask.num_keys + 1)
+        )
+        lengths = seen if seen.ndim == 1 else seen.amax(1)
+        return Tokens.unnamed(lengths.expand(len(call.q)).clamp_min(1).tolist())
+
+    def _is_main(self, call: AttentionCall) -> bool:
+        """Whether the keys of a call are the tokens of the main texts."""
+        return self.main is not None and (self.main.tokens.num_texts, self.main.width) == (len(call.q), call.k.shape[2])
