@@ -80,12 +80,15 @@ def statistic_named(name: str) -> Statistic:
 
 
 def table_markdown() -> str:
-    """Every statistic as a Markdown row, its chance levels named in one of the columns."""
-    rows = []
-    for statistic in STATISTICS.values():
+    """Every statistic as a Markdown row, its chance levels and the maps it is of named in two of the columns."""
+    rows, known = [], STATISTICS | OF_CROSS
+    for statistic in known.values():
         if statistic.kind == "chance":
             continue
-        levels = [name.split(".")[1] for name in STATISTICS if name.startswith(f"{statistic.name}.")]
+        levels = [name.split(".")[1] for name in known if name.startswith(f"{statistic.name}.")]
         chance = ", ".join(f"`.{level}`" for level in levels) or "-"
-        rows.append(f"| `{statistic.name}` | {statistic.unit} | {statistic.meaning} | {chance} | {statistic.source} |")
-    return "\n".join(["| statistic | unit | what | chance levels | source |", "|---|---|---|---|---|", *rows])
+        maps = "both" if len(statistic.maps) == 2 else next(iter(statistic.maps))
+        about = (f"`{statistic.name}`", statistic.unit, statistic.meaning, chance, maps, statistic.source)
+        rows.append(f"| {' | '.join(about)} |")
+    titles = ("statistic", "unit", "what", "chance levels", "maps", "source")
+    return "\n".join([f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *rows])
