@@ -10,18 +10,21 @@ from manyheads.statistics import DEFAULT, STATISTICS, class_mass, measure_call
 from manyheads.statistics.one_batch import CROSSING, NOT_OF_CROSS
 from manyheads.statistics.table import OF_CROSS, choose
 from tests.models.odd import tiny_bart, tiny_t5
-from tests.models.test_targets import PAIRS, fed
+from tests.models.test_targets import PAIRS, fed, loaded
 from tests.models.tiny import tiny_gpt2, tiny_tokenizer
 
 NEAR = 2e-6
 ANY_MAP = {name for name, statistic in STATISTICS.items() if "cross" in statistic.maps}
 
 
+@pytest.fixture(scope="module")
+def bart():
+    return loaded(tiny_bart(3))
+
+
 @pytest.fixture(scope="module", params=["t5", "bart"])
-def lm(request):
-    model = tiny_t5(seed=3) if request.param == "t5" else tiny_bart(3)
-    model.set_attn_implementation("eager")
-    return mh.load(model, tokenizer=tiny_tokenizer())
+def lm(request, bart):
+    return bart if request.param == "bart" else loaded(tiny_t5(seed=3))
 
 
 def model_inputs(lm):
@@ -105,7 +108,8 @@ def test_every_statistic_is_its_formula_on_the_models_own_maps(lm, tile_cells, m
     assert table.notes[NOT_OF_CROSS] == "distance, previous_mass, duplicate_mass" and CROSSING not in table.notes
 
 
-def test_default_and_all_have_what_means_something_between_two_texts(lm):
+def test_default_and_all_have_what_means_something_between_two_texts(bart):
+    lm = bart
     for request in ("default", "all"):
         table = mh.measure(lm, PAIRS, request)
         crossing = np.array([head.stack == "cross" for head in table.heads])
@@ -117,8 +121,9 @@ def test_default_and_all_have_what_means_something_between_two_texts(lm):
     assert mh.measure(decoder, "the cat sat", "all").names == tuple(STATISTICS)
 
 
-def test_a_stream_and_a_bare_call_measure_the_same_maps(lm):
+def test_a_stream_and_a_bare_call_measure_the_same_maps(bart):
     """A stream of the sources alone, which the decoder repeats; a bare call of targets, which knows no words."""
+    lm = bart
     sources = [source for source, _ in PAIRS]
     names = ["entropy", "monotonic", "special_mass", "coverage"]
     listed, streamed = mh.measure(lm, sources, names), mh.measure(lm, iter(sources), names)
@@ -130,7 +135,8 @@ def test_a_stream_and_a_bare_call_measure_the_same_maps(lm):
     assert "special_mass" not in bare.names
 
 
-def test_a_class_of_ones_own_is_of_the_sources_tokens_and_kinds_leave_cross_attention_out(lm):
+def test_a_class_of_ones_own_is_of_the_sources_tokens_and_kinds_leave_cross_attention_out(bart):
+    lm = bart
     mine = class_mass("cats", lambda tokens: tokens.ids == lm.tokenizer.vocab["cat"], "weight on cats", source="mine")
     table = mh.measure(lm, PAIRS, [mine])
     with_cat = [(w, np.array([piece == "cat" for piece in pieces])) for w, pieces in maps_of(lm) if "cat" in pieces]

@@ -162,8 +162,8 @@ def read_given(texts: object) -> tuple[list[str | Written | Pair], list[str], li
 
     if not isinstance(texts, str | Sequence):
         raise TextError(f"texts is {kind(texts)}: give a text, or a list of texts.")
-    given: list[Any] = [texts] if isinstance(texts, str) else [*texts]
-    documents = [Pair(*text) if isinstance(text, tuple) and len(text) == 2 else text for text in given]
+    items: list[Any] = [texts] if isinstance(texts, str) else [*texts]
+    documents: list[Any] = [Pair(*item) if isinstance(item, tuple) and len(item) == 2 else item for item in items]
     if not documents:
         raise TextError("no text was given: give at least one.")
     plain: list[str] = []
@@ -171,7 +171,7 @@ def read_given(texts: object) -> tuple[list[str | Written | Pair], list[str], li
     for index, document in enumerate(documents):
         text: object = getattr(document, "text", document)
         if not isinstance(text, str):
-            raise TextError(f"text {index} is {kind(document)}: give strings.")
+            raise TextError(f"text {index} is {kind(text if isinstance(document, Pair) else document)}: give strings.")
         names.append(f"text {index}" if len(documents) > 1 else "the text")
         if fault := fault_in(text):
             raise TextError(f"{names[-1]} {fault}")
