@@ -5,8 +5,11 @@ import os
 import re
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 import manyheads as mh
+from manyheads.interventions import lowest_heads
 from manyheads.interventions.save import save as saving
 from manyheads.interventions.save import save_converted as convertedfiles
 
@@ -107,14 +110,22 @@ def test_the_least_important_heads_of_a_gqa_model_go_in_whole_groups(run, tmp_pa
     asked = ("--file", "texts.txt", "--lines", "--model", folder)
     ran = run("prune", "--lowest", "4", *asked, "--out", "smaller")
     assert ran.code == 0, ran.err
-    chosen = mh.importance(mh.load(folder), texts[::2]).lowest_groups(4)
+    chosen = lowest_heads(mh.load(folder), texts[::2], 4).heads
     assert f"without {chosen}: 4 heads removed" in ran.lines[0]
     lost = {(head.layer, head.index // 2) for head in chosen}
     assert len(chosen) == 4 and len(lost) == 2  # of two query heads each
     card = (tmp_path / "smaller" / "README.md").read_text(encoding="utf-8")
-    assert "in whole groups that share keys and values, each worth the mean of its heads, loss on 2 of 4 texts" in card
-    assert_refused(run("prune", "--lowest", "3", *asked, "--out", "less"), "are no whole groups", "give 2 or 4")
+    assert "the least groups of all layers, since no way leaves all layers alike" in card and "on 2 of 4 texts" in card
+    near = ("are no whole groups", "give 2 or 4, or a multiple of 9, as many of each group")
+    assert_refused(run("prune", "--lowest", "3", *asked, "--out", "less"), *near)
     assert not (tmp_path / "less").exists()
+    data = json.loads(run("prune", "--lowest", "9", *asked, "--out", "less", "--json").out)
+    assert data["saved"]["form"] == "stock" and data["lowest"]["way"] == "each group"
+    assert len(data["lowest"]["groups"]) == 9 and set(data["lowest"]["ways"]) == {"each group"}
+    ids, lm = torch.arange(5, 25)[None], mh.load(folder)
+    with mh.applied(lm, mh.Ablate(data["lowest"]["heads"])), torch.no_grad():
+        ablated = lm.model(ids).logits
+        assert (AutoModelForCausalLM.from_pretrained("less")(ids).logits - ablated).abs().max() < 1e-5
 
 
 # ------------------------------------------------------------------------------------------------------------- convert

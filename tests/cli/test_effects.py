@@ -206,3 +206,26 @@ def test_one_control_is_one_random_set(run):
 )
 def test_the_numbers_of_a_column_have_as_many_decimals(values, written):
     assert aligned(values) == written
+
+
+def test_targets_are_what_an_encoder_decoder_is_measured_on(run, t5_folder, tmp_path):
+    """The numbers are the library's on pairs; every way to pair wrongly is one line."""
+    sources, targets = ["the old cat sat", "why is the dog here ?"], ["the dog said", "a cat sat on the table"]
+    (tmp_path / "in.txt").write_text("\n".join(sources), encoding="utf-8")
+    (tmp_path / "out.txt").write_text("\n".join(targets), encoding="utf-8")
+    files = ("--file", "in.txt", "--lines", "--targets", "out.txt", "--model", t5_folder)
+    ran = run("ablate", "cross:L0H1", *files, "--controls", "0", "--json")
+    pairs = list(zip(sources, targets, strict=True))
+    found = mh.effect(mh.load(t5_folder), mh.Ablate("cross:L0H1"), pairs, controls=0)
+    data = json.loads(ran.out)
+    assert data["change"] == pytest.approx(found.change, abs=1e-6) and data["before"] == pytest.approx(found.before)
+    assert data["origin"] == "2 texts of file in.txt, with the targets of out.txt"
+    worth = json.loads(run("importance", *files, "--json").out)
+    by_name = {row["head"]: row["importance"] for row in worth["heads"]}
+    assert by_name["cross:L0H1"] == pytest.approx(found.change, abs=1e-5)
+    (tmp_path / "out.txt").write_text("one\ntwo\nthree", encoding="utf-8")
+    assert_refused(run("importance", *files), "2 texts of file in.txt and 3 targets of out.txt do not pair")
+    (tmp_path / "out.txt").write_text("one\ntwo", encoding="utf-8")
+    assert_refused(run("importance", *files[:-2]), "minilm writes no text beside the one that it reads")
+    assert_refused(run("ablate", "L0H1", "--targets", "out.txt"), "none was given: give --file FILE")
+    assert_refused(run("prune", "L0H1", "--out", "x", "--targets", "out.txt"), "--file, --lines and --targets")

@@ -1,11 +1,18 @@
-"""Small models with odd rules, made like those of `tiny`: gpt-oss has sinks, T5 a bias on its scores and 3 stacks."""
+"""Small models with odd rules, made like those of `tiny`: gpt-oss has sinks, T5 a bias on scores, T5, BART 3 stacks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import GptOssConfig, GptOssForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GptOssConfig,
+    GptOssForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from tests.models.tiny import VOCAB_SIZE
 
@@ -38,6 +45,15 @@ def tiny_t5(*, seed: int = 0, **config: Any) -> Any:
             if "relative_attention_bias" in name:
                 weight.normal_(std=2.0)
     return model
+
+
+def tiny_bart(seed: int = 0) -> Any:
+    """2 layers of an encoder, 2 of a decoder, 4 heads of 8; maps far from even."""
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 48}
+    ends = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 2, "bos_token_id": 2}
+    with _seeded(seed):
+        return BartForConditionalGeneration(BartConfig(vocab_size=VOCAB_SIZE, init_std=0.25, **sizes, **ends)).eval()
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Statistics over pictures and sounds equal the reference's on the model's own eager maps; what needs words is said."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ import manyheads as mh
 from manyheads.errors import ModelError, RecordingError, StatisticError, TextError
 from manyheads.models.inputs.media import picture_of
 from manyheads.reference.cells import TextFacts
-from manyheads.statistics import STATISTICS
+from manyheads.statistics import STATISTICS, alignment
 from tests.models.eager import draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.models.tiny_media import (
@@ -89,6 +91,7 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
 def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
     sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
     table = mh.measure(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
+    recorded = mh.record(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript)
     features = whisper.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
     ids = torch.tensor([[2, *whisper.tokenizer(transcript)["input_ids"]]] * 3)
     with implementation(whisper.model, "eager"), torch.no_grad():
@@ -99,10 +102,15 @@ def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_na
         facts = nameless(n, causal)
         parts.append(of_maps(list(maps), [slice(0, n)] * 3, lambda layer, text, facts=facts: facts))
     wanted = {name: tuple(np.concatenate([part[name][i] for part in parts]) for i in (0, 1)) for name in parts[0]}
-    assert_same_table(table, wanted, 100, WORDLESS)
-    assert {head.stack for head in table.heads} == {"encoder", "decoder"}
-    crossing = table.notes["left out, since queries and keys are not the same tokens"].split(", ")
-    assert crossing == [f"model.decoder.layers.{layer}.encoder_attn" for layer in range(2)]
+    own_text = np.array([head.stack != "cross" for head in table.heads])
+    columns = SimpleNamespace(names=WORDLESS, column=lambda name: table.column(name)[own_text])
+    assert_same_table(columns, wanted, 100, WORDLESS)
+    assert {head.stack for head in table.heads} == {"encoder", "decoder", "cross"}
+    unsaid = table.notes["not of cross-attention, whose rows and keys are different tokens"].split(", ")
+    assert {"distance", "previous_mass", "local_mass"} < set(unsaid) and "entropy" not in unsaid
+    assert all(np.isnan(table.column(name)[~own_text]).all() for name in unsaid)
+    sharp = [alignment(layer).sharp.mean(0) for layer in recorded.stacks["cross"]]
+    np.testing.assert_allclose(table.column("sharpness")[~own_text], np.concatenate(sharp), atol=1e-6)
     assert table.notes["decoder"] == "a transcript that was given"
     alone = mh.measure(whisper, audio=sounds, sampling_rate=RATE, statistics="entropy")
     # One key, so one score, added up two ways: up to 30, of 8 products, which processors add in orders of their own.

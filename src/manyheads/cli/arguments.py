@@ -54,6 +54,8 @@ TextFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=FIL
 TextOrOwn = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)]
 TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)]
 TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
+TARGETS_HELP = "What an encoder-decoder is to write: as many texts as there are to read, divided in the same way."
+TargetsFile = Annotated[str | None, typer.Option("--targets", metavar="FILE", help=TARGETS_HELP)]
 
 
 COUNT_STEPS = {"": 1, "k": 1024, "m": 1024**2}
@@ -226,17 +228,29 @@ OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts, and where they came from in words."""
+    """Texts, or pairs (source, target), and where they came from in words."""
 
-    texts: list[str]
+    texts: list[Any]
     origin: str
 
 
-def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool, model: str = DEFAULT_MODEL) -> Texts:
+def given_texts(
+    talk: Talk,
+    words: Sequence[str],
+    file: str | None,
+    lines: bool,
+    model: str = DEFAULT_MODEL,
+    targets: str | None = None,
+) -> Texts:
     """What was typed or is in the file; where nothing was given, of the page that the model is shown.
 
+    With a file of `targets` each text is a pair: what is read, and what is to be written.
     Errors: TextError, FileAccessError.
     """
+    if targets is not None and not words and file is None:
+        raise TextError(f"--targets {targets} is what is written of texts, and none was given: give --file FILE.")
+    if targets is not None and targets == STDIN and (file == STDIN or list(words) == [STDIN]):
+        raise TextError("the texts and --targets both come from stdin: give one of them as a file.")
     if not words and file is None:
         reading = corpora.reading_of(model)
         if note := source_note(words, file, model):
@@ -246,8 +260,18 @@ def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool,
     source = read_source(words, file)
     if note := source_note(words, file):
         talk.note(note)
-    texts = texts_in(source, lines)
-    return Texts(texts, f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} of {source.origin}")
+    texts: list[Any] = texts_in(source, lines)
+    origin = f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} of {source.origin}"
+    if targets is None:
+        return Texts(texts, origin)
+    written = texts_in(read_source([], targets), lines)
+    if len(written) != len(texts):
+        unit = "lines" if lines else "paragraphs, separated by empty lines (with --lines: lines)"
+        raise TextError(
+            f"{len(texts)} texts of {source.origin} and {len(written)} targets of {targets} do not pair: give as many "
+            f"of the one as of the other. Both are read as {unit}."
+        )
+    return Texts(list(zip(texts, written, strict=True)), f"{origin}, with the targets of {targets}")
 
 
 def texts_in(source: Source, lines: bool) -> list[str]:

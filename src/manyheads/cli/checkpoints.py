@@ -20,6 +20,7 @@ from manyheads.cli.arguments import (
     HeadNames,
     ModelChoice,
     ModelName,
+    TargetsFile,
     Texts,
     TextsAreLines,
     TextsFile,
@@ -36,12 +37,13 @@ from manyheads.heads import require_forwards
 from manyheads.plan import Ablate
 
 if TYPE_CHECKING:
-    from manyheads.interventions import Saved
+    from manyheads.interventions import Lowest, Saved
     from manyheads.interventions.save.save import PrunedModel
     from manyheads.interventions.save.save_converted import Converted
 
 LABEL_WIDTH = 12
-LOWEST_HELP = "Instead of HEADS: the N least important ones, by ablation on texts."
+LISTED = 12  # groups of chosen heads
+LOWEST_HELP = "Instead of HEADS: the N least important that can go together, by ablation on texts."
 EVIDENCE_HELP = "Why these heads: a text for the model card."
 
 
@@ -51,6 +53,7 @@ def prune(
     lowest: Annotated[int | None, typer.Option("--lowest", metavar="N", min=1, help=LOWEST_HELP)] = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
+    targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
     empty_layers: Annotated[
@@ -76,50 +79,51 @@ def prune(
         raise PlanError('say which heads, as in manyheads prune "L3H7, L4H0-1", or how many: --lowest N.')
     if out is None:
         raise PlanError("no place to save to: give --out FOLDER.")
-    if heads is not None and (file is not None or lines):
-        raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
+    if heads is not None and (file is not None or lines or targets is not None):
+        raise PlanError("--file, --lines and --targets are the texts that --lowest ranks heads by: leave them out.")
     if heads is not None:
         require_forwards(heads)
     check_folder(out)
-    texts = None if heads is not None else given_texts(talk, [], file, lines, model)
+    texts = None if heads is not None else given_texts(talk, [], file, lines, model, targets)
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)
     if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:
         raise PlanError(f"--lowest {lowest} is all of the {len(lm.spec.heads)} heads of {lm.name}: give fewer.")
+    chosen = None
     if heads is None:
         assert lowest is not None and texts is not None
-        heads, scores = _lowest(talk, lm, lowest, texts)
+        chosen, scores = _lowest(talk, lm, lowest, texts, empty_layers)
+        heads = str(chosen.heads)
         evidence = f"{scores}. {evidence}" if evidence else scores
     with talk.step(f"removing {heads} and checking what is left"):
         pruned = interventions.prune_heads(lm, heads, empty_layers=empty_layers)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = pruned.save(out, evidence=evidence)
     if as_json:
-        emit_document(pruned_document(pruned, saved))
+        document = pruned_document(pruned, saved)
+        emit_document(document if chosen is None else {**document, "lowest": chosen.to_dict()})
     else:
-        rows = pruned_lines(pruned, saved)
+        rows = [*pruned_lines(pruned, saved), *([] if chosen is None else lowest_lines(chosen))]
         print_whole(f"  {label:<{LABEL_WIDTH}}{clean(text)}" if label else clean(text) for label, text in rows)
 
 
-def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
-    """The least important heads, and the evidence in words: how they were chosen, and what goes with all of them."""
+def _lowest(talk: Talk, lm: Any, count: int, texts: Texts, empty_layers: bool) -> tuple[Lowest, str]:
+    """The least important heads that can go together, and the evidence in words: how chosen, what is lost with them."""
     # Imports torch, for which --help is not to wait.
-    from manyheads.interventions.prune.which_heads import least_groups
+    from manyheads.interventions.prune.which_heads import ways_to_lose
 
-    least_groups(lm.spec, dict.fromkeys(lm.spec.heads, 0.0), count)  # a number that cannot be is known before reading
+    ways_to_lose(lm.spec, count, empty_layers=empty_layers)  # a number that cannot be is known before reading
     # Heads are chosen on one half of the texts and the loss is measured on the other, which had no part in the choice.
-    with talk.step("reading the texts without each head") as progress:
-        worth = interventions.importance(lm, texts.texts[::2], progress=progress)
-    chosen = worth.lowest_groups(count)
+    with talk.step("reading the texts without each head or group") as progress:
+        lowest = interventions.lowest_heads(lm, texts.texts[::2], count, empty_layers=empty_layers, progress=progress)
     with talk.step("reading the other texts without all of them") as progress:
         held_out = texts.texts[1::2] or texts.texts
-        lost = interventions.effect(lm, Ablate(chosen), held_out, metric=worth.metric, progress=progress)
-    shared = any(1 < site.num_kv_heads < site.num_heads for site in lm.spec.sites)
-    how = ", in whole groups that share keys and values, each worth the mean of its heads" if shared else ""
+        lost = interventions.effect(lm, Ablate(str(lowest.heads)), held_out, metric=lowest.metric, progress=progress)
     span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
     control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
-    return str(chosen), (
-        f"The {count} least important of {len(worth.heads)} heads by zero ablation{how}, {worth.metric} on "
-        f"{len(worth.per_text)} of {texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
+    return lowest, (
+        f"The {count} least important of {len(lm.spec.heads)} heads by zero ablation"
+        f"{f', {lowest.because};' if lowest.ways else ','} {lowest.metric} on {lowest.num_texts} of {texts.origin}. "
+        f"On {lost.num_texts} others, all of them gone change {lost.metric} "
         f"by {lost.change:+.4g}{span}; as many random heads: {control}"
     )
 
@@ -154,6 +158,23 @@ def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     if saved.zeroed is not None:
         lines.append(("or", f"{by_class}: the original shapes, with zeros"))
     return [*lines, ("because", saved.because)]
+
+
+def lowest_lines(lowest: Lowest) -> list[tuple[str, str]]:
+    """Why in this way, and of which groups the heads are, each with its worth."""
+    gone = set(lowest.heads)
+    groups: list[str] = []
+    for group, worth in lowest.groups.items():
+        part = [head for head in group if head in gone]
+        if part:
+            name = str(group) if len(part) == len(group) else f"{', '.join(map(str, part))} of {group}"
+            groups.append(f"{name} ({worth:+.4g})")
+    if not groups:
+        return []
+    unit = f" {lowest.unit}" if lowest.unit else ""
+    more = f" and {len(groups) - LISTED} more, in --json" if len(groups) > LISTED else ""
+    of_groups = f"{', '.join(groups[:LISTED])}{more}: {lowest.metric}{unit} lost without all of the group"
+    return [("chosen", lowest.because), ("groups", of_groups)]
 
 
 # ------------------------------------------------------------------------------------------------------------- convert

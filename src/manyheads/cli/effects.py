@@ -24,6 +24,7 @@ from manyheads.cli.arguments import (
     MetricName,
     ModelChoice,
     ModelName,
+    TargetsFile,
     TextOrOwn,
     Texts,
     TextsAreLines,
@@ -61,6 +62,7 @@ def ablate(
     text: TextOrOwn = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
+    targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = None,
     factor: Annotated[float | None, typer.Option("--factor", metavar="X", help="For --kind scale.")] = None,
@@ -95,7 +97,7 @@ def ablate(
         raise PlanError(
             f'{words[0]!r} names heads, and would be read as the text: name all in one, "{heads}, {words[0]}".'
         )
-    texts = given_texts(talk, words, file, lines, model)
+    texts = given_texts(talk, words, file, lines, model, targets)
     corpus_texts = None if corpus is None else given_texts(talk, [], corpus, lines).texts
     lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("reading the texts, with these heads and without") as progress:
@@ -234,9 +236,10 @@ def strip(result: Effect, console: Console) -> list[Text]:
     ]
 
 
-def _worst_tokens(lm: Any, rises: Any, text: str) -> str:
-    """The tokens whose loss rose most."""
-    ids = lm.tokenizer(text, verbose=False)["input_ids"]
+def _worst_tokens(lm: Any, rises: Any, text: str | tuple[str, str]) -> str:
+    """The tokens whose loss rose most: of a pair, those of its target."""
+    side = {"text": text} if isinstance(text, str) else {"text_target": text[1]}
+    ids = lm.tokenizer(**side, verbose=False)["input_ids"]
     names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]  # the first token is predicted by none
     order = sorted(range(len(names)), key=lambda index: -rises[index])[:MOST_TOKENS]
     return ", ".join(
@@ -257,6 +260,7 @@ def importance(
     text: TextOrOwn = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
+    targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
     estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=ESTIMATOR_HELP)] = "ablation",
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample or first.")] = "zero",
@@ -282,7 +286,7 @@ def importance(
         raise StatisticError(f"--estimator {estimator} is unknown: use ablation, gradient or both.")
     check_metric(metric)
     Ablate("L*", kind=kind)  # refuses a kind that there is not, in its own words
-    texts = given_texts(talk, text or [], file, lines, model)
+    texts = given_texts(talk, text or [], file, lines, model, targets)
     choice = ModelChoice(model, device, dtype)
     lm = load_model(talk, choice)
     first, by_gradient = "gradient" if estimator == "gradient" else "ablation", "reading, forwards and back"

@@ -50,6 +50,7 @@ from manyheads.cli.arguments import (
 )
 from manyheads.cli.ask_word import ask_word, show_word
 from manyheads.cli.role_words import (
+    ABSENT,
     by_role,
     column_figures,
     example_head,
@@ -346,8 +347,8 @@ def _grid(looked: Looked, console: Console) -> tuple[list[Text], str]:
     """A letter for each head, coloured as its role; and what had no room, in words."""
     names = {role.head: role.name for role in looked.labels.roles}
     by_layer: dict[tuple[str, int], dict[int, str]] = {}
-    for head in looked.table.heads:
-        by_layer.setdefault((head.stack, head.layer), {})[head.index] = names.get(head, UNLABELLED)
+    for head, name in names.items():
+        by_layer.setdefault((head.stack, head.layer), {})[head.index] = name
     stacks: dict[str, list[int]] = {}
     for stack, layer in by_layer:
         stacks.setdefault(stack, []).append(layer)
@@ -555,7 +556,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
         yours = {name: float(column[index]) for name, column in values.items()}
         rows.append([
             Text(str(head), style="bold"),
-            *_role_cells(role_of(labels, head), yours),
+            *_role_cells(role_of(labels, head), yours, bool(labels.roles)),
             *(Text(cells[index]) for cells in shown),
         ])  # fmt: skip
     remark = ""
@@ -570,10 +571,13 @@ def _table(looked: Looked, console: Console) -> list[Text]:
     ]
 
 
-def _role_cells(role: Any, yours: dict[str, float]) -> list[Text]:
-    """A head's role with its figures on the page, and the role's statistic on your text; none without labels."""
+def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text]:
+    """A head's role with its figures on the page, and the role's statistic on your text; none without labels.
+
+    Cross-attention has no roles: its cells are empty.
+    """
     if role is None:
-        return []
+        return [Text(ABSENT, style="dim")] * 5 if labelled else []
     near, evidence = nearest_role(role), role.evidence
     style, faint = hue(role.name), "dim" if near else ""
     # A column has one unit: entropy, in nats, stands as a share of that of an even spread.
@@ -603,7 +607,7 @@ def _legend(has_roles: bool, names: list[str], console: Console) -> list[Text]:
             ("your text", "the same score there; distance in tokens; the shares on the sink and on repeated tokens")
         ]
     else:
-        defined = measures.STATISTICS
+        defined = {**measures.STATISTICS, **measures.OF_CROSS}
         entries += [(name, defined[name].meaning) for name in names if name in defined]
     wide = 2 + max(len(label) for label, _ in entries)
     lines = [line for label, words in entries for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]

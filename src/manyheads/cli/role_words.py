@@ -67,7 +67,8 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unit_of(statistic: str) -> str:
-    return statistics.STATISTICS[statistic].unit if statistic in statistics.STATISTICS else ""
+    defined = {**statistics.STATISTICS, **statistics.OF_CROSS}
+    return defined[statistic].unit if statistic in defined else ""
 
 
 def figure(value: float | None, unit: str) -> str:

@@ -10,6 +10,8 @@ from .effects.effect import Effect as Effect
 from .effects.effect import effect as effect
 from .effects.importance import Importance as Importance
 from .effects.importance import importance as importance
+from .effects.lowest import Lowest as Lowest
+from .effects.lowest import lowest_heads as lowest_heads
 from .effects.metrics import METRICS as METRICS
 from .effects.metrics import choose_metric as choose_metric
 from .effects.metrics import read_corpus as read_corpus

@@ -51,7 +51,7 @@ SPILLS = "this model lets tokens read padding, which is not kept: their rows lac
 
 def record(
     lm: Any,
-    texts: str | Sequence[str] | None = None,
+    texts: str | Sequence[str | tuple[str, str]] | None = None,
     *,
     image: Any = None,
     audio: Any = None,
@@ -65,8 +65,9 @@ def record(
     """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
 
     `texts` is one text or several; `long` says how one beyond the model's positions is read ("windows", "truncate",
-    "whole"). Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads") before any
-    memory is taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
+    "whole"). A text for an encoder-decoder may be a pair (source, target), whose target the decoder reads; without one
+    it reads the source again. Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads")
+    before any memory is taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
 
     `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
@@ -117,9 +118,11 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", 
     return recording_of([keeper], [], None, module, [state], {"model": name})
 
 
-def _record_texts(lm: Any, texts: str | Sequence[str], long: str, tensors: frozenset[str]) -> Recording:
+def _record_texts(
+    lm: Any, texts: str | Sequence[str | tuple[str, str]], long: str, tensors: frozenset[str]
+) -> Recording:
     """Texts as they are, those of like length together, so that little of a batch is padding."""
-    reading = read_texts(lm, texts, long)
+    reading = read_texts(lm, texts, long, pairs=True)
     rarity = rarity_table(reading, lm.spec.vocab_size or 0)
     tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
     groups = batches(reading)
@@ -129,8 +132,9 @@ def _record_texts(lm: Any, texts: str | Sequence[str], long: str, tensors: froze
     written = decoder_tokens(lm, tokens)
     by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
     about = {**model_facts(lm), "windows": reading.because}
-    about |= {} if written is None else {"decoder": decoder_story(lm)}
-    with _room(lm, tokens.num_texts, tokens.longest, tensors):
+    about |= {} if written is None else {"decoder": decoder_story(lm, reading)}
+    longest = max(tokens.longest, 0 if written is None else written.longest)
+    with _room(lm, tokens.num_texts, longest, tensors):
         for batch in read_batches(
             lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
         ):

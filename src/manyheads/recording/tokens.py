@@ -108,7 +108,8 @@ class Tokens:
     `texts` are the texts as they were given, blanks and all, and `offsets` the characters of each token in them.
     Where a text was too long for the model, windows stand in its place, each with its own stretch of it, and
     `stretches` says for every text where that is from; it is empty where all are whole. `gold` is what people have said
-    about each text, empty where nobody was asked.
+    about each text, empty where nobody was asked. `target`: the texts that a decoder beside an encoder is to write of
+    these, where they were given.
     """
 
     lengths: Int[Tensor, "b"]
@@ -122,6 +123,7 @@ class Tokens:
     sinks: Sinks = field(default_factory=Sinks)
     stretches: tuple[Stretch, ...] = ()
     gold: tuple[Gold | None, ...] = ()
+    target: Tokens | None = None
 
     @staticmethod
     def unnamed(lengths: Sequence[int]) -> Tokens:
@@ -245,7 +247,7 @@ class Tokens:
         return value
 
     def with_sinks(self, sinks: Sinks) -> Tokens:
-        return replace(self, sinks=sinks)
+        return replace(self, sinks=sinks, target=self.target and self.target.with_sinks(sinks))
 
     def text(self, index: int) -> Tokens:
         """The tokens of one text alone."""
@@ -259,7 +261,7 @@ class Tokens:
             for name in ("ids", "special", "offsets", "rarity")
         }
         listed = {name: getattr(self, name)[chosen] for name in ("lengths", "pieces", "texts", "stretches", "gold")}
-        return replace(self, **listed, **columns)
+        return replace(self, **listed, **columns, target=self.target and self.target.some(chosen))
 
 
 def _bare(piece: str) -> str:

@@ -19,4 +19,5 @@ from .statistic import PerText as PerText
 from .statistic import Statistic as Statistic
 from .sums import Sums as Sums
 from .table import DEFAULT as DEFAULT
+from .table import OF_CROSS as OF_CROSS
 from .table import STATISTICS as STATISTICS

@@ -24,7 +24,7 @@ from manyheads.recording import Sinks, Tokens
 from manyheads.statistics.corpus_run.chunks import Wanted
 from manyheads.statistics.corpus_run.run import measure_corpus
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.one_batch import CROSSING, UNSEEN, WORDY, Measured, Progress, two_sided
+from manyheads.statistics.one_batch import UNSEEN, WORDY, Measured, Progress, crossing_notes, has_cross, two_sided
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
@@ -36,7 +36,7 @@ MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of po
 
 def measure(
     lm: Any,
-    texts: str | Iterable[str | Document] | Corpus | None = None,
+    texts: str | Iterable[str | Document | tuple[str, str]] | Corpus | None = None,
     statistics: Wanted = "default",
     *,
     image: Any = None,
@@ -67,8 +67,12 @@ def measure(
     where one of these arguments is used; else all of it is read at once, and a text that fails is an error.
 
     `image`, and `audio` with `sampling_rate` and `transcript`, as in `record`: one or a list in place of `texts`.
-    Statistics of words are left out then, and named in the notes; asked for by name, they are refused. So are layers
-    between two texts (cross-attention). Rows of what attends within windows (Swin) are counted picture by picture.
+    Statistics of words are left out then, and named in the notes; asked for by name, they are refused. Rows of what
+    attends within windows (Swin) are counted picture by picture.
+
+    Cross-attention has the statistics that mean something between two texts (`Statistic.maps`), among them those of
+    alignment (`monotonic`, `sharpness`, ...), and NaN in the others, which the notes name; with `kinds` it is left out.
+    A text for an encoder-decoder may be a pair (source, target), in a list: the decoder then reads the target.
 
     Cost: one forward pass and one pass over the maps' tiles; O(tile) memory besides the model's.
     Errors: TextError, StatisticError, ModelError, GuardError; of pictures and sounds as `record`'s.
@@ -82,14 +86,14 @@ def measure(
         )
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
-    chosen = choose(statistics)
+    chosen = choose(statistics, crosses=has_cross(lm) and not kinds)
     pictures_or_sounds = media_given(lm, cast(Any, texts), image, audio, sampling_rate, transcript)
     if pictures_or_sounds is not None:
         if kinds or sinks is not None:
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
         by_name = statistics not in ("default", "all")
         return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress)
-    reading = read_texts(lm, cast(Any, texts), long)
+    reading = read_texts(lm, cast(Any, texts), long, pairs=True)
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
     rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
@@ -100,7 +104,7 @@ def measure(
     for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
         gathered.add(batch.watcher.contribution(batch.tap))
     notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
-    table = gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm)})
+    table = gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm, chosen, kinds, reading)})
     return whole_table(lm.model, table)
 
 
@@ -114,7 +118,7 @@ def _measure_media(
             f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
             f"statistics out, or name others."
         )
-    gathered, done = Gathered(), 0
+    gathered, done, batch = Gathered(), 0, Measured(media.texts, chosen)
     crossing: dict[str, None] = {}
     for part in media.batches(MEDIA_BATCH):
         batch = Measured(part.texts, chosen, seeds=part.seeds)
@@ -129,7 +133,7 @@ def _measure_media(
         "loaded": lm.because,
         "decoder": str(media.provenance.get("decoder", "")),
         "left out, for want of words": wordy,
-        CROSSING: ", ".join(crossing),
+        **crossing_notes(crossing, chosen, batch.crossed),
         UNSEEN: left_out(state.by_hand),
     }
     return whole_table(lm.model, gathered.table(chosen, Sinks(), notes))
@@ -140,10 +144,12 @@ def measure_call(
 ) -> HeadTable:
     """`measure` for a bare module and its inputs. Statistics that need a tokenizer are left out; the notes name them.
 
-    So are layers between two texts (cross-attention), whose places and distances mean nothing.
+    Layers between two texts (cross-attention) have those statistics that mean something there; what they read has no
+    words, and so has a source that is padded on the left no places: then they are left out.
     Errors: StatisticError where none is left; ModelError, GuardError.
     """
-    chosen, wordy = _without_words(choose(statistics))
+    encoder_decoder = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
+    chosen, wordy = _without_words(choose(statistics, crosses=encoder_decoder))
     if not chosen:
         raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
     batch = Measured(texts_of_call(args, kwargs), chosen)
@@ -156,7 +162,7 @@ def measure_call(
     notes = {
         "model": type(module).__name__,
         "left out, for want of a tokenizer": wordy,
-        CROSSING: ", ".join(batch.left_out),
+        **crossing_notes(batch.left_out, chosen, batch.crossed),
         UNSEEN: left_out(state.by_hand),
     }
     gathered = Gathered()

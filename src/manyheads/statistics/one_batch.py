@@ -9,7 +9,7 @@ All ways of measuring (texts in memory, a corpus, pictures, a recording) come he
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,17 +19,18 @@ from torch import Tensor
 
 from manyheads.errors import StatisticError
 from manyheads.models import AttentionCall, CallTexts, observe
-from manyheads.models.inputs.texts import decoder_story
+from manyheads.models.inputs.texts import Reading, decoder_story
 from manyheads.models.taps.open_taps import Tap
 from manyheads.models.taps.through_torch import unwatched
 from manyheads.recording import Received, Request, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import CROSS, Site
-from manyheads.statistics.statistic import Facts, PerText, Statistic, evenly
+from manyheads.statistics.statistic import SELF, Facts, PerText, Statistic, evenly
 from manyheads.statistics.tally import Contribution
 from manyheads.statistics.token_kinds import KindCounts, Places
 
 CROSSING = "left out, since queries and keys are not the same tokens"
+NOT_OF_CROSS = "not of cross-attention, whose rows and keys are different tokens"
 UNSEEN = "left out, since nobody can see it"
 WORDY = frozenset({"tokens", "sinks"})  # of what a statistic may ask, that which needs a text's tokens
 Progress = Callable[[int, Any], None]
@@ -44,6 +45,14 @@ class Finished(NamedTuple):
     num: Float64[Tensor, "t h s"]
     den: Float64[Tensor, "t s"]
     own: dict[int, Float64[Tensor, "t h"]]
+
+    def among(self, columns: Sequence[int], size: int) -> Finished:
+        """These numbers as columns of a wider table: nothing counts in the others, which are NaN."""
+        if len(columns) == size:
+            return self
+        num, den = (part.new_zeros(*part.shape[:-1], size) for part in (self.num, self.den))
+        num[..., columns], den[..., columns] = self.num, self.den
+        return Finished(num, den, {columns[column]: part for column, part in self.own.items()})
 
     def own_of(self, columns: Sequence[int]) -> Float64[Tensor, "t h o"]:
         """Denominators by head, also of statistics that have them by head in other layers alone."""
@@ -63,7 +72,7 @@ class Measured:
     values: dict[str, tuple[Site, Finished]] = field(default_factory=dict)
     with_kinds: bool = False
     kinds: list[KindCounts] = field(default_factory=list)
-    plans: dict[int, tuple[Tokens, Pass]] = field(default_factory=dict)
+    plans: dict[tuple[int, int | None], tuple[Tokens, Pass]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     seeds: tuple[int, ...] = ()  # of what is measured, where its tokens are no words that would give them
     dtype: torch.dtype = torch.float32  # in which the pass computed
@@ -71,32 +80,45 @@ class Measured:
 
     def observe(self, call: AttentionCall) -> None:
         """Reduce a call's map, finish every statistic, and keep two numbers a text, head and statistic."""
-        if call.crosses:
+        kind = CROSS if call.crosses else SELF
+        chosen = [index for index, statistic in enumerate(self.statistics) if kind in statistic.maps]
+        if call.crosses and (not chosen or self.with_kinds or not self.texts.knows_keys(call)):
             self.left_out.append(call.site.module)
             return
+        statistics = [self.statistics[index] for index in chosen]
         with unwatched():  # hundreds of small operations, none of them the model's
             tokens, aligner = self.texts.read_by(call)
-            # Keyed by identity: layers of one stack share their tokens, and with them the plan and its cached masks.
-            if id(tokens) not in self.plans:
-                requests = requests_of(self.statistics, tokens) + [Received()] * self.with_kinds
-                self.plans[id(tokens)] = (tokens, prepare(tokens, requests))
             layer = aligner.layer(call)
-            reduced = self.plans[id(tokens)][1].run(layer)
+            # Keyed by identity: layers of one stack share their tokens, and with them the plan and its cached masks.
+            place = (id(tokens), call.k.shape[2] if call.crosses else None)
+            if place not in self.plans:
+                keys = self.texts.keys_of(call, layer.mask) if call.crosses else None
+                requests = requests_of(statistics, tokens) + [Received()] * self.with_kinds
+                self.plans[place] = (tokens, prepare(tokens, requests, keys))
+            plan = self.plans[place][1]
+            layer = layer if plan.keys is None else layer.first_keys(plan.keys.longest)
+            reduced = plan.run(layer)
             if layer.q.device.type != "cpu":  # on the CPU there is nothing to choose
                 self.passes[f"statistics by {reduced.because}"] += 1
             if self.with_kinds:
                 even = reduced.plan.once(reduced.mask, "even", lambda: evenly(reduced.mask, tokens))
                 places = reduced.plan.once(reduced.mask, "places", lambda: Places.of(tokens))
                 self.kinds.append(KindCounts.of(tokens, places, reduced[Received()], even))
-            needs_values = any("values" in statistic.asks for statistic in self.statistics)
+            needs_values = any("values" in statistic.asks for statistic in statistics)
             norms = aligner.roll(call.value_norms()[..., None])[..., 0].cpu() if needs_values else None
             # One float64 layer decides for the batch: rounding its
             # numbers to float32 would lose what the pass computed.
             if layer.q.dtype == torch.float64:
                 self.dtype = torch.float64
-            numbers = finished(Facts(reduced, norms, layer), self.statistics, call.site.num_heads)
+            numbers = finished(Facts(reduced, norms, layer), statistics, call.site.num_heads)
+            numbers = numbers.among(chosen, len(self.statistics))
         assert call.site.module not in self.values, "a module called again is a site of its own"
         self.values[call.site.module] = (call.site, numbers)
+
+    @property
+    def crossed(self) -> bool:
+        """Whether cross-attention was measured, too."""
+        return any(site.stack == CROSS for site, _ in self.values.values())
 
     def contribution(self, state: Tap) -> Contribution:
         """What the batch adds. Errors: StatisticError where no layer attends from a text to itself."""
@@ -131,10 +153,25 @@ class Measured:
         )
 
 
-def two_sided(lm: Any) -> dict[str, str]:
-    """Notes about the decoder of an encoder-decoder: how it was fed, and its layers that are left out; "" for none."""
-    crossing = ", ".join(site.module for site in lm.spec.sites if site.stack == CROSS)
-    return {"decoder": decoder_story(lm), CROSSING: crossing}
+def has_cross(lm: Any) -> bool:
+    """Whether a loaded model has layers from one text to another."""
+    return any(site.stack == CROSS for site in lm.spec.sites)
+
+
+def two_sided(lm: Any, statistics: Sequence[Statistic], kinds: bool, reading: Reading | None = None) -> dict[str, str]:
+    """Notes about the decoder of an encoder-decoder: how it was fed, and what is left out of cross-attention.
+
+    "" where there is nothing to say.
+    """
+    modules = [site.module for site in lm.spec.sites if site.stack == CROSS]
+    crossed = bool(modules) and not kinds and any(CROSS in statistic.maps for statistic in statistics)
+    return {"decoder": decoder_story(lm, reading), **crossing_notes([] if crossed else modules, statistics, crossed)}
+
+
+def crossing_notes(left_out: Iterable[str], statistics: Sequence[Statistic], crossed: bool) -> dict[str, str]:
+    """Layers that were left out, and what means nothing in the cross-attention that was measured."""
+    without = [statistic.name for statistic in statistics if CROSS not in statistic.maps] if crossed else []
+    return {CROSSING: ", ".join(left_out), NOT_OF_CROSS: ", ".join(without)}
 
 
 def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:

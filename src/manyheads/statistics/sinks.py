@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from manyheads.base.processes import processes_of_heads
-from manyheads.models import AttentionCall, Piece, Reading, tokens_of
+from manyheads.models import AttentionCall, CallTexts, Piece, Reading, tokens_of
 from manyheads.models import observe as observe_batch
+from manyheads.models.inputs.texts import DECODER
 from manyheads.models.taps.call import Aligner
 from manyheads.recording import Received, Sinks, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Reduced
@@ -39,19 +40,32 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
         for piece in probed(reading.pieces)
     )
     tokens = tokens_of(Reading(starts, ""), range(len(starts)), None, "")
-    plan, parked = prepare(tokens, [Received()]), Parked()
-    aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
+    texts = CallTexts.of(lm, tokens)
+    # A decoder that reads targets has sinks of its own: they are judged apart, and named together.
+    apart = (
+        {"": tokens} if tokens.target is None or texts.decoder is None else {"": tokens, DECODER: texts.decoder.tokens}
+    )
+    plans = {stack: prepare(read, [Received()]) for stack, read in apart.items()}
+    parked = {stack: Parked() for stack in apart}
+    aligners = {stack: Aligner(torch.zeros_like(read.lengths), read.lengths) for stack, read in apart.items()}
 
     def observe(call: AttentionCall) -> None:
         if not call.crosses:
-            parked.add(plan.run(aligner.layer(call)))
+            stack = call.site.stack if call.site.stack in apart else ""
+            parked[stack].add(plans[stack].run(aligners[stack].layer(call)))
 
     observe_batch(lm, tokens, observe)
-    ranks = processes_of_heads(lm.model)
-    ranks.add(parked.received)
-    # The mean over all heads is that of the processes' means: each has as many.
-    parked.received /= ranks.world
-    return parked.sinks(tokens)
+    ranks, sinks = processes_of_heads(lm.model), []
+    for stack, read in apart.items():
+        ranks.add(parked[stack].received)
+        # The mean over all heads is that of the processes' means: each has as many.
+        parked[stack].received /= ranks.world
+        sinks.append(parked[stack].sinks(read))
+    if len(sinks) == 1:
+        return sinks[0]
+    ids, names = (tuple(dict.fromkeys(sum((getattr(part, name) for part in sinks), ()))) for name in ("ids", "names"))
+    because = "; ".join(f"{stack or 'encoder'}: {part.because}" for stack, part in zip(apart, sinks, strict=True))
+    return Sinks(any(part.first for part in sinks), ids, names, because)
 
 
 @dataclass(eq=False)

@@ -28,8 +28,11 @@ from torch import Tensor
 from manyheads.nn import Mask
 from manyheads.recording import Layer, Request, Tokens
 from manyheads.recording.exact_map.one_pass import Reduced
+from manyheads.spec import CROSS
 
 SHARE = (0.0, 1.0)  # the range of a share
+SELF = "self"  # a map whose rows and keys are the same tokens; the other kind is CROSS
+SELF_ONLY, CROSS_ONLY, ANY_MAP = frozenset({SELF}), frozenset({CROSS}), frozenset({SELF, CROSS})
 
 
 class PerText(NamedTuple):
@@ -69,6 +72,11 @@ class Facts:
     def tokens(self) -> Tokens:
         return self.reduced.tokens
 
+    @property
+    def keys(self) -> Tokens:
+        """The tokens that are looked at: `tokens` themselves, but in cross-attention."""
+        return self.reduced.keys
+
     def once(self, key: object, compute: Callable[[], Any]) -> Any:
         """A value that depends on tokens and mask alone: computed for the first layer, reused for the others."""
         return self.reduced.plan.once(self.reduced.mask, key, compute)
@@ -86,6 +94,10 @@ class Facts:
     @cached_property
     def row_index(self) -> Float[Tensor, "q"]:
         return torch.arange(self.rows.shape[1], dtype=torch.float64)
+
+    @cached_property
+    def key_index(self) -> Float[Tensor, "k"]:
+        return torch.arange(self.reduced.mask.num_keys, dtype=torch.float64)
 
     def uniform(self, column: Float[Tensor, "b k"]) -> Float[Tensor, "b q"]:
         """The mass on `column` if every row spread its weight evenly over the keys that it sees."""
@@ -155,6 +167,7 @@ class Statistic:
     where it is about a whole row, as the entropy is. Examples of a role show links from among these cells.
     `by_row`: whether it is the mean of numbers that each row has by itself, wherever it stands, so that rows sampled
     from a text too long to read whole still give it (`measure_recording`).
+    `maps`: of which maps it has a meaning, of a text's attention to itself (SELF), of cross-attention (CROSS), or both.
     """
 
     name: str
@@ -170,6 +183,7 @@ class Statistic:
     column: int = 0
     cells: Cells | None = None
     by_row: bool = False
+    maps: frozenset[str] = SELF_ONLY
 
     @property
     def same_for_all_heads(self) -> bool:

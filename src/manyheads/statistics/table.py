@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from manyheads.errors import StatisticError
 from manyheads.statistics.defined import masses
+from manyheads.statistics.defined.alignment import alignments
 from manyheads.statistics.defined.norms import norm_masses, norm_matches
 from manyheads.statistics.defined.rarest import tops
 from manyheads.statistics.defined.shape import effects, places, spread
@@ -27,7 +28,11 @@ STATISTICS: dict[str, Statistic] = {
         *norm_matches(),
     )
 }
-"""Every statistic and chance level. `reference.statistics` computes each from the full map."""
+"""Every statistic and chance level of a text's attention to itself. `reference.statistics` computes each from the full
+map. Cross-attention has those whose `maps` say so, and besides:"""
+
+OF_CROSS: dict[str, Statistic] = {statistic.name: statistic for statistic in alignments()}
+"""How a head aligns two texts: statistics of cross-attention alone."""
 
 DEFAULT = (
     *("entropy", "effective_keys", "distance", "signed_distance", "previous_mass", "self_mass", "next_mass"),
@@ -38,10 +43,15 @@ DEFAULT = (
 ALIASES = {f"offset_{offset:+d}_mass": masses.offset_name(offset) for offset in (-1, 0, 1)}
 
 
-def choose(request: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
-    """Statistics by name, "default", "all", or your own among them. Errors: StatisticError names the nearest."""
+def choose(request: str | Sequence[str | Statistic], *, crosses: bool = False) -> tuple[Statistic, ...]:
+    """Statistics by name, "default", "all", or your own among them. Errors: StatisticError names the nearest.
+
+    `crosses`: whether "default" and "all" have the statistics of cross-attention, too.
+    """
     if isinstance(request, str):
-        request = {"default": DEFAULT, "all": tuple(STATISTICS)}.get(request, (request,))
+        more = tuple(OF_CROSS) if crosses else ()
+        plain = tuple(name for name in more if OF_CROSS[name].kind == "statistic")
+        request = {"default": (*DEFAULT, *plain), "all": (*STATISTICS, *more)}.get(request, (request,))
     out: dict[str, Statistic] = {}
     for item in request:
         statistic = item if isinstance(item, Statistic) else statistic_named(item)
@@ -58,8 +68,10 @@ def choose(request: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
 def statistic_named(name: str) -> Statistic:
     """The statistic of a name or an alias. Errors: StatisticError with the nearest names."""
     name = ALIASES.get(name, name)
+    if name in OF_CROSS:
+        return OF_CROSS[name]
     if name not in STATISTICS:
-        near = difflib.get_close_matches(str(name), STATISTICS, 3)
+        near = difflib.get_close_matches(str(name), [*STATISTICS, *OF_CROSS], 3)
         guess = f": did you mean {', '.join(near)}?" if near else "."
         raise StatisticError(
             f"there is no statistic {name!r}{guess} python -m manyheads.statistics lists all {len(STATISTICS)}."
@@ -68,12 +80,15 @@ def statistic_named(name: str) -> Statistic:
 
 
 def table_markdown() -> str:
-    """Every statistic as a Markdown row, its chance levels named in one of the columns."""
-    rows = []
-    for statistic in STATISTICS.values():
+    """Every statistic as a Markdown row, its chance levels and the maps it is of named in two of the columns."""
+    rows, known = [], STATISTICS | OF_CROSS
+    for statistic in known.values():
         if statistic.kind == "chance":
             continue
-        levels = [name.split(".")[1] for name in STATISTICS if name.startswith(f"{statistic.name}.")]
+        levels = [name.split(".")[1] for name in known if name.startswith(f"{statistic.name}.")]
         chance = ", ".join(f"`.{level}`" for level in levels) or "-"
-        rows.append(f"| `{statistic.name}` | {statistic.unit} | {statistic.meaning} | {chance} | {statistic.source} |")
-    return "\n".join(["| statistic | unit | what | chance levels | source |", "|---|---|---|---|---|", *rows])
+        maps = "both" if len(statistic.maps) == 2 else next(iter(statistic.maps))
+        about = (f"`{statistic.name}`", statistic.unit, statistic.meaning, chance, maps, statistic.source)
+        rows.append(f"| {' | '.join(about)} |")
+    titles = ("statistic", "unit", "what", "chance levels", "maps", "source")
+    return "\n".join([f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *rows])

@@ -156,8 +156,8 @@ def compute(lm: Any, plans: Sequence[Plan], corpus: Any, layers: Layers = None) 
         return Computed()
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
-        if isinstance(text, str):
-            digest.update(json.dumps(text).encode())
+        if isinstance(text, str) or (isinstance(text, tuple) and not isinstance(lm, nn.Module)):
+            digest.update(json.dumps(text).encode())  # a pair as a list of its two texts
         else:  # inputs of a bare module count by their numbers
             args, kwargs = _arguments(text)
             for value in (*args, *kwargs.values()):
@@ -200,7 +200,7 @@ def _read(lm: Any, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]
 
             watch(model, type(model).__name__, forward, lambda call, t=texts: observe(call, t))
         return len(corpus), 0
-    reading = read_texts(lm, corpus)
+    reading = read_texts(lm, corpus, pairs=True)
     for group in batches(reading):
         tokens = tokens_of(reading, group, None, "")
         observe_batch(lm, tokens, partial(observe, texts=CallTexts.of(lm, tokens)))

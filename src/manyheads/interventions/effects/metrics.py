@@ -29,7 +29,8 @@ from manyheads.models.inputs.texts import decoder_story, writes_apart
 class Batch:
     """Inputs of one forward pass; `places`, the indices of their texts in the corpus; the texts' labels, if any.
 
-    `targets`: the tokens that a decoder beside an encoder should predict (it repeats the text), -100 where none is.
+    `targets`: the tokens that a decoder beside an encoder should predict, -100 where none is; without
+    targets of its own it repeats the text.
     """
 
     inputs: dict[str, Tensor]
@@ -65,7 +66,9 @@ class Corpus:
 
 
 def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS) -> Corpus:
-    """Texts, or ready inputs (a list of mappings, each a batch: pictures, sounds, anything), as batches.
+    """Texts, pairs of texts (source, target) for an encoder-decoder, or ready inputs, as batches.
+
+    Ready inputs are a list of mappings, each a batch: pictures, sounds, anything.
 
     `num_tokens` is the size of a batch with padding. Long texts are read in windows, each of which counts as a text.
     Errors: TextError for no texts, or where there is not one label for each text.
@@ -73,17 +76,19 @@ def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tok
     if not isinstance(texts, str) and isinstance(texts, Sequence) and texts and isinstance(texts[0], Mapping):
         return _corpus_of_inputs(lm, texts, labels)
     # Labels are checked after the texts: a text that cannot be read is the more basic fault.
-    reading = read_texts(lm, texts)
+    reading = read_texts(lm, texts, pairs=True)
     _check_labels(labels, 1 if isinstance(texts, str) else len(texts))
     listed: list[Batch] = []
     for group in batches(reading, num_tokens):
-        inputs = model_inputs(lm, tokens_of(reading, group, None, ""))
-        ids, targets = inputs["input_ids"], None
+        tokens = tokens_of(reading, group, None, "")
+        inputs, targets = model_inputs(lm, tokens), None
         if "decoder_input_ids" in inputs:
-            targets = ids.masked_fill(inputs["attention_mask"] == 0, -100)
+            written = (tokens.target or tokens).ids
+            assert written is not None
+            targets = written.masked_fill(written < 0, -100).to(inputs["input_ids"].device)
         sources = [reading.pieces[index].source for index in group]
         listed.append(Batch(inputs, tuple(group), _label_tensor(labels, sources), targets))
-    notes = {"windows": reading.because, "decoder": decoder_story(lm)}
+    notes = {"windows": reading.because, "decoder": decoder_story(lm, reading)}
     notes = {name: words for name, words in notes.items() if words}
     return Corpus(tuple(listed), len(reading.pieces), reading.num_tokens, notes)
 

@@ -64,7 +64,7 @@ class Curve:
 
 def removal_curve(
     lm: Any,
-    texts: Sequence[str],
+    texts: Sequence[Any],
     estimator: str = "ablation",
     *,
     metric: str | Callable[..., Any] = "auto",

@@ -20,6 +20,10 @@ from manyheads.spec import ModelSpec, Site
 SAME_HEADS, SAME_NUMBER = "the same heads", "equally many heads"
 """What the layers of a stack must lose, where they share a bias."""
 
+EACH_LAYER, EACH_GROUP, ANYWHERE = "each layer", "each group", "anywhere"
+"""Ways in which heads that share key/value heads can go: as many groups of each layer, as many heads of each group, or
+whole groups wherever they are. The first two leave all layers alike."""
+
 Layer = tuple[str, int]  # stack, layer
 
 
@@ -97,6 +101,51 @@ def least_groups(spec: ModelSpec, worth: Mapping[Head, float], count: int) -> He
             f"give {' or '.join(map(str, dict.fromkeys(near)))}."
         )
     return spec.select(chosen)
+
+
+def groups_of(spec: ModelSpec) -> list[HeadSet]:
+    """The query heads of each key/value head, in the model's order."""
+    return [
+        spec.select([Head(site.stack, site.layer, index) for index in range(group * size, (group + 1) * size)])
+        for site in spec.sites
+        for size in [site.num_heads // site.num_kv_heads]
+        for group in range(site.num_kv_heads)
+    ]
+
+
+def ways_to_lose(spec: ModelSpec, count: int, *, empty_layers: bool = False) -> tuple[str, ...]:
+    """The ways in which `count` heads can go where heads share key/value heads; none where any heads can.
+
+    Raises HeadError where no way comes to that number, with numbers that do.
+    """
+    if not any(1 < site.num_kv_heads < site.num_heads for site in spec.sites):
+        return ()
+    num_heads, num_groups = len(spec.heads), sum(site.num_kv_heads for site in spec.sites)
+    if not 0 < count < num_heads:
+        raise HeadError(f"{count} heads cannot go: {spec.name} has {num_heads}, of which at least one must stay.")
+    ways: list[str] = []
+    if len({(site.num_heads, site.num_kv_heads) for site in spec.sites}) == 1:
+        if not count * spec.sites[0].num_kv_heads % num_heads:
+            ways.append(EACH_LAYER)
+        if not count % num_groups:
+            ways.append(EACH_GROUP)
+    sizes = [site.num_heads // site.num_kv_heads for site in spec.sites]
+    most = sum(site.num_heads - (not empty_layers) * size for site, size in zip(spec.sites, sizes, strict=True))
+    try:
+        least_groups(spec, dict.fromkeys(spec.heads, 0.0), count)
+    except HeadError as error:
+        if not ways:
+            uniform = f", or a multiple of {num_groups}, as many of each group" if len(set(sizes)) == 1 else ""
+            raise HeadError(f"{str(error).removesuffix('.')}{uniform}.") from error
+        return tuple(ways)
+    if count <= most:
+        ways.append(ANYWHERE)
+    if not ways:
+        raise HeadError(
+            f"{count} heads of {spec.name} in whole groups would leave a layer without any: at most {most} can go "
+            f"(--empty-layers, empty_layers=True, allows it)."
+        )
+    return tuple(ways)
 
 
 def require_legal(

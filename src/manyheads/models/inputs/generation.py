@@ -43,7 +43,7 @@ NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # valu
 WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"
 
 
-def read_prompts(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any]) -> list[tuple[int, ...]]:
+def read_prompts(lm: Any, texts: str | Sequence[Any], count: int, options: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """The tokens of each text that is to be written on. Errors: TextError, ModelError, RecordingError."""
     require_writer(lm, count, options)
     prompts = [piece.ids for piece in read_texts(lm, texts, "whole").pieces]

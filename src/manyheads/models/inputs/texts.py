@@ -6,6 +6,9 @@ gold (what people have annotated) counts where the text is whole. Batches hold t
 padded; a long text goes alone. Texts are checked before a tokenizer sees them: its own error for what is no string of
 words is a bare TypeError or an empty batch, which names no text.
 
+Of an encoder-decoder a text may be a pair, (source, target): the decoder then reads the target, as in training, and not
+the source once more.
+
 `CallTexts` holds which texts each layer of a call reads, as tokens where they are known, and where each begins among
 the positions: of a batch of ours, of a bare call, or of what a model has generated.
 """
@@ -19,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +31,7 @@ from torch import Tensor
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import Aligner, AttentionCall, rolled
+from manyheads.nn import Mask
 from manyheads.recording import Gold, Tokens, text_seed
 from manyheads.recording.tokens import Stretch
 from manyheads.spec import CROSS
@@ -46,7 +50,7 @@ class Piece:
     """One tokenised text, or one window of a long one, which begins at character `begin` of its text.
 
     `source` is the text's index. `seed` of a window is the whole text's: windows of one text fall in the same half of
-    a corpus, and are drawn together.
+    a corpus, and are drawn together. `target`: what a decoder beside the encoder is to write, where that was given.
     """
 
     text: str
@@ -58,6 +62,14 @@ class Piece:
     begin: int = 0
     gold: Gold | None = None
     seed: int = 0
+    target: Piece | None = None
+
+
+class Pair(NamedTuple):
+    """A text for an encoder-decoder, and what it is to write of it."""
+
+    text: str
+    target: str
 
 
 @runtime_checkable
@@ -82,21 +94,67 @@ class Reading:
         return sum(len(piece.ids) for piece in self.pieces)
 
 
-def read_texts(lm: Any, texts: str | Sequence[str | Written], long: str = "windows") -> Reading:
-    """Tokenise texts for a loaded model. Errors: TextError for an empty text, or one too long under `long="whole"`."""
+def read_texts(lm: Any, texts: str | Sequence[Any], long: str = "windows", *, pairs: bool = False) -> Reading:
+    """Tokenise texts for a loaded model. `pairs`: whether the caller can read a text with a target.
+
+    Errors: TextError for an empty text, one too long under `long="whole"`, or pairs where they cannot be read.
+    """
     require_reader(lm, long)
     documents, names, plain = read_given(texts)
+    targets = _targets(lm, documents, names, long, pairs)
     limit, pieces, cut = lm.max_positions, [], 0
     for source, (text, encoding) in enumerate(zip(plain, encoded(lm.tokenizer, plain), strict=True)):
+        if targets and long == "windows" and is_long(encoding, limit):
+            raise TextError(
+                f"{names[source]} has {len(encoding['input_ids'])} tokens, but {lm.name} has {limit} positions, and a "
+                f"window of it has no target of its own: give a shorter text, or cut it (truncate)."
+            )
         of_text = pieces_of(lm, text, encoding, source, long, limit, names[source])
         cut += is_long(encoding, limit)
+        if targets:
+            of_text = [replace(of_text[0], target=targets[source])]
         gold = getattr(documents[source], "gold", None)
         pieces += of_text if gold is None or is_long(encoding, limit) else [replace(of_text[0], gold=gold)]
     return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long))
 
 
-def read_given(texts: object) -> tuple[list[str | Written], list[str], list[str]]:
-    """Texts and documents as a list, what to call each of them in an error, and their strings. Errors: TextError."""
+def _targets(lm: Any, documents: Sequence[Any], names: Sequence[str], long: str, allowed: bool) -> list[Piece]:
+    """The targets of pairs, tokenised as targets; none where no text is a pair. Errors: TextError."""
+    paired = [isinstance(document, Pair) for document in documents]
+    if not any(paired):
+        return []
+    first = names[paired.index(True)]
+    if not writes_apart(lm):
+        raise TextError(
+            f"{first} is a pair (source, target), and {lm.name} writes no text beside the one that it reads: give "
+            f"strings."
+        )
+    if not allowed:
+        raise TextError(
+            f"{first} is a pair (source, target), and this reads no targets: give strings. Pairs are for record, "
+            f"measure, effect and importance."
+        )
+    if not all(paired):
+        raise TextError(f"{first} has a target, and {names[paired.index(False)]} has none: give one for each, or none.")
+    limit, pieces = lm.max_positions, []
+    written = [document.target for document in documents]
+    for source, (text, encoding) in enumerate(zip(written, encoded(lm.tokenizer, written, "text_target"), strict=True)):
+        count = len(encoding["input_ids"])
+        if long != "truncate" and limit is not None and count > limit:
+            raise TextError(
+                f"the target of {names[source]} has {count} tokens, but {lm.name} has {limit} positions: "
+                f"give a shorter one, or cut both (truncate)."
+            )
+        cut = {name: values[:limit] for name, values in encoding.items()}
+        pieces += pieces_of(lm, text, cut, source, "whole", None, f"the target of {names[source]}")
+    return pieces
+
+
+def read_given(texts: object) -> tuple[list[str | Written | Pair], list[str], list[str]]:
+    """Texts and documents as a list, what to call each of them in an error, and their strings. Errors: TextError.
+
+    A tuple of two strings among them is a `Pair`.
+    """
 
     def kind(value: object) -> str:
         name = type(value).__name__
@@ -104,7 +162,8 @@ def read_given(texts: object) -> tuple[list[str | Written], list[str], list[str]
 
     if not isinstance(texts, str | Sequence):
         raise TextError(f"texts is {kind(texts)}: give a text, or a list of texts.")
-    documents: list[str | Written] = [texts] if isinstance(texts, str) else [*cast("Sequence[str | Written]", texts)]
+    items: list[Any] = [texts] if isinstance(texts, str) else [*texts]
+    documents: list[Any] = [Pair(*item) if isinstance(item, tuple) and len(item) == 2 else item for item in items]
     if not documents:
         raise TextError("no text was given: give at least one.")
     plain: list[str] = []
@@ -112,10 +171,15 @@ def read_given(texts: object) -> tuple[list[str | Written], list[str], list[str]
     for index, document in enumerate(documents):
         text: object = getattr(document, "text", document)
         if not isinstance(text, str):
-            raise TextError(f"text {index} is {kind(document)}: give strings.")
+            raise TextError(f"text {index} is {kind(text if isinstance(document, Pair) else document)}: give strings.")
         names.append(f"text {index}" if len(documents) > 1 else "the text")
         if fault := fault_in(text):
             raise TextError(f"{names[-1]} {fault}")
+        target: object = document.target if isinstance(document, Pair) else text
+        if not isinstance(target, str):
+            raise TextError(f"the target of {names[-1]} is {kind(target)}: give strings.")
+        if fault := fault_in(target):
+            raise TextError(f"the target of {names[-1]} {fault}")
         plain.append(text)
     return documents, names, plain
 
@@ -161,8 +225,10 @@ def _overlap(limit: int) -> int:
     return limit // WINDOW_OVERLAP
 
 
-def encoded(tokenizer: Any, texts: Sequence[str]) -> list[Mapping[str, Any]]:
+def encoded(tokenizer: Any, texts: Sequence[str], side: str = "text") -> list[Mapping[str, Any]]:
     """Ids, special tokens and offsets of each text, of any length. Errors: as the tokenizer has them.
+
+    `side`: the tokenizer's argument, "text" or "text_target": translators may have a vocabulary, or a mark, for each.
 
     A fast tokenizer reads many texts at once in a tenth of the time. Where it fails, texts are read one by one, so
     that an error is the first failing text's own.
@@ -171,8 +237,8 @@ def encoded(tokenizer: Any, texts: Sequence[str]) -> list[Mapping[str, Any]]:
     options = {**ALWAYS, "return_offsets_mapping": fast, "truncation": False}
     if fast and len(texts) > 1:
         with suppress(Exception):  # it is raised again below if it is a text's fault
-            return _one_by_one(tokenizer(list(texts), **options))
-    return [tokenizer(text, **options) for text in texts]
+            return _one_by_one(tokenizer(**{side: list(texts)}, **options))
+    return [tokenizer(**{side: text}, **options) for text in texts]
 
 
 def _one_by_one(batch: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -260,6 +326,8 @@ def tokens_of(
     stretches = tuple(Stretch(piece.source, piece.begin, piece.seed) for piece in pieces) if reading.because else ()
     gold = tuple(piece.gold for piece in pieces)
     tokens = Tokens(lengths, ids, named, special, offsets, texts, stretches=stretches, gold=gold)
+    if targets := [piece.target for piece in pieces if piece.target is not None]:
+        tokens = replace(tokens, target=tokens_of(Reading(tuple(targets), ""), range(len(targets)), rarity, because))
     if rarity is None:
         return tokens
     return replace(tokens, rarity=torch.where(ids >= 0, rarity[ids.clamp_min(0)], 0), rarity_because=because)
@@ -300,28 +368,37 @@ def _padded_ids(lm: Any, tokens: Tokens, side: str) -> dict[str, Tensor]:
 
 
 def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
-    """What a decoder beside an encoder reads of the same texts: its start token, and all but their last one.
+    """What a decoder beside an encoder reads: its start token, and all but the last one of the texts' targets.
 
-    So such models are trained to repeat a text. None for a model that is one or the other.
+    Without targets, of the texts themselves: so such models are trained to repeat a text. None for a model that is one
+    or the other.
     """
     if not writes_apart(lm):
         return None
+    tokens, is_target = tokens.target or tokens, tokens.target is not None
     assert tokens.ids is not None and tokens.special is not None and tokens.offsets is not None
-    start = decoder_start(lm.model.config)
+    starts = [decoder_start(lm.model.config)] * tokens.num_texts
+    shifted = getattr(lm.model, "prepare_decoder_input_ids_from_labels", None)
+    if is_target and shifted is not None:  # the model's own way: a translator's start may be the target's language
+        texts = zip(tokens.ids, tokens.lengths.tolist(), strict=True)
+        starts = [int(shifted(labels=ids[None, :length])[0, 0]) for ids, length in texts]
     # `roll` brings the last token round to the first place, where the start token is put over it.
     ids, special, offsets = tokens.ids.roll(1, 1), tokens.special.roll(1, 1), tokens.offsets.roll(1, 1)
-    ids[:, 0], special[:, 0], offsets[:, 0] = start, True, 0
+    ids[:, 0], special[:, 0], offsets[:, 0] = torch.tensor(starts), True, 0
     ids = ids.masked_fill(~tokens.real, -1)
-    name = str(lm.tokenizer.convert_ids_to_tokens([start])[0])
-    pieces = tuple((name, *piece[:-1]) for piece in tokens.pieces)
+    names = map(str, lm.tokenizer.convert_ids_to_tokens(starts))
+    pieces = tuple((name, *piece[:-1]) for name, piece in zip(names, tokens.pieces, strict=True))
     rarity = None if tokens.rarity is None else tokens.rarity.roll(1, 1)
     return replace(tokens, ids=ids, special=special & tokens.real, offsets=offsets, pieces=pieces, rarity=rarity)
 
 
-def decoder_story(lm: Any) -> str:
-    """The same in words, "" for other models: it was trained to write another text, which is not among the inputs."""
-    story = "reads the encoder's own text, one place later: a target of its own goes in by ready inputs"
-    return story if writes_apart(lm) else ""
+def decoder_story(lm: Any, reading: Reading | None = None) -> str:
+    """The same in words, "" for other models. Without targets: it was trained to write another text than it reads."""
+    if not writes_apart(lm):
+        return ""
+    if reading is not None and reading.pieces[0].target is not None:
+        return "reads the targets that were given, one place later"
+    return "reads the encoder's own text, one place later: pairs (source, target) give it a text of its own"
 
 
 def writes_apart(lm: Any) -> bool:
@@ -422,3 +499,21 @@ class CallTexts:
                 texts = at_the_edge(Tokens.unnamed([num_rows] * num_texts))
             self.known[key] = texts.tokens, Aligner(texts.first, texts.tokens.lengths)
         return self.known[key]
+
+    def knows_keys(self, call: AttentionCall) -> bool:
+        """Whether it is known where the text that a cross-attention layer looks at begins: at the left edge."""
+        return call.site.stack == CROSS and not (self._is_main(call) and self.main and bool(self.main.first.any()))
+
+    def keys_of(self, call: AttentionCall, mask: Mask) -> Tokens:
+        """The tokens that a cross-attention layer looks at; by number as far as its mask shows any, where unknown."""
+        if self.main is not None and self._is_main(call):
+            return self.main.tokens
+        seen = (
+            mask.stop.amax(1) if mask.dense is None else mask.dense.any(2).any(1) * torch.arange(1, mask.num_keys + 1)
+        )
+        lengths = seen if seen.ndim == 1 else seen.amax(1)
+        return Tokens.unnamed(lengths.expand(len(call.q)).clamp_min(1).tolist())
+
+    def _is_main(self, call: AttentionCall) -> bool:
+        """Whether the keys of a call are the tokens of the main texts."""
+        return self.main is not None and (self.main.tokens.num_texts, self.main.width) == (len(call.q), call.k.shape[2])

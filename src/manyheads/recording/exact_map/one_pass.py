@@ -71,6 +71,15 @@ class Layer:
         """Whether keys are the tokens of the queries."""
         return not self.crosses and self.q.shape[2] == self.k.shape[2]
 
+    def first_keys(self, num_keys: int) -> Layer:
+        """The layer without the keys after the first ones, which no row sees."""
+        if num_keys == self.k.shape[2]:
+            return self
+        dense = None if self.mask.dense is None else self.mask.dense[..., :num_keys]
+        bias = None if self.rule.bias is None else self.rule.bias[..., :num_keys]
+        mask = Mask(self.mask.start, self.mask.stop, num_keys, dense)
+        return replace(self, k=self.k[:, :, :num_keys], mask=mask, rule=replace(self.rule, bias=bias))
+
     def one_text(self, text: int, rows: slice | Int[Tensor, "r"], num_keys: int) -> Layer:
         """One text alone: some of its rows, as if there were no others, and its first keys."""
         texts, keys = slice(text, text + 1), slice(num_keys)
@@ -100,6 +109,11 @@ class Reduced:
     def tokens(self) -> Tokens:
         return self.plan.tokens
 
+    @property
+    def keys(self) -> Tokens:
+        """The tokens that are looked at: `tokens` themselves, but in cross-attention."""
+        return self.plan.keys or self.plan.tokens
+
     def __getitem__(self, request: Request) -> Tensor:
         return self.values[request]
 
@@ -113,9 +127,12 @@ class Reduced:
         return self.plan.matches(request, self.mask)
 
 
-def prepare(tokens: Tokens, requests: Iterable[Request]) -> Pass:
-    """Plan a pass over a batch of tokens: each request once, however often it was made."""
-    return Pass(tokens, requests=tuple(dict.fromkeys(requests)))
+def prepare(tokens: Tokens, requests: Iterable[Request], keys: Tokens | None = None) -> Pass:
+    """Plan a pass over a batch of tokens: each request once, however often it was made.
+
+    `keys`: the tokens that cross-attention looks at.
+    """
+    return Pass(tokens, keys, requests=tuple(dict.fromkeys(requests)))
 
 
 @dataclass(eq=False)

@@ -42,14 +42,19 @@ HIDDEN = -1e4  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlik
 
 @dataclass(eq=False)
 class Batch:
-    """A batch of tokens, and what was computed of it once for all the layers that are reduced."""
+    """A batch of tokens, and what was computed of it once for all the layers that are reduced.
+
+    `keys`: the tokens that are looked at, where these are others than those that look (cross-attention).
+    """
 
     tokens: Tokens
+    keys: Tokens | None = None
     memory: dict[tuple[Hashable, Hashable], Any] = field(default_factory=dict)
 
     def of_tokens(self, request: Request) -> Any:
         """What the request reads off these tokens."""
-        return self.remember("tokens", request, lambda: request.of_tokens(self.tokens))
+        tokens = self.keys if request.of_keys and self.keys is not None else self.tokens
+        return self.remember("tokens", request, lambda: request.of_tokens(tokens))
 
     def once(self, mask: Mask, name: Hashable, compute: Callable[[], Any]) -> Any:
         """Something that depends on tokens and mask alone: computed for the first layer, remembered for the others."""
@@ -155,6 +160,7 @@ class Request:
     """A reduction of a map. By default its answer is `[b h q]`, sums that begin at 0."""
 
     one_text_a_group = False  # whether texts must not share tiles, because the answer depends on each text's length
+    of_keys = False  # whether what it reads off tokens is about keys
 
     def of_tokens(self, tokens: Tokens) -> Any:
         """What the request reads off the tokens."""
@@ -248,6 +254,8 @@ class Linear(Request):
     """`[b h q]` sum_j w c_j for a column c over the keys."""
 
     column: Column
+
+    of_keys = True
 
     def of_tokens(self, tokens: Tokens) -> Float64[Tensor, "b k"]:
         return self.column(tokens).to(torch.float64)

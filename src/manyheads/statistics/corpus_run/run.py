@@ -40,7 +40,7 @@ from manyheads.statistics.corpus_run.chunks import (
     require_same,
 )
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.one_batch import Progress, measure_batch, two_sided
+from manyheads.statistics.one_batch import Progress, has_cross, measure_batch, two_sided
 from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
@@ -106,7 +106,9 @@ class _Run:
             empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
             why = "the list is empty" if empty_list else f"{self.corpus.origin} holds none"
             raise TextError(f"no text was given: {why}.")
-        statistics = choose(wanted(head.survey) if callable(wanted) else wanted)
+        statistics = choose(
+            wanted(head.survey) if callable(wanted) else wanted, crosses=has_cross(self.lm) and not self.kinds
+        )
         learned = self._learned(known, head, statistics)
 
         def finished() -> bytes:
@@ -238,7 +240,7 @@ class _Run:
             "sinks": learned.sinks.because,
             "processes": f"{self.ranks.world}" if self.ranks.world > 1 else "",
             "resumed": resumed,
-            **two_sided(self.lm),
+            **two_sided(self.lm, statistics, self.kinds),
         }
         table = total.gathered.table(statistics, learned.sinks, notes, failures=total.failures)
         return whole_table(self.lm.model, table)

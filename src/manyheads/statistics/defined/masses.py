@@ -25,7 +25,16 @@ from torch import Tensor
 
 from manyheads.recording import Request, Tokens
 from manyheads.recording.exact_map.requests import Band, KeySum, Linear, Match, MatchReceived, RowsReceived
-from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
+from manyheads.statistics.statistic import (
+    ANY_MAP,
+    SELF_ONLY,
+    SHARE,
+    Facts,
+    Finish,
+    PerText,
+    Statistic,
+    row_count,
+)
 
 OFFSETS = tuple(range(-8, 9))
 BAND = Band(OFFSETS)
@@ -37,7 +46,11 @@ Class = Callable[[Tokens], Bool[Tensor, "b k"]]
 
 
 def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Sequence[str] = ("tokens",)) -> Statistic:
-    """The mean weight on a class of tokens, over the rows that see one of them. Needs column sums only."""
+    """The mean weight on a class of tokens, over the rows that see one of them. Needs column sums only.
+
+    In cross-attention the tokens are the source's. The model's sinks are not: they were found in texts' attention to
+    themselves, so that a class of them has a meaning there alone.
+    """
     received = KeySum(members)
 
     def finish(facts: Facts) -> PerText:
@@ -46,7 +59,8 @@ def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Se
     def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         return members(tokens)[text][None].expand(tokens.longest, -1)
 
-    how = {"asks": frozenset(asks), "cells": cells, "by_row": True}
+    maps = SELF_ONLY if "sinks" in asks else ANY_MAP
+    how = {"asks": frozenset(asks), "cells": cells, "by_row": True, "maps": maps}
     return Statistic(name, "share", SHARE, source, meaning, lambda _: (received,), finish, **how)
 
 
@@ -67,7 +81,7 @@ def class_relabelled(of: Statistic, members: Class) -> Statistic:
     staying = KeySum(lambda tokens: members(tokens).double() * (1 - tokens.ordinary.double()))
 
     def finish(facts: Facts) -> PerText:
-        column, ordinary = members(facts.tokens).double(), facts.tokens.ordinary.double()
+        column, ordinary = members(facts.keys).double(), facts.keys.ordinary.double()
         rows = seeing(facts, members)
         share = (column * ordinary).sum(-1) / ordinary.sum(-1).clamp_min(1)
         moved = facts.over_rows(facts[ON_ORDINARY], rows).num * share[:, None]
@@ -84,7 +98,9 @@ def uniform(of: Statistic, finish: Finish) -> Statistic:
 def chance(of: Statistic, kind: str, meaning: str, finish: Finish, needs: tuple[Request, ...]) -> Statistic:
     """A chance level is a statistic too: it has the unit, range and rows of the statistic that it is compared with."""
     name, words = f"{of.name}.{kind}", f"{of.name} {meaning}"
-    return Statistic(name, of.unit, of.range, of.source, words, lambda _: needs, finish, "chance", of.asks)
+    return Statistic(
+        name, of.unit, of.range, of.source, words, lambda _: needs, finish, "chance", of.asks, maps=of.maps
+    )
 
 
 # One object for all statistics: the pass computes equal requests once, and compares their functions by identity.
@@ -93,7 +109,7 @@ ON_ORDINARY = Linear(lambda tokens: tokens.ordinary.double())
 
 def even_mass(facts: Facts, members: Class) -> Float[Tensor, "b q"]:
     """The mass on a class if each row spread its weight evenly."""
-    return facts.once(members, lambda: facts.uniform(members(facts.tokens).double()))
+    return facts.once(members, lambda: facts.uniform(members(facts.keys).double()))
 
 
 def seeing(facts: Facts, members: Class) -> Bool[Tensor, "b q"]:

@@ -16,7 +16,7 @@ from manyheads.recording import Entropy, Maximum, Received, Request
 from manyheads.recording.exact_map.requests import Distance, KeySum, Mass, Square
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.defined.norms import KOBAYASHI
-from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic, row_count
+from manyheads.statistics.statistic import ANY_MAP, SELF_ONLY, SHARE, Facts, PerText, Statistic, row_count
 
 ANY = (0.0, math.inf)
 ON_PLACES = KeySum(
@@ -41,7 +41,8 @@ def row_mean(
     def finish(facts: Facts) -> PerText:
         return facts.over_rows(row(facts))
 
-    mean = Statistic(name, unit, limits, source, meaning, lambda _: (request,), finish, by_row=by_row)
+    maps = ANY_MAP if by_row else SELF_ONLY  # what depends on a row's own place means nothing among other tokens
+    mean = Statistic(name, unit, limits, source, meaning, lambda _: (request,), finish, by_row=by_row, maps=maps)
     return [mean] if even is None else [mean, uniform(mean, lambda facts: facts.over_rows(even(facts)))]
 
 
@@ -76,8 +77,8 @@ def places() -> list[Statistic]:
     vig = "Vig and Belinkov 2019, mean attention distance"
 
     def position(facts: Facts) -> PerText:
-        scale = (facts.tokens.lengths.double() - 1).clamp_min(1)[:, None, None]
-        return PerText((facts[Received()] * facts.row_index / scale).sum(-1), row_count(facts.rows))
+        scale = (facts.keys.lengths.double() - 1).clamp_min(1)[:, None, None]
+        return PerText((facts[Received()] * facts.key_index / scale).sum(-1), row_count(facts.rows))
 
     def signed(facts: Facts) -> PerText:
         """sum_i sum_j w (j - i): the position of a row is taken with the row's own mass."""
@@ -85,7 +86,7 @@ def places() -> list[Statistic]:
         return PerText(facts[ON_PLACES] - of_rows, row_count(facts.rows))
 
     def even_position(facts: Facts) -> PerText:
-        scale = (facts.tokens.lengths.double() - 1).clamp_min(1)[:, None]
+        scale = (facts.keys.lengths.double() - 1).clamp_min(1)[:, None]
         return facts.over_rows((_mean_key(facts) / scale)[:, None])
 
     def even_signed(facts: Facts) -> PerText:
@@ -93,7 +94,7 @@ def places() -> list[Statistic]:
 
     mean_position = Statistic(
         "mean_position", "share of the text", SHARE, "first moment", "mean position of what is read, 0 start to 1 end",
-        lambda _: (Received(),), position,
+        lambda _: (Received(),), position, maps=ANY_MAP,
     )  # fmt: skip
     signed_distance = Statistic(
         "signed_distance", "tokens", (-math.inf, math.inf), vig, "mean of key minus query place: negative looks back",
@@ -113,7 +114,7 @@ def places() -> list[Statistic]:
 
 def _mean_key(facts: Facts) -> Float[Tensor, "b q"]:
     """The mean position of the keys that a row sees."""
-    return facts.uniform(facts.row_index[None].expand(facts.rows.shape[0], -1))
+    return facts.uniform(facts.key_index[None].expand(facts.rows.shape[0], -1))
 
 
 def _mean_distance(facts: Facts) -> Float[Tensor, "b one q"]:
@@ -153,7 +154,7 @@ def effects() -> list[Statistic]:
     return [
         Statistic(
             "heaviest_key", "share", SHARE, "column sums", "share of all attention that the most popular key receives",
-            lambda _: (Received(),), heaviest,
+            lambda _: (Received(),), heaviest, maps=ANY_MAP,
         ),
         Statistic(
             "sink_norm_mass", "share", SHARE, KOBAYASHI, "share of what is moved (weight x value norm) due to sinks",
