@@ -374,14 +374,14 @@ class Recording {
       const name = `${layer.name}.${field}`;
       const { shape } = stored.entries[name]!;
       const packed = shape.length === (field === "lse" ? 2 : 3);
-      const padded = packed ? positions : shape[2]!;
-      const [begin, count] = packed ? [before * heads * width, positions * heads * width] : [text * heads * padded * width, heads * padded * width];
-      const all = stored.floats(name, begin, begin + count);
-      if (!packed && padded === positions) return all;
-      const out = all.slice(0, heads * positions * width);
+      const there = packed ? layer.lengths[text]! : shape[2]!; // fewer than `positions` where keys of padding are seen by nobody
+      const begin = (packed ? before : text * there) * heads * width;
+      const all = stored.floats(name, begin, begin + there * heads * width);
+      if (!packed && there === positions) return all;
+      const out = all instanceof Float64Array ? new Float64Array(heads * positions * width) : new Float32Array(heads * positions * width);
       for (let head = 0; head < heads; head++) {
-        for (let i = 0; i < positions; i++) {
-          const from = packed ? (i * heads + head) * width : (head * padded + i) * width;
+        for (let i = 0; i < Math.min(there, positions); i++) {
+          const from = packed ? (i * heads + head) * width : (head * there + i) * width;
           out.set(all.subarray(from, from + width), (head * positions + i) * width);
         }
       }
@@ -508,7 +508,9 @@ class Recording {
   }
 
   #numKeys(layer: Layer, text: number): number {
-    return layer.crosses ? (this.stored.entries[`${layer.name}.k`]!.shape[2] ?? layer.lengths[text]!) : layer.lengths[text]!;
+    if (!layer.crosses) return layer.lengths[text]!;
+    const { shape } = this.stored.entries[`${layer.name}.k`]!;
+    return shape.length === 4 ? shape[2]! : Math.max(...layer.lengths);
   }
 
   /** Whose tokens a layer's queries are: "" for the recording's own, else the name of its stack. */

@@ -26,6 +26,7 @@ uniform bool largest;
 out vec4 blocks;
 ivec2 at(int i) { return ivec2(i % ${WIDE}, i / ${WIDE}); }
 void main() {
+  vec4 four;
   int begin = top + int(gl_FragCoord.y) * span, end = min(bottom, begin + span), picked = min(perBlock, end - begin);
   for (int j = 0; j < 4; j++) {
     int column = 4 * int(gl_FragCoord.x) + j, first = left + column * span, last = min(right, first + span), seen = 0;
@@ -48,8 +49,9 @@ void main() {
       }
       sum += rowSum;
     }
-    blocks[j] = seen == 0 ? ${HIDDEN}. : largest ? most : sum / float(seen);
+    four[j] = seen == 0 ? ${HIDDEN}. : largest ? most : sum / float(seen);
   }
+  blocks = four;
 }`;
 
 type Textures = Record<"q" | "k" | "lse" | "runs" | "dense" | "bias", WebGLTexture | null>;
@@ -147,7 +149,7 @@ export class Engine {
       gl.attachShader(program, shader);
     }
     gl.linkProgram(program);
-    if (!gl.getProgramParameter(program, gl.LINK_STATUS)) return close(script(`as WebGL here takes no program (${renderer})`));
+    if (!gl.getProgramParameter(program, gl.LINK_STATUS)) return close(script(`as WebGL here takes no program of ours (${renderer})`));
     gl.useProgram(program);
     for (let i = 0; i < gl.getProgramParameter(program, gl.ACTIVE_UNIFORMS); i++) {
       const { name } = gl.getActiveUniform(program, i)!;
