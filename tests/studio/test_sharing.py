@@ -146,10 +146,20 @@ def single_precision(layer, head, want, text=0):
 def test_webgl_computes_the_same_tiles_where_the_address_asks_for_it(browser_pages, odd, name):
     recording, path = odd[name]
     page = browser_pages(path)
-    assert re.match("by JavaScript, in double precision, as WebGL here is a program", page.evaluate(INFO, [None, 0])["notes"]["computed"])
-    heads = [(layer, head) for stack in recording.stacks.values() for layer in stack for head in range(layer.site.num_heads)]
+    computed = page.evaluate(INFO, [None, 0])["notes"]["computed"]
+    assert (
+        computed
+        == "by JavaScript, in double precision, as WebGL has no graphics card here, and is slower (SwiftShader)"
+    )
+    heads = [
+        (layer, head) for stack in recording.stacks.values() for layer in stack for head in range(layer.site.num_heads)
+    ]
     blocks = [(1, "mean"), (2, "max")]
-    pooled = {(i, *how): map_of(page, str(layer.site.heads[h]), *how)[1] for i, (layer, h) in enumerate(heads) for how in blocks}
+    pooled = {
+        (i, *how): map_of(page, str(layer.site.heads[h]), *how)[1]
+        for i, (layer, h) in enumerate(heads)
+        for how in blocks
+    }
     page = browser_pages(path, "?compute=webgl")
     for i, (layer, head) in enumerate(heads):
         want = softmax_of(layer, head)
@@ -159,7 +169,9 @@ def test_webgl_computes_the_same_tiles_where_the_address_asks_for_it(browser_pag
         assert (np.abs(np.nan_to_num(got) - np.nan_to_num(want)) <= single_precision(layer, head, want)).all()
         bound = float(single_precision(layer, head, want).max()) + 1e-6  # JavaScript's own sums are of float32
         for how in blocks:
-            np.testing.assert_allclose(map_of(page, str(layer.site.heads[head]), *how)[1], pooled[i, *how], atol=bound, equal_nan=True)
+            np.testing.assert_allclose(
+                map_of(page, str(layer.site.heads[head]), *how)[1], pooled[i, *how], atol=bound, equal_nan=True
+            )
     assert page.evaluate(INFO, [None, 0])["notes"]["computed"].startswith("by WebGL, in single precision (")
 
 
@@ -238,6 +250,10 @@ def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_page
     links = pinned(page)
     assert max(links, key=lambda key: links[key]) == int(maps[3, 5, 137].argmax())
     expect(page.get_by_test_id("row-partial")).to_have_count(0)  # all of the row is there
+    page.get_by_test_id("row-after").click()  # the neighbour of a kept row, which no finger hits on a dense map
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", "138")
+    page.get_by_test_id("row-before").click()
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", "137")
     query, key, weight = point(page, 0.3, 0.2)
     assert weight == pytest.approx(maps[3, 5, query, key], abs=bound + 1e-5)
 
@@ -348,6 +364,15 @@ def test_a_published_folder_works_from_a_plain_static_server_alone(new_page, pub
     want = recording.layers[3].weights(5)[137].numpy()
     for key, weight in pinned(page).items():
         assert weight == pytest.approx(want[key], abs=0.005)
+    recording.save(site.parent / "again.heads")
+    page.get_by_test_id("open-file").set_input_files(site.parent / "again.heads")
+    expect(page.get_by_test_id("recording-choice")).to_have_value("again.heads")
+    expect(page.get_by_test_id("text-box")).to_have_value(MIDDLE)
+    _, cells = map_of(page, "L3H5", file="again.heads")
+    np.testing.assert_allclose(cells, recording.layers[3].weights(5).numpy(), atol=2e-6)
+    page.get_by_test_id("rail-atlas").click()
+    expect(page.get_by_test_id("role-previous")).to_be_visible()  # the folder has the roles of this model
+    expect(page.get_by_test_id("because")).to_have_text("dropped file: every weight, exact")
     page.goto(f"{address}studio.html#/experiment")
     expect(page.get_by_test_id("room-experiment")).to_contain_text("This room needs the studio")
     page.goto(f"{address}studio.html#/atlas?file=nothing")
@@ -402,6 +427,9 @@ def files(odd, minilm, tmp_path_factory):
     made["texts.heads"] = mh.record(minilm, [words, HOSTILE, "a cat", ANIMAL], keep=("q", "k", "v", "lse"))
     half = tiny_llama(2).to(torch.bfloat16)
     made["half.heads"] = mh.record(mh.load(half, tokenizer=tiny_tokenizer()), [TEXT, "the old dog"])
+    windowed = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer())
+    made["windows.heads"] = mh.record(windowed, f"{TEXT} " * 6)
+    assert made["windows.heads"].tokens.stretches
     for name, recording in made.items():
         recording.save(folder / name)
     return made, folder
@@ -443,7 +471,9 @@ def test_a_recording_dropped_on_a_saved_page_is_read_there_as_the_library_reads_
                     np.testing.assert_array_equal(np.isnan(cells), np.isnan(definition))
                     np.testing.assert_allclose(np.nan_to_num(cells), own, atol=2e-6)
                     # torch's kernel gives 16-bit inputs an lse that is off by up to 2e-4 (docs/lab.md)
-                    np.testing.assert_allclose(cells, definition, atol=2e-6 if name != "half.heads" else 5e-4, equal_nan=True)
+                    np.testing.assert_allclose(
+                        cells, definition, atol=2e-6 if name != "half.heads" else 5e-4, equal_nan=True
+                    )
 
 
 def test_what_a_saved_page_cannot_read_is_refused_in_one_sentence(browser_pages, odd, files, tmp_path):

@@ -66,6 +66,7 @@ interface Tokens {
   offsets: Column | null;
   pieces: string[][];
   texts: string[];
+  /** Where windows of long texts are from: the text, its character, and a seed of up to 63 bits, which nothing here needs. */
   stretches: number[][];
 }
 
@@ -78,8 +79,8 @@ export async function readHeads(file: File, id: string): Promise<HeadsFile> {
   const recording = new Recording(stored, file.name);
   const infos = recording.main.lengths.map((_, text) => recording.info(id, text));
   const numHeads = recording.layers.reduce((sum, layer) => sum + layer.site.num_heads, 0);
-  const words = `${numHeads} heads on ${infos[0]!.num_tokens.toLocaleString("en")} tokens, read from ${file.name} in this page: ${recording.words}`;
-  for (const info of infos) info.notes = { ...info.notes, saved: words };
+  const words = `${numHeads} heads on ${infos[0]!.num_tokens.toLocaleString("en")} tokens: ${recording.words}`;
+  for (const info of infos) info.notes = { ...info.notes, saved: words, dropped: file.name };
   return { infos, words, text: (text) => recording.text(infos[text]!) };
 }
 
@@ -497,7 +498,7 @@ class Recording {
     const pieces = stored.lists(`${name}.pieces`) ?? [];
     const texts = stored.lists(`${name}.texts`) ?? [];
     const fits = pieces.every((row, text) => Array.isArray(row) && row.length >= (lengths[text] ?? 0) && row.every((piece) => typeof piece === "string"));
-    if (!fits || !texts.every((text) => typeof text === "string") || !Array.isArray(stretches) || !stretches.every(isSizes)) throw stored.damaged(`what it says of its ${name} does not fit`);
+    if (!fits || !texts.every((text) => typeof text === "string") || !Array.isArray(stretches) || !stretches.every((stretch) => isSizes(stretch?.slice?.(0, 2)))) throw stored.damaged(`what it says of its ${name} does not fit`);
     for (const [field, list] of Object.entries({ pieces, texts, stretches })) {
       if (list.length && list.length !== lengths.length) throw stored.damaged(`${name}.${field} is for ${list.length} texts, but there are ${lengths.length}`);
     }

@@ -140,7 +140,7 @@ export class Engine {
       return words;
     };
     if (!gl.getExtension("EXT_color_buffer_float")) return close(script(`as WebGL here has no targets of floats (${renderer})`));
-    if (!anyRenderer && SOFTWARE.test(renderer)) return close(script(`as WebGL here is a program, too, and slower (${renderer})`));
+    if (!anyRenderer && SOFTWARE.test(renderer)) return close(script(`as WebGL has no graphics card here, and is slower (${SOFTWARE.exec(renderer)![0]})`));
     const program = gl.createProgram();
     for (const [kind, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]] as const) {
       const shader = gl.createShader(kind)!;
