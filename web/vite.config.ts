@@ -1,11 +1,13 @@
-// One ES module and one stylesheet with fixed names, so that the page, a notebook and a single file can all name them.
+// One ES module and one stylesheet with fixed names, so that the page, a notebook and a single file can all name them; and beside
+// them, by `--mode exact`, the program that some pages without a server load when they compute maps (src/lib/api/exact.ts).
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vitest/config";
 
-export default defineConfig({
+export default defineConfig(({ mode }) => ({
   plugins: [svelte()],
   build: {
     outDir: "../src/manyheads/studio/static",
+    copyPublicDir: mode !== "exact",
     emptyOutDir: false, // BUILT_FROM is written beside; names never change, so nothing stale stays
     target: "es2022",
     cssCodeSplit: false,
@@ -15,15 +17,15 @@ export default defineConfig({
     reportCompressedSize: false,
     chunkSizeWarningLimit: 2000,
     rollupOptions: {
-      input: "src/main.ts",
+      input: mode === "exact" ? "src/lib/exact/program.ts" : "src/main.ts",
       preserveEntrySignatures: "strict", // the default export is what anywidget loads
       output: {
         format: "es",
-        entryFileNames: "studio.js",
+        entryFileNames: mode === "exact" ? "exact.js" : "studio.js",
         assetFileNames: "studio[extname]",
         codeSplitting: false,
       },
     },
   },
   test: { include: ["tests/**/*.test.ts"], css: true }, // else a stylesheet that a test reads is empty
-});
+}));

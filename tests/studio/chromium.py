@@ -9,7 +9,7 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run",
+    "--disable-sync", "--no-first-run", "--enable-unsafe-swiftshader",  # WebGL without a graphics card
 ]  # fmt: skip
 MISSING = "no Chromium here: apt-get update && apt-get install -y chromium (or say where: MANYHEADS_CHROMIUM=...)"
 

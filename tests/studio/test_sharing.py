@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import torch
 from playwright.sync_api import expect
+from safetensors.torch import save as safetensors_torch
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, RecordingError
 from manyheads.lessons import shelf
 from manyheads.lessons.answers import Predict
 from manyheads.recording.layer import one_text
-from manyheads.studio import publish, write_report
+from manyheads.studio import Desk, Workspace, publish, write_report
 from manyheads.studio.outside.factors import factors_of
 from manyheads.studio.outside.lessons import digest_of_lessons, saved_lessons
 from manyheads.studio.session import MAX_UPLOAD
@@ -40,19 +41,28 @@ DROP = """([name, bytes]) => {
     document.querySelector("main").dispatchEvent(event);
   }
 }"""
-READ_ALL = """async ([head, level, how]) => {
-  const { source } = document.querySelector('.manyheads'), info = (await source.get("/api/workspace")).json();
-  const tile = `/api/recordings/${info.opened}/tiles/${head}/${level}/0/0`;
-  const answer = await source.get(`${tile}?how=${how}&rows=all`);
+READ_ALL = """async ([head, level, how, file, text]) => {
+  const { source } = document.querySelector('.manyheads');
+  const { opened, files } = (await source.get("/api/workspace")).json();
+  const id = file ? files.find(({ name }) => name === file).id : opened;
+  const answer = await source.get(`/api/recordings/${id}/tiles/${head}/${level}/0/0?how=${how}&rows=all&text=${text}`);
   const { header, arrays } = answer.envelope();
   const cells = [...arrays.values.data].map((x) => (Number.isNaN(x) ? null : x));
   return [header.words, header.exact, arrays.values.shape, cells];
 }"""
 
 
-def map_of(page, head, level=0, how="mean"):
+INFO = """async ([file, text]) => {
+  const { source } = document.querySelector('.manyheads');
+  const { opened, files } = (await source.get("/api/workspace")).json();
+  const id = file ? files.find(({ name }) => name === file).id : opened;
+  return (await source.get(`/api/recordings/${id}?text=${text}`)).json();
+}"""
+
+
+def map_of(page, head, level=0, how="mean", file=None, text=0):
     """A whole map as the page computes it: what it says of it, and its cells, NaN where hidden."""
-    words, exact, shape, values = page.evaluate(READ_ALL, [head, level, how])
+    words, exact, shape, values = page.evaluate(READ_ALL, [head, level, how, file, text])
     assert exact
     return words, np.array(values, float).reshape(shape)
 
@@ -121,6 +131,41 @@ def test_every_cell_that_an_exact_page_computes_is_the_definitions(browser_pages
                 words, got = map_of(page, str(layer.site.heads[head]))
                 assert words == "exact weights"
                 np.testing.assert_allclose(got, softmax_of(layer, head), atol=2e-6, equal_nan=True)
+
+
+def single_precision(layer, head, want, text=0):
+    """How far a weight of the definition may be from one in float32: the rounding of d products and their sum, of the
+    score and the log-sum-exp, and of exp (3 + 2 |x| units in the last place, the GLSL ES 3.20 specification, 4.7)."""
+    part, unit = one_text(layer, text), 2.0**-24
+    q, k = part.q[0, head].double().abs(), part.k[0, head // (part.q.shape[1] // part.k.shape[1])].double().abs()
+    size = (abs(part.rule.scale) * (q @ k.T)).numpy()
+    lse = np.nan_to_num(part.lse[0, head].double().abs().numpy(), posinf=0)[:, None]
+    bias = 0.0 if part.rule.bias is None else float(part.rule.bias.abs().max())
+    return np.nan_to_num(want) * unit * ((q.shape[-1] + 4) * size + 4 * (size + bias + lse) + 16) * 1.1 + 1e-30
+
+
+@pytest.mark.parametrize("name", ["sinks and windows", "shared keys", "bias and crossing"])
+def test_webgl_computes_the_same_tiles_where_the_address_asks_for_it(browser_pages, odd, name):
+    recording, path = odd[name]
+    page = browser_pages(path)
+    computed = page.evaluate(INFO, [None, 0])["notes"]["computed"]
+    assert re.fullmatch(r"by JavaScript, in double precision, as WebGL has no graphics card here, .* \(\w+\)", computed)
+    layers = [layer for stack in recording.stacks.values() for layer in stack]
+    heads = {str(layer.site.heads[head]): (layer, head) for layer in layers for head in range(layer.site.num_heads)}
+    blocks = [(1, "mean"), (2, "max")]
+    pooled = {(name, *how): map_of(page, name, *how)[1] for name in heads for how in blocks}
+    page = browser_pages(path, "?compute=webgl")
+    for head_name, (layer, head) in heads.items():
+        want = softmax_of(layer, head)
+        bound = single_precision(layer, head, want)
+        words, got = map_of(page, head_name)
+        assert words == "exact weights"
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        assert (np.abs(np.nan_to_num(got) - np.nan_to_num(want)) <= bound).all()
+        for how in blocks:
+            blocks_got, atol = map_of(page, head_name, *how)[1], float(bound.max()) + 1e-6  # JavaScript sums in float32
+            np.testing.assert_allclose(blocks_got, pooled[head_name, *how], atol=atol, equal_nan=True)
+    assert page.evaluate(INFO, [None, 0])["notes"]["computed"].startswith("by WebGL, in single precision (")
 
 
 PAIR = """([head, query, key]) => {
@@ -198,6 +243,10 @@ def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_page
     links = pinned(page)
     assert max(links, key=lambda key: links[key]) == int(maps[3, 5, 137].argmax())
     expect(page.get_by_test_id("row-partial")).to_have_count(0)  # all of the row is there
+    page.get_by_test_id("row-after").click()  # the neighbour of a kept row, which no finger hits on a dense map
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", "138")
+    page.get_by_test_id("row-before").click()
+    expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", "137")
     query, key, weight = point(page, 0.3, 0.2)
     assert weight == pytest.approx(maps[3, 5, query, key], abs=bound + 1e-5)
 
@@ -308,6 +357,15 @@ def test_a_published_folder_works_from_a_plain_static_server_alone(new_page, pub
     want = recording.layers[3].weights(5)[137].numpy()
     for key, weight in pinned(page).items():
         assert weight == pytest.approx(want[key], abs=0.005)
+    recording.save(site.parent / "again.heads")
+    page.get_by_test_id("open-file").set_input_files(site.parent / "again.heads")
+    expect(page.get_by_test_id("recording-choice")).to_have_value("again.heads")
+    expect(page.get_by_test_id("text-box")).to_have_value(MIDDLE)
+    _, cells = map_of(page, "L3H5", file="again.heads")
+    np.testing.assert_allclose(cells, recording.layers[3].weights(5).numpy(), atol=2e-6)
+    page.get_by_test_id("rail-atlas").click()
+    expect(page.get_by_test_id("role-previous")).to_be_visible()  # the folder has the roles of this model
+    expect(page.get_by_test_id("because")).to_have_text("dropped file: every weight, exact")
     page.goto(f"{address}studio.html#/experiment")
     expect(page.get_by_test_id("room-experiment")).to_contain_text("This room needs the studio")
     page.goto(f"{address}studio.html#/atlas?file=nothing")
@@ -351,6 +409,99 @@ def test_a_folder_is_replaced_only_if_it_is_an_earlier_site(minilm, tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------- dropped recordings
+
+
+@pytest.fixture(scope="module")
+def files(odd, minilm, tmp_path_factory):
+    """Recordings as files, with what the page's reader may get wrong: name -> recording. And their folder."""
+    folder = tmp_path_factory.mktemp("files")
+    made = {f"{name}.heads": recording for name, (recording, _) in odd.items()}
+    words = "Don't stop: well-known 3.14 \u4f60\u597d \U0001f44b\U0001f3fd \u00e9t\u00e9 \ufb01n"
+    made["texts.heads"] = mh.record(minilm, [words, HOSTILE, "a cat", ANIMAL], keep=("q", "k", "v", "lse"))
+    half = tiny_llama(2).to(torch.bfloat16)
+    made["half.heads"] = mh.record(mh.load(half, tokenizer=tiny_tokenizer()), [TEXT, "the old dog"])
+    windowed = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer())
+    made["windows.heads"] = mh.record(windowed, f"{TEXT} " * 6)
+    assert made["windows.heads"].tokens.stretches
+    for name, recording in made.items():
+        recording.save(folder / name)
+    return made, folder
+
+
+def server_info(recording, name, text):
+    """What the studio's server says of the same file, without what only it or only the page has."""
+    desk = Desk(Workspace())
+    opened = desk.recordings.add(recording, name)
+    opened.source = f"file {name}"
+    try:
+        return desk.info(opened, text).model_dump(mode="json")
+    finally:
+        desk.close()
+
+
+def test_a_recording_dropped_on_a_saved_page_is_read_there_as_the_library_reads_it(browser_pages, odd, files):
+    made, folder = files
+    page = browser_pages(odd["shared keys"][1])
+    for name, recording in made.items():
+        page.get_by_test_id("open-file").set_input_files(folder / name)
+        expect(page.get_by_test_id("recording-choice")).to_have_value(name)
+        expect(page.get_by_test_id("atlas-grid")).to_be_visible()
+        read = mh.open_recording(folder / name)
+        for text in range(read.tokens.num_texts):
+            got, want = page.evaluate(INFO, [name, text]), server_info(read, name, text)
+            assert got["notes"]["kept"] == "exact weights" and got["notes"]["computed"]
+            for info in (got, want):
+                for key in ("id", "model_here", "notes", "because", "embed_dim"):
+                    info.pop(key)
+            differing = {key: (got[key], want[key]) for key in want if got.get(key) != want[key]}
+            assert not differing and got.keys() == want.keys(), (name, text)
+            for stack in recording.stacks.values():
+                for layer in stack[-1:]:
+                    head = layer.site.num_heads - 1
+                    words, cells = map_of(page, str(layer.site.heads[head]), file=name, text=text)
+                    assert words == "exact weights"
+                    own, definition = layer.weights(head, text=text).numpy(), softmax_of(layer, head, text)
+                    np.testing.assert_array_equal(np.isnan(cells), np.isnan(definition))
+                    np.testing.assert_allclose(np.nan_to_num(cells), own, atol=2e-6)
+                    if name != "half.heads":  # torch's kernel gives bfloat16 a rougher lse (docs/lab.md)
+                        np.testing.assert_allclose(cells, definition, atol=2e-6, equal_nan=True)
+
+
+def test_what_a_saved_page_cannot_read_is_refused_in_one_sentence(browser_pages, odd, files, tmp_path):
+    made, folder = files
+    data = (folder / "half.heads").read_bytes()
+    flipped, about = bytearray(data), bytearray(data)
+    flipped[-5] ^= 1
+    about[data.index(b"bfloat16")] ^= 1
+    newer = data.replace(b'"format_version": "1"', b'"format_version": "7"')
+    tensors = safetensors_torch({"x": torch.zeros(3)})
+    page = browser_pages(odd["shared keys"][1])
+    refused = page.get_by_test_id("drop-refused")
+    for name, content, words in (
+        ("notes.txt", b"hello", "notes.txt is no recording: drop a file that ends in .heads"),
+        ("empty.heads", b"", "empty.heads is not a recording, nor any safetensors file"),
+        ("short.heads", data[:-900], "short.heads is cut off: its tensors are"),
+        ("long.heads", data + b"more", "long.heads is damaged: 4 bytes follow its last tensor"),
+        ("flipped.heads", flipped, "are not those that were written (their checksum differs). Copy it again"),
+        ("about.heads", about, "about.heads is damaged: its header is not the one that was written"),
+        ("newer.heads", newer, "newer.heads was written by a newer manyheads: format 7, and this page reads up to 1"),
+        ("weights.heads", tensors, "weights.heads is a safetensors file, but not a recording: its format is not said"),
+    ):
+        page.evaluate(DROP, [name, list(content)])
+        expect(refused).to_contain_text(words)
+    assert mh.open_recording(folder / "half.heads")  # what was broken here is whole there
+    page.evaluate(DROP, ["half.heads", list(data)])
+    expect(page.get_by_test_id("recording-choice")).to_have_value("half.heads")
+    expect(refused).to_have_count(0)
+    expect(page.get_by_test_id("text-box")).to_have_value(made["half.heads"].tokens.texts[0])
+    page.locator("[data-head=L1H3]").first.click()
+    expect(page.get_by_test_id("head-name")).to_have_text("L1H3")
+    page.get_by_test_id("recording-choice").select_option("this page's own")
+    expect(page.get_by_test_id("text-box")).to_have_value(TEXT)
+    page.get_by_test_id("recording-choice").select_option("half.heads")
+    expect(page.get_by_test_id("recording-choice")).to_have_value("half.heads")
+    page.reload()  # a page keeps no file
+    expect(page.get_by_test_id("trouble")).to_contain_text("Drop the file again")
 
 
 def test_a_recording_dropped_on_the_page_opens_and_a_broken_one_is_refused_in_one_line(

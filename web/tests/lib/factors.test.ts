@@ -1,6 +1,6 @@
 // Numbers as a page without a server keeps them: planes of bytes, the highest first.
 import { expect, test } from "vitest";
-import { numbersOf } from "../../src/lib/api/factors";
+import { numbersOf } from "../../src/lib/exact/factors";
 
 function planes(bytes: Uint8Array, size: number) {
   const count = bytes.length / size;

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import os
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ PAGE = """<!doctype html>
 <noscript>{plain}</noscript>
 <script type="text/plain" id="manyheads-snapshot" data-bytes="{snapshot_bytes}" data-rooms="{rooms}">{snapshot}</script>
 <script type="text/plain" id="manyheads-bundle" data-bytes="{js_bytes}">{js}</script>
+<script type="text/plain" id="manyheads-exact" data-bytes="{exact_bytes}">{exact}</script>
 <script type="module">
 const place = document.getElementById("manyheads-studio");
 function bytesOf(id) {{
@@ -67,12 +69,16 @@ function bytesOf(id) {{
   }}
   return bytes;
 }}
+function unpacked(id) {{
+  const stream = new Blob([bytesOf(id)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}}
 if (globalThis.DecompressionStream) {{
   document.getElementById("manyheads-snapshot").bytes = bytesOf("manyheads-snapshot").buffer;
-  const stream = new Blob([bytesOf("manyheads-bundle")]).stream().pipeThrough(new DecompressionStream("gzip"));
+  document.getElementById("manyheads-exact").unpacked = () => unpacked("manyheads-exact");
   const script = document.createElement("script");
   script.type = "module";
-  script.textContent = await new Response(stream).text();
+  script.textContent = await unpacked("manyheads-bundle");
   document.body.append(script);
 }} else place.textContent = "This page needs a browser of 2023 or newer: it unpacks itself.";
 </script>
@@ -129,6 +135,7 @@ def page_of(
     snapshot = snapshot_of(desk, opened, progress, note, exact, lessons)
     js, css = bundle()
     packed = gzip.compress(js.encode(), 9, mtime=0)
+    exact_packed = gzip.compress((files("manyheads.studio") / "static" / "exact.js").read_bytes(), 9, mtime=0)
     atlas = atlas_of(opened, 0, desk.labels.of(opened))
     names = [statistic.name for statistic in atlas.statistics]
     columns = [names.index(name) for name in PLAIN_COLUMNS if name in names]
@@ -159,6 +166,8 @@ def page_of(
         rooms=rooms_of(lessons),
         js=encoded(packed),
         js_bytes=len(packed),
+        exact=encoded(exact_packed),
+        exact_bytes=len(exact_packed),
     )
     return page, snapshot.words
 

@@ -4,29 +4,35 @@
 import { csvOf } from "./csv";
 import type { Envelope, EnvelopeArray, Numbers } from "./envelope";
 import { savedCell, savedVerdict, type SavedLessons } from "./saved-lessons";
-import { Snapshot, unzipped, type SnapshotText } from "./snapshot";
+import { exactProgram } from "./exact";
+import { heldFile, Snapshot, unzipped, type HeldRecording, type SnapshotText } from "./snapshot";
 import { Answer, StudioError, type Source } from "./source";
-import type { How, Job, RecordingInfo, Room, Workspace } from "./types";
+import type { Atlas, FileEntry, How, Job, RecordingInfo, Room, Workspace } from "./types";
 
 const SAVED = "This page was saved and has no model behind it.";
 const INSTEAD = "The studio does this: manyheads studio.";
+const OWN = "this page's own"; // recording, in a list beside those that were dropped
 
 /** Rooms that need a recording at most; Size is arithmetic in the page. */
 const ROOMS: readonly Room[] = ["atlas", "head", "compare", "size"];
 
-export class FileSource implements Source {
+/** A page without a server: what it holds, and the recordings that are dropped on it, until it is left. */
+abstract class SavedSource implements Source {
   readonly home = "file";
-  readonly #snapshot: Promise<Snapshot>;
   #lessons: Promise<SavedLessons> | null = null;
+  #dropped: { entry: FileEntry; recording: HeldRecording }[] = [];
+  #numDropped = 0;
 
   /** `rooms`: those that the page can fill, as whoever wrote it says. */
-  constructor(
-    bytes: Promise<ArrayBuffer> | ArrayBuffer,
-    readonly rooms = ROOMS,
-  ) {
-    this.#snapshot = Promise.resolve(bytes).then((buffer) => Snapshot.read(buffer));
-    this.#snapshot.catch(() => undefined); // `find` reports it; without this line the browser logs an unhandled rejection
-  }
+  constructor(readonly rooms = ROOMS) {}
+
+  /** The workspace that was saved. */
+  protected abstract workspace(): Promise<Workspace>;
+  /** A recording that the page holds, by its id or by its name in the list. */
+  protected abstract held(by: { id: string } | { name: string }): Promise<HeldRecording>;
+  /** The first recordings that are unpacked already, of any model. */
+  protected abstract unpacked(): Promise<HeldRecording[]>;
+  protected abstract readLessons(): Promise<SavedLessons>;
 
   async get(path: string, signal?: AbortSignal): Promise<Answer> {
     const answer = await this.find(path, signal);
@@ -34,9 +40,97 @@ export class FileSource implements Source {
     return answer;
   }
 
-  async send(_: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
+  /** The page's answer to a path. Throws a StudioError where it holds none. */
+  async find(path: string, signal?: AbortSignal): Promise<Answer> {
+    if (path.startsWith("/api/lessons")) return ofLessons(await this.#saved(), path);
+    const { pathname, searchParams } = new URL(path, "http://saved/");
+    const [, id = "", resource, ...address] = pathname.split("/").slice(2).map(decodeURIComponent);
+    if (pathname === "/api/workspace") return json(await this.#listed());
+    if (!pathname.startsWith("/api/recordings/")) throw refusal(`${SAVED} ${INSTEAD}`);
+    const recording = this.#dropped.find(({ entry }) => entry.id === id)?.recording ?? (await this.held({ id }));
+    const textIndex = Number(searchParams.get("text") ?? 0);
+    const info = recording.infos[textIndex];
+    if (!info) throw refusal(`${SAVED} It holds ${recording.words}.`);
+    if (resource === undefined) return json(await described(recording, textIndex));
+    return ofText(await recording.text(textIndex), resource, address, searchParams, signal);
+  }
+
+  /** Opens a recording by its name, or answers for a lesson: a page can do no more. */
+  async send(method: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
     if (path.startsWith("/api/lessons/")) return ofLessons(await this.#saved(), path, body);
-    throw refusal(`${SAVED} ${INSTEAD}`);
+    const name = (body as { file?: string } | undefined)?.file;
+    if (method !== "POST" || path !== "/api/recordings" || name === undefined) throw refusal(`${SAVED} ${INSTEAD}`);
+    const recording = this.#dropped.find(({ entry }) => entry.name === name)?.recording ?? (await this.held({ name }));
+    return json(done(await described(recording, 0)));
+  }
+
+  /** Reads a recording's file in the page, in place of an earlier one of its name. */
+  async upload(_: string, file: File): Promise<Answer> {
+    const workspace = await this.workspace();
+    if (workspace.files.some(({ name }) => name === file.name)) throw refusal(`This page has a recording '${file.name}' already: rename the file.`);
+    const entry = { name: file.name, id: `dropped-${(this.#numDropped += 1)}`, num_bytes: file.size, unreadable: null };
+    let recording: HeldRecording;
+    try {
+      const read = await (await exactProgram()).readHeads(file, entry.id);
+      recording = heldFile(read, await this.#rolesOf(read.infos[0]!.model));
+    } catch (error) {
+      throw refusal(error instanceof Error ? error.message : String(error));
+    }
+    this.#dropped = [...this.#dropped.filter((other) => other.entry.name !== file.name), { entry, recording }];
+    return json(entry);
+  }
+
+  /** What the page knows of the roles of a model's heads. */
+  async #rolesOf(model: string): Promise<Atlas | null> {
+    const same = (await this.unpacked()).find(({ infos }) => infos[0]!.model === model);
+    const atlas = same && (await same.text(0)).atlas;
+    return atlas?.heads.some(({ role }) => role) ? atlas : null;
+  }
+
+  /** The workspace with what was dropped. A page of one recording then lists that one, too: it is the way back. */
+  async #listed(): Promise<Workspace> {
+    const workspace = await this.workspace();
+    if (!this.#dropped.length) return workspace;
+    const own = workspace.files.length ? workspace.files : [{ name: OWN, id: workspace.opened ?? "", num_bytes: 0, unreadable: null }];
+    return { ...workspace, files: [...own, ...this.#dropped.map(({ entry }) => entry)] };
+  }
+
+  #saved(): Promise<SavedLessons> {
+    this.#lessons ??= this.readLessons();
+    this.#lessons.catch(() => (this.#lessons = null)); // the next request tries again
+    return this.#lessons;
+  }
+}
+
+/** A page with one recording inside. */
+export class FileSource extends SavedSource {
+  readonly #snapshot: Promise<Snapshot>;
+
+  constructor(bytes: Promise<ArrayBuffer> | ArrayBuffer, rooms = ROOMS) {
+    super(rooms);
+    this.#snapshot = Promise.resolve(bytes).then((buffer) => Snapshot.read(buffer));
+    this.#snapshot.catch(() => undefined); // `held` reports it; without this line the browser logs an unhandled rejection
+  }
+
+  protected async workspace(): Promise<Workspace> {
+    return (await this.#read()).workspace;
+  }
+
+  protected async unpacked(): Promise<HeldRecording[]> {
+    return [await this.#read()];
+  }
+
+  async held(by: { id: string } | { name: string }): Promise<Snapshot> {
+    const snapshot = await this.#read();
+    if ("id" in by ? by.id === snapshot.infos[0]?.id : by.name === OWN) return snapshot;
+    if ("id" in by) throw refusal(`${SAVED} It holds one recording, and not this one.`);
+    throw refusal(`'${by.name.slice(0, 60)}' is not in this page: it holds one recording, and forgets a file that was dropped on it. Drop the file again.`);
+  }
+
+  protected async readLessons(): Promise<SavedLessons> {
+    const { lessons } = await this.#read();
+    if (!lessons) throw refusal(`${SAVED} It holds no lessons. ${INSTEAD}`);
+    return parsed<SavedLessons>(await unzipped(lessons));
   }
 
   async #read(): Promise<Snapshot> {
@@ -44,88 +138,52 @@ export class FileSource implements Source {
       throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
     });
   }
-
-  #saved(): Promise<SavedLessons> {
-    return (this.#lessons ??= this.#read().then(async ({ lessons }) => {
-      if (!lessons) throw refusal(`${SAVED} It holds no lessons. ${INSTEAD}`);
-      return parsed<SavedLessons>(await unzipped(lessons));
-    }));
-  }
-
-  /** The snapshot's answer to a path. Throws a StudioError where it holds none. */
-  async find(path: string, signal?: AbortSignal): Promise<Answer> {
-    if (path.startsWith("/api/lessons")) return ofLessons(await this.#saved(), path);
-    const snapshot = await this.#read();
-    const { pathname, searchParams } = new URL(path, "http://saved/");
-    const parts = pathname.split("/").slice(2).map(decodeURIComponent);
-    if (parts[0] === "workspace") return json(snapshot.workspace);
-    if (parts[0] !== "recordings" || parts.length < 2) throw refusal(`${SAVED} ${INSTEAD}`);
-    const [, id, resource, ...address] = parts;
-    const textIndex = Number(searchParams.get("text") ?? 0);
-    const info = snapshot.infos[textIndex];
-    if (id !== snapshot.infos[0]?.id) throw refusal(`${SAVED} It holds one recording, and not this one.`);
-    if (!info) throw refusal(`${SAVED} It holds ${snapshot.words}.`);
-    if (resource === undefined) return json(info);
-    return ofText(await snapshot.text(textIndex), resource, address, searchParams, signal);
-  }
 }
 
 /** A published folder: `site` is the address of its list, and each recording's snapshot is fetched when it is opened. */
-export class SiteSource implements Source {
-  readonly home = "file";
+export class SiteSource extends SavedSource {
   readonly index = "index.html";
-  #lessons: Promise<SavedLessons> | null = null;
   #workspace: Promise<Workspace> | null = null;
-  #recordings = new Map<string, FileSource>();
+  #recordings = new Map<string, Promise<Snapshot>>();
 
   constructor(
     private readonly site: string,
-    readonly rooms = ROOMS,
-  ) {}
-
-  async get(path: string, signal?: AbortSignal): Promise<Answer> {
-    if (path.startsWith("/api/lessons")) return ofLessons(await this.#saved(), path);
-    const workspace = await this.#list();
-    const [, , resource, id = ""] = path.split(/[/?]/);
-    if (resource === "workspace") return json(workspace);
-    if (resource !== "recordings") throw refusal(`${SAVED} ${INSTEAD}`);
-    return this.#recording(workspace, decodeURIComponent(id)).get(path, signal);
+    rooms = ROOMS,
+  ) {
+    super(rooms);
   }
 
-  /** Opens a recording by its name, or answers for a lesson; a folder can do no more. */
-  async send(method: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
-    if (path.startsWith("/api/lessons/")) return ofLessons(await this.#saved(), path, body);
-    const file = (body as { file?: string } | undefined)?.file;
-    if (method !== "POST" || path !== "/api/recordings" || file === undefined) throw refusal(`${SAVED} ${INSTEAD}`);
-    const workspace = await this.#list();
-    const entry = workspace.files.find(({ name }) => name === file);
-    if (!entry) throw refusal(`There is no recording '${file.slice(0, 60)}' in this folder: choose one of its list.`);
-    const answer = await this.#recording(workspace, entry.id).get(`/api/recordings/${entry.id}`);
-    return done(answer.json<RecordingInfo>());
-  }
-
-  #saved(): Promise<SavedLessons> {
-    this.#lessons ??= this.#fetch("lessons.heads-page").then(async (response) => parsed(await unzipped(await response.arrayBuffer())));
-    this.#lessons.catch(() => (this.#lessons = null));
-    return this.#lessons;
-  }
-
-  #list(): Promise<Workspace> {
+  protected workspace(): Promise<Workspace> {
     this.#workspace ??= this.#fetch(this.site).then((response) => response.json()).then((site: { workspace: Workspace }) => site.workspace);
     this.#workspace.catch(() => (this.#workspace = null)); // the next request tries again
     return this.#workspace;
   }
 
-  #recording(workspace: Workspace, id: string): FileSource {
-    let source = this.#recordings.get(id);
-    if (!source) {
-      const entry = workspace.files.find((file) => file.id === id);
-      if (!entry) throw refusal("This recording is not in this folder: choose one of its list.");
-      const bytes = this.#fetch(`recordings/${entry.name}.heads-page`).then((response) => response.arrayBuffer());
-      bytes.catch(() => this.#recordings.delete(id));
-      this.#recordings.set(id, (source = new FileSource(bytes)));
+  protected unpacked(): Promise<HeldRecording[]> {
+    return Promise.all(this.#recordings.values());
+  }
+
+  protected async held(by: { id: string } | { name: string }): Promise<HeldRecording> {
+    const { files } = await this.workspace();
+    const entry = files.find((file) => ("id" in by ? file.id === by.id : file.name === by.name));
+    if (!entry) {
+      throw refusal(
+        "id" in by
+          ? "This recording is not in this folder: choose one of its list."
+          : `There is no recording '${by.name.slice(0, 60)}' in this folder: choose one of its list. A file that was dropped on the page must be dropped again.`,
+      );
     }
-    return source;
+    let recording = this.#recordings.get(entry.id);
+    if (!recording) {
+      recording = this.#fetch(`recordings/${entry.name}.heads-page`).then(async (response) => Snapshot.read(await response.arrayBuffer()));
+      recording.catch(() => this.#recordings.delete(entry.id));
+      this.#recordings.set(entry.id, recording);
+    }
+    return recording;
+  }
+
+  protected async readLessons(): Promise<SavedLessons> {
+    return parsed(await unzipped(await (await this.#fetch("lessons.heads-page")).arrayBuffer()));
   }
 
   async #fetch(address: string): Promise<Response> {
@@ -135,13 +193,19 @@ export class SiteSource implements Source {
   }
 }
 
+/** The description of a text, with what computes its maps. */
+async function described(recording: HeldRecording, index: number): Promise<RecordingInfo> {
+  const { factors, info } = await recording.text(index);
+  return factors ? { ...info, notes: { ...info.notes, computed: factors.computed, kept: factors.words } } : info;
+}
+
 /** What saved lessons answer: their list, one of them, a cell's result, the verdict on an answer. */
 function ofLessons(saved: SavedLessons, path: string, body?: unknown): Answer {
   const [slug, kind, name = ""] = new URL(path, "http://saved/").pathname.split("/").slice(3).map(decodeURIComponent);
   if (slug === undefined) return json(saved.entries);
   const lesson = saved.lessons[slug];
   if (!lesson) throw refusal(`There is no lesson '${slug.slice(0, 60)}' in this page.`);
-  if (kind === "cells") return done(savedCell(saved, slug, name, (body as { parameters: Record<string, unknown> }).parameters));
+  if (kind === "cells") return json(done(savedCell(saved, slug, name, (body as { parameters: Record<string, unknown> }).parameters)));
   if (kind === "checks") {
     const { answer, cell } = body as { answer: string; cell: Record<string, unknown> };
     const part = lesson.parts.find((part) => part.kind === "check" && part.check === name);
@@ -152,9 +216,8 @@ function ofLessons(saved: SavedLessons, path: string, body?: unknown): Answer {
 }
 
 /** A job that has ended. */
-function done(result: Job["result"]): Answer {
-  const job: Pick<Job, "id" | "state" | "result"> = { id: "", state: "done", result };
-  return json(job);
+function done(result: Job["result"]): Pick<Job, "id" | "state" | "result"> {
+  return { id: "", state: "done", result };
 }
 
 function parsed<T>(bytes: ArrayBuffer): T {

@@ -2,7 +2,7 @@
 // long text, in blocks of cells beside the strongest links of every row; an exact snapshot holds q and k instead, from which
 // any cell is computed here. Every result says in `words` which it is.
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
-import { Factors, type FactorsHeader } from "./factors";
+import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors } from "./exact";
 import {
   TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type RoleInfo, type Workspace,
 } from "./types";
@@ -41,13 +41,20 @@ interface TextHeader {
   factors?: FactorsHeader;
 }
 
-/** A part of a map. `exact`: every row was read. */
-export interface Grid {
-  values: Float32Array;
-  rows: number;
-  columns: number;
-  words: string;
-  exact: boolean;
+/** One text of a recording, however it is kept: its maps, or the factors of maps. */
+interface TextParts {
+  atlas: Atlas;
+  card: (head: string, layer: LayerInfo) => HeadCard;
+  maps?: MapsHeader;
+  arrays?: Record<string, EnvelopeArray>;
+  factors: MapFactors | null;
+}
+
+/** A recording that a page holds. `words`: what it holds of it. */
+export interface HeldRecording {
+  readonly infos: RecordingInfo[];
+  readonly words: string;
+  text(index: number): Promise<SnapshotText>;
 }
 
 interface Row {
@@ -64,7 +71,7 @@ export function finestLevel(info: RecordingInfo, how: How): number {
   return info.min_level && how === "max" ? info.min_level + 1 : info.min_level;
 }
 
-export class Snapshot {
+export class Snapshot implements HeldRecording {
   #texts = new Map<number, Promise<SnapshotText>>();
 
   private constructor(
@@ -90,11 +97,53 @@ export class Snapshot {
   text(index: number): Promise<SnapshotText> {
     let text = this.#texts.get(index);
     if (!text) {
-      text = unzipped(this.packed.arrays[`text${index}`]!).then((bytes) => new SnapshotText(this.infos[index]!, parseEnvelope(bytes)));
+      text = this.#unpacked(index);
+      text.catch(() => this.#texts.delete(index));
       this.#texts.set(index, text);
     }
     return text;
   }
+
+  async #unpacked(index: number): Promise<SnapshotText> {
+    const info = this.infos[index]!;
+    const { header, arrays } = parseEnvelope(await unzipped(this.packed.arrays[`text${index}`]!));
+    const { atlas, cards, maps, factors } = header as unknown as TextHeader;
+    const statistics = new Map(atlas.statistics.map((statistic) => [statistic.name, statistic]));
+    const packedCards = new Map(cards.map((card) => [card.head, card]));
+    const card = (head: string, layer: LayerInfo): HeadCard => {
+      const packed = packedCards.get(head)!;
+      return {
+        ...packed,
+        layer,
+        recording: info.id,
+        text: info.text,
+        values: packed.values.map(([name, value, chance, page]) => ({ statistic: statistics.get(name)!, value, chance, page })),
+        links: packed.links.map(([query, key, weight]): Link => ({ query, key, weight })),
+      };
+    };
+    const computed = factors ? (await exactProgram()).factorsOf(factors, arrays, info.layers) : null;
+    return new SnapshotText(info, { atlas, card, maps, arrays, factors: computed });
+  }
+}
+
+/** A recording's file that was dropped on the page. `roles`: those that the page knows of the same model's heads. */
+export function heldFile(file: HeadsFile, roles: Atlas | null): HeldRecording {
+  const texts = new Map<number, Promise<SnapshotText>>();
+  const known = new Map(roles?.heads.map(({ head, role }) => [head, role]));
+  const opened = async (index: number) => {
+    const { atlas, card, factors } = await file.text(index);
+    const heads = atlas.heads.map((entry) => ({ ...entry, role: known.get(entry.head) ?? null }));
+    return new SnapshotText(file.infos[index]!, {
+      atlas: { ...atlas, heads, roles_because: roles?.roles_because ?? atlas.roles_because },
+      card: (head, layer) => ({ ...card(head, layer), role: known.get(head) ?? null }),
+      factors,
+    });
+  };
+  const text = (index: number) => {
+    if (!texts.has(index)) texts.set(index, opened(index));
+    return texts.get(index)!;
+  };
+  return { infos: file.infos, words: file.words, text };
 }
 
 export class SnapshotText {
@@ -102,8 +151,8 @@ export class SnapshotText {
   /** The finest level; 0 where there are single cells. */
   readonly level: number;
   readonly atlas: Atlas;
-  readonly factors: Factors | null;
-  readonly #header: TextHeader;
+  readonly factors: MapFactors | null;
+  readonly #card: TextParts["card"];
   readonly #maps: MapsHeader | undefined;
   readonly #arrays: Record<string, EnvelopeArray>;
   /** A head's layer, the number of that layer among all layers, and the head's number in it. */
@@ -111,15 +160,13 @@ export class SnapshotText {
 
   constructor(
     readonly info: RecordingInfo,
-    packed: Envelope,
+    { atlas, card, maps, arrays = {}, factors }: TextParts,
   ) {
-    this.#header = packed.header as unknown as TextHeader;
-    this.#arrays = packed.arrays;
-    this.#maps = this.#header.maps;
-    this.level = this.#maps?.level ?? 0;
-    this.factors = this.#header.factors ? new Factors(this.#header.factors, packed.arrays, info.layers) : null;
-    this.atlas = this.#header.atlas;
-    this.heads = this.#header.cards.map((card) => card.head);
+    [this.#card, this.#maps, this.#arrays] = [card, maps, arrays];
+    this.level = maps?.level ?? 0;
+    this.factors = factors;
+    this.atlas = atlas;
+    this.heads = atlas.heads.map(({ head }) => head);
     let next = 0;
     info.layers.forEach((layer, layerIndex) => {
       for (let index = 0; index < layer.num_heads; index++) this.#places.set(this.heads[next++]!, { layer, layerIndex, index });
@@ -135,17 +182,7 @@ export class SnapshotText {
   }
 
   card(head: string): HeadCard {
-    const { layer } = this.#place(head);
-    const packed = this.#header.cards[this.heads.indexOf(head)]!;
-    const statistics = new Map(this.atlas.statistics.map((statistic) => [statistic.name, statistic]));
-    return {
-      ...packed,
-      layer,
-      recording: this.info.id,
-      text: this.info.text,
-      values: packed.values.map(([name, value, chance, page]) => ({ statistic: statistics.get(name)!, value, chance, page })),
-      links: packed.links.map(([query, key, weight]): Link => ({ query, key, weight })),
-    };
+    return this.#card(head, this.#place(head).layer);
   }
 
   /** A head's map at `level`, or at the finest level that is kept for `how` where that is coarser. */

@@ -13,7 +13,7 @@ export interface Source {
   get(path: string, signal?: AbortSignal): Promise<Answer>;
   send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer>;
   /** Sends a file as it is, where the source takes any. */
-  upload?(path: string, file: Blob): Promise<Answer>;
+  upload?(path: string, file: File): Promise<Answer>;
   destroy?(): void;
 }
 
@@ -93,7 +93,7 @@ export class ServerSource implements Source {
     return this.#request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal });
   }
 
-  upload(path: string, file: Blob): Promise<Answer> {
+  upload(path: string, file: File): Promise<Answer> {
     return this.#request(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file });
   }
 

@@ -1,46 +1,40 @@
-// The maps of an exact snapshot, computed in the page: any cell from q, k and each row's log-sum-exp. A weight is
-// exp(score - lse); a score is scale * q.k, then softcap, then bias, where the mask lets the row see the key.
-// studio/outside/factors.py keeps the numbers. Sums are of double precision: what is not exact was rounded before.
-import type { EnvelopeArray, Numbers } from "./envelope";
-import type { Grid } from "./snapshot";
-import type { How, LayerInfo, Pair } from "./types";
+// Maps computed in the page: any cell from q, k and each row's log-sum-exp, which an exact page or a recording's file holds. A
+// weight is exp(score - lse); a score is scale * q.k, then softcap, then bias, where the mask lets the row see the key. Tiles come
+// from WebGL where a graphics card computes (webgl.ts), else from here in double precision: what is not exact was rounded before.
+// Rows and single weights always come from here.
+import type { Numbers } from "../api/envelope";
+import type { EnvelopeArray, FactorsHeader, Grid, MapFactors, Reading, Window } from "../api/exact";
+import type { LayerInfo, Pair } from "../api/types";
+import { Engine } from "./webgl";
 
-/** What the snapshot's header says of the factors. */
-export interface FactorsHeader {
-  dtype: "float16" | "float32";
-  words: string;
-  layers: { scale: number; softcap: number | null; width: number; mask: number; bias: number | null; sinks?: number[] | null }[];
-}
+export type Floats = Float32Array | Float64Array;
 
-interface LayerFactors {
-  q: Float32Array;
-  k: Float32Array;
-  lse: Float32Array;
+/** One layer's numbers: q is [head query width], k [key/value head key width], lse [head query]. */
+export interface LayerFactors {
+  q: Floats;
+  k: Floats;
+  lse: Floats;
+  /** The keys that each row sees: from `start` to before `stop`. */
   start: Numbers;
   stop: Numbers;
-  /** Where rows are no runs: visible cells as bits, for one head or for each. */
-  dense: EnvelopeArray | null;
-  bias: EnvelopeArray | null;
+  /** Where rows are no runs: visible cells as bits, each row in whole bytes, for one head or for each. */
+  dense: { bits: Numbers; heads: number } | null;
+  /** Added to scores, [head query key], for one head or for each. */
+  bias: { values: Floats; heads: number } | null;
+  sinks: number[] | null;
   scale: number;
   softcap: number | null;
   width: number;
 }
 
-interface Window {
-  top: number;
-  bottom: number;
-  left: number;
-  right: number;
-}
-
-interface Reading {
-  level: number;
-  how: How;
-  /** Reads every row, however many cells there are. */
-  every?: boolean;
-  /** Cells beyond which rows are sampled. */
-  most?: number;
-  signal?: AbortSignal;
+/** Which rows a region reads: of each block of `span` rows at most `perBlock`, the middles of equal stretches. Under a causal
+    mask the first rows of a block see least. */
+export interface Plan extends Window {
+  span: number;
+  perBlock: number;
+  rows: number;
+  columns: number;
+  largest: boolean;
 }
 
 const AT_ONCE = 1 << 19; // cells between two pauses, in which the page answers the reader: some 20 ms
@@ -48,20 +42,41 @@ const SAMPLED = 1 << 22; // cells of one tile
 const MIN_MISSING = 1e-4; // of a row's mass: less is rounding, more went to a sink that is no token
 const KEPT = 3; // unpacked layers: of 512 tokens 1.6 MB each
 
-export class Factors {
+export class Factors implements MapFactors {
   #layers = new Map<number, LayerFactors>();
+  #engine = Engine.shared();
 
+  /** `words`: how exact a weight is; `kept`: the type of q and k; `unpacked`: a layer's numbers. */
   constructor(
-    readonly header: FactorsHeader,
-    private readonly arrays: Record<string, EnvelopeArray>,
+    readonly words: string,
+    private readonly kept: string,
     private readonly shapes: LayerInfo[],
+    private readonly unpacked: (index: number) => LayerFactors,
   ) {}
 
-  get words(): string {
-    return this.header.words;
+  /** The factors of a snapshot, as studio/outside/factors.py keeps them. */
+  static ofSnapshot({ dtype, words, layers }: FactorsHeader, arrays: Record<string, EnvelopeArray>, shapes: LayerInfo[]): Factors {
+    return new Factors(words, dtype, shapes, (index) => {
+      const { mask, bias, sinks = null, ...rule } = layers[index]!;
+      const [dense, added] = [arrays[`dense${mask}`], bias === null ? undefined : arrays[`bias${bias}`]];
+      return {
+        ...rule,
+        sinks,
+        q: numbersOf(arrays[`q${index}`]!),
+        k: numbersOf(arrays[`k${index}`]!),
+        lse: arrays[`lse${index}`]!.data as Float32Array,
+        start: arrays[`start${mask}`]!.data,
+        stop: arrays[`stop${mask}`]!.data,
+        dense: dense ? { bits: dense.data, heads: dense.shape[0]! } : null,
+        bias: added ? { values: added.data as Float32Array, heads: added.shape[0]! } : null,
+      };
+    });
   }
 
-  /** One row's weights, NaN where the mask hides the key; how many keys it sees, and what of its mass is at none. */
+  get computed(): string {
+    return this.#engine.words;
+  }
+
   row(layerIndex: number, head: number, query: number): { weights: Float32Array; visible: number; missing: number } {
     const weights = new Float32Array(this.shapes[layerIndex]!.num_keys);
     this.#weights(layerIndex, head, query, 0, weights.length, weights, 0);
@@ -74,23 +89,37 @@ export class Factors {
     return { weights, visible, missing: visible && 1 - sum > MIN_MISSING ? 1 - sum : 0 };
   }
 
-  /** A window of a head's map in blocks of `2^level` cells a side, by mean or largest of the visible ones. Of very many
-      cells rows are sampled evenly, as `words` and `exact` of the result say, unless every row is asked for. */
   async region(layerIndex: number, head: number, window: Window, reading: Reading): Promise<Grid> {
     const { top, bottom, left, right } = window;
     const { level, how, every = false, most = SAMPLED, signal } = reading;
     const [span, rowsInAll, width] = [2 ** level, bottom - top, right - left];
     const [rows, columns] = [Math.ceil(rowsInAll / span), Math.ceil(width / span)];
     const perBlock = every ? span : Math.max(1, Math.min(span, Math.floor((span * most) / (rowsInAll * width))));
+    const plan: Plan = { ...window, span, perBlock, rows, columns, largest: how === "max" };
+    const shape = this.shapes[layerIndex]!;
+    const values =
+      (await this.#engine.region(this.#layer(layerIndex), shape, head, plan, (query) => this.row(layerIndex, head, query).weights, signal)) ??
+      (await this.#region(layerIndex, head, plan, signal));
+    let rowsRead = 0;
+    for (let begin = top; begin < bottom; begin += span) rowsRead += Math.min(perBlock, bottom - begin, span);
+    const [, bound = ""] = / (to [\d.]+)/.exec(this.words) ?? [];
+    const cells = level ? `${how === "max" ? "largest" : how} of ${span} × ${span} cells${bound && `, ${bound}`}` : this.words;
+    const exact = rowsRead === rowsInAll;
+    return { values, rows, columns, exact, words: exact ? cells : `${cells}, ${rowsRead} of ${rowsInAll} rows read` };
+  }
+
+  /** A region in plain JavaScript. */
+  async #region(layerIndex: number, head: number, plan: Plan, signal?: AbortSignal): Promise<Float32Array> {
+    const { top, bottom, left, right, span, perBlock, rows, columns, largest } = plan;
+    const width = right - left;
     const values = new Float32Array(rows * columns).fill(NaN);
     const counts = span > 1 ? new Uint32Array(rows * columns) : null;
     const weights = new Float32Array(width);
-    let [rowsRead, done] = [0, 0];
+    let done = 0;
     for (let block = 0; block < rows; block++) {
       const [begin, end] = [top + block * span, Math.min(bottom, top + (block + 1) * span)];
       const picked = Math.min(perBlock, end - begin);
       for (let i = 0; i < picked; i++) {
-        // The middles of equal stretches: under a causal mask the first rows of a block see least.
         const query = begin + Math.floor(((i + 0.5) * (end - begin)) / picked);
         if (!counts) this.#weights(layerIndex, head, query, left, right, values, block * columns);
         else {
@@ -100,42 +129,37 @@ export class Factors {
             if (Number.isNaN(weight)) continue;
             const place = block * columns + Math.floor(c / span);
             if (!counts[place]!++) values[place] = weight;
-            else if (how === "mean") values[place]! += weight;
+            else if (!largest) values[place]! += weight;
             else if (weight > values[place]!) values[place] = weight;
           }
         }
-        rowsRead += 1;
         if ((done += width) < AT_ONCE) continue;
         done = 0;
         await new Promise((resolve) => setTimeout(resolve)); // the page answers the reader in between
         signal?.throwIfAborted();
       }
     }
-    if (counts && how === "mean") for (let i = 0; i < values.length; i++) values[i]! /= counts[i] || 1;
-    const [, bound = ""] = / (to [\d.]+)/.exec(this.words) ?? [];
-    const cells = level ? `${how === "max" ? "largest" : how} of ${span} × ${span} cells${bound && `, ${bound}`}` : this.words;
-    const exact = rowsRead === rowsInAll;
-    return { values, rows, columns, exact, words: exact ? cells : `${cells}, ${rowsRead} of ${rowsInAll} rows read` };
+    if (counts && !largest) for (let i = 0; i < values.length; i++) values[i]! /= counts[i] || 1;
+    return values;
   }
 
-  /** How one weight comes about, as the server says it, from the q and k that are kept. */
   pair(layerIndex: number, head: number, query: number, key: number): Omit<Pair, "head"> {
-    const { q, k, lse, bias, scale, softcap, width } = this.#layer(layerIndex);
+    const { q, k, lse, bias, sinks, scale, softcap, width } = this.#layer(layerIndex);
     const { num_heads, num_kv_heads, num_queries, num_keys } = this.shapes[layerIndex]!;
-    const vector = (numbers: Float32Array, place: number) => Array.from(numbers.subarray(place * width, (place + 1) * width));
+    const vector = (numbers: Floats, place: number) => Array.from(numbers.subarray(place * width, (place + 1) * width));
     const place = head * num_queries + query;
     const [qOfPair, kOfPair] = [vector(q, place), vector(k, Math.floor((head * num_kv_heads) / num_heads) * num_keys + key)];
     const scaled = scale * qOfPair.reduce((sum, value, i) => sum + value * kOfPair[i]!, 0);
-    const added = bias && bias.data[((bias.shape[0] === 1 ? 0 : head) * num_queries + query) * num_keys + key]!;
+    const added = bias && bias.values[((bias.heads === 1 ? 0 : head) * num_queries + query) * num_keys + key]!;
     const { weights, visible } = this.row(layerIndex, head, query);
     const weight = weights[key]!;
     return {
       query, key, q: qOfPair, k: kOfPair, scale, scaled, softcap, bias: added,
       score: (softcap === null ? scaled : softcap * Math.tanh(scaled / softcap)) + (added ?? 0),
       lse: Number.isFinite(lse[place]) ? lse[place]! : null,
-      sink: this.header.layers[layerIndex]!.sinks?.[head] ?? null,
+      sink: sinks?.[head] ?? null,
       visible: !Number.isNaN(weight), num_visible: visible, weight: Number.isNaN(weight) ? 0 : weight,
-      about: `q and k as attention received them, kept in ${this.header.dtype}: after rotation by position (RoPE), if the model has it`,
+      about: `q and k as attention received them, kept in ${this.kept}: after rotation by position (RoPE), if the model has it`,
     };
   }
 
@@ -148,11 +172,11 @@ export class Factors {
     const qStart = (head * num_queries + query) * width;
     const kStart = Math.floor((head * num_kv_heads) / num_heads) * num_keys * width;
     const rowLse = lse[head * num_queries + query]!;
-    const biasStart = bias ? ((bias.shape[0] === 1 ? 0 : head) * num_queries + query) * num_keys : 0;
+    const biasStart = bias ? ((bias.heads === 1 ? 0 : head) * num_queries + query) * num_keys : 0;
     const rowBytes = Math.ceil(num_keys / 8);
-    const bitsStart = dense ? ((dense.shape[0] === 1 ? 0 : head) * num_queries + query) * rowBytes : 0;
+    const bitsStart = dense ? ((dense.heads === 1 ? 0 : head) * num_queries + query) * rowBytes : 0;
     for (let key = first; key < last; key++) {
-      if (dense && !(dense.data[bitsStart + (key >> 3)]! & (128 >> (key & 7)))) continue;
+      if (dense && !(dense.bits[bitsStart + (key >> 3)]! & (128 >> (key & 7)))) continue;
       let [a, b, i, at] = [0, 0, 0, kStart + key * width];
       for (; i + 1 < width; i += 2, at += 2) {
         a += q[qStart + i]! * k[at]!;
@@ -161,7 +185,7 @@ export class Factors {
       if (i < width) a += q[qStart + i]! * k[at]!;
       let score = scale * (a + b);
       if (softcap !== null) score = softcap * Math.tanh(score / softcap);
-      if (bias) score += bias.data[biasStart + key]!;
+      if (bias) score += bias.values[biasStart + key]!;
       out[offset + key - left] = Math.exp(score - rowLse);
     }
   }
@@ -169,18 +193,7 @@ export class Factors {
   #layer(index: number): LayerFactors {
     let layer = this.#layers.get(index);
     if (!layer) {
-      const { mask, bias, ...rule } = this.header.layers[index]!;
-      const { arrays } = this;
-      layer = {
-        ...rule,
-        q: numbersOf(arrays[`q${index}`]!),
-        k: numbersOf(arrays[`k${index}`]!),
-        lse: arrays[`lse${index}`]!.data as Float32Array,
-        start: arrays[`start${mask}`]!.data,
-        stop: arrays[`stop${mask}`]!.data,
-        dense: arrays[`dense${mask}`] ?? null,
-        bias: bias === null ? null : arrays[`bias${bias}`]!,
-      };
+      layer = this.unpacked(index);
       if (this.#layers.size >= KEPT) this.#layers.delete(this.#layers.keys().next().value!);
       this.#layers.set(index, layer);
     }
@@ -202,7 +215,7 @@ export function numbersOf(planes: EnvelopeArray): Float32Array {
 }
 
 /** The number that 16 bits mean (IEEE 754 binary16). */
-function half(bits: number): number {
+export function half(bits: number): number {
   const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
   const size = exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? (fraction ? NaN : Infinity) : (1024 + fraction) * 2 ** (exponent - 25);
   return bits & 0x8000 ? -size : size;

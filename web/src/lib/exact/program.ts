@@ -1,0 +1,9 @@
+// The entry of exact.js. A page that needs it adds a script element, inline in a single file: no export of that can be reached, so
+// the program leaves itself under a name and says so.
+import type { ExactProgram } from "../api/exact";
+import { Factors } from "./factors";
+import { readHeads } from "./heads-file";
+
+const program: ExactProgram = { factorsOf: Factors.ofSnapshot.bind(Factors), readHeads };
+Object.assign(globalThis, { manyheadsExact: program });
+globalThis.dispatchEvent?.(new Event("manyheads-exact"));
