@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor, nn
 
 from manyheads.errors import GuardError, ModelError
@@ -28,7 +28,12 @@ from manyheads.spec import CROSS, Site
 GUARD_ROWS = 4  # rows a text; every head is checked on each
 GUARD_TEXTS = 2  # of a batch; of all others the last row
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-"""Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
+"""Distance that is always allowed, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
+COARSEST = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
+"""Most that rounding may explain, as a share of what a row adds up: of weights that it moved further, none is recorded."""
+HUNDREDS = 100.0  # above it, a float32 lse alone takes up to 1e-5 from every weight of its row: it is made in float64
+SURE = 5.0  # standard deviations: a sum of independent rounding errors exceeds them once in 100,000 rows at the very most
+SINGLE = 2.0**-24  # unit roundoff of float32, in which models accumulate and most of them compute the softmax
 
 
 class CapturedLse(NamedTuple):
@@ -40,13 +45,26 @@ class CapturedLse(NamedTuple):
 
 @dataclass(eq=False)
 class KnownLse:
-    """A call's lse and its origin, computed on first use: some edits need none, and it costs a pass over q and k."""
+    """A call's lse and its origin, computed on first use: some edits need none, and it costs a pass over q and k.
+
+    `fused`: whether a fused kernel of the model computed the scores, in float32 for any half type. `in_float64` computes
+    the lse anew where float32 is too coarse for it.
+    """
 
     compute: Callable[[], tuple[Float[Tensor, "b h q"], str]]
+    fused: bool = False
+    in_float64: Callable[[], tuple[Float64[Tensor, "b h q"], str]] | None = None
 
     @cached_property
     def computed(self) -> tuple[Float[Tensor, "b h q"], str]:
         return self.compute()
+
+    def sharpen(self) -> bool:
+        """Put the float64 lse in the place of a coarser one; whether there was one to be replaced."""
+        if self.in_float64 is None or self.computed[0].dtype == torch.float64:
+            return False
+        self.computed = self.in_float64()
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +206,20 @@ def lse_of(
     return lse, because
 
 
+def lse_in_float64(q: Tensor, k: Tensor, mask: Mask, rule: Rule) -> tuple[Float64[Tensor, "b h q"], str]:
+    """The lse of float64 copies of q and k, for scores in the hundreds. Cost: a pass over them, in float64."""
+    wide = Rule(rule.scale, rule.softcap, *(None if x is None else x.double() for x in (rule.sinks, rule.bias)))
+    lse, backend = lse_of(q.double(), k.double(), mask, wide, None)
+    return lse, f"computed in float64, since scores are in the hundreds ({backend})"
+
+
 @torch.no_grad()
 def check(call: AttentionCall, model: torch.nn.Module) -> float:
     """The worst distance between outputs returned and rebuilt on sampled rows, as a share of the row's norm.
 
-    Errors: GuardError where it is over `TOLERANCE`; ModelError where the model returned NaN or infinity.
+    A row is right within `TOLERANCE` of its own norm, or within what rounding explains (`Rounding`); of such a row the
+    share of that bound counts, in units of `TOLERANCE`. Where scores are in the hundreds the call's lse is float64 from
+    here on. Errors: GuardError for any other row; ModelError where the model returned NaN or infinity.
     """
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
@@ -200,9 +227,16 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     samples = [(spread(num_texts, GUARD_TEXTS), spread(num_rows, GUARD_ROWS))]
     if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
         samples.append((torch.arange(num_texts, device="cpu"), spread(num_rows, 1)))
-    compared = [rebuild(call, texts, rows) for texts, rows in samples]
-    # All that is read of the device by one copy: a second one would be a second wait for every layer.
-    worst, finite = torch.stack([torch.stack([part.worst, part.finite]) for part in compared]).double().cpu().unbind(1)
+    while True:
+        compared = [rebuild(call, texts, rows) for texts, rows in samples]
+        lse = call.lse.detach()
+        largest_lse = lse.masked_fill(lse.isinf(), 0).abs().amax()
+        # All that is read of the device by one copy: a second one would be a second wait for every layer.
+        numbers = [torch.stack([part.worst, part.finite, largest_lse.to(part.worst.dtype)]) for part in compared]
+        worst, finite, size = torch.stack(numbers).double().cpu().unbind(1)
+        # Twice only where scores are in the hundreds, and then by a float64 lse.
+        if not (float(size[0]) >= HUNDREDS and call.known.sharpen()):
+            break
     for (texts, rows), part, largest, is_finite in zip(samples, compared, worst.tolist(), finite.tolist(), strict=True):
         if not is_finite:
             place = f"layer {call.site.layer} ({call.site.module})"
@@ -221,23 +255,92 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
             text, head, row = (int(i) for i in (part.relative == part.worst).nonzero()[0])
             place = f"layer {call.site.layer} ({call.site.module}), head {head}, row {int(rows[row])}"
             norms = [float(x[text, head, row].norm()) for x in (part.returned, part.rebuilt)]
-            raise GuardError(
+            apart, allowed, by_rounding = (
+                float(x[text, head, row]) for x in (part.distance, part.allowed, part.rounding)
+            )
+            story = (
                 f"{place} of text {int(texts[text])}: the model's attention returned a vector of norm {norms[0]:.6g}, "
-                f"what was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {largest:.2g} of the row's "
-                f"norm away (allowed: {TOLERANCE[call.q.dtype]:g}). This attention does something that was not "
-                f"recorded, so a recording would be wrong: none is made."
+                f"what was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {apart / norms[1]:.2g} of the "
+                f"row's norm away (allowed: {allowed / norms[1]:.3g})."
+            )
+            if apart <= by_rounding:
+                raise GuardError(
+                    f"{story} {call.q.dtype} is too coarse for its scores, of up to {float(size[0]):.0f}: rounding "
+                    f"alone may move its weights by so much, so a recording from q and k would not be what the model "
+                    f"used: none is made. Load the model with dtype='float32'."
+                )
+            raise GuardError(
+                f"{story} This attention does something that was not recorded, so a recording would be wrong: none is "
+                f"made."
             )
     return max(worst.tolist())
 
 
-class Rebuilt(NamedTuple):
-    """Sampled rows as the model returned them and as they were rebuilt; how far apart, in norms of the row.
+class Sizes(NamedTuple):
+    """Of sampled rows: the weights `p_j`, which keys are visible, `|v_j - o|`, `|v_j|`, and `|o|` of a row's output o."""
 
-    `worst` is the largest of `relative`; `finite` is 1 where the model returned no NaN and no infinity, else 0.
+    weights: Float[Tensor, "t h r k"]
+    visible: Bool[Tensor, "t #h #r k"]
+    apart: Float[Tensor, "t h r k"]
+    lengths: Float[Tensor, "t h 1 k"]
+    output: Float[Tensor, "t h r"]
+
+
+def rounding_bound(
+    call: AttentionCall, sizes: Sizes, steps: Tensor, terms: Tensor, below: Tensor, lse: Tensor
+) -> tuple[Float[Tensor, "t h r"], Float[Tensor, "t h r"]]:
+    """How far rounding alone may take a row's output; and what of it no scale of its own explains.
+
+    Let u be the unit roundoff of the model's dtype, a that of float32, in which it accumulates (and takes the softmax,
+    also in float64), s_j the scores, p_j the weights of n keys, o = sum p_j v_j, and d the width of a head.
+
+    - A score is off by `e_j = u (steps_j + |s_j - lse|) + 2 a (sqrt(d) |scale| |q| |k_j| + steps_j + |s_j - lse|)`.
+      `steps`: product and scale are rounded (2 |s|), a softcap divides, bends and multiplies (3 more, of what is left
+      of s), a bias is added (2 |s| + |bias|); then the softmax subtracts the row's maximum. Errors of a sum of d terms
+      grow as sqrt(d) (Higham and Mary 2019, section 3), and none of its partial sums exceeds |q| |k_j|; a softcap passes on
+      1 - tanh^2 of them. Twice, for the guard rounds as float32 does. A fused kernel has its scores in float32: no u.
+    - An error of a score moves the output by `p_j e_j |v_j - o|`: weights are softmax's, so what all scores share
+      cancels. A weight is rounded itself, and added to a partial sum of the dtype: `p_j |v_j| (2 u + 16 a)`.
+    - These n errors c_j are no more than `sum c_j` together, and being independent (Pinelis 1994, theorem 3.5) no more
+      than `SURE sqrt(sum c_j^2)` but once in 100,000: the lesser counts. That is where many keys make a row sure.
+    - All keys share the lse (off by `2 a (|lse| + sqrt(n))`), the sum over n keys, and the output's own rounding:
+      `|o| (u + 2 a |lse|) + (u + 2 a sqrt(n)) sum p_j |v_j|`. A sink has a score, too, of which `p |log p| < 0.4` counts.
+
+    The second number is absolute: numbers below the dtype's normal ones are rounded in steps of one size, which moves
+    each weight by half a step times the head's largest value; and what is below u of the largest sum in the layer's
+    sampled rows is lost anyway, as the output projection adds all heads in that dtype.
+    """
+    u, fused = torch.finfo(call.q.dtype).eps / 2, call.known.fused
+    weights, visible, apart, lengths, output = sizes
+    num_keys = visible.sum(-1)
+    width, added_up = call.q.shape[-1], (weights * lengths).sum(-1)
+    single = torch.where(visible, 2 * SINGLE * (width**0.5 * terms + steps + below), 0)
+    scores = single if fused else single + torch.where(visible, u * (steps + below), 0)
+    by_key = weights * (scores * apart + (2 * u + 16 * SINGLE) * lengths)
+    keys = torch.minimum(by_key.sum(-1), SURE * by_key.square().sum(-1).sqrt())
+    sink = 0.4 * u if call.rule.sinks is not None else 0.0
+    shared = output * (u + sink + 2 * SINGLE * lse[..., 0].abs() + (weights * single).sum(-1))
+    shared = shared + (u + 2 * SINGLE * num_keys.sqrt()) * added_up
+    step = u * torch.finfo(call.q.dtype).smallest_normal
+    largest_value = torch.where(visible, lengths, 0).amax(-1)
+    lost = step * (num_keys * largest_value + call.v.shape[-1] ** 0.5)
+    return keys + shared, lost
+
+
+class Rebuilt(NamedTuple):
+    """Sampled rows as the model returned them and as they were rebuilt; how far apart, and how far they may be.
+
+    `rounding` is what rounding alone may do; `allowed` that, up to `COARSEST`, or the tolerance where it is more.
+    `relative`: the distance in norms of the row where that is within the tolerance, else in units of the bound, so that
+    a row is right where it is at most `TOLERANCE`. `worst` is the largest; `finite` is 1 where the model returned no NaN
+    and no infinity, else 0.
     """
 
     returned: Float[Tensor, "t h r f"]
     rebuilt: Float[Tensor, "t h r f"]
+    distance: Float[Tensor, "t h r"]
+    rounding: Float[Tensor, "t h r"]
+    allowed: Float[Tensor, "t h r"]
     relative: Float[Tensor, "t h r"]
     worst: Float[Tensor, ""]
     finite: Float[Tensor, ""]
@@ -249,7 +352,7 @@ def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
     # guard has to check: if it called that function, a fault in it would be on both sides and would not show.
     # (Row sums would check nothing: the lse comes from the same scores, so a forgotten softcap leaves them at 1.)
     # In float32 also for half types: then only the model's own rounding counts against `TOLERANCE`, not the guard's.
-    dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if torch.float64 in (call.q.dtype, call.lse.dtype) else torch.float32
     num_heads, groups, device = call.q.shape[1], call.k.shape[1], call.q.device
     mask = call.mask.expand(call.q.shape[0])
     key = torch.arange(call.k.shape[2], device="cpu")
@@ -260,24 +363,41 @@ def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
     group = torch.arange(num_heads, device=device) // (num_heads // groups)
     k, v = (x[texts].to(dtype) if groups == num_heads else x[texts][:, group].to(dtype) for x in (call.k, call.v))
     scores = q @ k.transpose(2, 3) * call.rule.scale
+    # `steps`: what the model may have rounded on the way to a score. `terms`: what its dot product added up, at most.
+    terms = abs(call.rule.scale) * q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :]
+    steps = 2 * scores.abs()
     if call.rule.softcap is not None:
         scores = call.rule.softcap * (scores / call.rule.softcap).tanh()
+        steps, terms = 5 * scores.abs(), terms * (1 - (scores / call.rule.softcap).square())
     if call.rule.bias is not None:
-        scores = scores + call.rule.bias.expand(call.q.shape[0], *call.rule.bias.shape[1:])[texts][:, :, rows]
+        bias = call.rule.bias.expand(call.q.shape[0], *call.rule.bias.shape[1:])[texts][:, :, rows]
+        scores = scores + bias
+        steps = steps + 2 * scores.abs() + bias.abs()
     if mask.dense is not None:
         visible = mask.dense.expand(call.q.shape[0], -1, -1, -1)[texts][:, :, rows]
     lse = call.lse[texts][:, :, rows].to(dtype)
     # A row that sees nothing has an lse of -inf, and -inf minus -inf is NaN: 0 in its place, and nothing is visible.
-    weights = torch.where(visible, (scores - torch.where(lse == -torch.inf, 0, lse)[..., None]).exp(), 0)
+    lse = torch.where(lse == -torch.inf, 0, lse)[..., None]
+    weights = torch.where(visible, (scores - lse).exp(), 0)
     rebuilt = weights @ v
+    lengths = v.norm(dim=-1, keepdim=True)
+    added_up = (weights @ lengths)[..., 0]
     # A row whose values cancel has next to no norm of its own: a thousandth of what it adds up keeps rounding apart.
-    norm = rebuilt.norm(dim=-1) + 1e-3 * (weights @ v.norm(dim=-1, keepdim=True))[..., 0]
+    norm = rebuilt.norm(dim=-1) + 1e-3 * added_up
     alive, returned = visible.any(-1).expand(-1, num_heads, -1), call.out[texts][:, :, rows].to(dtype)
     distance = (rebuilt - returned).norm(dim=-1)
+    # Cauchy-Schwarz would do for how far a value lies from the row; this is what it is, by one more product.
+    apart = (lengths.square().transpose(2, 3) - 2 * rebuilt @ v.transpose(2, 3) + rebuilt.square().sum(-1, keepdim=True))
+    spread_out = Sizes(weights, visible, apart.clamp_min(0).sqrt(), lengths.transpose(2, 3), rebuilt.norm(dim=-1))
+    rounding, lost = rounding_bound(call, spread_out, steps, terms, (scores - lse).abs(), lse)
+    tolerance = TOLERANCE[call.q.dtype]
+    own = distance / norm.clamp_min(1e-30)
+    allowed = torch.maximum(tolerance * norm, torch.minimum(rounding, COARSEST[call.q.dtype] * added_up) + lost)
+    relative = torch.where(own <= tolerance, own, tolerance * distance / allowed.clamp_min(1e-30))
     # NaN counts as infinitely far: it compares as false, so it would slip through the tolerance.
-    relative = torch.where(alive, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
+    relative = torch.where(alive, relative, 0).nan_to_num(nan=torch.inf)
     finite = (torch.isfinite(returned).all(-1) | ~alive).all()
-    return Rebuilt(returned, rebuilt, relative, relative.max(), finite.to(dtype))
+    return Rebuilt(returned, rebuilt, distance, rounding, allowed, relative, relative.max(), finite.to(dtype))
 
 
 def spread(size: int, count: int) -> Int[Tensor, "n"]:
