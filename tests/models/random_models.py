@@ -15,9 +15,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 import transformers as hf
@@ -25,12 +26,13 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
-from manyheads.errors import GuardError, ManyHeadsError
+from manyheads.errors import GuardError, ModelError
 from manyheads.models.recorder import sharpened
 from manyheads.models.taps import tap as seam
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.open_taps import carrying_out
 from manyheads.recording.exact_map.one_pass import Layer, window_weights
+from tests.models.misreading import lost_mask, lost_window, misread, swapped
 
 VOCABULARY = 60
 LARGEST_FACTOR = 40.0
@@ -255,6 +257,7 @@ class Truth:
     """
 
     weights: Tensor
+    values: Tensor
     out: Tensor
     returned: Tensor
     added_up: Tensor
@@ -264,7 +267,7 @@ class Truth:
     def rounding(self) -> Tensor:
         """[b h q]"""
         distance = (self.returned.double() - self.out).norm(dim=-1)
-        return distance / self.added_up.clamp_min(1e-300)
+        return distance / self.added_up.clamp_min(1e-30)
 
 
 @contextmanager
@@ -308,16 +311,20 @@ def _true(
     if mask is not None and mask.dtype != torch.bool:
         added = mask.double()
     added = added.masked_fill(hidden, -torch.inf)
+    kwargs = dict(kwargs)
+    if mask is not None and kwargs.get("position_bias") is not None:
+        # Two biases are one input here, added in the model's dtype as its sdpa adds them: eager adds them to the score
+        # one after the other, and differs by that rounding.
+        added = (kwargs.pop("position_bias") + added.to(query.dtype)).double()
     alive = ~hidden.all(-1, keepdim=True)
     added = torch.where(alive, added, 0.0)  # a row that sees nothing: not judged
     wide = {key: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for key, x in kwargs.items()}
     out, weights = eager(module, query.double(), key.double(), value.double(), added, **wide)
     heads = weights.shape[1]
-    values = value.double().norm(dim=-1, keepdim=True).repeat_interleave(heads // value.shape[1], 1)
-    visible = (~hidden & alive).expand(-1, heads, -1, -1)
-    return Truth(
-        weights, out.transpose(1, 2), returned.transpose(1, 2), (weights @ values)[..., 0], visible
-    )
+    values = value.double().repeat_interleave(heads // value.shape[1], 1)
+    added_up = (weights @ values.norm(dim=-1, keepdim=True))[..., 0]
+    visible = (~hidden & alive).expand(query.shape[0], heads, -1, -1)
+    return Truth(weights, values, out.transpose(1, 2), returned.transpose(1, 2), added_up, visible)
 
 
 @contextmanager
@@ -332,91 +339,127 @@ def _softmax_in_float64() -> Iterator[None]:
 
 # ------------------------------------------------------------------------------------------------------ the outcome
 
+FAULTS: dict[str, tuple[tuple[str, ...], Callable[[pytest.MonkeyPatch], None]]] = {
+    "a scale of 1 / d": ((), misread(lambda rule: replace(rule, scale=rule.scale**2))),
+    "a lost mask": (("gpt2", "opt", "llama", "mistral", "qwen3", "gemma2", "gpt_oss"), lost_mask),
+    "a lost window": (("mistral", "gemma2", "gpt_oss"), lost_window),
+    "a forgotten softcap": (("gemma2",), misread(lambda rule: replace(rule, softcap=None))),
+    "a lost bias": (("t5",), misread(lambda rule: replace(rule, bias=None))),
+    "forgotten sinks": (("gpt_oss",), misread(lambda rule: replace(rule, sinks=None))),
+    "a swapped KV head": (("llama", "mistral", "qwen3", "gemma2", "gpt_oss"), swapped("k", "v")),
+}
+
 
 @dataclass
 class Outcome:
-    """`verdict`: "accepted", "refused" or "not run"; errors are the largest of all calls up to a refusal's.
+    """`verdict`: "accepted", "refused" by the guard, "overflowed" (NaN or infinity in the model's own output).
 
-    `error`: of a recorded weight against float64. `rounding`: of the model's own output, in what its row adds up.
+    `error`: of a weight that was read, against float64, the largest of all. `moved`: how far such errors move any row
+    that the model returned, in what the row adds up. `rounding`: how far the model's own rounding moves it.
     """
 
     trial: Trial
+    fault: str = ""
     verdict: str = "accepted"
     words: str = ""
     error: float = 0.0
+    moved: float = 0.0
     rounding: float = 0.0
-    guard_error: float = 0.0
     score: float = 0.0
     finite: bool = True
-    calls: list[Any] = field(default_factory=list)
 
 
-def outcome_of(trial: Trial, around: Callable[[], Any] | None = None) -> Outcome:
-    """Run the model under the guard, and hold what is read to float64."""
-    outcome = Outcome(trial)
+def outcome_of(trial: Trial, fault: str = "", patch: Callable[[pytest.MonkeyPatch], None] | None = None) -> Outcome:
+    """Run the model under the guard, read wrongly where there is a `fault`, and hold what is read to float64."""
+    outcome, patch = Outcome(trial, fault), FAULTS[fault][1] if fault else patch
     model, inputs = built(trial)
     truths: list[Truth] = []
-    errors: list[float] = []
+    count = 0
 
-    def read(call: AttentionCall) -> None:
+    def hold(call: AttentionCall) -> None:
+        nonlocal count
+        truth, count = truths[count], count + 1
         layer = Layer(call.q, call.k, call.lse, call.mask, call.rule)
-        errors.append(map_error(layer, truths[len(errors)]))
-        finite = call.lse[call.lse.isfinite()]
-        outcome.score = max(outcome.score, float(finite.abs().max()) if len(finite) else 0.0)
+        layer = replace(layer, lse=sharpened(layer))
+        whole = slice(0, call.q.shape[2]), slice(0, call.k.shape[2])
+        ours = torch.stack([window_weights(layer, t, range(call.q.shape[1]), *whole) for t in range(len(call.q))])
+        seen = truth.visible.any(-1)
+        off = torch.where(seen[..., None], ours.double() - truth.weights, 0.0).nan_to_num(nan=torch.inf)
+        moved = (off @ truth.values).norm(dim=-1) / truth.added_up.clamp_min(1e-30)
+        outcome.error = max(outcome.error, float(off.abs().max()))
+        outcome.moved = max(outcome.moved, float(torch.where(seen, moved, 0.0).max()))
+        outcome.score = max(outcome.score, float(call.lse.masked_fill(call.lse.isinf(), 0).abs().max()))
 
-    try:
-        with seam.tap(model, on_call=read) as state, float64_beside(truths), torch.no_grad():
-            model(**inputs)
-        outcome.guard_error = state.guard_error
-    except GuardError as error:
-        outcome.verdict, outcome.words = "refused", str(error)
-    except ManyHeadsError as error:
-        outcome.verdict, outcome.words = "not run", str(error)
-    except Exception as error:  # the model's own, of any kind, about a mask of this shape or dtype
-        outcome.verdict, outcome.words = "not run", f"{type(error).__name__}: {error}"
+    with pytest.MonkeyPatch.context() as wrong:
+        if patch is not None:
+            patch(wrong)
+        try:
+            with seam.tap(model, on_call=hold), float64_beside(truths), torch.no_grad():
+                model(**inputs)
+        except GuardError as error:
+            outcome.verdict, outcome.words = "refused", str(error)
+        except ModelError as error:
+            outcome.verdict, outcome.words = "overflowed", str(error)
     for truth in truths:
         seen = truth.visible.any(-1)
-        outcome.finite &= bool(truth.returned[seen].isfinite().all())
-        if bool(seen.any()):
-            outcome.rounding = max(outcome.rounding, float(truth.rounding[seen].nan_to_num(nan=torch.inf).max()))
-    outcome.error = max(errors, default=0.0)
+        finite = truth.returned[seen].isfinite().all(-1)
+        outcome.finite &= bool(finite.all())
+        outcome.rounding = max(outcome.rounding, float(truth.rounding[seen][finite].amax()) if bool(finite.any()) else 0)
     return outcome
 
 
-def map_error(layer: Layer, truth: Truth) -> float:
-    """The largest difference of a recorded weight from the model's own in float64."""
-    layer = Layer(layer.q, layer.k, sharpened(layer), layer.mask, layer.rule)
-    num_texts, num_heads, num_rows, _ = layer.q.shape
-    worst = 0.0
-    for text in range(num_texts):
-        rows, keys = slice(0, num_rows), slice(0, layer.k.shape[2])
-        ours = window_weights(layer, text, range(num_heads), rows, keys).double()
-        seen = truth.visible[text].any(-1)
-        apart = (ours - truth.weights[text]).abs()[seen]
-        worst = max(worst, float(apart.nan_to_num(nan=torch.inf).max()) if apart.numel() else 0.0)
-    return worst
+def fault_of(trial: Trial) -> str:
+    """A mistake that such a model can be read with; "" where it would change nothing."""
+    kinds = [
+        name
+        for name, (architectures, _) in FAULTS.items()
+        if (not architectures or trial.architecture in architectures)
+        and (name != "a swapped KV head" or trial.size["groups"] > 1)
+    ]
+    return kinds[trial.seed % len(kinds)]
+
+
+def least_scale_error(trial: Trial) -> float:
+    """The smallest relative error of the scale that the guard notices, by bisection; infinity where it notices none."""
+    low, high = 1e-8, 1.0
+
+    def noticed(error: float) -> bool:
+        patch = misread(lambda rule: replace(rule, scale=rule.scale * (1 + error)))
+        return outcome_of(trial, patch=patch).verdict == "refused"
+
+    if not noticed(high):
+        return math.inf
+    while high / low > 1.1:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if noticed(middle) else (middle, high)
+    return high
 
 
 def main(count: int, first: int) -> None:
-    table: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-    words: dict[str, int] = defaultdict(int)
+    rows: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    limits: dict[str, list[float]] = defaultdict(list)
     for seed in range(first, first + count):
-        outcome = outcome_of(trial(seed))
-        table[str(outcome.trial.dtype)[6:], outcome.verdict].append(outcome)
-        if outcome.verdict == "not run":
-            words[f"{outcome.trial.architecture} {outcome.trial.mask}: {outcome.words[:150]}"] += 1
-        if outcome.verdict == "refused":
-            print(f"{outcome.trial}\n    rounding {outcome.rounding:.2g} error {outcome.error:.2g}: {outcome.words[:330]}")
-        if outcome.verdict == "accepted" and outcome.error > 1e-4:
-            print(f"{outcome.trial}\n    ACCEPTED rounding {outcome.rounding:.2g} error {outcome.error:.2g} score {outcome.score:.3g}")
-    for words_, n in sorted(words.items(), key=lambda p: -p[1])[:30]:
-        print(n, words_)
-    for (dtype, verdict), outcomes in sorted(table.items()):
-        print(f"{dtype:10}{verdict:10}{len(outcomes):6}  error {max(o.error for o in outcomes):.1e}"
-              f"  rounding {max(o.rounding for o in outcomes):.1e}  score {max(o.score for o in outcomes):.0f}")
+        one = trial(seed)
+        dtype = str(one.dtype).removeprefix("torch.")
+        for fault in ("", fault_of(one)):
+            rows[dtype, fault].append(outcome := outcome_of(one, fault))
+            if not fault and outcome.verdict != "accepted" and outcome.finite:
+                print(f"{outcome.verdict}: {one}\n    {outcome.words}")
+        if seed % 10 == 0:
+            limits[dtype].append(least_scale_error(replace(one, factor=min(one.factor, 4.0))))
+    print(f"{'dtype':<10}{'read':<22}models accepted refused overflowed  weights off by  rows of the accepted moved by")
+    for (dtype, fault), outcomes in sorted(rows.items()):
+        counts = [sum(one.verdict == verdict for one in outcomes) for verdict in ("accepted", "refused", "overflowed")]
+        accepted = [one for one in outcomes if one.verdict == "accepted"]
+        error, moved = (max((getattr(one, name) for one in accepted), default=0.0) for name in ("error", "moved"))
+        numbers = f"{len(outcomes):6}{counts[0]:9}{counts[1]:8}{counts[2]:11}{error:16.1e}{moved:31.1e}"
+        print(f"{dtype:<10}{fault or 'right':<22}{numbers}")
+    for dtype, errors in sorted(limits.items()):
+        middle, most = (sorted(errors)[int(share * (len(errors) - 1))] for share in (0.5, 0.9))
+        print(f"{dtype:<10}smallest error of the scale that is noticed: {middle:.1e} (median), {most:.1e} (9 of 10)")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     hf.logging.set_verbosity_error()
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4000, int(sys.argv[2]) if len(sys.argv) > 2 else 0)

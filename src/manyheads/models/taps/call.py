@@ -47,23 +47,24 @@ class CapturedLse(NamedTuple):
 class KnownLse:
     """A call's lse and its origin, computed on first use: some edits need none, and it costs a pass over q and k.
 
-    `fused`: whether a fused kernel of the model computed the scores, in float32 for any half type. `in_float64` computes
-    the lse anew where float32 is too coarse for it.
+    `fused`: whether a fused kernel of the model computed the scores, in float32 for any half type. `finer`: the lse of q
+    and k in float64, and what computed it.
     """
 
     compute: Callable[[], tuple[Float[Tensor, "b h q"], str]]
     fused: bool = False
-    in_float64: Callable[[], tuple[Float64[Tensor, "b h q"], str]] | None = None
+    finer: Callable[[], tuple[Float64[Tensor, "b h q"], str]] | None = None
 
     @cached_property
     def computed(self) -> tuple[Float[Tensor, "b h q"], str]:
         return self.compute()
 
     def sharpen(self) -> bool:
-        """Put the float64 lse in the place of a coarser one; whether there was one to be replaced."""
-        if self.in_float64 is None or self.computed[0].dtype == torch.float64:
+        """Put the float64 lse in the place of a coarser one, if there is such a one: whether it did."""
+        if self.finer is None or self.computed[0].dtype == torch.float64:
             return False
-        self.computed = self.in_float64()
+        lse, backend = self.finer()
+        self.computed = (lse, f"recomputed in float64, since scores are in the hundreds ({backend})")
         return True
 
 
@@ -204,13 +205,6 @@ def lse_of(
     if rule.sinks is None and bool(empty.any()):
         lse = lse.masked_fill(empty[:, None].to(lse.device, non_blocking=True), -torch.inf)
     return lse, because
-
-
-def lse_in_float64(q: Tensor, k: Tensor, mask: Mask, rule: Rule) -> tuple[Float64[Tensor, "b h q"], str]:
-    """The lse of float64 copies of q and k, for scores in the hundreds. Cost: a pass over them, in float64."""
-    wide = Rule(rule.scale, rule.softcap, *(None if x is None else x.double() for x in (rule.sinks, rule.bias)))
-    lse, backend = lse_of(q.double(), k.double(), mask, wide, None)
-    return lse, f"computed in float64, since scores are in the hundreds ({backend})"
 
 
 @torch.no_grad()

@@ -18,18 +18,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.models.taps import call as guarding
-from manyheads.models.taps.call import (
-    AttentionCall,
-    CapturedLse,
-    Edit,
-    KnownLse,
-    Observer,
-    lse_in_float64,
-    lse_of,
-)
+from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.models.weights.projections import output_projection, stack_of
-from manyheads.nn import FUSED_KERNELS, Mask, Rule, exact_arithmetic, row_lse
+from manyheads.nn import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
 from manyheads.spec import Site
 
 COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
@@ -189,7 +181,7 @@ class RawCall:
         known = KnownLse(
             lambda: lse_of(q, k, self.mask, self.rule, self.lse),
             fused=self.lse is not None,
-            in_float64=lambda: lse_in_float64(q, k, self.mask, self.rule),
+            finer=lambda: log_sum_exp(q.detach().double(), k.detach().double(), self.mask, self.rule),
         )
         edited = self.out
         # Causal: no row sees past its own place, of which rows with a cache begin after the past.
