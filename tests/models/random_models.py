@@ -404,7 +404,8 @@ def outcome_of(trial: Trial, fault: str = "", patch: Callable[[pytest.MonkeyPatc
         seen = truth.visible.any(-1)
         finite = truth.returned[seen].isfinite().all(-1)
         outcome.finite &= bool(finite.all())
-        outcome.rounding = max(outcome.rounding, float(truth.rounding[seen][finite].amax()) if bool(finite.any()) else 0)
+        if bool(finite.any()):
+            outcome.rounding = max(outcome.rounding, float(truth.rounding[seen][finite].amax()))
     return outcome
 
 

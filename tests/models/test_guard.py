@@ -21,9 +21,9 @@ from manyheads.models.taps import tap as seam
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.recording import Recording
 from manyheads.recording.exact_map.requests import Mass
+from tests.models import random_models
 from tests.models.eager import draw, implementation, padded
 from tests.models.misreading import lost_mask, lost_window, misread, other_lse, refit, swapped
-from tests.models import random_models
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
 
@@ -130,7 +130,7 @@ def test_the_guard_catches(mistake, attention, dtype, fresh, monkeypatch):
     assert mistake.heads is None or head in mistake.heads
     vector = right[story["path"]][text, head, row]
     assert returned == pytest.approx(float(vector.double().norm()), rel=1e-4)  # the model's number is the model's
-    assert distance > float(story["allowed"]) >= 0.99 * guard.TOLERANCE[dtype]
+    assert distance > float(story["allowed"]) >= guard.TOLERANCE[dtype]
     assert abs(rebuilt - returned) <= distance * rebuilt * 1.1 + 1e-3 * returned
 
 
@@ -207,17 +207,17 @@ WEIGHTS_OFF = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 3e-4, t
 """Of a weight that is read, against the model's own function in float64. Half types: the lse of a fused kernel."""
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])
 def test_no_random_model_is_refused_for_its_own_rounding_and_what_is_read_is_its_own_attention(count, fresh):
     for _ in range(count):
         outcome = random_models.outcome_of(random_models.trial(draw(fresh)))
-        # Hidden rows of NaN reach the others in float64: the model's own output is NaN then, which nothing can be read of.
+        # In float64, rows that see nothing are NaN to sdpa and reach the others: the model's own output is NaN then.
         right = "accepted" if outcome.finite else "overflowed"
         assert outcome.verdict == right, f"{outcome.trial}: {outcome.words}"
         assert outcome.error <= WEIGHTS_OFF[outcome.trial.dtype], f"{outcome.trial}: off by {outcome.error:.2g}"
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_random_model_that_is_read_wrongly_is_refused_or_moved_by_less_than_the_guard_promises(count):
     caught = 0
     for seed in range(count):
@@ -240,8 +240,8 @@ def coarse_model(dtype: torch.dtype, fresh: torch.Generator) -> tuple[Any, dict[
 
 def test_where_a_half_type_rounds_scores_by_more_than_a_weight_bears_the_message_says_so(fresh):
     model, inputs = coarse_model(torch.bfloat16, fresh)
-    with pytest.raises(GuardError, match=r"bfloat16 is too coarse for its scores, of up to \d{3,}: rounding alone .*"
-                       r"Load the model with dtype='float32'"):  # fmt: skip
+    words = r"bfloat16 is too coarse for its scores, whose lse is up to \d{3,}: .* Load the model with dtype='float32'"
+    with pytest.raises(GuardError, match=words):
         recorded(model, inputs)
     model = model.float()
     assert recorded(model, inputs).provenance["guard_error"] < guard.TOLERANCE[torch.float32]
@@ -269,7 +269,7 @@ def test_where_scores_are_in_the_hundreds_the_lse_is_float64_and_nowhere_else(at
         assert {layer.weights(0).dtype for layer in large} == {torch.float32}
         for layer in large:  # each row of the pass sums to 1, as its weights do
             mass = layer.reduce([Mass()])[Mass()]
-            torch.testing.assert_close(mass, (layer.mask.counts() > 0)[:, None].expand_as(mass).to(mass), atol=1e-9, rtol=0)
+            assert float((mass - (layer.mask.counts() > 0)[:, None].double()).abs().max()) < 1e-9
 
 
 def test_the_guard_looks_at_the_last_row_where_a_text_sees_most():

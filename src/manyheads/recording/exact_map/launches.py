@@ -4,9 +4,9 @@ The contract is that of `one_pass`: the same requests in, the same answers out. 
 (runs, labels, columns, which tiles are plain) is made on the host, carried over once, and serves all layers: after the
 first layer nothing waits for the device.
 
-Left to the tiles of `one_pass`: dense masks, a bias, float64 (also of the lse alone), wide heads, `WordRows`. `MANYHEADS_PASS=tiles` leaves
-them everything; `MANYHEADS_PASS=kernels` makes it an error where kernels cannot run. With `TRITON_INTERPRET=1` kernels
-run on the CPU, to be tested.
+Left to the tiles of `one_pass`: dense masks, a bias, float64 (of the lse alone, too), wide heads, `WordRows`.
+`MANYHEADS_PASS=tiles` leaves them everything; `MANYHEADS_PASS=kernels` makes it an error where kernels cannot run. With
+`TRITON_INTERPRET=1` kernels run on the CPU, to be tested.
 
 Cost: as the tiles, O(q * k * d) time a head; memory for the answers alone.
 """
