@@ -212,9 +212,9 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     """The worst distance between outputs returned and rebuilt on sampled rows, as a share of the row's norm.
 
     A row is right within `TOLERANCE` of its own norm, or within what rounding explains (`rounding_bound`), of which the
-    share counts then, in units of `TOLERANCE`. Where scores are in the hundreds, the call's lse is float64 from here on,
-    and the rows are compared a second time. Errors: GuardError for any other row; ModelError where the model returned
-    NaN or infinity.
+    share counts then, in units of `TOLERANCE`. Where scores are in the hundreds, the call's lse is float64 from then
+    on, and the rows are compared again. Errors: GuardError for any other row; ModelError where the model returned NaN
+    or infinity.
     """
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
@@ -274,8 +274,8 @@ class Rebuilt(NamedTuple):
     """Sampled rows as the model returned them and as they were rebuilt; how far apart, and how far they may be.
 
     `distance`, `rounding` (what rounding alone may do) and `allowed` (that, up to `COARSEST`, or `TOLERANCE` where that
-    is more) are in norms of the row. `relative` is the distance where it is within the tolerance, else its share of what
-    is allowed in units of the tolerance, so that a row is right where it is at most that. `worst` is the largest;
+    is more) are in norms of the row. `relative` is the distance where it is within the tolerance, else its share of
+    what is allowed in units of the tolerance, so that a row is right where it is at most that. `worst` is the largest;
     `finite` is 1 where the model returned no NaN and no infinity, else 0.
     """
 
@@ -350,10 +350,10 @@ def rounding_bound(
     terms: Float[Tensor, "t h r k"],
     lse: Float[Tensor, "t h r"],
 ) -> tuple[Float[Tensor, "t h r"], Float[Tensor, "t h r"]]:
-    """How far rounding alone may take a row's output: by relative errors, and by those below the dtype's normal numbers.
+    """How far rounding alone may take a row's output: by relative errors, and by those below the normal numbers.
 
-    u is the unit roundoff of the model's dtype, a that of float32, in which it accumulates and which many models give to
-    the softmax even in float64; p_j are a row's weights of n keys, s_j its scores, v_j the values, o = sum p_j v_j.
+    u is the unit roundoff of the model's dtype, a that of float32, in which it accumulates, and which many models give
+    to the softmax even in float64; p_j are a row's weights of n keys, s_j its scores, v_j the values, o = sum p_j v_j.
 
     - **A score** is off by `e_j = u rounded_j + 2 a (sqrt(d) terms_j + rounded_j)`. `rounded` adds up each number that
       is rounded on its way: product and scale (2 |s|), a softcap's division, tanh and product (3 more), a bias (2 |s|
