@@ -314,9 +314,9 @@ def recording_of(
 def sharpened(layer: Layer) -> Tensor:
     """The lse, from float64 in heads whose scores are so large that float32 would round their weights by over 1e-6."""
     heads_per_group = layer.q.shape[1] // layer.k.shape[1]
-    largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, heads_per_group).amax(1)
-    if layer.q.dtype != torch.float32:
+    if layer.q.dtype != torch.float32 or layer.lse.dtype == torch.float64:  # float64: the guard saw to it
         return layer.lse
+    largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, heads_per_group).amax(1)
     groups = (largest.cpu() > LARGE_SCORE).nonzero()[:, 0]
     if not len(groups):
         return layer.lse

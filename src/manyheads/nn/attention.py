@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float32, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from manyheads.base import check_groups
@@ -82,8 +82,8 @@ def attend(
 
 def log_sum_exp(
     q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], mask: Mask, rule: Rule
-) -> tuple[Float32[Tensor, "b h q"], str]:
-    """The lse alone, and the backend that gave it: for calls whose own function did not return one.
+) -> tuple[Float[Tensor, "b h q"], str]:
+    """The lse alone (float32, float64 for float64), and the backend: for calls whose own function did not return one.
 
     Cost: that of `attend`; where no fused kernel serves the call, without its product with the values.
     """
@@ -91,8 +91,8 @@ def log_sum_exp(
     # A fused kernel reads values whatever one wants of it; the keys are as good as any, and lie there already.
     plan, why_not = _fused_plan(q, k, k, mask, rule)
     if plan is not None:
-        return _fused(q, k, rule, plan)[1].float(), plan.because
-    return _tiles(q, k, None, mask, rule)[1].float(), f"tiles: {why_not}"
+        return _fused(q, k, rule, plan)[1], plan.because
+    return _tiles(q, k, None, mask, rule)[1], f"tiles: {why_not}"
 
 
 def _check(

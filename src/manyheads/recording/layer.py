@@ -111,7 +111,7 @@ class LayerRecord:
                 raise ShapeError(
                     f"{name} run from {int(index.min())} to {int(index.max())}, but text {text} has {limit} of them."
                 )
-        return cell_weights(self._layer, text, queries, keys).to(self.lse.dtype)
+        return cell_weights(self._layer, text, queries, keys).to(self._layer.dtype)
 
     def word_weights(
         self,
@@ -288,7 +288,9 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
     num_rows, num_keys = max(part.q.shape[2] for part in parts), max(part.k.shape[2] for part in parts)
 
     def placed(values: Sequence[Tensor], length: int, fill: float = 0.0) -> Tensor:
-        out = values[0].new_full((num_texts, values[0].shape[1], length, *values[0].shape[3:]), fill)
+        # The lse of one batch may be float64, where its scores are in the hundreds.
+        dtype = max((value.dtype for value in values), key=lambda dtype: dtype.itemsize)
+        out = values[0].new_full((num_texts, values[0].shape[1], length, *values[0].shape[3:]), fill, dtype=dtype)
         for value, texts in zip(values, places, strict=True):
             out[list(texts), :, : value.shape[2]] = value
         return out

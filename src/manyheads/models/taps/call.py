@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor, nn
 
 from manyheads.errors import GuardError, ModelError
@@ -28,7 +28,12 @@ from manyheads.spec import CROSS, Site
 GUARD_ROWS = 4  # rows a text; every head is checked on each
 GUARD_TEXTS = 2  # of a batch; of all others the last row
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-"""Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
+"""Distance that is always allowed, in norms of the row. float32: sums of thousands of terms; half types: rounding."""
+COARSEST = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
+"""Most that rounding excuses, as a share of what a row adds up: weights that it moved further are not recorded."""
+HUNDREDS = 100.0  # from an lse of this size on, float32 alone takes up to 1e-5 of itself from each weight: see `check`
+SURE = 5.0  # a sum of n independent errors is at most so many times the root of their squares but 7 times in a million
+SINGLE = 2.0**-24  # unit roundoff of float32, in which models accumulate and most of them compute the softmax
 
 
 class CapturedLse(NamedTuple):
@@ -40,13 +45,27 @@ class CapturedLse(NamedTuple):
 
 @dataclass(eq=False)
 class KnownLse:
-    """A call's lse and its origin, computed on first use: some edits need none, and it costs a pass over q and k."""
+    """A call's lse and its origin, computed on first use: some edits need none, and it costs a pass over q and k.
+
+    `fused`: whether a fused kernel of the model computed the scores, in float32 for half types too. `finer`: the lse of
+    q and k in float64, and what computed it.
+    """
 
     compute: Callable[[], tuple[Float[Tensor, "b h q"], str]]
+    fused: bool = False
+    finer: Callable[[], tuple[Float64[Tensor, "b h q"], str]] | None = None
 
     @cached_property
     def computed(self) -> tuple[Float[Tensor, "b h q"], str]:
         return self.compute()
+
+    def sharpen(self) -> bool:
+        """Put the float64 lse in the place of a coarser one, if there is such a one: whether it did."""
+        if self.finer is None or self.computed[0].dtype == torch.float64:
+            return False
+        lse, backend = self.finer()
+        self.computed = (lse, f"recomputed in float64, since scores are in the hundreds ({backend})")
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +211,10 @@ def lse_of(
 def check(call: AttentionCall, model: torch.nn.Module) -> float:
     """The worst distance between outputs returned and rebuilt on sampled rows, as a share of the row's norm.
 
-    Errors: GuardError where it is over `TOLERANCE`; ModelError where the model returned NaN or infinity.
+    A row is right within `TOLERANCE` of its own norm, or within what rounding explains (`rounding_bound`), of which the
+    share counts then, in units of `TOLERANCE`. Where scores are in the hundreds, the call's lse is float64 from then
+    on, and the rows are compared again. Errors: GuardError for any other row; ModelError where the model returned NaN
+    or infinity.
     """
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
@@ -200,9 +222,14 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     samples = [(spread(num_texts, GUARD_TEXTS), spread(num_rows, GUARD_ROWS))]
     if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
         samples.append((torch.arange(num_texts, device="cpu"), spread(num_rows, 1)))
-    compared = [rebuild(call, texts, rows) for texts, rows in samples]
-    # All that is read of the device by one copy: a second one would be a second wait for every layer.
-    worst, finite = torch.stack([torch.stack([part.worst, part.finite]) for part in compared]).double().cpu().unbind(1)
+    while True:
+        compared = [rebuild(call, texts, rows) for texts, rows in samples]
+        largest_lse = call.lse.detach().masked_fill(call.lse.isinf(), 0).abs().amax()
+        # All that is read of the device by one copy: a second one would be a second wait for every layer.
+        numbers = [torch.stack([part.worst, part.finite, largest_lse.to(part.worst.dtype)]) for part in compared]
+        worst, finite, size = torch.stack(numbers).double().cpu().unbind(1)
+        if not (float(size[0]) >= HUNDREDS and call.known.sharpen()):
+            break
     for (texts, rows), part, largest, is_finite in zip(samples, compared, worst.tolist(), finite.tolist(), strict=True):
         if not is_finite:
             place = f"layer {call.site.layer} ({call.site.module})"
@@ -221,23 +248,42 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
             text, head, row = (int(i) for i in (part.relative == part.worst).nonzero()[0])
             place = f"layer {call.site.layer} ({call.site.module}), head {head}, row {int(rows[row])}"
             norms = [float(x[text, head, row].norm()) for x in (part.returned, part.rebuilt)]
-            raise GuardError(
+            apart, rounding, allowed = (
+                float(shares[text, head, row]) for shares in (part.distance, part.rounding, part.allowed)
+            )
+            message = (
                 f"{place} of text {int(texts[text])}: the model's attention returned a vector of norm {norms[0]:.6g}, "
-                f"what was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {largest:.2g} of the row's "
-                f"norm away (allowed: {TOLERANCE[call.q.dtype]:g}). This attention does something that was not "
-                f"recorded, so a recording would be wrong: none is made."
+                f"what was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {apart:.2g} of the row's norm "
+                f"away (allowed: {allowed:.3g}). "
+            )
+            if apart <= rounding and call.q.dtype != torch.float64:
+                finer = "float64" if call.q.dtype == torch.float32 else "float32"
+                raise GuardError(
+                    f"{message}{str(call.q.dtype).removeprefix('torch.')} is too coarse for its scores, whose lse is "
+                    f"up to {float(size[0]):.0f}: rounding alone may have moved its weights by so much, and they are "
+                    f"not known from q and k, so nothing is recorded. Load the model with dtype='{finer}'."
+                )
+            raise GuardError(
+                f"{message}This attention does something that was not recorded, so a recording would be wrong: none "
+                f"is made."
             )
     return max(worst.tolist())
 
 
 class Rebuilt(NamedTuple):
-    """Sampled rows as the model returned them and as they were rebuilt; how far apart, in norms of the row.
+    """Sampled rows as the model returned them and as they were rebuilt; how far apart, and how far they may be.
 
-    `worst` is the largest of `relative`; `finite` is 1 where the model returned no NaN and no infinity, else 0.
+    `distance`, `rounding` (what rounding alone may do) and `allowed` (that, up to `COARSEST`, or `TOLERANCE` where that
+    is more) are in norms of the row. `relative` is the distance where it is within the tolerance, else its share of
+    what is allowed in units of the tolerance, so that a row is right where it is at most that. `worst` is the largest;
+    `finite` is 1 where the model returned no NaN and no infinity, else 0.
     """
 
     returned: Float[Tensor, "t h r f"]
     rebuilt: Float[Tensor, "t h r f"]
+    distance: Float[Tensor, "t h r"]
+    rounding: Float[Tensor, "t h r"]
+    allowed: Float[Tensor, "t h r"]
     relative: Float[Tensor, "t h r"]
     worst: Float[Tensor, ""]
     finite: Float[Tensor, ""]
@@ -249,9 +295,9 @@ def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
     # guard has to check: if it called that function, a fault in it would be on both sides and would not show.
     # (Row sums would check nothing: the lse comes from the same scores, so a forgotten softcap leaves them at 1.)
     # In float32 also for half types: then only the model's own rounding counts against `TOLERANCE`, not the guard's.
-    dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if torch.float64 in (call.q.dtype, call.lse.dtype) else torch.float32
     num_heads, groups, device = call.q.shape[1], call.k.shape[1], call.q.device
-    mask = call.mask.expand(call.q.shape[0])
+    mask, cap = call.mask.expand(call.q.shape[0]), call.rule.softcap
     key = torch.arange(call.k.shape[2], device="cpu")
     start, stop = mask.start[texts][:, rows], mask.stop[texts][:, rows]
     visible = ((key >= start[..., None]) & (key < stop[..., None]))[:, None].to(device, non_blocking=True)
@@ -260,24 +306,86 @@ def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
     group = torch.arange(num_heads, device=device) // (num_heads // groups)
     k, v = (x[texts].to(dtype) if groups == num_heads else x[texts][:, group].to(dtype) for x in (call.k, call.v))
     scores = q @ k.transpose(2, 3) * call.rule.scale
-    if call.rule.softcap is not None:
-        scores = call.rule.softcap * (scores / call.rule.softcap).tanh()
+    # For `rounding_bound`: the sum of what was rounded on the way to a score, and what its dot product adds up at most.
+    rounded = 2 * scores.abs()
+    terms = abs(call.rule.scale) * q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :]
+    if cap is not None:
+        scores = cap * (scores / cap).tanh()
+        rounded, terms = 5 * scores.abs(), terms * (1 - (scores / cap).square())
     if call.rule.bias is not None:
-        scores = scores + call.rule.bias.expand(call.q.shape[0], *call.rule.bias.shape[1:])[texts][:, :, rows]
+        bias = call.rule.bias.expand(call.q.shape[0], *call.rule.bias.shape[1:])[texts][:, :, rows]
+        scores = scores + bias
+        rounded = rounded + 2 * scores.abs() + bias.abs()
     if mask.dense is not None:
         visible = mask.dense.expand(call.q.shape[0], -1, -1, -1)[texts][:, :, rows]
     lse = call.lse[texts][:, :, rows].to(dtype)
     # A row that sees nothing has an lse of -inf, and -inf minus -inf is NaN: 0 in its place, and nothing is visible.
-    weights = torch.where(visible, (scores - torch.where(lse == -torch.inf, 0, lse)[..., None]).exp(), 0)
+    lse = torch.where(lse == -torch.inf, 0, lse)[..., None]
+    weights = torch.where(visible, (scores - lse).exp(), 0)
     rebuilt = weights @ v
+    added_up = (weights @ v.norm(dim=-1, keepdim=True))[..., 0]
     # A row whose values cancel has next to no norm of its own: a thousandth of what it adds up keeps rounding apart.
-    norm = rebuilt.norm(dim=-1) + 1e-3 * (weights @ v.norm(dim=-1, keepdim=True))[..., 0]
+    norm = (rebuilt.norm(dim=-1) + 1e-3 * added_up).clamp_min(1e-30)
     alive, returned = visible.any(-1).expand(-1, num_heads, -1), call.out[texts][:, :, rows].to(dtype)
-    distance = (rebuilt - returned).norm(dim=-1)
+    distance = (rebuilt - returned).norm(dim=-1) / norm
+    rounded = rounded + (scores - lse).abs()
+    by_scale, underflow = rounding_bound(call, weights, visible, v, rebuilt, rounded, terms, lse[..., 0])
+    tolerance, coarsest = TOLERANCE[call.q.dtype], COARSEST[call.q.dtype] * added_up
+    allowed = ((torch.minimum(by_scale, coarsest) + underflow) / norm).clamp_min(tolerance)
+    relative = torch.where(distance <= tolerance, distance, tolerance * distance / allowed)
     # NaN counts as infinitely far: it compares as false, so it would slip through the tolerance.
-    relative = torch.where(alive, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
+    relative = torch.where(alive, relative, 0).nan_to_num(nan=torch.inf)
     finite = (torch.isfinite(returned).all(-1) | ~alive).all()
-    return Rebuilt(returned, rebuilt, relative, relative.max(), finite.to(dtype))
+    rounding = (by_scale + underflow) / norm
+    return Rebuilt(returned, rebuilt, distance, rounding, allowed, relative, relative.max(), finite.to(dtype))
+
+
+def rounding_bound(
+    call: AttentionCall,
+    weights: Float[Tensor, "t h r k"],
+    visible: Bool[Tensor, "t #h #r k"],
+    v: Float[Tensor, "t h k f"],
+    rebuilt: Float[Tensor, "t h r f"],
+    rounded: Float[Tensor, "t h r k"],
+    terms: Float[Tensor, "t h r k"],
+    lse: Float[Tensor, "t h r"],
+) -> tuple[Float[Tensor, "t h r"], Float[Tensor, "t h r"]]:
+    """How far rounding alone may take a row's output: by relative errors, and by those below the normal numbers.
+
+    u is the unit roundoff of the model's dtype, a that of float32, in which it accumulates, and which many models give
+    to the softmax even in float64; p_j are a row's weights of n keys, s_j its scores, v_j the values, o = sum p_j v_j.
+
+    - **A score** is off by `e_j = u rounded_j + 2 a (sqrt(d) terms_j + rounded_j)`. `rounded` adds up each number that
+      is rounded on its way: product and scale (2 |s|), a softcap's division, tanh and product (3 more), a bias (2 |s|
+      and itself), the softmax's difference |s - lse|. A sum of d products errs as sqrt(d) (Higham and Mary 2019), and
+      none of its partial sums exceeds `terms`, |scale| |q| |k_j|; a softcap passes on 1 - tanh^2 of that. The second
+      part is there twice, for the guard computes in float32, too. After a fused kernel, whose scores are float32, there
+      is no u.
+    - **It moves the output** by `p_j e_j |v_j - o|`: what all scores of a row share cancels. A weight and a partial sum
+      are rounded themselves, by `p_j |v_j| (2 u + 16 a)`. These n errors c_j are at most `sum c_j`, and as independent
+      ones (Pinelis 1994, theorem 3.5) at most `SURE sqrt(sum c_j^2)`. The lesser counts: long rows are held tighter.
+    - **What all keys share** does not cancel: the lse's own errors, `|o| (2 a |lse| + sum p_j 2 a (...)_j)`; the sum
+      over keys, `2 a sqrt(n) sum p_j |v_j|`; rounded partial sums and output, u of each; a sink's p |log p| < 0.4.
+    - **Below the normal numbers** steps are absolute, s: each weight errs by one, of the head's largest value, and so
+      does each number of the output. In float16 that is all of a row that gives nearly everything to a sink.
+
+    A mistake that shifts scores by x_j moves a row by `|sum p_j x_j (v_j - o)|`, and is caught where that is more than
+    is allowed: docs/decisions/013 has what that comes to. Cost: as rebuilding the rows once more.
+    """
+    kind, num_keys = torch.finfo(call.q.dtype), visible.sum(-1)
+    u, lengths, norm = kind.eps / 2, v.norm(dim=-1)[..., None, :], rebuilt.norm(dim=-1)
+    # |v_j - o| by one more product, where |v_j| + |o| would do with a looser bound.
+    apart = (lengths.square() - 2 * rebuilt @ v.transpose(2, 3) + norm.square()[..., None]).clamp_min(0).sqrt()
+    single = torch.where(visible, 2 * SINGLE * (call.q.shape[-1] ** 0.5 * terms + rounded), 0)
+    scores = single if call.known.fused else single + torch.where(visible, u * rounded, 0)
+    by_key = weights * (scores * apart + (2 * u + 16 * SINGLE) * lengths)
+    keys = torch.minimum(by_key.sum(-1), SURE * by_key.square().sum(-1).sqrt())
+    sink = 0.0 if call.rule.sinks is None else 0.4 * u
+    shared = norm * (u + sink + 2 * SINGLE * lse.abs() + (weights * single).sum(-1))
+    sums = (weights * lengths).sum(-1) * (u + 2 * SINGLE * num_keys.sqrt())
+    step = u * kind.smallest_normal
+    underflow = step * (num_keys * torch.where(visible, lengths, 0).amax(-1) + v.shape[-1] ** 0.5)
+    return keys + shared + sums, underflow
 
 
 def spread(size: int, count: int) -> Int[Tensor, "n"]:

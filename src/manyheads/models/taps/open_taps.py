@@ -21,7 +21,7 @@ from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.models.weights.projections import output_projection, stack_of
-from manyheads.nn import FUSED_KERNELS, Mask, Rule, exact_arithmetic, row_lse
+from manyheads.nn import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
 from manyheads.spec import Site
 
 COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
@@ -178,7 +178,11 @@ class RawCall:
         if torch.is_autocast_enabled(kind):  # attention takes its inputs in that dtype, whatever they came in
             q, k, v = (x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
         # One for all taps on the module: whoever asks first pays the pass over q and k.
-        known = KnownLse(lambda: lse_of(q, k, self.mask, self.rule, self.lse))
+        known = KnownLse(
+            lambda: lse_of(q, k, self.mask, self.rule, self.lse),
+            fused=self.lse is not None,
+            finer=lambda: log_sum_exp(q.detach().double(), k.detach().double(), self.mask, self.rule),
+        )
         edited = self.out
         # Causal: no row sees past its own place, of which rows with a cache begin after the past.
         num_rows, past = self.mask.num_queries, max(0, self.mask.num_keys - self.mask.num_queries)
@@ -189,12 +193,14 @@ class RawCall:
             call = AttentionCall(
                 site, q, k, v, self.mask, self.rule, self.out, known, state.projection(self), self.gain
             )
-            if state.guard or state.on_call is not None:  # now: a static cache writes over k at the next step
-                state.because[call.because] = state.because.get(call.because, 0) + 1
+            if state.guard or state.on_call is not None:
+                _ = call.lse  # now: a static cache writes over k at the next step
             with exact_arithmetic():
                 if state.guard:
                     # What the model itself computed, before any edit: that is what a recording stands for.
                     state.guard_error = max(state.guard_error, guarding.check(call, state.model))
+                if state.guard or state.on_call is not None:  # after the guard, which may put a finer lse in its place
+                    state.because[call.because] = state.because.get(call.because, 0) + 1
                 if state.on_call is not None:
                     state.on_call(call)
             for edit in state.edits:

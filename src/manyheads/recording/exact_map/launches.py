@@ -4,9 +4,9 @@ The contract is that of `one_pass`: the same requests in, the same answers out. 
 (runs, labels, columns, which tiles are plain) is made on the host, carried over once, and serves all layers: after the
 first layer nothing waits for the device.
 
-Left to the tiles of `one_pass`: dense masks, a bias, float64, wide heads, `WordRows`. `MANYHEADS_PASS=tiles` leaves
-them everything; `MANYHEADS_PASS=kernels` makes it an error where kernels cannot run. With `TRITON_INTERPRET=1` kernels
-run on the CPU, to be tested.
+Left to the tiles of `one_pass`: dense masks, a bias, float64 (of the lse alone, too), wide heads, `WordRows`.
+`MANYHEADS_PASS=tiles` leaves them everything; `MANYHEADS_PASS=kernels` makes it an error where kernels cannot run. With
+`TRITON_INTERPRET=1` kernels run on the CPU, to be tested.
 
 Cost: as the tiles, O(q * k * d) time a head; memory for the answers alone.
 """
@@ -147,6 +147,7 @@ class Reader:
             "rows of its mask are no runs of keys": self.mask.dense is not None,
             "a bias is added to its scores": self.rule.bias is not None,
             f"its dtype is {q.dtype}": q.dtype not in DTYPES or self.k.dtype != q.dtype,
+            "its scores are in the hundreds, for which its lse is float64": self.lse.dtype == torch.float64,
             f"its heads are {q.shape[-1]} wide": q.shape[-1] > WIDEST.get(q.element_size(), 0),
             f"it has {PLACES:,} places or more": len(q) * (q.shape[2] + num_keys) >= PLACES,
             "it is empty": 0 in (*self.lse.shape, num_keys),

@@ -67,6 +67,11 @@ class Layer:
             raise ShapeError(f"{written}: a layer is read on one device. Move them, as in k.to(q.device).")
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of its weights: float64 where q is, else float32."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+    @property
     def reads_itself(self) -> bool:
         """Whether keys are the tokens of the queries."""
         return not self.crosses and self.q.shape[2] == self.k.shape[2]
@@ -143,8 +148,9 @@ class Pass(Batch):
 
     @exact_arithmetic()
     def run(self, layer: Layer) -> Reduced:
-        """Every request's answer for this layer, on the host, float32 (float64 for float64 layers)."""
-        dtype = torch.float64 if layer.q.dtype == torch.float64 else torch.float32
+        """Every request's answer for this layer, on the host, float32 (float64 where q or the lse is)."""
+        # A float64 lse is that of scores in the hundreds: float32 would round every one of them by as much as 1e-5.
+        dtype = torch.float64 if layer.lse.dtype == torch.float64 else layer.dtype
         expanded = self.expanded(layer.mask)
         mask = self.on_host(expanded)
         num_texts, num_heads, num_rows, _ = layer.q.shape
@@ -327,10 +333,10 @@ def columns_at(cells: Tensor, keys: Int[Tensor, "b c"]) -> Tensor:
 
 
 def window_weights(layer: Layer, text: int, heads: Sequence[int], rows: slice, keys: slice) -> Float[Tensor, "h r c"]:
-    """A window of one text's map, some heads, in the lse's dtype. Cost: O(window * d) time, some times its memory."""
+    """A window of one text's map, some heads, in the layer's dtype. Cost: O(window * d) time, some times its memory."""
     texts, heads = slice(text, text + 1), list(heads)
     group = [head // (layer.q.shape[1] // layer.k.shape[1]) for head in heads]
     q, k = layer.q[texts][:, heads, rows].double(), layer.k[texts][:, group, keys].double()
     scores = layer.rule.texts(texts).heads(heads).finish(grouped_scores(q, k, layer.rule.scale), rows, keys)
     visible = layer.mask.expand(layer.q.shape[0]).texts(texts).visible(rows, keys, heads, q.device)
-    return exact_weights(scores, layer.lse[texts][:, heads, rows, None], visible)[0].to(layer.lse.dtype)
+    return exact_weights(scores, layer.lse[texts][:, heads, rows, None], visible)[0].to(layer.dtype)

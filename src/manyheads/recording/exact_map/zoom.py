@@ -132,7 +132,7 @@ class _Strips:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Sums, maxima and numbers of visible cells, by `block` keys and by runs of `rows_a_block` rows."""
         width = self.keys.stop - self.keys.start
-        wide = self.layer.q.dtype == torch.float64 or len(rows) * width <= WIDE_CELLS
+        wide = torch.float64 in (self.layer.q.dtype, self.layer.lse.dtype) or len(rows) * width <= WIDE_CELLS
         self.dtype = torch.float64 if wide else torch.float32
         group = self.head // (self.layer.site.num_heads // self.layer.site.num_kv_heads)
         self.k = self.layer.k[self.text, group, self.keys].to(self.dtype).T
