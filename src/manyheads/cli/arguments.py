@@ -240,7 +240,7 @@ def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool,
     if not words and file is None:
         reading = corpora.reading_of(model)
         if note := source_note(words, file, model):
-            talk.note(note.replace(f"{reading.sentence_is} is", "our own texts are"))
+            talk.note(note.replace(f"{reading.sentence_is} is", "bundled texts are"))
         texts = reading.spread(OWN_TEXTS)
         return Texts(texts, f"{len(texts)} {reading.texts_are}")
     source = read_source(words, file)

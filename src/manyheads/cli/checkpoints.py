@@ -141,7 +141,7 @@ def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     heads, count = interventions.removed_text(pruned) or "nothing", len(pruned.removed)
     lines = [
         ("", f"{pruned.name} without {heads}: {count} head{'s' * (count != 1)} removed"),
-        ("parameters", f"{before:,} -> {after:,} ({100 * (after - before) / before:+.1f} %)"),
+        ("parameters", f"{before:,} -> {after:,} ({100 * (after - before) / before:+.1f}%)"),
     ]
     if costs.cache_bytes[0]:
         lines.append(("cache", f"{costs.cache_bytes[0]:,} -> {costs.cache_bytes[1]:,} bytes a token"))

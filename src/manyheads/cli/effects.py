@@ -183,7 +183,7 @@ def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, co
     interval = (
         ""
         if result.low is None or result.high is None
-        else f"({written[result.low]} to {written[result.high]} in 95 % of resampled texts)"
+        else f"({written[result.low]} to {written[result.high]} in 95% of resampled texts)"
     )
     rows.append(("change", f"{result.metric} {signed[result.change]}{unit}  {interval}".rstrip()))
     rows += [("", TERMS[METRIC_TERMS[result.metric]].short)] if result.metric in METRIC_TERMS else []

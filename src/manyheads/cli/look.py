@@ -333,8 +333,8 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     for line in body:
         line.rstrip()
     basis = (
-        f"Beside each role its strongest head: score and chance, on texts on which the role was not chosen "
-        f"({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
+        f"Beside each role its strongest head: score and chance on texts on which it was not chosen. Roles rest on "
+        f"{labels.num_texts:,} {labels.texts_are}: on others some heads have another role (manyheads roles). {CAVEAT}"
     )
     legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
     remarks = " ".join(filter(None, (legend, left_over, basis)))
@@ -427,8 +427,8 @@ def _sentence(looked: Looked, sample: Sample | None, console: Console) -> list[T
     where = f"In {source.origin}" if source.own else "In your text" if sample.whole else "Where your text begins"
     link = sample.link
     words = (
-        f"{where}, {link.head} gives {link.weight:.0%} of {quoted(link.query)} to {quoted(link.key)} "
-        f"({link.chance:.0%} if spread evenly)."
+        f"{where}, {link.head} looks from {quoted(link.query)} to {quoted(link.key)} with "
+        f"{link.weight:.0%} of its attention (spread evenly: {link.chance:.0%})."
     )
     role = role_of(looked.labels, link.head)
     colour = "" if role is None or role.name == UNLABELLED else hue(role.name)
@@ -464,7 +464,7 @@ def _origin_line(looked: Looked) -> Text:
     labels, table = looked.labels, looked.table
     remembered = "remembered" if "remembered from" in labels.because else "measured now"
     parts = [
-        f"{table.sums.num_tokens:,} tokens",
+        f"{table.sums.num_tokens:,} token{'s' * (table.sums.num_tokens != 1)}",
         f"roles {remembered}" if labels.roles else "",
         f"weights exact, error at most {table.notes.get('guard_error', '?')}",
         f"{looked.seconds['all']:.1f} seconds",

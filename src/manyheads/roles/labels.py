@@ -180,7 +180,7 @@ class PageLabels:
     num_texts: int
     num_tokens: int
     because: str
-    texts_are: str = "texts of our own"
+    texts_are: str = "bundled texts"
 
 
 def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:

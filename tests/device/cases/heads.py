@@ -125,7 +125,9 @@ def test_words_are_linked_heads_differ_and_positions_are_left_out(name, both):
             lambda lm: mh.effect(lm, mh.SkipPositions(), text, controls=0).change,
         )
     )
-    assert_same(links[1].sort_values("head").reset_index(drop=True), links[0].sort_values("head").reset_index(drop=True))
+    assert_same(
+        links[1].sort_values("head").reset_index(drop=True), links[0].sort_values("head").reset_index(drop=True)
+    )
     assert_same(apart[1], apart[0], share=1e-4)
     assert_same(lost[1], lost[0], share=1e-4)
 

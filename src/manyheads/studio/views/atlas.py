@@ -47,7 +47,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atl
                 unit=importance.unit,
                 low=None,
                 high=None,
-                meaning=f"what is lost when the head is silenced: {METRICS[importance.metric].meaning}",
+                meaning=f"what is lost when the head is ablated: {METRICS[importance.metric].meaning}",
                 source=f"zero ablation, each head by itself; Michel et al. 2019, section 4.1. Measured so because: "
                 f"{importance.notes['metric']}",
             )
