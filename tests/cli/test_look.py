@@ -144,7 +144,7 @@ def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, m
         )
     link = mh.record(minilm, SENTENCE).heads_linking("it", "animal")[0]
     assert (
-        f'In your text, L3H1 looks from "it" to "animal" with {link.weight:.0%} of its attention (spread evenly: 6%).'
+        f'In your text, L3H1 looks from "it" to "animal" with {link.weight:.0%} of its attention (6% by chance).'
         in page
     )
     arc, ends, words = next(
@@ -221,7 +221,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
     monkeypatch.setattr("manyheads.roles.label_page", refuse)
     ran = run("look", TEXT, "--all")
     assert ran.code == 0 and len(rows_of(ran.lines)) == 72
-    assert "none: this model cannot read the bundled page: too long for it." in ran.out
+    assert "none: this model cannot read the bundled texts: too long for it." in ran.out
     heads = json.loads(run("look", TEXT, "--json").out)["heads"]
     assert {head["role"] for head in heads} == {None} and heads[0]["text"]["entropy"] > 0
 

@@ -1,6 +1,6 @@
 """`manyheads look`: what every head of a model does, and what it does on your text.
 
-Roles come from the bundled page (hundreds of texts, measured once for each model), never from one sentence; the
+Roles come from the bundled texts (some 300, measured once for each model), never from one sentence; the
 numbers of your text stand beside them. Shown as a page to read, as one JSON document, or as a frame with a row a head.
 """
 
@@ -244,7 +244,7 @@ def gather(
 
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 LABEL_WIDTH = 9
-PAGE, YOURS = "on the bundled page", "on your text"
+PAGE, YOURS = "on the bundled texts", "on your text"
 GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
 SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
@@ -428,7 +428,7 @@ def _sentence(looked: Looked, sample: Sample | None, console: Console) -> list[T
     link = sample.link
     words = (
         f"{where}, {link.head} looks from {quoted(link.query)} to {quoted(link.key)} with "
-        f"{link.weight:.0%} of its attention (spread evenly: {link.chance:.0%})."
+        f"{link.weight:.0%} of its attention ({link.chance:.0%} by chance)."
     )
     role = role_of(looked.labels, link.head)
     colour = "" if role is None or role.name == UNLABELLED else hue(role.name)

@@ -120,7 +120,7 @@ EVIDENCE = (
         "Benjamini and Yekutieli: 0.05 means that at most 5% are false, on average.", "concepts/roles-and-evidence.md",
     ),
     Term(
-        "bundled page", "Some 300 short texts that come with the package: roles are found on them by default.",
+        "bundled texts", "Some 300 short texts that come with the package: roles are found on them by default.",
         page="concepts/roles-and-evidence.md",
     ),
     Term(

@@ -170,7 +170,7 @@ def evidence_of(rule: Rule, claim: Claim, target: str = "") -> Evidence:
 
 @dataclass(frozen=True)
 class PageLabels:
-    """A model's labels and default statistics on the bundled page. `because` says whether they were remembered;
+    """A model's labels and default statistics on the bundled texts. `because` says whether they were remembered;
     `texts_are` whose texts these are, in words."""
 
     roles: tuple[HeadRole, ...]
@@ -184,7 +184,7 @@ class PageLabels:
 
 
 def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
-    """The labels of a loaded model's heads on the bundled page. Cost: seconds the first time, then milliseconds."""
+    """The labels of a loaded model's heads on the bundled texts. Cost: seconds the first time, then milliseconds."""
     try:
         path = cache_folder() / f"page-{_key(lm)}.json"
     except FileAccessError as error:  # no home

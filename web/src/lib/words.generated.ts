@@ -24,7 +24,7 @@ export const WORDS = {
   "chance level": "The same number by luck: attention spread evenly, or words shuffled; the higher of the two.",
   "interval": "The range in which a number lies in 95% of resampled texts.",
   "q-value": "The share of false claims to expect among all that look at least as sure.",
-  "bundled page": "Some 300 short texts that come with the package: roles are found on them by default.",
+  "bundled texts": "Some 300 short texts that come with the package: roles are found on them by default.",
   "exact": "Computed from every weight; otherwise the number says from how many rows it was sampled.",
   "ablate": "Run the model with a head's output replaced, by zero, a mean or another text's, and compare.",
   "effect": "What a plan changes in the model's output; more is worse.",

@@ -95,7 +95,7 @@ def learn(
         Walk(page, stdout_console(), load, progress, seed).go()
     else:
         if not _is_terminal(sys.stdin):
-            talk.note("nobody is at a terminal to be asked, so this is the whole lesson; nothing is read from stdin.")
+            talk.note("this is no interactive terminal, so the whole lesson is printed; nothing is read from stdin.")
         pages.print_lesson(page, stdout_console(), load, seed, complete)
         emit("")
         if page.cells:

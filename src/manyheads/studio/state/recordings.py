@@ -37,7 +37,7 @@ MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays wh
 SINK_CELLS = 100_000_000  # over all heads: up to so many, sinks are searched for at once
 TILE_CELLS = 256
 TITLE = 80  # characters of a text that stand for it
-RESAMPLED_TEXTS = 32  # of the bundled page, where "resample" has no corpus: as many as resampling draws from
+RESAMPLED_TEXTS = 32  # of the bundled texts, where "resample" has no corpus: as many as resampling draws from
 
 
 def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:

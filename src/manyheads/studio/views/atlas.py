@@ -1,4 +1,4 @@
-"""The Atlas and the head card: every head's statistics on a text, its role on the bundled page, its strongest links.
+"""The Atlas and the head card: every head's statistics on a text, its role on the bundled texts, its strongest links.
 
 Statistics come from the recording alone (`measure_recording`); roles from the labels of its model, where it is known:
 measured once per model, and worded as the page shows them.
@@ -160,7 +160,7 @@ class Labels:
         if model not in self.known:
             say(f"loading {model}", 0, None)
             lm = self.workspace.load(model)
-            words = "reading the page that roles rest on (once for each model)"
+            words = "reading the bundled texts (once for each model)"
             say(words, 0, None)
             self.known[model] = label_page(lm, progress=lambda done, total: say(words, done, total))
         labels = self.known[model]
