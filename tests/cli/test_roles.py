@@ -100,7 +100,7 @@ def test_a_page_without_labels_says_why_and_names_texts_that_failed(run):
     lines = ['{"text": "A cat sat on the mat."}', *["{broken"] * 12]
     Path("some.jsonl").write_text("\n".join(lines), encoding="utf-8")
     ran = run("roles", "--corpus", "some.jsonl")
-    assert ran.lines[1] == "0 of 72 heads have a role: too few queries for a label"
+    assert ran.lines[1] == "0 of 72 heads have a role: too few queries for a role"
     assert "claims were tried" not in ran.out and "By question" not in ran.out and "Roles (" not in ran.out
     assert ran.out.count("this line is not JSON") == 10 and "… and 2 more (all in --json)" in ran.out
     assert "note: 12 texts could not be measured, and were left out" in ran.err

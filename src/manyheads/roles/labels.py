@@ -43,7 +43,7 @@ from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
 from manyheads.statistics.head_table import number
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
-NO_EFFECT = f"{NOT_EFFECT}: a label says what a head reads, not what is lost without it (manyheads ablate)"
+NO_EFFECT = f"{NOT_EFFECT}: a role says what a head reads, not what is lost without it (manyheads ablate)"
 """The note about labels in every result that holds some."""
 
 
@@ -142,11 +142,11 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     named = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
     rule, claim = max(named, key=lambda pair: pair[1].chosen_excess)
     evidence = evidence_of(rule, claim)
-    why = "nearest rule, not enough for a label"
+    why = "nearest rule, not enough for a role"
     if evidence.num_queries < MIN_QUERIES:
-        why = "too few queries for a label"
+        why = "too few queries for a role"
     elif not enough:
-        why = f"too few independent texts for a label (at least {MIN_TEXTS} on each half)"
+        why = f"too few independent texts for a role (at least {MIN_TEXTS} on each half)"
     return HeadRole(head, UNLABELLED, replace(evidence, words=f"{evidence.words}: {why}"))
 
 
