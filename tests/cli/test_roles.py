@@ -149,6 +149,7 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     assert row.split()[2:] == ["L0H0", "100%*", "62%", "10%", "55–70", "500"]
     assert any("rows of all tokens, also [CLS] and [SEP]" in line for line in shown)
     assert not any("--corpus -" in line for line in shown)
+    assert "note      look and the studio rest on the bundled texts alone: some roles differ" in shown
 
 
 def test_the_legend_explains_the_columns_that_are_there_and_no_others():
