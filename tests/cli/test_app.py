@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import manyheads
+import manyheads.corpora
 from manyheads.cli.arguments import METRICS
 from manyheads.cli.commands import COMMANDS, FINDING, GROUPS, SENTENCE
 from manyheads.cli.main import main
@@ -65,6 +66,7 @@ def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(
 
 
 def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
+    assert SENTENCE == manyheads.corpora.OWN_TEXT, "one default sentence, in the terminal and on the page"
     name, query, key, weight = FINDING
     recording = manyheads.record(minilm, SENTENCE)
     measured = {}

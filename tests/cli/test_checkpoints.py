@@ -29,8 +29,8 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     ran = run("prune", "L3H7, L4H0-1", "--out", "smaller", "--evidence", "a hunch")
     assert ran.code == 0, ran.err
     assert ran.lines[0] == "minilm without L3H7, L4H0-1: 3 heads removed"
-    assert "parameters  22,713,216 -> 22,565,472 (-0.7 %)" in ran.out
-    assert "saved       smaller, compact: in a fresh process on cpu, equal to 1.5e-07" in ran.out
+    assert "parameters  22,713,216 -> 22,565,472 (-0.7%)" in ran.out
+    assert "saved       smaller, compact: in a fresh process on cpu, off by 1.5e-07" in ran.out
     assert "mh.load('smaller')" in ran.out and "transformers.BertModel.from_pretrained('smaller/zeroed')" in ran.out
     assert "because     transformers has no config for what is left" in ran.out
     assert "a hunch." in (tmp_path / "smaller" / "README.md").read_text()
@@ -151,9 +151,9 @@ def test_a_merge_says_what_is_lost_and_gained_before_uptraining_and_where_it_is(
     assert titles == ["loss", "parameters", "KV cache of 80 tokens", "decoding"] and "over 4 texts" in ran.out
     assert units == ["nats a token", "bytes", "tokens a second"]
     assert (before[0], before[3], after[0]) == ("before", "92,160", "after, before uptraining")
-    assert [len(row[1].partition(".")[2]) for row in (before, after)] == [3, 3] and change[3] == "-66.7 %"
+    assert [len(row[1].partition(".")[2]) for row in (before, after)] == [3, 3] and change[3] == "-66.7%"
     assert "  L0 0." in ran.out and "  L2 0." in ran.out
-    assert "Saved in grouped, as LlamaForCausalLM: in a fresh process on cpu, equal to 1.5e-07." in ran.out
+    assert "Saved in grouped, as LlamaForCausalLM: in a fresh process on cpu, off by 1.5e-07." in ran.out
     assert "transformers.LlamaForCausalLM.from_pretrained('grouped')" in ran.out
     assert [site.num_kv_heads for site in mh.load("grouped").spec.sites] == [2, 2, 2]
 

@@ -99,6 +99,14 @@ def test_a_lesson_as_json_has_its_numbers_and_its_questions(run):
     assert all(part["points"] and part["answer"] for part in interview["parts"] if part["kind"] == "interview")
 
 
+def test_a_printed_lesson_leaves_out_rows_of_long_tables_and_further_heads_unless_all_is_given(run):
+    short, whole = (run("learn", "remaining-life", *more).out for more in ((), ("--all",)))
+    left = "Left out: rows of long tables and heads 2 to 7. --all prints them."
+    assert left in short and "Left out" not in whole
+    assert "weights, head 1 " in short and "weights, head 2 " not in short and "weights, head 7 " in whole
+    assert "cycle 5 " in short and "cycle 6 " not in short and whole.count("cycle 29") == 10
+
+
 def test_what_was_drawn_for_a_pipe_can_be_judged(run):
     seed = re.search(r"Asked from seed (\d+)", run("learn", "recap").out)[1]
     printed = run("learn", "recap", "--seed", seed).out

@@ -97,7 +97,7 @@ def test_the_summary_says_what_it_rests_on(run, labels):
     for part in (
         "minilm · 6 layers x 12 heads · 22.7 million parameters",
         f'"{TEXT}" · 14 tokens',
-        f"rest on 100 texts of our own, {labels.num_tokens:,} tokens; remembered from an earlier run",
+        f"rest on 100 bundled texts, {labels.num_tokens:,} tokens; remembered from an earlier run",
         "weights exact: the model's own fused kernel returned the lse (torch's CPU kernel)",
         "What the 72 heads do",
         "[CLS] draws",
@@ -143,7 +143,10 @@ def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, m
             rf"{count}  {letter_of(name)}  {re.escape(name)} +{best.head} +{best.evidence.score:.0%} ", page
         )
     link = mh.record(minilm, SENTENCE).heads_linking("it", "animal")[0]
-    assert f'In your text, L3H1 gives {link.weight:.0%} of "it" to "animal" (6% if spread evenly).' in page
+    assert (
+        f'In your text, L3H1 looks from "it" to "animal" with {link.weight:.0%} of its attention (6% by chance).'
+        in page
+    )
     arc, ends, words = next(
         lines[place : place + 3] for place, line in enumerate(lines) if "L3H1 68%" in line and "╭" in line
     )
@@ -163,7 +166,7 @@ def test_a_text_needs_no_quotes(run):
 
 
 @pytest.mark.parametrize(
-    ("layers", "heads", "blocks", "most"), [(4, 8, 1, 16), (12, 12, 1, 17), (32, 32, 2, 27), (80, 64, 1, 27)]
+    ("layers", "heads", "blocks", "most"), [(4, 8, 1, 17), (12, 12, 1, 18), (32, 32, 2, 28), (80, 64, 1, 28)]
 )
 def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blocks, most):
     names = [Head("", layer, index) for layer in range(layers) for index in range(heads)]
@@ -184,7 +187,7 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blo
 
 def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
     ran = run("look")
-    assert ran.code == 0 and "a sentence of our own" in ran.out and OWN_TEXT[:20] in ran.out
+    assert ran.code == 0 and "a bundled sentence" in ran.out and OWN_TEXT[:20] in ran.out
 
 
 def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
@@ -218,7 +221,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
     monkeypatch.setattr("manyheads.roles.label_page", refuse)
     ran = run("look", TEXT, "--all")
     assert ran.code == 0 and len(rows_of(ran.lines)) == 72
-    assert "none: this model cannot read the bundled page: too long for it." in ran.out
+    assert "none: this model cannot read the bundled texts: too long for it." in ran.out
     heads = json.loads(run("look", TEXT, "--json").out)["heads"]
     assert {head["role"] for head in heads} == {None} and heads[0]["text"]["entropy"] > 0
 
@@ -378,10 +381,10 @@ def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, m
 def test_a_model_of_python_is_shown_python(run):
     ran = run("look", "--model", "tiny-code")
     assert ran.code == 0, ran.err
-    assert '"def largest(values):' in ran.lines[1] and "a function of our own" in ran.lines[1]
-    assert "texts of manyheads' own source, as this model reads Python" in " ".join(ran.out.split())
+    assert '"def largest(values):' in ran.lines[1] and "a bundled function" in ran.lines[1]
+    assert "bundled texts of Python, which this model reads" in " ".join(ran.out.split())
     said = run("ablate", "L3H5", "--model", "tiny-code", "--controls", "0")
-    assert "texts     64 texts of manyheads' own source, as this model reads Python" in said.out
+    assert "texts     64 bundled texts of Python, which this model reads" in said.out
 
 
 # ----------------------------------------------------------------------------------------------- what is given to read

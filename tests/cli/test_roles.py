@@ -100,7 +100,7 @@ def test_a_page_without_labels_says_why_and_names_texts_that_failed(run):
     lines = ['{"text": "A cat sat on the mat."}', *["{broken"] * 12]
     Path("some.jsonl").write_text("\n".join(lines), encoding="utf-8")
     ran = run("roles", "--corpus", "some.jsonl")
-    assert ran.lines[1] == "0 of 72 heads have a role: too few queries for a label"
+    assert ran.lines[1] == "0 of 72 heads have a role: too few queries for a role"
     assert "claims were tried" not in ran.out and "By question" not in ran.out and "Roles (" not in ran.out
     assert ran.out.count("this line is not JSON") == 10 and "… and 2 more (all in --json)" in ran.out
     assert "note: 12 texts could not be measured, and were left out" in ran.err
@@ -143,12 +143,13 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     assert asked[2].split() == ["L0H0", "100%", "62%*", "40%", "10%", "37%", "41%", "+3…+8", "55–70", "500", "<0.001"]
     assert asked[3].strip().startswith("does not hold: ")
     assert asked[0] == "Which head looks from a determiner to the word it depends on?"
-    assert {line.split()[0] for line in asked[5:-1]} >= {"words", "norm", "guess", "rule", "above", "95", "q"}
+    assert {line.split()[0] for line in asked[5:-1]} >= {"words", "norm", "guess", "rule", "above", "95%", "q"}
     shown = said_of(roles_of(1, 1, (mass,), **{**figures, "holds": True, "q_value": 0.0123}))
     (row,) = [line for line in shown if line.startswith("  previous token") and "L0H0" in line and "%" in line]
     assert row.split()[2:] == ["L0H0", "100%*", "62%", "10%", "55–70", "500"]
     assert any("rows of all tokens, also [CLS] and [SEP]" in line for line in shown)
     assert not any("--corpus -" in line for line in shown)
+    assert "note      look and the studio rest on the bundled texts alone: some roles differ" in shown
 
 
 def test_the_legend_explains_the_columns_that_are_there_and_no_others():
@@ -157,7 +158,7 @@ def test_the_legend_explains_the_columns_that_are_there_and_no_others():
     guessed = {"given": 0.62, "baselines": {"det.to_head.mode": 0.37}}
     for rule, more in ((mass, {}), (up, guessed)):
         shown = said_of(roles_of(1, 1, (rule,), **figures, **more))
-        titles = next(line for line in shown if line.split()[:2] == ["head", "score"]).replace("95 %", "95").split()
+        titles = next(line for line in shown if line.split()[:2] == ["head", "score"]).split()
         begin = next(index for index, line in enumerate(shown) if line.startswith("  score   "))
         explained = [line.split()[0] for line in shown[begin : shown.index("", begin)]]
         assert explained == titles[1:], rule.role

@@ -38,7 +38,7 @@ def test_without_arguments_it_shows_the_preset_that_people_compare_to(sized):
     assert ran.lines[0] == (
         "Llama 2 70B: 68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8 × 4k."
     )
-    assert "64 heads of 128 on 8 key/value heads (GQA-8)" in ran.lines[1]
+    assert "64 heads of 128 on 8 KV heads (GQA-8)" in ran.lines[1]
     assert all(part in row_of(ran, "feed-forward") for part in ("56.37 B", "81.7%", "461.79 TFLOP", "112.74 GFLOP"))
     assert row_of(ran, "  80 ×").split()[2:5] == ["GQA-8", "855.65", "M"], "equal layers are drawn once"
     assert row_of(ran, "  80 ×").split()[6:] == ["150.99", "M", "704.64", "M", "16.38", "k"]
@@ -185,7 +185,7 @@ def test_an_architecture_can_be_described_by_its_sizes(sized):
 
 def test_other_key_value_heads_can_be_tried(sized):
     ran = sized("llama-2-7b", "--kv-heads", "4")
-    assert "on 4 key/value heads (GQA-4)" in ran.out and "with num_kv_heads=4" in ran.out
+    assert "on 4 KV heads (GQA-4)" in ran.out and "with num_kv_heads=4" in ran.out
 
 
 def test_the_list_holds_every_preset_with_its_heads(sized):

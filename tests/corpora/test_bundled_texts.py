@@ -19,8 +19,8 @@ from manyheads.recording import ROOT
 @pytest.mark.parametrize("name", ["minilm", "somebody/else", "a/folder", ""])
 def test_models_of_prose_are_shown_what_they_were_always_shown(name):
     reading = reading_of(name)
-    assert reading.sentence is OWN_TEXT and reading.sentence_is == "a sentence of our own"
-    assert (reading.texts(), reading.digest(), reading.texts_are) == (page_texts(), page_digest(), "texts of our own")
+    assert reading.sentence is OWN_TEXT and reading.sentence_is == "a bundled sentence"
+    assert (reading.texts(), reading.digest(), reading.texts_are) == (page_texts(), page_digest(), "bundled texts")
     texts, passages = own_corpora(name)
     assert (texts.key, texts.origin) == (own_corpus().key, own_corpus().origin) and passages is not None
 
@@ -43,7 +43,7 @@ def test_tiny_code_is_shown_python_of_our_own():
     assert len(reading.spread(64)) == 64 and reading.digest() != page_digest()
     corpus, passages = own_corpora("tiny-code")
     assert [each.text for each in corpus.open()] == texts and passages is None
-    assert corpus.origin == "texts of manyheads' own source, as this model reads Python"
+    assert corpus.origin == "bundled texts of Python, which this model reads"
 
 
 def test_about_as_many_tokens_as_the_page_of_prose():

@@ -12,13 +12,13 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import QUESTION
+from manyheads.corpora import OWN_TEXT
 from manyheads.studio import address_of, write_report
 from tests.studio.driving import assert_nothing_past_the_edge, fragment, show
 from tests.studio.serving import TEXT
 
-WORDS = [[0], [1], [2], [3, 4, 5], *([token] for token in range(6, 16))]  # of QUESTION: "didn ' t" is one
-NAMES = ["[CLS]", *QUESTION.removesuffix(".").split(), ".", "[SEP]"]
+WORDS = [[0], [1], [2], [3, 4, 5], *([token] for token in range(6, 16))]  # of OWN_TEXT: "didn ' t" is one
+NAMES = ["[CLS]", *OWN_TEXT.removesuffix(".").split(), ".", "[SEP]"]
 ROUNDING = 2e-4
 
 
@@ -49,14 +49,14 @@ def fresh(browser, studio):
 
 
 def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fresh, studio, eager):
-    maps = word_map(eager(QUESTION))
+    maps = word_map(eager(OWN_TEXT))
     query, key = NAMES.index("it"), NAMES.index("animal")
     fits = "document.querySelector('[data-testid=atlas-grid]').getBoundingClientRect().bottom <= innerHeight"
     assert fresh.evaluate(fits), "all heads without scrolling"
     word(fresh, "it").click()
     expect(fresh.get_by_test_id("asked")).to_be_visible()
     word(fresh, "animal").click()
-    expect(fresh.get_by_test_id("claim")).to_have_text("“it” reads “animal” most in")
+    expect(fresh.get_by_test_id("claim")).to_have_text("“it” looks at “animal” most in")
     assert fresh.evaluate(fits), "nor once they are in another order"
     heads = fresh.locator("[data-testid=atlas-grid] [data-head]")
     expect(heads.first).to_have_attribute("data-head", "L3H1")
@@ -77,7 +77,7 @@ def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fr
     # The address holds the question: back, a reload, another browser.
     fresh.go_back()
     expect(heads.first).to_have_attribute("data-head", "L3H1")
-    named = {"model": "minilm", "text": QUESTION}  # so that a link says what it is about wherever it is opened
+    named = {"model": "minilm", "text": OWN_TEXT}  # so that a link says what it is about wherever it is opened
     assert fragment(fresh)[1] == {**named, "from": "10", "to": "2", "sort": "word"}
     fresh.reload()
     expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
@@ -90,7 +90,7 @@ def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fr
 
 
 def test_a_words_row_in_every_head_is_the_merged_row_of_the_models_own_map(studio, eager):
-    maps, rec = word_map(eager(QUESTION)), studio.open(QUESTION)
+    maps, rec = word_map(eager(OWN_TEXT)), studio.open(OWN_TEXT)
     assert [entry["text"] for entry in rec["words"]] == NAMES
     for token, index in ((10, 8), (4, 3)):  # "it", and the middle piece of "didn't"
         header, arrays = studio.get(f"/api/recordings/{rec['id']}/words/{token}").arrays()
@@ -132,7 +132,7 @@ def test_the_first_visit_offers_the_question_and_the_next_one_does_not(page):
     expect(page.get_by_test_id("text-box")).to_have_value(TEXT)
     page.get_by_test_id("offer").click()
     expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
-    expect(page.get_by_test_id("text-box")).to_have_value(QUESTION)
+    expect(page.get_by_test_id("text-box")).to_have_value(OWN_TEXT)
     expect(page.get_by_test_id("sort-by")).to_have_value("word")
     page.get_by_test_id("clear").click()
     expect(page.get_by_test_id("sort-by")).to_have_value("layer")
@@ -144,8 +144,8 @@ def test_the_first_visit_offers_the_question_and_the_next_one_does_not(page):
 def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_where_not(
     minilm, new_page, eager, tmp_path
 ):
-    maps, text = word_map(eager(QUESTION)), " ".join([QUESTION] * 10)
-    for name, words in (("short", QUESTION), ("long", text)):
+    maps, text = word_map(eager(OWN_TEXT)), " ".join([OWN_TEXT] * 10)
+    for name, words in (("short", OWN_TEXT), ("long", text)):
         write_report(tmp_path / f"{name}.html", mh.record(minilm, words))
     page = new_page(offline=True)
     page.goto(f"{(tmp_path / 'short.html').as_uri()}#/atlas?from=10&to=2&sort=word")
@@ -171,7 +171,7 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     picture = "document.querySelector('[data-testid=atlas-grid] canvas').toDataURL()"
     before = fresh.evaluate(picture)
     fresh.get_by_test_id("sinks-out").check()
-    shares = eager(QUESTION)[..., 0].mean(-1)  # [CLS] is the sink of this text; every row weighs the same
+    shares = eager(OWN_TEXT)[..., 0].mean(-1)  # [CLS] is the sink of this text; every row weighs the same
     said = fresh.get_by_test_id("sinks-say").inner_text()
     assert "left out: [CLS]." in said and "not scaled up" in said
     typical, low, high = (int(number) for number in re.findall(r"(\d+)%", said))
@@ -188,7 +188,7 @@ def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(f
     fresh.get_by_test_id("share").click()
     card = fresh.get_by_test_id("share-card").get_by_role("img")
     words = card.get_attribute("aria-label")
-    assert words.startswith("L3H1 reads “animal” from “it”: 68%. A head that looks evenly at all it sees: 6.3%.")
+    assert words.startswith("L3H1 looks from “it” to “animal”: 68%. Spread evenly, it is 6.3%.")
     with fresh.expect_download() as download:
         fresh.get_by_test_id("share-save").click()
     assert download.value.suggested_filename == "minilm-L3H1-it.png"
@@ -209,8 +209,8 @@ def test_guess_the_head_by_keyboard_scores_what_it_called_right(fresh, page_labe
         expect(fresh.get_by_test_id("guess-game")).to_contain_text(f"{number + 1} of 10")
         fresh.keyboard.press("1")
         verdict = fresh.get_by_test_id("guess-verdict").inner_text()
-        head = re.findall(r"(L\d+H\d+) is labelled", verdict)[0]
-        assert f"is labelled {names[head]}." in verdict
+        head = re.findall(r"(L\d+H\d+) has the role", verdict)[0]
+        assert f"has the role {names[head]}." in verdict
         right += verdict.startswith("Right.")
         fresh.keyboard.press("Enter")
     expect(fresh.get_by_test_id("guess-score")).to_have_text(f"{right} of 10 right")

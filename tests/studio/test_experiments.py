@@ -180,7 +180,7 @@ def test_the_verdict_and_the_heads_diversity_are_the_librarys(fresh):
     assert "the plan is on every head, so that no others are left to draw" in known.words
     one = experiments.run(lm, ask({"step": "ablate", "heads": "L1H1"}, controls=6), progress=quiet)
     assert one.verdict.words == verdict(mh.effect(lm, Ablate("L1H1"), TEXT, controls=6)).words
-    assert one.diversity.words.count("silenced heads still look") == 1 and one.neighbours == []
+    assert one.diversity.words.count("heads set to zero still have maps") == 1 and one.neighbours == []
 
 
 def test_a_text_of_one_token_has_no_diversity_and_that_is_said(fresh):
@@ -225,8 +225,8 @@ def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
     ]
     assert [way.right for way in unmixed.ways] == [ways[n]["all_right"]["mean"] for n in ("free", "skipped", "unmixed")]
     assert [way.diversity for way in same.ways] == pytest.approx([ways["free"]["diversity"]["mean"], 0, 0], abs=1e-6)
-    assert "right at 4 % of places, not 93 %. Their diversity is 0, not 0.725." in same.words
-    assert "nothing is lost" in unmixed.words and "right at 93 % of places, with W^O at 93 %" in unmixed.words
+    assert "right at 4% of places, not 93%. Their diversity is 0, not 0.725." in same.words
+    assert "nothing is lost" in unmixed.words and "right at 93% of places, with Wᴼ at 93%" in unmixed.words
     counts = stored_report("heads")["found"]["by_heads"]
     assert [way.right for way in by_scene["half"].ways] == [counts[n]["all_right"]["mean"] for n in ("8", "4")]
     assert (
@@ -251,7 +251,7 @@ def test_resampling_without_a_corpus_takes_our_page_for_the_text_itself_would_ch
     lm = loaded("llama", draw(fresh))
     step = {"step": "ablate", "heads": "L1H1", "kind": "resample"}
     found = experiments.run(lm, ask(step, controls=0), progress=quiet)
-    assert found.notes["corpus"].startswith("32 texts of our own page") and "unchanged" not in found.notes
+    assert found.notes["corpus"].startswith("32 bundled texts") and "unchanged" not in found.notes
     assert abs(found.change) > 1e-6 and any(abs(each) > 1e-5 for each in found.per_token[1:])
     itself = mh.effect(lm, Ablate("L1H1", kind="resample"), TEXT, controls=0)
     assert "unchanged" in itself.notes

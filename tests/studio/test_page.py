@@ -188,7 +188,7 @@ def test_the_atlas_ranks_heads_by_what_is_lost_without_them(page, minilm):
     for at, head in enumerate(best):  # each is waited for: the page may still be putting heads in order
         expect(page.locator("[data-head]").nth(at)).to_have_attribute("data-head", head)
     page.get_by_test_id("colour-by").select_option("importance")
-    words = "what is lost when the head is silenced: 1 - cosine of the mean-pooled embeddings, on this text"
+    words = "what is lost when the head is ablated: 1 - cosine of the mean-pooled embeddings, on this text"
     expect(page.get_by_test_id("scale-words")).to_contain_text(words)
     assert known.values.max() >= 0.1 or "thousandths" in page.get_by_test_id("scale-words").inner_text()
 

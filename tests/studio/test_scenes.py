@@ -71,7 +71,7 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     expect(page.get_by_test_id("experiment-verdict")).to_contain_text("of the 5 nearest sentences")
     expect(page.get_by_test_id("experiment-stage")).to_contain_text("No verdict: there is no control: the plan is on")
     trained = page.get_by_test_id("experiment-trained")
-    expect(trained).to_contain_text("right at 4 % of places, not 93 %. Their diversity is 0, not 0.725.")
+    expect(trained).to_contain_text("right at 4% of places, not 93%. Their diversity is 0, not 0.725.")
     page.get_by_test_id("experiment-side").get_by_text("before").click()
     expect(maps).to_have_attribute("data-share", "0")
     assert maps.evaluate(CELLS) == [12] * 6 and float(meter.get_attribute("data-value")) == pytest.approx(before)
@@ -92,7 +92,7 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     assert float(dial(page).get_attribute("data-value")) == pytest.approx(without, abs=1e-6) and without > 0.1
     page.get_by_test_id("scene-positions").click()
     expect(page.get_by_test_id("experiment-verdict")).to_have_count(0)
-    expect(page.get_by_test_id("experiment-stage").locator("h2")).to_have_text("72 heads, each with a view of its own")
+    expect(page.get_by_test_id("experiment-stage").locator("h2")).to_have_text("72 heads, each with its own map")
 
 
 def test_a_verdict_comes_first_and_a_phones_finger_hits_every_switch(scenes, minilm):

@@ -254,7 +254,7 @@ def given_texts(
     if not words and file is None:
         reading = corpora.reading_of(model)
         if note := source_note(words, file, model):
-            talk.note(note.replace(f"{reading.sentence_is} is", "our own texts are"))
+            talk.note(note.replace(f"{reading.sentence_is} is", "bundled texts are"))
         texts = reading.spread(OWN_TEXTS)
         return Texts(texts, f"{len(texts)} {reading.texts_are}")
     source = read_source(words, file)
@@ -359,8 +359,8 @@ def head_of(lm: Any, name: str) -> Any:
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
     try:
-        with talk.step("labelling the heads on the bundled page (once for each model)") as progress:
+        with talk.step("finding the roles of the heads on the bundled texts (once for each model)") as progress:
             return roles.label_page(lm, progress=progress, remember=remember)
     except TextError as error:
-        because = f"this model cannot read the bundled page: {error}"
+        because = f"this model cannot read the bundled texts: {error}"
         return roles.PageLabels((), {}, recording.Sinks(), {}, 0, 0, because)

@@ -129,8 +129,8 @@ def _headline(answer: WordAnswer) -> list[Text]:
     links = answer.links
     if links.query and links.key:
         first, others = links[0], [link for link in links[1:2] if not math.isnan(link.weight)]
-        words = f"{first.head} gives {first.weight:.1%} of {quoted(links.query)} to {quoted(links.key)}"
-        words += "".join(f", {link.head} {link.weight:.1%}" for link in others)
+        words = f"{quoted(links.query)} looks at {quoted(links.key)} most in {first.head} ({first.weight:.1%})"
+        words += "".join(f" and {link.head} ({link.weight:.1%})" for link in others)
         words += f"; spread evenly it is {percent(first.chance)}."
     else:
         subject = f"Where {quoted(links.query)} looks" if links.query else f"Which words look at {quoted(links.key)}"

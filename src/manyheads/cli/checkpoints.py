@@ -145,14 +145,14 @@ def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     heads, count = interventions.removed_text(pruned) or "nothing", len(pruned.removed)
     lines = [
         ("", f"{pruned.name} without {heads}: {count} head{'s' * (count != 1)} removed"),
-        ("parameters", f"{before:,} -> {after:,} ({100 * (after - before) / before:+.1f} %)"),
+        ("parameters", f"{before:,} -> {after:,} ({100 * (after - before) / before:+.1f}%)"),
     ]
     if costs.cache_bytes[0]:
         lines.append(("cache", f"{costs.cache_bytes[0]:,} -> {costs.cache_bytes[1]:,} bytes a token"))
     by_class = f"transformers.{saved.loads_as}.from_pretrained({str(saved.zeroed or saved.folder)!r})"
     lines += [
-        ("checked", f"equals the model with these heads at zero, to {pruned.error:.1e} of the largest output"),
-        ("saved", f"{saved.folder}, {saved.form}: in a fresh process on {saved.tried_on}, equal to {saved.error:.1e}"),
+        ("checked", f"equals the model with these heads at zero, within {pruned.error:.1e} of the largest output"),
+        ("saved", f"{saved.folder}, {saved.form}: in a fresh process on {saved.tried_on}, off by {saved.error:.1e}"),
         ("load it", by_class if saved.zeroed is None else f"mh.load({str(saved.folder)!r})"),
     ]
     if saved.zeroed is not None:
@@ -233,7 +233,7 @@ def converted_lines(converted: Converted, saved: Saved) -> list[str]:
     """The same for people."""
     present = converted.before.layers[0].num_kv_heads
     errors = [f"L{layer} {error:.3f}" for layer, error in converted.error_by_layer.items()]
-    tried = f"in a fresh process on {saved.tried_on}, equal to {saved.error:.1e}"
+    tried = f"in a fresh process on {saved.tried_on}, off by {saved.error:.1e}"
     rows = [errors[begin : begin + ERRORS_A_LINE] for begin in range(0, len(errors), ERRORS_A_LINE)]
     return [
         clean(f"{converted.name}: {present} key/value heads of each layer merged into {converted.num_kv_heads}"),

@@ -472,7 +472,7 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
     index = looked.table.heads.index(looked.head)
     columns = [
         Column("", right=False),
-        Column("bundled page"),
+        Column("bundled texts"),
         Column("your text"),
         Column("", right=False, most=54, spare=1),
     ]
@@ -489,7 +489,7 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
             name = statistic.name if is_share else f"{statistic.name} ({statistic.unit})"
             rows = shares if is_share else others
             rows.append([Text(name), *map(Text, numbers), Text(statistic.meaning, style="dim")])
-    basis = "  bundled page: all of its texts, also those on which the role was chosen"
+    basis = "  bundled texts: all of them, also those on which the role was chosen"
     table = lay_out(columns, [*others, None, *shares], console.width, **rules_of(console))
     return [Text.assemble(("Its numbers", "bold"), basis), *table]
 

@@ -1,6 +1,6 @@
 """`manyheads look`: what every head of a model does, and what it does on your text.
 
-Roles come from the bundled page (hundreds of texts, measured once for each model), never from one sentence; the
+Roles come from the bundled texts (some 300, measured once for each model), never from one sentence; the
 numbers of your text stand beside them. Shown as a page to read, as one JSON document, or as a frame with a row a head.
 """
 
@@ -245,7 +245,7 @@ def gather(
 
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 LABEL_WIDTH = 9
-PAGE, YOURS = "on the bundled page", "on your text"
+PAGE, YOURS = "on the bundled texts", "on your text"
 GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
 SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
@@ -334,8 +334,8 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     for line in body:
         line.rstrip()
     basis = (
-        f"Beside each role its strongest head: score and chance, on texts on which the role was not chosen "
-        f"({labels.num_texts:,} {labels.texts_are} in all). {CAVEAT}"
+        f"Beside each role its strongest head: score and chance on texts on which it was not chosen. Roles rest on "
+        f"{labels.num_texts:,} {labels.texts_are}: on others some heads have another role (manyheads roles). {CAVEAT}"
     )
     legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
     remarks = " ".join(filter(None, (legend, left_over, basis)))
@@ -428,8 +428,8 @@ def _sentence(looked: Looked, sample: Sample | None, console: Console) -> list[T
     where = f"In {source.origin}" if source.own else "In your text" if sample.whole else "Where your text begins"
     link = sample.link
     words = (
-        f"{where}, {link.head} gives {link.weight:.0%} of {quoted(link.query)} to {quoted(link.key)} "
-        f"({link.chance:.0%} if spread evenly)."
+        f"{where}, {link.head} looks from {quoted(link.query)} to {quoted(link.key)} with "
+        f"{link.weight:.0%} of its attention ({link.chance:.0%} by chance)."
     )
     role = role_of(looked.labels, link.head)
     colour = "" if role is None or role.name == UNLABELLED else hue(role.name)
@@ -465,7 +465,7 @@ def _origin_line(looked: Looked) -> Text:
     labels, table = looked.labels, looked.table
     remembered = "remembered" if "remembered from" in labels.because else "measured now"
     parts = [
-        f"{table.sums.num_tokens:,} tokens",
+        f"{table.sums.num_tokens:,} token{'s' * (table.sums.num_tokens != 1)}",
         f"roles {remembered}" if labels.roles else "",
         f"weights exact, error at most {table.notes.get('guard_error', '?')}",
         f"{looked.seconds['all']:.1f} seconds",

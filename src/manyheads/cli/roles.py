@@ -66,7 +66,7 @@ NEAREST = 3  # unanswered questions that are named
 FAILED = 10  # texts that failed, by name
 TEXT_WIDTH = 96
 BEST = 3  # heads of a probe that are shown
-COLUMNS = f"{'score':>8}{'chance':>8}{'95 %':>14}{'cases':>9}"
+COLUMNS = f"{'score':>8}{'chance':>8}{'95%':>14}{'cases':>9}"
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="More files of the corpus.")]
 
@@ -320,6 +320,7 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
         Text.assemble((clean(labelled.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
         Text(_verdict(labelled), style="bold"),
         Text(f"texts     {texts}, {sums.num_tokens:,} tokens; chosen on one half, reported on the other"),
+        *_other_basis(labelled, model, sources),
         Text(),
     ]
     if any(role.name != UNLABELLED for role in labelled):
@@ -336,6 +337,15 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
     ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{role_title(best.role)}"')]
     return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
+
+
+def _other_basis(labelled: Roles, model: ModelChoice, sources: Sequence[str]) -> list[Text]:
+    """Why `look` and the studio may give a head another role; nothing where they read the same texts."""
+    if not sources and not corpora.reading_of(model.name).annotated:
+        return []
+    treebank = any(claim.baselines for claims in labelled.claims for claim in claims)
+    questions = ", without syntax" if treebank else ""
+    return [Text(f"note      look and the studio rest on the bundled texts alone{questions}: some roles differ")]
 
 
 def _verdict(labelled: Roles) -> str:
@@ -385,9 +395,9 @@ def _by_question(labelled: Roles) -> list[Text]:
     best = _best(labelled)
     # Guesses and rules are of syntax and reference: without a treebank their columns would be empty.
     guessed = any(claim.baselines for claim in best if claim.holds)
-    titles = f"{'score ':>8}{'words ':>8}{'chance':>7}{'  guess  rule' * guessed}{'95 %':>9}{'cases':>9}"
+    titles = f"{'score ':>8}{'words ':>8}{'chance':>7}{'  guess  rule' * guessed}{'95%':>9}{'cases':>9}"
     lines = [
-        Text("By question: the best head of the choosing half, figures of the other", style="bold"),
+        Text("By question: the best head on one half of the texts, its figures on the other", style="bold"),
         Text(f"  {'':<28}{'head':<8}{titles}", style="dim"),
     ]
     shown: dict[tuple[Any, ...], list[Claim]] = {}
@@ -453,7 +463,7 @@ def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
         subject = "the heads of this model see no later token, they " if why == AHEAD else ""
         return [question, Text(f"  not asked: {subject}{why}"), Text(), Text(f"  {labelled.notes['labels']}")]
     shares = f"{'norm':>6}{'chance':>7}{'guess':>7}{'rule':>6}"
-    titles = f"{'score ':>8}{'words ':>8}{shares}{'above':>11}{'95 %':>9}{'cases':>9}{'q':>8}"
+    titles = f"{'score ':>8}{'words ':>8}{shares}{'above':>11}{'95%':>9}{'cases':>9}{'q':>8}"
     lines = [question, Text(f"  {'head':<8}{titles}", style="dim")]
     # Beside causal heads there may be others, of which the question was not asked.
     can_answer = [claim for claim in labelled.ranked(role) if claim.num_queries]
@@ -487,7 +497,7 @@ def _basis(labelled: Roles, answered: bool) -> list[Text]:
         lines += [Text(f"    … and {count - len(first):,} more ({where} in --json)")] if count > len(first) else []
     if answered:
         tried = f"{labelled.num_tried:,} claims were tried"
-        lines.append(Text(f"  {tried}; of those that hold, 5 % at most are false, on average"))
+        lines.append(Text(f"  {tried}; of those that hold, at most 5% are false, on average"))
     return lines
 
 
@@ -500,8 +510,8 @@ def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
         "chance": "the highest chance level on these texts",
         "guess": "the best fixed guess, which must be beaten: an offset, the nearest mention, the same word",
         "rule": "the nearest word of one part of speech on one side, for comparison",
-        "above": "difference from chance on the same texts, in percentage points (95 %)",
-        "95 %": f"the interval of the figure with *, {ABSENT} where too few texts have cases; chance is of the same",
+        "above": "difference from chance on the same texts, in percentage points (95%)",
+        "95%": f"the interval of the figure with *, {ABSENT} where too few texts have cases; chance is of the same",
         "cases": "rows of all tokens, also [CLS] and [SEP]; of syntax and reference, words with an answer",
         "q": "the q-value of the difference from chance on the same texts; the interval itself may reach chance",
     }

@@ -49,7 +49,7 @@ WHAT_HELP = (
 CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or fewer if the model has fewer."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 FITS_HELP = "A memory, as 24GB or 64GiB: show the longest context and the most texts that fit."
-KV_HELP = "Key/value heads: of your own architecture, or instead of those of WHAT."
+KV_HELP = "KV heads: of your own architecture, or instead of those of WHAT."
 
 
 def _sized(help: str, metavar: str = "N") -> Any:
@@ -73,7 +73,7 @@ def size(
     head_dim: Annotated[int | None, _sized("... a head's width.")] = None,
     ffn_dim: Annotated[int | None, _sized("... its feed-forward's width.")] = None,
     gated: Annotated[bool, typer.Option("--gated", help="... with three matrices (SwiGLU).")] = False,
-    vocab: Annotated[int | None, _sized("... its words.")] = None,
+    vocab: Annotated[int | None, _sized("... its vocabulary, in tokens.")] = None,
     fits: Annotated[str | None, _sized(FITS_HELP, "MEMORY")] = None,
     as_json: AsJson = False,
     plot: Annotated[Path | None, to_file("--plot", "Draw parameters and cache: .png, .svg or .pdf.")] = None,

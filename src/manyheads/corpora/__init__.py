@@ -1,4 +1,4 @@
-"""Texts to measure heads on: files, folders, treebanks, datasets of the hub, and the bundled pages."""
+"""Texts to measure heads on: files, folders, treebanks, datasets of the hub, and the bundled texts."""
 
 import lazy_loader
 

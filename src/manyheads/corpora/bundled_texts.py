@@ -1,4 +1,4 @@
-"""The texts that are read where no corpus is given: our own page, our own annotated sentences, and one short text.
+"""The bundled texts, read where no corpus is given: a page of prose, annotated sentences, and one short text.
 
 A model is judged on what it has read. Most have read prose, ours among it; a bundled model that has read something else
 says so in its row of `BUNDLED`, and is shown that.
@@ -25,13 +25,10 @@ from manyheads.corpora.corpus import Corpus, Document, corpus_of
 from manyheads.corpora.open import open_corpus
 from manyheads.models import BUNDLED
 
-OWN_TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
-"""The sentence that is read where none is given. Words that recur, a pronoun, a relative clause, a comma: something for
-most kinds of heads."""
-
-QUESTION = "The animal didn't cross the street because it was too tired."
-"""The sentence with which the studio begins: heads of a model that has read prose link its "it" to "animal". Source:
-Uszkoreit 2017, "Transformer: A Novel Neural Network Architecture for Language Understanding"."""
+OWN_TEXT = "The animal didn't cross the street because it was too tired."
+"""The sentence that is read where none is given, in the terminal and on the page: heads of a model that has read prose
+link its "it" to "animal". Source: Uszkoreit 2017, "Transformer: A Novel Neural Network Architecture for Language
+Understanding"."""
 
 PYTHON_TEXT = """def largest(values):
     best = values[0]
@@ -116,13 +113,13 @@ def own_corpus() -> Corpus:
             yield replace(document, at=count + number)
 
     total = count + sum(1 for _ in gold.open())
-    return Corpus(documents, "our own page and annotated sentences", f"own {page.key} {gold.key}", total)
+    return Corpus(documents, "the bundled texts and annotated sentences", f"own {page.key} {gold.key}", total)
 
 
 def gold_corpus(unit: str = "sentence") -> Corpus:
     """The sentences, or passages of them, as `open_corpus` gives a treebank's. Errors: TextError, FileAccessError."""
     corpus = open_corpus(Path(str(FOLDER)) / SENTENCES, unit=unit)
-    return replace(corpus, origin="annotated sentences of our own")
+    return replace(corpus, origin="bundled annotated sentences")
 
 
 def page_texts() -> list[str]:
@@ -152,20 +149,20 @@ def _digest(text: str) -> str:
 
 
 PROSE, PYTHON = "prose", "python"
-PYTHON_IS = "texts of manyheads' own source, as this model reads Python"
+PYTHON_IS = "bundled texts of Python, which this model reads"
 READINGS: Mapping[str, Reading] = MappingProxyType(
     {
         PROSE: Reading(
             PROSE,
             OWN_TEXT,
-            "a sentence of our own",
+            "a bundled sentence",
             page_texts,
-            "texts of our own",
+            "bundled texts",
             page_digest,
             True,
-            (QUESTION, "it", "animal"),
+            (OWN_TEXT, "it", "animal"),
         ),
-        PYTHON: Reading(PYTHON, PYTHON_TEXT, "a function of our own", python_texts, PYTHON_IS, python_digest),
+        PYTHON: Reading(PYTHON, PYTHON_TEXT, "a bundled function", python_texts, PYTHON_IS, python_digest),
     }
 )
 

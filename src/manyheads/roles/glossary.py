@@ -90,7 +90,7 @@ HEADS = (
         page="concepts/kv-cache.md",
     ),
     Term(
-        "output projection", "The matrix W^O, which mixes the outputs of a layer's heads.",
+        "output projection", "The matrix Wᴼ, which mixes the outputs of a layer's heads.",
         page="concepts/operation-and-head.md",
     ),
     Term(
@@ -118,10 +118,10 @@ EVIDENCE = (
     ),
     Term(
         "q-value", "The share of false claims to expect among all that look at least as sure.",
-        "Benjamini and Yekutieli: 0.05 means that at most 5 % are false, on average.", "concepts/roles-and-evidence.md",
+        "Benjamini and Yekutieli: 0.05 means that at most 5% are false, on average.", "concepts/roles-and-evidence.md",
     ),
     Term(
-        "bundled page", "Some 300 short texts that come with the package: roles are found on them by default.",
+        "bundled texts", "Some 300 short texts that come with the package: roles are found on them by default.",
         page="concepts/roles-and-evidence.md",
     ),
     Term(
@@ -158,7 +158,7 @@ WORTH = (
         page="concepts/plans-and-edits.md",
     ),
     Term("loss", "How surprised a model is by the next token, in nats; less is better."),
-    Term("cosine", "How far an embedding turned: 1 - cosine, from 0 (not at all) to 2 (round)."),
+    Term("cosine", "How far an embedding turned: 1 - cosine, from 0 (not at all) to 2 (opposite)."),
     Term("KL divergence", "How far the predicted next words moved, in nats a token; 0 is not at all."),
     Term("diversity", "How much the maps of a layer's heads differ; 0 where all are the same."),
 )  # fmt: skip

@@ -43,7 +43,7 @@ from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
 from manyheads.statistics.head_table import number
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
-NO_EFFECT = f"{NOT_EFFECT}: a label says what a head reads, not what is lost without it (manyheads ablate)"
+NO_EFFECT = f"{NOT_EFFECT}: a role says what a head reads, not what is lost without it (manyheads ablate)"
 """The note about labels in every result that holds some."""
 
 
@@ -142,11 +142,11 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     named = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
     rule, claim = max(named, key=lambda pair: pair[1].chosen_excess)
     evidence = evidence_of(rule, claim)
-    why = "nearest rule, not enough for a label"
+    why = "nearest rule, not enough for a role"
     if evidence.num_queries < MIN_QUERIES:
-        why = "too few queries for a label"
+        why = "too few queries for a role"
     elif not enough:
-        why = f"too few independent texts for a label (at least {MIN_TEXTS} on each half)"
+        why = f"too few independent texts for a role (at least {MIN_TEXTS} on each half)"
     return HeadRole(head, UNLABELLED, replace(evidence, words=f"{evidence.words}: {why}"))
 
 
@@ -170,7 +170,7 @@ def evidence_of(rule: Rule, claim: Claim, target: str = "") -> Evidence:
 
 @dataclass(frozen=True)
 class PageLabels:
-    """A model's labels and default statistics on the bundled page. `because` says whether they were remembered;
+    """A model's labels and default statistics on the bundled texts. `because` says whether they were remembered;
     `texts_are` whose texts these are, in words."""
 
     roles: tuple[HeadRole, ...]
@@ -180,11 +180,11 @@ class PageLabels:
     num_texts: int
     num_tokens: int
     because: str
-    texts_are: str = "texts of our own"
+    texts_are: str = "bundled texts"
 
 
 def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
-    """The labels of a loaded model's heads on the bundled page. Cost: seconds the first time, then milliseconds."""
+    """The labels of a loaded model's heads on the bundled texts. Cost: seconds the first time, then milliseconds."""
     try:
         path = cache_folder() / f"page-{_key(lm)}.json"
     except FileAccessError as error:  # no home

@@ -503,7 +503,7 @@ def _products(weights: Iterable[Weights], rows: Mapping[str, int]) -> dict[str, 
 
 
 def shape_in_words(architecture: Architecture) -> str:
-    """ "80 layers of 8,192, 64 heads of 128 on 8 key/value heads (GQA-8), 32,000 words, 4,096 positions"."""
+    """ "80 layers of 8,192, 64 heads of 128 on 8 KV heads (GQA-8), vocabulary of 32,000, 4,096 positions"."""
     phrases = [f"{plural(len(architecture.layers), 'layer')} of {architecture.embed_dim:,}"]
     shapes = {
         (attention.num_heads, attention.num_kv_heads, attention.qk_dim, attention.v_dim, attention.latent)
@@ -519,11 +519,11 @@ def shape_in_words(architecture: Architecture) -> str:
         elif attention.num_kv_heads == attention.num_heads:
             heads += f" ({kind})"
         else:
-            heads += f" on {plural(attention.num_kv_heads, 'key/value head')} ({kind})"
+            heads += f" on {plural(attention.num_kv_heads, 'KV head')} ({kind})"
         phrases.append(heads)
     elif shapes:
         phrases.append(f"attention of {len(shapes)} shapes ({kind_of(architecture)})")
-    phrases += [f"{architecture.vocab_size:,} words"] if architecture.vocab_size else []
+    phrases += [f"vocabulary of {architecture.vocab_size:,}"] if architecture.vocab_size else []
     phrases += [f"{architecture.max_positions:,} positions"] if architecture.max_positions else []
     return ", ".join(phrases)
 

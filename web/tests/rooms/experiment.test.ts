@@ -250,7 +250,7 @@ describe("scenes", () => {
   const shapes = [{ stack: "", layer: 0, num_heads: 12 }, { stack: "", layer: 1, num_heads: 12 }];
   it("each is a plan of its own", () => {
     expect(SCENES.map(({ name }) => planInWords(scenePlan(name, shapes)))).toEqual([
-      "L* use the weights of L*H0", "no output projection in L*", "silence L*H1-11", "silence L*H6-11", "no positions",
+      "L* use the weights of L*H0", "no output projection in L*", "set L*H1-11 to zero", "set L*H6-11 to zero", "no positions",
     ]);
     expect(SCENES.map(({ name }) => sceneOf(scenePlan(name, shapes), shapes)?.name)).toEqual(SCENES.map(({ name }) => name));
     expect([sceneOf([], shapes), sceneOf([ablate("L0H1", "zero")], shapes)]).toEqual([null, null]);

@@ -20,6 +20,7 @@ MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. Default: list the lessons."
 INPUTS_HELP = "With --run or --answer: values that differ from those of the page, as in scale=none."
 SEED_HELP = "Draw the numbers of the questions from this seed."
+ALL_HELP = "Print every table whole, and every head's."
 
 
 def learn(
@@ -35,6 +36,7 @@ def learn(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED - 1, help=SEED_HELP, show_default=False)
     ] = None,
+    complete: Annotated[bool, typer.Option("--all", help=ALL_HELP)] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Forget all points.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
     as_json: AsJson = False,
@@ -78,7 +80,7 @@ def learn(
         return loaded[name]
 
     if cell is not None:
-        pages.print_cell(page, cell, values, load, as_json)
+        pages.print_cell(page, cell, values, load, as_json, complete)
         return
     if answered is not None:
         trouble = pages.print_verdict(page, *answered, values, seed, load, progress, as_json)
@@ -93,8 +95,8 @@ def learn(
         Walk(page, stdout_console(), load, progress, seed).go()
     else:
         if not _is_terminal(sys.stdin):
-            talk.note("nobody is at a terminal to be asked, so this is the whole lesson; nothing is read from stdin.")
-        pages.print_lesson(page, stdout_console(), load, seed)
+            talk.note("this is no interactive terminal, so the whole lesson is printed; nothing is read from stdin.")
+        pages.print_lesson(page, stdout_console(), load, seed, complete)
         emit("")
         if page.cells:
             emit(f"To run a cell: manyheads learn {page.slug} --run CELL NAME=VALUE")

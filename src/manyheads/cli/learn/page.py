@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,9 @@ LABEL, MOST_LABEL = 16, 34  # columns of a row's name: as a rule, and at the mos
 HEADING = 10  # columns of a line of a column's name
 SMALL = (8, 4)  # rows and columns of a table that is read number by number
 NAMED = 6  # columns, at most, that each are of something else
+WHOLE, FIRST = 16, 6  # rows of a table that is printed whole; of a longer one, the first so many
+HEADS = 2  # of several heads' tables, those of so many heads are printed: the others are like them
+OF_HEAD = re.compile(r", head (\d+)$")  # how the label of a table ends that is one head's
 LOST = 0.05  # of a number, by which it may be off
 NOTHING = 1e-9  # of the largest number: what is less is what rounding left
 CURVE = 45  # characters of a curve
@@ -67,14 +71,14 @@ def print_list(progress: Progress, as_json: bool) -> None:
     print_cut([*lines, Text(""), Text("manyheads learn LESSON takes you through one.", style="dim")], console)
 
 
-def print_cell(page: Lesson, name: str, values: dict[str, str], load: Load, as_json: bool) -> None:
+def print_cell(page: Lesson, name: str, values: dict[str, str], load: Load, as_json: bool, complete: bool) -> None:
     """One cell, run with these values in place of the page's. Errors: LessonError where there is none of that name."""
     cell = _named(page.cells, name, page, "cell")
     ran = shelf.run_cell(cell, values, load)
     if as_json:
         emit_document({"lesson": page.slug, "cell": name, **ran_document(ran)})
     else:
-        print_ran(ran, stdout_console(), shelf.CELLS[cell.run].code)
+        print_ran(ran, stdout_console(), shelf.CELLS[cell.run].code, complete)
 
 
 def print_verdict(
@@ -121,7 +125,7 @@ def prose(text: str, load: Load) -> Markdown:
     return Markdown(shelf.say(text, load), hyperlinks=False)
 
 
-def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -> None:
+def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None, complete: bool = False) -> None:
     """All of it: cells run as the page has them, questions not answered; an interview's model answers at the end."""
     console.print(Text(page.title, style="bold"))
     console.print(Text(shelf.say(page.summary, load), style="dim"))
@@ -133,7 +137,7 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
             case CellBlock():
                 print_lines(cell_lines(part, {}), console)
                 try:
-                    print_ran(shelf.run_cell(part, {}, load), console, shelf.CELLS[part.run].code)
+                    print_ran(shelf.run_cell(part, {}, load), console, shelf.CELLS[part.run].code, complete)
                 except ManyHeadsError as error:
                     console.print(Text(f"This cell cannot run here: {clean(str(error))}", style="yellow"))
             case CheckBlock():
@@ -179,17 +183,30 @@ def check_lines(check: CheckBlock, inputs: Any) -> list[Text]:
     return lines + [Text(f"  {number}) {clean(choice)}") for number, choice in enumerate(choices, 1)]
 
 
-def print_ran(ran: Ran, console: Console, code: Sequence[Listing] = ()) -> None:
-    """A cell's result. Of a training's moments the first, the middle one and the last; the walk has all of them."""
+def print_ran(ran: Ran, console: Console, code: Sequence[Listing] = (), complete: bool = False) -> None:
+    """A cell's result, unless `complete` without what nobody reads: of a training's moments the first, the middle one
+    and the last; of long tables the first rows; of many heads the first two. The walk has all of them."""
     console.print(Text(clean(ran.words)))
     print_lines(drawn_lines(ran, console), console)
-    shown = ran.shown
-    if ran.frames:
+    shown, left = ran.shown, []
+    if ran.frames and not complete:
         shown = (shown[0], shown[len(shown) // 2], shown[-1])
         console.print(Text(f"{len(shown)} of {len(ran.shown)} moments:", style="dim"))
+    if not complete:
+        head_of = {table.label: int(match[1]) for table in shown if (match := OF_HEAD.search(table.label))}
+        others = sorted({head for head in head_of.values() if head >= HEADS})
+        shown = [table for table in shown if head_of.get(table.label, 0) < HEADS]
+        left += ["rows of long tables"] if any(len(table.rows) > WHOLE for table in shown) else []
+        left += (
+            [f"head{'s' * (len(others) > 1)} {others[0]}{f' to {others[-1]}' * (len(others) > 1)}"] if others else []
+        )
     for table in shown:
         console.print()
-        print_cut([*table_lines(table, console.width), *code_lines(code, table.label)], console)
+        lines = table_lines(table, console.width, FIRST if len(table.rows) > WHOLE and not complete else None)
+        print_cut([*lines, *code_lines(code, table.label)], console)
+    if left:
+        console.print()
+        console.print(Text(f"Left out: {' and '.join(left)}. --all prints them.", style="dim"))
     print_lines(link_lines(ran), console)
 
 
@@ -263,10 +280,14 @@ def link_lines(ran: Ran) -> list[Text]:
 # ------------------------------------------------------------------------------------------------------------- a table
 
 
-def table_lines(table: Table, width: int) -> list[Text]:
-    """Its name, its shape and its numbers; what does not fit is said. A wide map is written in percent."""
-    values, room_for_names = table.values.tolist(), LABEL if table.as_map else MOST_LABEL
-    labels = [shortened(name, room_for_names) for name in table.rows]
+def table_lines(table: Table, width: int, most: int | None = None) -> list[Text]:
+    """Its name, its shape and its numbers; what does not fit is said. A wide map is written in percent.
+
+    `most`: how many of its rows; None for all.
+    """
+    values, room_for_names = table.values[:most].tolist(), LABEL if table.as_map else MOST_LABEL
+    names = table.rows[:most]
+    labels = [shortened(name, room_for_names) for name in names]
     label = max(LABEL, *(Text(name).cell_len for name in labels)) + 2
     # A column's heading in lines, a word or some of them in each.
     headings = [
@@ -275,7 +296,9 @@ def table_lines(table: Table, width: int) -> list[Text]:
     ]
     cells = _written(values)
     lost = any(
-        math.isfinite(number) and abs(float(cell) - number) > LOST * abs(number) and abs(number) > NOTHING
+        math.isfinite(number)
+        and abs(float(cell.replace(",", "")) - number) > LOST * abs(number)
+        and abs(number) > NOTHING
         for row, line in zip(values, cells, strict=True)
         for number, cell in zip(row, line, strict=True)
     )
@@ -287,7 +310,7 @@ def table_lines(table: Table, width: int) -> list[Text]:
     note = ""
     if size * len(headings) > width - label and table.as_map:
         cells = [["." if not math.isfinite(number) else f"{100 * number:.0f}" for number in row] for row in values]
-        labels = [f"{index:>2} {shortened(name, LABEL - 3)}" for index, name in enumerate(table.rows)]
+        labels = [f"{index:>2} {shortened(name, LABEL - 3)}" for index, name in enumerate(names)]
         headings, size = [[str(index)] for index in range(len(headings))], PERCENT + 1
         note = "in percent, tokens by number"
     fit = min(len(headings), (width - label) // size)
@@ -330,8 +353,8 @@ def _written(values: list[list[float]]) -> list[list[str]]:
             places = max(0, min(6, least, most_digits + 2))
 
     def write(number: float) -> str:
-        written = f"{number:.{places}f}" if math.isfinite(number) else "."
-        return written.lstrip("-") if written != "." and not float(written) else written  # no minus before a 0
+        written = f"{number:,.{places}f}" if math.isfinite(number) else "."
+        return written.lstrip("-") if set(written) <= set("-0.") else written  # no minus before a 0
 
     return [[write(number) for number in row] for row in values]
 

@@ -63,7 +63,7 @@ class Comparison:
             numbers, larger = (row.before, row.after), max(abs(row.before), abs(row.after))
             whole = all(isinstance(value, int) for value in numbers)
             decimals = 0 if whole else max(0, 3 - math.floor(math.log10(larger))) if larger else 3
-            percentage = f"{100 * (row.after - row.before) / row.before:+.1f} %" if row.before else ""
+            percentage = f"{100 * (row.after - row.before) / row.before:+.1f}%" if row.before else ""
             before, after = (f"{value:z,.{decimals}f}" for value in numbers)
             columns.append((row.what, row.unit, before, after, row.change or percentage))
         widths = [max(map(len, column)) for column in columns]

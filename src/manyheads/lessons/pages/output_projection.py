@@ -95,10 +95,10 @@ def reaches(values: Values, load: Loader) -> Right:
     answer, other_answer = (mixed, alone) if mixes else (alone, mixed)
     return Right(
         float(answer),
-        f"Its {m // h} rows of W_O go into every column."
+        f"Its {m // h} rows of the output projection go into every column."
         if mixes
         else f"Only its own {m // h}: nothing has mixed them.",
-        "Which columns does a row of W_O write into? And where does a head's output stand if nothing follows?",
+        "Which columns does a row of the projection write into? And where does a head's output stand without it?",
         unit="columns",
         mistakes={float(other_answer): f"So it is {WITHOUT if mixes else WITH}."},
     )
@@ -111,7 +111,7 @@ def first_row(values: Values, load: Loader) -> Right:
     return Right(
         float(rows[0]),
         f"Rows {rows[0]} to {rows[-1]} are head {head}'s: {m // h} for each of the {head} before it, and then its own.",
-        "The heads stand side by side in concat, so their rows stand one below the other in W_O. Count from 0.",
+        "The heads stand side by side in concat, so their rows stand one below the other in the matrix. Count from 0.",
         mistakes={
             float(rows[0] + 1): "Count from 0.",
             float(rows[-1] + 1): f"There head {head + 1} begins.",
@@ -167,8 +167,9 @@ def without_projection(values: Values, load: Loader) -> Ran:
     turned = np.asarray(changes[:, 0], np.float64).reshape(len(steps), -1)
     worse = int((turned[:, 0] > turned[:, 1]).sum())
     return Ran(
-        f"Without its W_O a layer turns the embedding by {turned[:, 0].min():.3f} to {turned[:, 0].max():.3f} "
-        f"(1 - cosine: 0 is the same, 1 at right angles). In {worse} of {len(turned)} layers that is worse than "
+        f"Without its output projection a layer turns the embedding by {turned[:, 0].min():.3f} to "
+        f"{turned[:, 0].max():.3f} (1 - cosine: 0 is the same, 1 at right angles). "
+        f"In {worse} of {len(turned)} layers that is worse than "
         f"removing all of its heads.",
         (
             matrix("change", "of the sentence's embedding, 1 - cosine", turned, "layer",
@@ -189,13 +190,13 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
     after = 100 * (parts[:, :, columns] ** 2).sum((1, 2)) / (parts**2).sum((1, 2))
     names = tuple(f"L{depth}H{i}" for i in range(h))
     return Ran(
-        f"Columns {columns.start} to {columns.stop - 1} set to 0 before W_O: {names[head]} is gone, nobody else is "
-        f"touched. The same columns after W_O: every head loses {after.min():.1f} to {after.max():.1f} % of what it "
-        f"adds, {names[head]} {after[head]:.1f} %.",
+        f"Columns {columns.start} to {columns.stop - 1} set to 0 before the projection: {names[head]} is gone, "
+        f"no other is touched. The same columns after it: every head loses {after.min():.1f} to {after.max():.1f} % of "
+        f"what it adds, {names[head]} {after[head]:.1f} %.",
         (
             matrix("lost", "of what each head adds on this sentence (squared length), in percent",
                    np.stack((before, after), 1), names, ("before", "after")),
-            matrix("stays", "of a head's rows of W_O, the share in the head's own columns, in percent; none mixed: 100",
+            matrix("stays", "of a head's rows of W_O, the share in its own columns, in percent; none mixed: 100",
                    100 * _at_home(w_o, f)[:, None], names, ("%",)),
         ),
         (HeadLink(names[head], sentence, MODEL),),
@@ -241,11 +242,14 @@ def lost_part(values: Values, ran: Ran) -> Right:
         mistakes = {other_answer: f"That is {AFTER if when == BEFORE else BEFORE}."}
     elif answer < 90:
         mistakes = {100.0: f"All of it goes only for the head whose columns they are, and only {BEFORE}."}
-    words = f"{table.rows[head]} loses {losses[0]:.0f} % of what it adds before W_O, and {losses[1]:.1f} % after it."
+    words = (
+        f"{table.rows[head]} loses {losses[0]:.0f} % of what it adds before the projection, "
+        f"and {losses[1]:.1f} % after it."
+    )
     return Right(
         answer,
         words,
-        f"{words} Before W_O the columns are one head's. After it, every head has written into all of them.",
+        f"{words} Before the projection the columns are one head's. After it, every head has written into all of them.",
         unit="%",
         tolerance=5.0,
         mistakes=mistakes,

@@ -45,10 +45,10 @@ def block(values: Values, load: Loader) -> Ran:
         return Table(table.label, table.words, table.values, shape, table.rows, table.columns, as_map)
 
     tables = (
-        shown("states", "what the BiLSTM says at each cycle (random here); the first window", states[0], (b, n, m)),
+        shown("states", "what the BiLSTM gives for each cycle (random here); the first window", states[0], (b, n, m)),
         *(shown(f"weights, head {head}", "which cycles it reads; the first window", maps[0, head], (b, h, n, n), True)
           for head in range(h)),
-        shown("out", "after concat and W_O, in the states' shape", out[0], (b, n, m)),
+        shown("out", "after concat and the output projection, in the states' shape", out[0], (b, n, m)),
     )  # fmt: skip
     words = (
         f"({b}, {n}, {m}) goes in and comes out; between them {h} heads of width {d}, and {b} x {h} maps of {n} x {n}. "
@@ -110,7 +110,10 @@ def life_parameters(values: Values, load: Loader) -> Right:
         f"4 ({m}^2 + {m}) = {answer:,}, whatever the heads, and whatever the cycles.",
         "Four matrices as wide as the model, and a bias of that width for each.",
         unit="parameters",
-        mistakes={float(bare): "That is without the four biases.", float(3 * (m * m + m)): "W_O is the fourth."},
+        mistakes={
+            float(bare): "That is without the four biases.",
+            float(3 * (m * m + m)): "The output projection is the fourth.",
+        },
     )
 
 

@@ -20,7 +20,7 @@ from manyheads.studio.schema.base import (
 from manyheads.studio.schema.recordings import EffectVerdict, Token
 
 SceneName = Literal["same", "unmixed", "one", "half", "positions"]
-"""The Experiment room's scenes: one map for all heads, no W^O, one head a layer, half of them, no positions."""
+"""The Experiment room's scenes: one map for all heads, no Wᴼ, one head a layer, half of them, no positions."""
 
 
 class ExperimentAsk(RequestBody):

@@ -83,7 +83,7 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
             models=listed.model_entries(),
             files=listed.file_entries(),
             default_model=listed.default_model,
-            default_text=question.text if question else reading.sentence,
+            default_text=reading.sentence,
             question=question,
             opened=desk.first,
             folder=str(listed.folder or ""),

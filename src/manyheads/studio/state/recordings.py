@@ -37,7 +37,7 @@ MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays wh
 SINK_CELLS = 100_000_000  # over all heads: up to so many, sinks are searched for at once
 TILE_CELLS = 256
 TITLE = 80  # characters of a text that stand for it
-RESAMPLED_TEXTS = 32  # of our own page, where "resample" has no corpus: as many as resampling draws from
+RESAMPLED_TEXTS = 32  # of the bundled texts, where "resample" has no corpus: as many as resampling draws from
 
 
 def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:
@@ -186,7 +186,7 @@ def plan_of(steps: Sequence[PlanStep]) -> Plan:
 def corpus_of(plan: Plan, text: str, corpus: str | None = None) -> tuple[list[str] | None, str]:
     """The texts from which "mean" and "resample" take their values, and why these; None for a plan that needs none.
 
-    They are the paragraphs of `corpus`, else the text itself; but "resample" then uses our own page, for values of the
+    They are the paragraphs of `corpus`, else the text itself; but "resample" then uses bundled texts, for values of the
     same text would change nothing.
     """
     if not plan.needs_corpus:
@@ -197,5 +197,5 @@ def corpus_of(plan: Plan, text: str, corpus: str | None = None) -> tuple[list[st
     if any(isinstance(step, Ablate) and step.kind == "resample" and step.needs_corpus for step in plan.steps):
         page = page_texts()
         spread = page[:: max(1, len(page) // RESAMPLED_TEXTS)][:RESAMPLED_TEXTS]
-        return spread, f"{len(spread)} texts of our own page: the text itself would change nothing"
+        return spread, f"{len(spread)} bundled texts: the text itself would change nothing"
     return [text], "the text itself, for want of another"

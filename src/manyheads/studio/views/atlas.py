@@ -1,4 +1,4 @@
-"""The Atlas and the head card: every head's statistics on a text, its role on the bundled page, its strongest links.
+"""The Atlas and the head card: every head's statistics on a text, its role on the bundled texts, its strongest links.
 
 Statistics come from the recording alone (`measure_recording`); roles from the labels of its model, where it is known:
 measured once per model, and worded as the page shows them.
@@ -47,7 +47,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atl
                 unit=importance.unit,
                 low=None,
                 high=None,
-                meaning=f"what is lost when the head is silenced: {METRICS[importance.metric].meaning}",
+                meaning=f"what is lost when the head is ablated: {METRICS[importance.metric].meaning}",
                 source=f"zero ablation, each head by itself; Michel et al. 2019, section 4.1. Measured so because: "
                 f"{importance.notes['metric']}",
             )
@@ -160,7 +160,7 @@ class Labels:
         if model not in self.known:
             say(f"loading {model}", 0, None)
             lm = self.workspace.load(model)
-            words = "reading the page that roles rest on (once for each model)"
+            words = "reading the bundled texts (once for each model)"
             say(words, 0, None)
             self.known[model] = label_page(lm, progress=lambda done, total: say(words, done, total))
         labels = self.known[model]

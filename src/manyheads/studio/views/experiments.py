@@ -192,7 +192,7 @@ def trained() -> list[Trained]:
     task = f"a layer of {collapse['found']['heads']} heads that must find five relations"
     seeds = f"means over {collapse['found']['seeds']} seeds, {collapse['found']['parameters']:,} parameters each"
     free, tied, unmixed = (way(words, ways[name]) for name, words in (
-        ("free", "trained free"), ("tied", "trained with one map for all"), ("unmixed", "trained without W^O"),
+        ("free", "trained free"), ("tied", "trained with one map for all"), ("unmixed", "trained without Wᴼ"),
     ))  # fmt: skip
     many, half, one = (
         way(f"trained with {count} head{'s' * (count > 1)}", by_heads[str(count)]) for count in (8, 4, 1)
@@ -207,9 +207,9 @@ def trained() -> list[Trained]:
         ),
         Trained(
             scene="unmixed",
-            words=f"Trained without W^O, nothing is lost: {task} is right at {_percent(unmixed)} of places, "
-            f"with W^O at {_percent(free)}. Taken from a net that was trained with it, everything breaks.",
-            ways=[free, way("trained free, run without W^O", ways["skipped"]), unmixed],
+            words=f"Trained without Wᴼ, nothing is lost: {task} is right at {_percent(unmixed)} of places, "
+            f"with Wᴼ at {_percent(free)}. Taken from a net that was trained with it, everything breaks.",
+            ways=[free, way("trained free, run without Wᴼ", ways["skipped"]), unmixed],
             source=f"{collapse['command']}: {seeds}",
         ),
         Trained(
@@ -231,7 +231,7 @@ def trained() -> list[Trained]:
 
 
 def _percent(way: TrainedWay) -> str:
-    return f"{100 * way.right:.0f} %"
+    return f"{100 * way.right:.0f}%"
 
 
 def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
@@ -339,7 +339,7 @@ def _diversity_change(lm: Any, plan: Prepared, text: str, rows: int | None) -> D
     words = "how different the heads of a layer look: 0, all look at the same words; 1, no two at the same"
     silent = any(isinstance(step, Ablate) for step in plan.plans[0].steps)
     if silent:
-        words += "; silenced heads still look, and are counted"
+        words += "; heads set to zero still have maps, and are counted"
     return DiversityChange(before=before.value, after=after.value, words=f"{words} ({after.because})")
 
 

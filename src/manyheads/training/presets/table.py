@@ -54,9 +54,7 @@ PRESETS: Mapping[str, Listed] = MappingProxyType(
                 "1 to 16 heads with equally many parameters: how many a task of five relations wants",
                 "3 minutes",
             ),
-            Listed(
-                "collapse", "all heads forced to the same weights, and heads without W^O: what is lost", "2 minutes"
-            ),
+            Listed("collapse", "all heads forced to the same weights, and heads without Wᴼ: what is lost", "2 minutes"),
             Listed(
                 "gqa",
                 "8, 2 and 1 key/value heads at equal size: loss, cache, speed; and converting from 8 to fewer",

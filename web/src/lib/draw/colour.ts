@@ -126,11 +126,11 @@ export function contrastOf(text: string): Contrast {
 
 export const CONTRASTS = [
   { value: "root", label: "Square root", title: "Small weights show beside large ones" },
-  { value: "linear", label: "Even", title: "Twice the weight, twice the ink" },
+  { value: "linear", label: "Linear", title: "Twice the weight is drawn twice as dark" },
 ] as const;
 
 export function contrastWords(contrast: Contrast): string {
-  return `${contrast === "root" ? "square-root" : "even"} scale`;
+  return `${contrast === "root" ? "square-root" : "linear"} scale`;
 }
 
 /** Colours of the page for pictures that stand alone. A test holds them equal to those of app.css. */

@@ -68,8 +68,8 @@ export class Session {
 
   /** The texts on which roles were found: never the text on screen. */
   #page = $derived.by(() => {
-    const texts = this.roles ? count(this.roles.num_texts, "text") : /^[\d,]+ texts?\b/.exec(this.atlas?.roles_because ?? "")?.[0];
-    return texts ? `a page of ${texts}` : "the bundled page";
+    const texts = this.roles ? count(this.roles.num_texts, "bundled text") : /^[\d,]+ [^,;]*\btexts?\b/.exec(this.atlas?.roles_because ?? "")?.[0];
+    return texts ?? "the bundled texts";
   });
 
   /** The request that made each recording, by the recording's id: it can make the recording again. */

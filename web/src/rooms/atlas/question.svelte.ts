@@ -151,7 +151,7 @@ export class Question {
 
   /** "L3H1 reads “animal” from “it”: 68%". */
   claim(head: string): string {
-    return `${head} reads ${this.name(this.to)} from ${this.name(this.from)}: ${percent(this.weight(head))}`;
+    return `${head} looks from ${this.name(this.from)} to ${this.name(this.to)}: ${percent(this.weight(head))}`;
   }
 }
 

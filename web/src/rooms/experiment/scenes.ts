@@ -14,14 +14,14 @@ interface Scene {
 }
 
 export const SCENES: readonly Scene[] = [
-  { name: "same", title: "All heads use the same weights", words: "Every head of a layer looks where its head 0 looks; each keeps its own values." },
+  { name: "same", title: "All heads use the same weights", words: "Every head of a layer uses the weights of its head 0; each keeps its own values." },
   { name: "unmixed", title: "Without Wᴼ", words: "The heads’ outputs go on side by side: no output projection mixes them, in any layer." },
-  { name: "one", title: "One head alone", words: "Each layer keeps its head 0. All others are silent." },
-  { name: "half", title: "Half the heads", words: "Each layer keeps the first half of its heads. The others are silent." },
-  { name: "positions", title: "No positions", words: "The model is not told where its tokens stand." },
+  { name: "one", title: "One head alone", words: "Each layer keeps its head 0. All others are set to zero." },
+  { name: "half", title: "Half the heads", words: "Each layer keeps the first half of its heads. The others are set to zero." },
+  { name: "positions", title: "No positions", words: "The model gets no positions of its tokens." },
 ];
 
-/** A scene's plan for a model; empty where it would change nothing (layers of one head have none to silence). */
+/** A scene's plan for a model; empty where it would change nothing (layers of one head have none to set to zero). */
 export function scenePlan(name: SceneName, layers: readonly LayerShape[]): Step[] {
   const names = layersOf(new Set(allHeads(layers)), layers);
   const silenced = (kept: (count: number) => number) => {

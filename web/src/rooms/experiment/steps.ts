@@ -21,13 +21,13 @@ interface OperationInfo {
 }
 
 export const OPERATIONS: readonly OperationInfo[] = [
-  { operation: "zero", title: "silence", words: "The head says nothing: its output is zero.", caveat: "This also takes away what a head says on average, which later layers may count on." },
-  { operation: "mean", title: "say the mean", words: "The head says the same at every word: its mean output over the text.", caveat: "What stays is what it says whatever the word; what goes is what depends on the word." },
-  { operation: "resample", title: "say what it says elsewhere", words: "The head says what it says on another text, at the same position.", caveat: "One draw; another seed gives another number." },
-  { operation: "first", title: "look at the first token", words: "All of the head's weight goes to the first token that it sees.", caveat: "For a head that mostly rests there already, this changes little." },
-  { operation: "scale", title: "turn up or down", words: "What the head says is multiplied by a factor.", caveat: "0 is silence, 1 changes nothing, 2 says it twice as loud." },
-  { operation: "average", title: "share their mean", words: "All ticked heads of a layer look where they look on average; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
-  { operation: "copy", title: "copy one head's weights", words: "All ticked heads of a layer look where one of them looks; each keeps its own values.", caveat: "Where they look is shared; what they read there is not." },
+  { operation: "zero", title: "output set to zero", words: "The head's output is replaced by zero.", caveat: "This also removes the head's mean output, on which later layers may rely." },
+  { operation: "mean", title: "output set to its mean", words: "The head gives the same output at every token: its mean over the text.", caveat: "The mean of its output stays; what depends on the token goes." },
+  { operation: "resample", title: "output of another text", words: "The head's output is taken from another text, at the same position.", caveat: "One draw; another seed gives another number." },
+  { operation: "first", title: "all weight on the first token", words: "All of the head's weight goes to the first token that it sees.", caveat: "This changes little in a head that rests there already." },
+  { operation: "scale", title: "scale the output", words: "The head's output is multiplied by a factor.", caveat: "0 sets it to zero, 1 changes nothing, 2 doubles it." },
+  { operation: "average", title: "share their mean weights", words: "All ticked heads of a layer use the mean of their weights; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
+  { operation: "copy", title: "copy one head's weights", words: "All ticked heads of a layer use the weights of one of them; each keeps its own values.", caveat: "They share the weights, and still read different values." },
   { operation: "skip_output_projection", title: "skip the output projection", words: "The heads' outputs go on side by side, unmixed, as if the output projection were not there.", caveat: "A model is trained with its projection: some of the change is the loss of its scale and basis." },
 ];
 
@@ -53,15 +53,15 @@ export function headsOf(step: Step): string {
   return step.step === "skip_output_projection" ? step.layer : step.heads;
 }
 
-/** "silence L3H7", "multiply L0H1 by 0.5". */
+/** "set L3H7 to zero", "multiply L0H1 by 0.5". */
 export function stepInWords(step: Step): string {
   switch (step.step) {
     case "ablate":
       return {
-        zero: `silence ${step.heads}`,
-        mean: `${step.heads} say${step.per_position ? ", at each position," : ""} their mean`,
-        resample: `${step.heads} say what they say elsewhere`,
-        first: `${step.heads} look at the first token`,
+        zero: `set ${step.heads} to zero`,
+        mean: `set ${step.heads} to ${step.per_position ? "the mean of each position" : "the mean"}`,
+        resample: `set ${step.heads} to the output of another text`,
+        first: `all weight of ${step.heads} on the first token`,
       }[step.kind];
     case "scale":
       return `multiply ${step.heads} by ${step.factor}`;
@@ -132,7 +132,7 @@ interface ComparableHeads {
   unchanged: ReadonlySet<string>;
 }
 
-/** Whose maps a plan can have changed. A silenced head's own map stays: its input comes from earlier layers. Only later
+/** Whose maps a plan can have changed. The own map of a head set to zero stays: its input comes from earlier layers. Only later
     layers read something else, and heads that got other weights have another map themselves. */
 export function comparableHeads(plan: readonly Step[], layers: readonly LayerShape[]): ComparableHeads {
   const names = allHeads(layers);
