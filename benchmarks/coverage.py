@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,7 +141,9 @@ def of_ratios(population: Population, num_texts: int, draws: int, rng: np.random
         low, high = (np.stack(ends, -1) for ends in zip(*(table.interval(name) for name in table.names), strict=True))
         given[draw] = ~np.isnan(low)
         held[draw] = (low <= truth + 1e-12) & (truth - 1e-12 <= high)
-        first, last = np.nanpercentile(sums.value()[..., 1:], (2.5, 97.5), axis=-1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of figures of which nothing was counted
+            first, last = np.nanpercentile(sums.value()[..., 1:], (2.5, 97.5), axis=-1)
         before[draw] = (first <= truth + 1e-12) & (truth - 1e-12 <= last)
     rows = [
         (float(held[..., column][of].mean()), statistic.name)

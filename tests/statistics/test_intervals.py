@@ -121,6 +121,8 @@ def test_equal_texts_are_one_and_few_have_no_interval(rng):
     one = Sums.of(torch.from_numpy(num)[:, None], torch.from_numpy(den)[:, None], [77] * 40, 0)
     assert np.isnan(one.interval()).all(), "a text that is read 40 times is one text"
     assert np.isnan(sums_of(num[:4], den[:4], rng).interval()).all() and np.isnan(mean_interval(num[:4])).all()
+    alike = sums_of(den * [0.0, 0.25, 1.0], den, rng)
+    assert np.isnan(alike.interval()).all() and np.isnan(mean_interval(den)).all(), "no text differs from another"
     heavy = den.copy()
     heavy[0] = 100.0
     assert np.isnan(sums_of(num, heavy, rng).interval()).all(), "one text has most of the cases"

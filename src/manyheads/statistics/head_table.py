@@ -78,6 +78,8 @@ class HeadTable(PerHeadResult):
                 f"its cases are worth {texts:.1f} texts of equal length (one text has {largest:.0%} of them), and an "
                 f"interval needs {MIN_WORTH:.0f}"
             )
+        if not self.sums.spread(half)[0].error[index, column] > 0:
+            return "all texts agree, and their spread says nothing of others"
         if self.statistics[column].bursty and num_texts < MIN_BURSTY:
             return f"a few texts may hold most of it: {num_texts:.0f} have cases, and an interval needs {MIN_BURSTY}"
         return ""

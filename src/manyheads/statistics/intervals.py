@@ -10,8 +10,9 @@ repeated words. Two corrections, both from the residuals' own moments:
   as many as D rests on by the same formula; and for a spread from B replicates, which is a guess too, 1 / freedom is
   1 / (that) + 1 / (B - 1).
 
-Where there is none: under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of
-them); and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300
+Where there is none: where all texts agree to the last bit, as where no case was right (their spread says nothing of
+other texts); under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of them);
+and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300
 texts with cases. There the texts that matter are not yet among those read, and no interval from these can say so:
 leaving out the samples that look uneven would keep those whose long texts are missing, which are the wrong ones.
 
@@ -77,7 +78,7 @@ def kish(first: Figures, second: Figures) -> Figures:
 
 
 def mean_interval(values: Float64[ndarray, "text n"]) -> tuple[Float64[ndarray, "n"], Float64[ndarray, "n"]]:
-    """The 95 % interval of each column's mean over texts. NaN of fewer than 5 texts."""
+    """The 95 % interval of each column's mean over texts. NaN of fewer than 5 texts, and where all are alike."""
     count = len(values)
     if count < MIN_WORTH:
         return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
@@ -134,7 +135,8 @@ def _spread(
         # Of any numbers third^2 <= second * fourth: what is beyond has been rounded away.
         sound = (second > 0) & (fourth > 0) & (rests_on >= 1 - 1e-6) & (skew**2 <= (1 + 1e-6) / rests_on)
         freedom = np.where(sound, np.minimum(rests_on - 1, most), most)
-    return Spread(np.where(np.isnan(value), np.nan, error), freedom, np.where(sound, skew, 0.0))
+    known = (error > 0) & ~np.isnan(value)
+    return Spread(np.where(known, error, np.nan), freedom, np.where(sound, skew, 0.0))
 
 
 MOMENTS = (

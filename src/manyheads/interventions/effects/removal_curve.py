@@ -93,6 +93,7 @@ def removal_curve(
     changes = np.zeros((len(orders), len(counts), corpus.num_texts))  # with no head removed, exactly 0
     changes[:, 1:] = removed.reshape(len(orders), len(counts) - 1, -1)
     low, high = mean_interval(changes[0].T)
+    low[0] = high[0] = 0.0 if corpus.num_texts > 1 else np.nan  # with no head removed, exactly
     means = changes.mean(2)
     notes = {
         **ranked.notes,
