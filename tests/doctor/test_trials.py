@@ -133,7 +133,11 @@ def test_weights_that_are_not_the_published_ones_are_said_and_not_recorded(fake_
 
 
 def test_a_recording_that_the_guard_refuses_is_wrong(monkeypatch):
-    monkeypatch.setattr("manyheads.models.taps.call.TOLERANCE", dict.fromkeys(_tolerances(), 0.0))
+    for name, least in {
+        "TOLERANCE": 1e-30,
+        "COARSEST": 0.0,
+    }.items():  # nothing is allowed, and rounding excuses nothing
+        monkeypatch.setattr(f"manyheads.models.taps.call.{name}", dict.fromkeys(_tolerances(), least))
     found = list(trials.carried_out(trials.Step("", "x", lambda: trials.recording_of("tiny-code")), ()))
     assert [each.state for each in found] == [WRONG]
     assert "failed with GuardError: layer 0 (model.layers.0.self_attn), head " in found[0].found
