@@ -293,7 +293,8 @@ def test_an_address_that_cannot_be_read_is_said(fresh):
     ):
         fresh.evaluate("to => (location.hash = `#/${to}`)", address)
         expect(fresh.get_by_test_id("studio")).to_contain_text(said, timeout=20_000)
-        fresh.wait_for_timeout(500)  # the page writes its own address a little later: the next one comes after that
+        # The page writes its own address a little later: the next one comes after that.
+        fresh.wait_for_function("to => location.hash !== `#/${to}`", arg=address)
 
 
 def test_the_address_of_a_long_text_is_short_and_opens_in_another_browser(page, new_page):
