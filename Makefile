@@ -23,6 +23,9 @@ studio: $(READY) ## the local page: every head on your text, experiments, sizes,
 # A process a core, each with one thread of torch's: half the time of one process with two.
 PROCESSES := -n logical --maxprocesses 8 --dist worksteal
 
+# Sources are compiled once, not once in each of the many processes that tests start, whatever the surroundings say.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(READY) chromium ## the tests, but for the slow ones
 	@$(BIN)/pytest -q $(PROCESSES)
 

@@ -1,5 +1,6 @@
-"""What tests of several folders share: the bundled model, and fresh randomness that a failure can repeat."""
+"""What tests of several folders share: the bundled model, its labels, fresh randomness that a failure can repeat."""
 
+import gc
 import math
 import os
 import secrets
@@ -12,6 +13,10 @@ from tests.thinning import thin
 
 checking.install()
 
+# Imports and collection make three million objects that live to the end: walking them again and again, in search of
+# what is unreachable, would take half the time of the collection, and its share of every later one.
+gc.disable()
+
 # Matrices here are small: a second thread gains nothing on an idle machine; on a busy one each product waits for it.
 torch.set_num_threads(1)
 
@@ -19,6 +24,11 @@ torch.set_num_threads(1)
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items):
     thin(items)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config):
@@ -44,3 +54,35 @@ def minilm():
     import manyheads as mh
 
     return mh.load("minilm")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """Where labels are remembered: one folder for all processes of a run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "labels"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def short_pages(monkeypatch, cache):
+    """Labels rest on the first texts of the page, and are remembered."""
+    short_and_remembered(monkeypatch, cache)
+
+
+@pytest.fixture(scope="session")
+def page_labels(minilm, cache):
+    """The bundled model's roles by the first texts of the page: quick, and the same on every machine."""
+    from manyheads.roles import label_page
+
+    with pytest.MonkeyPatch.context() as patch:
+        short_and_remembered(patch, cache)
+        return label_page(minilm)
+
+
+def short_and_remembered(patch, cache):
+    from tests.short_pages import shorten_pages  # it imports manyheads, which most folders' tests do in their own order
+
+    shorten_pages(patch, 100)  # enough for labels; the whole page is read in tests/roles
+    patch.setenv("MANYHEADS_CACHE", str(cache))

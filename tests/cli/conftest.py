@@ -15,10 +15,8 @@ from manyheads.cli.main import main
 
 from ..models.odd import tiny_t5
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
-from ..short_pages import shorten_pages
 
 TEXT = "Ada gave Grace the key, and Grace kept the key."
-PAGE_TEXTS = 100  # enough for labels; the whole page is read in tests/roles
 
 
 class Ran(NamedTuple):
@@ -34,17 +32,9 @@ class Ran(NamedTuple):
 Run = Callable[..., Ran]
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory) -> Path:
-    """Labels are remembered here, once for the session."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def surroundings(cache, monkeypatch, tmp_path):
+def surroundings(short_pages, monkeypatch, tmp_path):
     """A folder of its own to write into; a shorter page; no colour asked for, no terminal's width."""
-    shorten_pages(monkeypatch, PAGE_TEXTS)
-    monkeypatch.setenv("MANYHEADS_CACHE", str(cache))
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

@@ -232,12 +232,12 @@ def test_a_slow_step_ends_at_100_per_cent_and_steps_have_names(capsys, monkeypat
 
 
 @pytest.mark.parametrize("moment", [pytest.param("during imports", marks=pytest.mark.slow), "reading your text"])
-def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, tmp_path):
+def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, cache, tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
     (tmp_path / "long.txt").write_text("the cat sat on the mat " * 30_000)
     line = ["look", "--file", str(tmp_path / "long.txt"), "--model", bert_folder, "--save", str(folder / "t.parquet")]
-    with start(*line, cache=tmp_path / "cache") as process:
+    with start(*line, cache=cache) as process:
         if moment == "during imports":
             wait_for_torch(process.pid)
         else:

@@ -192,6 +192,8 @@ def forked(out: Path, name: str, work: Any) -> list[dict[str, Any]]:
 
 def main(out: Path, seed: int, names: list[str]) -> None:
     torch.set_num_threads(1)
+    for name in mh.__all__:  # imported once, before the processes that need it are forked
+        getattr(mh, name)
     found = {}
     for name in names:
         kind = "llama" if name == "fsdp" else name

@@ -3,6 +3,7 @@
 The studio serves the bundled model with its roles, a tiny model, and recordings. No test may change what others see.
 """
 
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -10,11 +11,10 @@ import torch
 from playwright.sync_api import expect
 
 from manyheads.models.loading.checkpoints import find_bundled
-from manyheads.roles import label_page
-from tests.short_pages import shorten_pages
 from tests.studio.chromium import chromium
 from tests.studio.serving import TEXT, minilm_studio, save_mixed
 
+ICON = Path(__file__).parents[2] / "src/manyheads/studio/static/favicon.svg"
 expect.set_options(timeout=30_000)  # a machine that runs other tests beside this one is slow, not wrong
 
 
@@ -25,37 +25,72 @@ def browser():
         yield browser
 
 
-@pytest.fixture
-def new_page(browser):
-    """`new_page()`: a page of a fresh profile. What it writes to the console as an error fails the test at its end."""
-    contexts, complaints = [], []
+@pytest.fixture(scope="session")
+def shared_pages(browser):
+    """`shared_pages(offline)`: the page, with a network or without, that tests of this process use one after another.
 
-    def make(*, forgive=(), **options):
-        context = browser.new_context(viewport={"width": 1280, "height": 720}, **options)
-        contexts.append(context)
-        page = context.new_page()
+    A page of a fresh profile costs a second and a half of CPU, one that has shown the studio before a third of that.
+    """
+    known = {}
+
+    def page_of(offline):
+        if offline not in known or known[offline].is_closed():
+            known[offline] = browser.new_context(offline=offline).new_page()
+        return known[offline]
+
+    yield page_of
+    for page in known.values():
+        page.context.close()
+
+
+@pytest.fixture
+def new_page(browser, shared_pages, request):
+    """`new_page()`: a page as of a fresh profile. What it writes to the console as an error fails the test at its end.
+
+    The first of a test is the shared one, with its storage emptied, unless `options` ask for what only a new one has.
+    """
+    taken, contexts, listeners, complaints = set(), [], [], []
+
+    def make(*, forgive=(), offline=False, color_scheme="light", reduced_motion="no-preference", **options):
+        if offline in taken or options:
+            contexts.append(browser.new_context(offline=offline, **options))
+            page = contexts[-1].new_page()
+        else:
+            taken.add(offline)
+            page = shared_pages(offline)
+            page.goto(ICON.as_uri() if offline else f"{request.getfixturevalue('studio').address}/favicon.svg")
+            page.evaluate("localStorage.clear()")
+            page.mouse.move(0, 0)
+        page.set_viewport_size({"width": 1280, "height": 720})
+        page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
         page.set_default_timeout(30_000)
 
         def hear(kind, words):
             if not any(pardoned in words for pardoned in forgive):
                 complaints.append(f"{kind}: {words}")
 
-        page.on("console", lambda line: line.type in ("error", "assert") and hear(line.type, line.text))
-        page.on("pageerror", lambda error: hear("exception", str(error)))
+        def hear_line(line):  # but that a picture has no icon of its own
+            if line.type in ("error", "assert") and not line.location["url"].endswith("/favicon.ico"):
+                hear(line.type, line.text)
+
+        heard = {
+            "console": hear_line,
+            "pageerror": lambda error: hear("exception", str(error)),
+        }
+        for event, listener in heard.items():
+            page.on(event, listener)
+            listeners.append((page, event, listener))
         return page
 
     yield make
+    for offline in taken:
+        shared_pages(offline).unroute_all()
+        shared_pages(offline).goto("about:blank")  # its requests and timers end with the test
+    for page, event, listener in listeners:
+        page.remove_listener(event, listener)
     for context in contexts:
         context.close()
     assert not complaints, complaints
-
-
-@pytest.fixture(scope="session")
-def page_labels(minilm):
-    """The bundled model's roles by the first texts of the page: quick, and the same on every machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        shorten_pages(patch, 100)
-        return label_page(minilm, remember=False)
 
 
 @pytest.fixture(scope="session")

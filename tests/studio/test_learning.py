@@ -235,13 +235,13 @@ def test_a_slider_leafs_through_the_checkpoints_of_a_training(learn):
     assert float(cell.get_attribute("title")) == pytest.approx(float(ran.shown[10].values[15, 6]))
 
 
-@pytest.mark.parametrize("name", ["no-such", "<script>alert(1)</script>", ".", "a/b"])
-def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio, name):
+def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio):
     page = new_page()
-    page.goto(f"{studio.address}#/learn?lesson={quote(name, safe='')}")
-    expect(page.get_by_test_id("trouble")).to_contain_text(f"no lesson '{name}'")
-    assert page.get_by_test_id("lesson").count() == 0
-    expect(page.get_by_test_id("lesson-list")).to_be_visible()
+    for name in ("no-such", "<script>alert(1)</script>", ".", "a/b"):
+        page.goto(f"{studio.address}#/learn?lesson={quote(name, safe='')}")
+        expect(page.get_by_test_id("trouble")).to_contain_text(f"no lesson '{name}'")
+        assert page.get_by_test_id("lesson").count() == 0
+        expect(page.get_by_test_id("lesson-list")).to_be_visible()
 
 
 def test_a_narrow_page_has_one_column_and_nothing_past_its_edge(learn):

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 import manyheads as mh
 from manyheads.recording import Sinks, Words, readable
 from manyheads.studio.views.recording import token_infos
-from tests.studio.driving import assert_nothing_past_the_edge, fragment
+from tests.studio.driving import assert_nothing_past_the_edge
 
 TEXT = "The animal didn't cross the street because it was unbelievably tired."
 HEAD = "L3H1"
@@ -142,7 +142,7 @@ def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded)
     expect(neuron).to_have_count(0)
     page.get_by_test_id("map-frame").focus()
     page.keyboard.press("Escape")
-    assert "pin" not in fragment(page)[1] or page.wait_for_timeout(400) or "pin" not in fragment(page)[1]
+    page.wait_for_function("() => !location.hash.includes('pin=')")
 
 
 # ----------------------------------------------------------------------------------------------------- words, and sinks
@@ -174,8 +174,7 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
     np.testing.assert_allclose(shown, kept[: len(shown)], atol=2e-7)  # as they were: nothing is scaled up
     mass = float(recorded.layers[3].weights(1)[:, [token["sink"] for token in sinks]].sum(-1).mean())
     expect(page.get_by_test_id("sinks-said")).to_contain_text(f"{100 * mass:.1f}%")
-    page.wait_for_timeout(400)
-    assert fragment(page)[1]["sinks"] == "out"
+    page.wait_for_function("() => location.hash.includes('sinks=out')")
 
 
 # -------------------------------------------------------------------------------------------------------- several heads
@@ -288,6 +287,8 @@ def test_on_a_phone_what_is_touched_is_large_and_nothing_is_past_the_edge(new_pa
         ("compare/L3H1", "compare-map-a", {}),
     ):
         visit(page, studio, room, sign, **params)
+        if sign == "compare-map-a":  # its legends are widest once all maps are there
+            expect(page.get_by_test_id("compare-diff").locator(".legend")).to_contain_text(re.compile(r"\+\d"))
         assert_nothing_past_the_edge(page, room)
         assert page.evaluate(small) == []
         assert page.locator("main h1, h1").count() == 1 or room.startswith("compare")
