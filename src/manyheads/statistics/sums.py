@@ -88,6 +88,17 @@ def interval_of(
     return percentile(INTERVAL[0]), percentile(INTERVAL[1])
 
 
+def paired_interval(
+    before: Sums, after: Sums
+) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
+    """The 95 % interval over texts of `after.value() - before.value()`, where both are sums of the same texts.
+
+    A text's weights depend on its words alone: a replicate has each text equally often on both sides, so that what
+    texts have in common cancels.
+    """
+    return interval_of((after.value() - before.value())[..., 1:])
+
+
 def add_weighted(
     totals: Float64[Tensor, "half head statistic replicate"],
     values: Float[Tensor, "text head statistic"],

@@ -106,7 +106,7 @@ class _Run:
             empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
             why = "the list is empty" if empty_list else f"{self.corpus.origin} holds none"
             raise TextError(f"no text was given: {why}.")
-        statistics = choose(wanted(head.survey) if callable(wanted) else wanted)
+        statistics = choose(wanted(head.survey) if callable(wanted) else wanted, head.survey)
         learned = self._learned(known, head, statistics)
 
         def finished() -> bytes:
