@@ -56,7 +56,7 @@ GROUPS = {
     ),
     "Find out": (
         ("roles", "which head does what, and how surely"),
-        ("stats --list", "what can be measured, by name: any text, treebanks"),
+        ("stats --list", "every statistic by name, a treebank's too"),
         ("compare A B", "two models or checkpoints: which heads differ"),
         ("importance", "what every head is worth"),
         (f"ablate {FINDING[0]}", "what is lost without it, beside random heads"),

@@ -42,6 +42,7 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
+from manyheads.roles.role_table import UNLABELLED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,8 +73,8 @@ def compare(
 ) -> None:
     """What differs between the heads of two models of one shape, on the same texts: maps, statistics, labels.
 
-    Two checkpoints of a training, a base and a tuned model, float32 and bfloat16. The furthest apart come first; a
-    model with itself shows nothing.
+    Two checkpoints of a training, or a base and a tuned model. The furthest apart come first; a model with itself shows
+    nothing.
 
     For example: manyheads compare run/step-1000 run/step-2000 --file novel.txt
     """
@@ -111,14 +112,15 @@ def _page(
     result: Comparison, names: tuple[str, str], origin: str, complete: bool, saved: Path | None, console: Console
 ) -> list[list[Text]]:
     """What it comes to, a map of all heads, those furthest apart, labels that changed, and what all rests on."""
+    tokens = result.before.sums.num_tokens
+    basis = f"{names[0]} and {names[1]} on {origin}: {tokens:,} tokens, {result.num_rows:,} rows of each map"
     title = [
-        Text.assemble((clean(names[0]), "bold"), " and ", (clean(names[1]), "bold"), f": {result.summary}."),
+        Text(f"{result.summary[:1].upper()}{result.summary[1:]}.", style="bold"),
+        *hanging(Text(), clean(basis), console.width),
         *([Text(f"wrote {clean(str(saved))}", style="dim")] if saved is not None else []),
     ]
-    tokens = result.before.sums.num_tokens
-    basis = [Text(f"{clean(origin)}, {tokens:,} tokens, {result.num_rows:,} rows of each map", style="dim")]
     if not result.changed:
-        return [title, basis]
+        return [title]
     num_differences = sum(len(head.differences) for head in result.changed)
     clear = (
         f"{result.num_clear:,} of the {num_differences:,} differences of these heads in {len(result.statistics)} "
@@ -137,13 +139,19 @@ def _page(
         _grid(result, console),
         _table(result, complete, console),
         _labels(result, complete),
-        [*remarks, *basis],
+        remarks,
         offered(offers, console),
     ]
 
 
 def _notes(result: Comparison) -> list[str]:
-    return [result.notes[name] for name in ("windows", "failed") if name in result.notes]
+    few = "" if labelled(result) else "No head has a label on these texts: labels need some hundreds of them."
+    return [words for words in (few, *(result.notes.get(name, "") for name in ("windows", "failed"))) if words]
+
+
+def labelled(result: Comparison) -> bool:
+    """Whether any head has a label in either model."""
+    return any(role.name != UNLABELLED for pair in result.labels for role in pair)
 
 
 def _grid(result: Comparison, console: Console) -> list[Text]:
@@ -168,7 +176,7 @@ def _table(result: Comparison, complete: bool, console: Console) -> list[Text]:
     moved = aligned([0.0 if head.moved is None else head.moved for head in heads], digits=3, most=4)
     columns = [Column("head", right=False), Column("apart, nats"), Column("95 %", spare=3)]
     columns += [Column("changed most", right=False), Column("before"), Column("after"), Column("by", spare=2)]
-    columns += [Column("label", right=False, spare=1, most=36)] if result.labels else []
+    columns += [Column("label", right=False, spare=1, most=36)] if labelled(result) else []
     rows: list[Row] = []
     for head, apart in zip(heads, moved, strict=True):
         most = result.largest(head.head)
@@ -184,7 +192,7 @@ def _table(result: Comparison, complete: bool, console: Console) -> list[Text]:
             change = figure(most.difference, unit)
             cells += [Text(most.statistic), Text(figure(most.before, unit)), Text(figure(most.after, unit))]
             cells.append(Text(change if change.startswith("-") else f"+{change}"))
-        if result.labels:
+        if labelled(result):
             same = head.label_before == head.label_after
             words = head.label_after if same else f"{head.label_before} → {head.label_after}"
             cells.append(Text(clean(words or ""), style=hue(head.label_after or "")))

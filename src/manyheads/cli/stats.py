@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.text import Text
 
@@ -177,9 +177,10 @@ def _leaders(shown: Sequence[tuple[HeadTable, Statistic]], top: int, console: Co
     names = max(len(statistic.name) for _, statistic in shown)
     lines = [Text(f"{'statistic':<{names}}{'cases':>9}  most, with its 95 % interval, and next", style="dim")]
     for table, statistic in shown:
-        values, (low, high) = table.column(statistic.name), table.interval(statistic.name)
-        order = [index for index in np.argsort(-values, kind="stable") if np.isfinite(values[index])]
-        alike = len(order) > 1 and len({round(float(values[index]), 12) for index in order}) == 1
+        values, (low, high) = table.column(statistic.name).tolist(), table.interval(statistic.name)
+        counted = [index for index, value in enumerate(values) if math.isfinite(value)]
+        order = sorted(counted, key=values.__getitem__, reverse=True)
+        alike = len(order) > 1 and len({round(values[index], 12) for index in order}) == 1
         cells = [
             f"{'all heads' if alike else table.heads[index]} {figure(values[index], statistic.unit)}"
             for index in order[: 1 if alike else top]

@@ -60,7 +60,7 @@ ALIASES = {f"offset_{offset:+d}_mass": masses.offset_name(offset) for offset in 
 
 HOW_TO_LIST = "manyheads stats --list shows them all"
 OF_SYNTAX = 'corpora.open_corpus("treebank.conllu")'
-OF_COREFERENCE = 'corpora.open_corpus("treebank.conllu", unit="passage"), of a treebank with Entity= (GUM, CorefUD)'
+OF_COREFERENCE = 'corpora.open_corpus("treebank.conllu", unit="passage") (as GUM and CorefUD have, in Entity=)'
 SHELL = frozenset("*?[")  # what makes a pattern of a name
 
 
@@ -141,14 +141,14 @@ class Annotated:
         relation, _, kind = name.partition(".")
         if any(matches(known, name) for known in coreference.NAMES):
             return (
-                f"{name!r} is about coreference, and these texts have no such annotation: give passages in which "
-                f"people have marked it, {OF_COREFERENCE}."
+                f"{name!r} is about coreference, and these texts lack that annotation: give passages of a treebank "
+                f"that has it, {OF_COREFERENCE}."
             )
         if not kind or relation in STATISTICS or not any(fnmatchcase(known, kind) for known in PLACE):
             return ""
         if not any(gold.has_syntax for gold in self.golds):
-            what = f"no other statistic is called like {name!r}, and if it" if kind == "*" else f"{name!r}"
-            return f"{what} is about syntax, these texts have no such annotation: give a treebank, {OF_SYNTAX}."
+            what = f"no other statistic is called like {name!r}, and if that is" if kind == "*" else f"{name!r} is"
+            return f"{what} about syntax, these texts lack that annotation: give a treebank, {OF_SYNTAX}."
         counts = Counter(word.relation for gold in self.golds if gold.has_syntax for word in gold.words)
         assert self.survey is not None
         if counts[relation]:

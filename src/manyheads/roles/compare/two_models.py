@@ -16,7 +16,7 @@ Sources: Lin 1991 (the divergence); Efron and Tibshirani 1993, chapter 8 (paired
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -276,7 +276,7 @@ class Comparison(PerHeadResult):
 def compare(
     a: Any,
     b: Any,
-    texts: str | Sequence[str | Document] | Corpus,
+    texts: str | Iterable[str | Document] | Corpus,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
     labels: bool = True,
