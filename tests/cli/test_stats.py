@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,14 +23,16 @@ def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     ran = run("stats", "--corpus", str(OWN), "--statistics", names, "--save", "table.csv", "--top", "2")
     assert ran.code == 0 and ran.lines[0].startswith("minilm · ") and "sentences.conllu · " in ran.lines[0]
     syntax = manyheads.measure(minilm, gold_corpus(), "nsubj.to_head.given")
-    best = int(syntax["nsubj.to_head.given"].argmax())
+    best = int(syntax.column("nsubj.to_head.given").argmax())
     (row,) = (line for line in ran.lines if line.startswith("nsubj.to_head.given"))
-    score, cases = syntax["nsubj.to_head.given"][best], syntax.sums.den[:, best, 0, 0].sum()
+    score, cases = syntax.column("nsubj.to_head.given")[best], syntax.sums.den[:, best, 0, 0].sum()
     assert row.split()[1:4] == [f"{cases:.0f}", str(syntax.heads[best]), f"{score:.1%}"] and row.count("·") == 1
     coreference = manyheads.measure(minilm, gold_corpus("passage"), "coreference.mentions")
     table = pd.read_csv("table.csv").set_index("head")
-    assert table["coreference.mentions"].to_list() == pytest.approx(coreference["coreference.mentions"].tolist())
-    assert table["nsubj.to_head.given"].to_list() == pytest.approx(syntax["nsubj.to_head.given"].tolist(), nan_ok=True)
+    assert table["coreference.mentions"].to_list() == pytest.approx(coreference.column("coreference.mentions").tolist())
+    assert table["nsubj.to_head.given"].to_list() == pytest.approx(
+        syntax.column("nsubj.to_head.given").tolist(), nan_ok=True
+    )
 
 
 def test_texts_patterns_and_json(run, minilm):
@@ -76,9 +79,10 @@ def test_a_model_compared_with_itself_shows_nothing(run, bert_folder):
 
 def test_two_models_are_compared(run, bert_folder, tmp_path):
     other = manyheads.load(bert_folder)
-    for layer in other.model.encoder.layer[1:]:
+    model: Any = other.model
+    for layer in model.encoder.layer[1:]:
         layer.attention.self.query.weight.data.mul_(-1)
-    other.model.save_pretrained(tmp_path / "other")
+    model.save_pretrained(tmp_path / "other")
     other.tokenizer.save_pretrained(tmp_path / "other")
     ran = run("compare", bert_folder, str(tmp_path / "other"), TEXT, "--save", "heads.csv")
     assert ran.code == 0 and ran.lines[0] == "5 of 10 heads differ, 0 labels changed."
@@ -87,5 +91,5 @@ def test_two_models_are_compared(run, bert_folder, tmp_path):
     name, apart = first.split()[:2]
     assert name == str(found.changed[0].head) and float(apart) == pytest.approx(found.changed[0].moved, abs=1e-3)
     assert "Of one text there are no intervals." in ran.lines
-    assert pd.read_csv("heads.csv")["differs"].sum() == 5
+    assert pd.read_csv("heads.csv")["differs"].to_list().count(True) == 5
     assert_refused(run("compare", bert_folder, "minilm", TEXT), "heads are compared place by place", "6 layers of 12")

@@ -303,8 +303,8 @@ def given_corpora(
     FileAccessError.
     """
     if files and (words or file is not None):
-        given = quoted(shortened(" ".join(words), 40)) if words else f"--file {file}"
-        raise TextError(f"two sources of texts were given, {given} and --corpus {files[0]}: give one of them.")
+        text = quoted(shortened(" ".join(words), 40)) if words else f"--file {file}"
+        raise TextError(f"two sources of texts were given, {text} and --corpus {files[0]}: give one of them.")
     if words or file is not None:
         texts = given_texts(talk, words, file, lines, model)
         return texts.texts, None, texts.origin

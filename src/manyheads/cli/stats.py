@@ -134,8 +134,8 @@ def _measured(
     tables = []
     if rest:
         with talk.step(f"reading {origin}") as progress:
-            wanted = request if isinstance(texts, list) else of_texts
-            tables.append(measures.measure(lm, texts, wanted, progress=progress))
+            chosen = request if isinstance(texts, list) else of_texts
+            tables.append(measures.measure(lm, texts, chosen, progress=progress))
     if about:
         with talk.step(f"reading passages of {origin}") as progress:
             tables.append(measures.measure(lm, passages, of_passages, progress=progress))

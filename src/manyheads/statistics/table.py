@@ -130,11 +130,11 @@ class Annotated:
         requested = list(dict.fromkeys(name for name in names if name not in STATISTICS))
         of_coreference = [name for name in requested if name in coreference.NAMES]
         of_syntax = [name for name in requested if name not in coreference.NAMES]
-        found = syntax_statistics(self.relations, of_syntax) if of_syntax else []
+        chosen = syntax_statistics(self.relations, of_syntax) if of_syntax else []
         if of_coreference:
             ranks = coreference.survey_coreference(self.golds)
-            found += coreference.coreference_statistics(ranks, of_coreference)
-        return {statistic.name: statistic for statistic in found}
+            chosen += coreference.coreference_statistics(ranks, of_coreference)
+        return {statistic.name: statistic for statistic in chosen}
 
     def lack(self, name: str) -> str:
         """Why nothing of these texts has this name, where it is that of a treebank; "" where it is not."""

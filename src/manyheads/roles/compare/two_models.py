@@ -211,9 +211,10 @@ class Comparison(PerHeadResult):
     def __getitem__(self, head: str | Head) -> HeadComparison:
         """One head in both models. Errors: HeadError."""
         index = self.head_place(head)
-        names = [role.name for role in self.labels[index]] if self.labels else [None, None]
-        ends = (number(column[index]) for column in (self.moved, self.moved_low, self.moved_high))
-        return HeadComparison(self.heads[index], bool(self.differs[index]), *ends, *names, self._differences[index])
+        before, after = (role.name for role in self.labels[index]) if self.labels else (None, None)
+        moved, low, high = (number(column[index]) for column in (self.moved, self.moved_low, self.moved_high))
+        differs, differences = bool(self.differs[index]), self._differences[index]
+        return HeadComparison(self.heads[index], differs, moved, low, high, before, after, differences)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row a head: head, stack, layer, index, differs, moved and its interval, both labels, and of each statistic

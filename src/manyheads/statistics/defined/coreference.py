@@ -93,15 +93,15 @@ def coreference_statistics(ranks: Sequence[float], names: Iterable[str] | None =
 
     `names`: these columns alone, in their order.
     """
-    likely, wanted = tuple(ranks), list(NAMES if names is None else names)
-    normed = any(name.endswith(".norm") for name in wanted)
+    likely, requested = tuple(ranks), list(NAMES if names is None else names)
+    normed = any(name.endswith(".norm") for name in requested)
     block = Block("coreference", lambda facts: _columns(facts, likely, normed))
     columns = [
         (f"{group}{name}", f"{whose}: {meaning}", source, kind)
         for group, whose in GROUPS.items()
         for name, meaning, source, kind in KINDS
     ]
-    return columns_named(shares_of(block, columns, (ROWS,), ("tokens",)), wanted)
+    return columns_named(shares_of(block, columns, (ROWS,), ("tokens",)), requested)
 
 
 class _Plan(NamedTuple):

@@ -142,8 +142,8 @@ def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None
 
     `names`: these columns alone, in their order; relations that none of them is about are not counted.
     """
-    wanted = syntax_names(relation.name for relation in relations) if names is None else list(names)
-    named = {relation_of(name) for name in wanted}
+    requested = syntax_names(relation.name for relation in relations) if names is None else list(names)
+    named = {relation_of(name) for name in requested}
     surveyed = tuple(relation for relation in relations if relation.name in named)
     columns = []
     for relation in surveyed:
@@ -151,9 +151,9 @@ def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None
             detail = f" ({relation.rule})" if name.endswith("rule") else ""
             detail += f" ({relation.modal:+d})" if name == "to_head.mode" else ""
             columns.append((f"{relation.name}.{name}", f"{relation.name}: {meaning}{detail}", source, kind))
-    counted = frozenset(name.partition(".")[2] for name in wanted)
+    counted = frozenset(name.partition(".")[2] for name in requested)
     block = Block("syntax", lambda facts: _columns(facts, surveyed, counted))
-    return columns_named(shares_of(block, columns, (ROWS,), ("tokens",)), wanted)
+    return columns_named(shares_of(block, columns, (ROWS,), ("tokens",)), requested)
 
 
 def relation_of(name: str) -> str:
