@@ -6,7 +6,7 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora import gold_corpus, page_texts
-from manyheads.errors import StatisticError
+from manyheads.errors import ModelError, StatisticError
 from manyheads.recording import Gold
 from manyheads.statistics import STATISTICS
 from manyheads.statistics.corpus_run.chunks import Survey
@@ -99,6 +99,13 @@ def test_a_name_that_a_treebank_lacks_is_told_with_the_nearest(survey):
     with pytest.raises(StatisticError, match="these texts lack that annotation"):
         choose("pronoun", bare)
     assert Gold(()).has_syntax, "gold has syntax unless it says that it has none"
+
+
+def test_what_is_no_loaded_model_is_told_as_ever():
+    with pytest.raises(ModelError, match="not a loaded model"):
+        mh.measure("minilm", page_texts()[:2], "duplicate_*")
+    with pytest.raises(ModelError, match="not a loaded model"):
+        mh.measure("minilm", gold_corpus(), "duplicate_*")
 
 
 def test_plain_texts_and_slow_tokenizers_are_told_what_is_needed(minilm):

@@ -80,8 +80,9 @@ def measure(
     in_memory = isinstance(texts, str | Sequence)  # then a bad text is an error, as in `record`
     streamed = resume is not None or ranks is not None or callable(statistics) or not in_memory
     if not callable(statistics) and not media and may_need_survey(statistics):
-        annotated = not in_memory or any(getattr(text, "gold", None) is not None for text in texts)
-        if annotated and not getattr(lm.tokenizer, "is_fast", True):
+        documents = texts if isinstance(texts, Sequence) and not isinstance(texts, str) else ()
+        annotated = not in_memory or any(getattr(document, "gold", None) is not None for document in documents)
+        if annotated and not getattr(getattr(lm, "tokenizer", None), "is_fast", True):
             raise StatisticError(
                 f"{type(lm.tokenizer).__name__} is a slow tokenizer, which does not say where in the text its tokens "
                 f"are, so words that people annotated cannot be found: load {lm.name} with a fast one (tokenizer=)."
