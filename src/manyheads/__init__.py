@@ -23,6 +23,7 @@ __all__ = [
     "measure_call",
     "find_roles",
     "head_families",
+    "compare",
     "open_corpus",
     "show",
     # heads removed for good

@@ -403,7 +403,10 @@ def test_the_metrics_that_may_be_typed_are_those_of_the_library_that_need_no_lab
 # ---------------------------------------------------------------------------------------------------------- devices
 
 
-LOADING = ("look", "head", "roles", "ablate", "importance", "prune", "convert", "learn", "studio", "publish")
+LOADING = (
+    *("look", "head", "roles", "stats", "compare", "ablate", "importance", "prune", "convert"),
+    *("learn", "studio", "publish"),
+)
 
 
 def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():

@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +26,9 @@ from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelError, StatisticError, TextError
+
+if TYPE_CHECKING:
+    from manyheads.corpora import Corpus
 
 DEFAULT_MODEL = "minilm"
 
@@ -43,6 +47,8 @@ DtypeName = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Label the heads anew, and store nothing.")]
 HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
+CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
+CorpusFiles = Annotated[list[str] | None, typer.Option("--corpus", metavar="FILES...", help=CORPUS_HELP)]
 METRICS = ("auto", "loss", "kl", "cosine")
 """Those that need no labels: nobody types any. Here, so that `--help` and a misspelt one need no model."""
 MetricName = Annotated[str, typer.Option("--metric", metavar="NAME", help="auto, loss, kl or cosine.")]
@@ -272,6 +278,62 @@ def given_texts(
             f"of the one as of the other. Both are read as {unit}."
         )
     return Texts(list(zip(texts, written, strict=True)), f"{origin}, with the targets of {targets}")
+
+
+LOOKED_AT = 200  # of a corpus' first documents, to see whether any can be read, and what people have annotated
+
+
+def opened_corpus(sources: list[str], **options: Any) -> Corpus:
+    """The corpus. Errors: TextError for one of whose texts none can be read, before a model is loaded."""
+    kind = options.get("kind")
+    try:
+        corpus = corpora.open_corpus(sources, **options)
+    except (TextError, FileAccessError) as error:
+        message = str(error).replace("Say kind= (", "Say --kind (").replace(f" of {kind=} ", f" of --kind {kind} ")
+        raise type(error)(message) from error
+    if corpus.total is None:
+        return corpus  # what can be read once is not looked into
+    first = list(islice(corpus.open(), LOOKED_AT))
+    if not first:
+        raise TextError(f"no text was given: {corpus.origin} holds none.")
+    if len(first) < LOOKED_AT and all(document.problem for document in first):
+        others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
+        raise TextError(
+            f"{first[0].name} cannot be read{others}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
+            f"what it holds: text, jsonl or conllu."
+        )
+    return corpus
+
+
+def read_sources(sources: list[str], options: dict[str, Any], model: str) -> tuple[Corpus, Corpus | None]:
+    """The texts, and the passages of those that are a treebank with coreference. Ours are what the model reads."""
+    if not sources:
+        return corpora.own_corpora(model)
+    texts = opened_corpus(sources, **options)
+    if texts.total is None or options["kind"] in ("text", "jsonl"):
+        return texts, None  # what cannot be read twice has no passages
+    passages = opened_corpus(sources, unit="passage", **options)
+    first = islice(passages.open(), LOOKED_AT)
+    annotated = any(document.gold is not None and document.gold.has_coreference for document in first)
+    return texts, passages if annotated else None
+
+
+def given_corpora(
+    talk: Talk, words: Sequence[str], file: str | None, lines: bool, files: list[str] | None, model: str
+) -> tuple[Corpus | list[str], Corpus | None, str]:
+    """What was typed, is in the file or in the corpus; its passages whose coreference is known; and where it is from.
+
+    Where nothing was given: our own page and annotated sentences, or what the model is shown else. Errors: TextError,
+    FileAccessError.
+    """
+    if files and (words or file is not None):
+        text = quoted(shortened(" ".join(words), 40)) if words else f"--file {file}"
+        raise TextError(f"two sources of texts were given, {text} and --corpus {files[0]}: give one of them.")
+    if words or file is not None:
+        texts = given_texts(talk, words, file, lines, model)
+        return texts.texts, None, texts.origin
+    corpus, passages = read_sources(files or [], {"kind": None, "lines": lines}, model)
+    return corpus, passages, corpus.origin
 
 
 def texts_in(source: Source, lines: bool) -> list[str]:

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from manyheads import __version__
 from manyheads.cli.checkpoints import convert, prune
+from manyheads.cli.compare import compare
 from manyheads.cli.doctor import doctor
 from manyheads.cli.effects import ablate, importance
 from manyheads.cli.head import head
@@ -21,11 +22,28 @@ from manyheads.cli.look import look
 from manyheads.cli.publish import publish
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
+from manyheads.cli.stats import stats
 from manyheads.cli.studio import studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.train import train
 
-COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, publish, doctor)
+COMMANDS = (
+    look,
+    head,
+    roles,
+    stats,
+    compare,
+    ablate,
+    importance,
+    prune,
+    convert,
+    size,
+    train,
+    learn,
+    studio,
+    publish,
+    doctor,
+)
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 FINDING = ("L3H1", "it", "animal", 0.68)
@@ -38,6 +56,8 @@ GROUPS = {
     ),
     "Find out": (
         ("roles", "which head does what, and how surely"),
+        ("stats --list", "every statistic by name, a treebank's too"),
+        ("compare A B", "two models or checkpoints: which heads differ"),
         ("importance", "what every head is worth"),
         (f"ablate {FINDING[0]}", "what is lost without it, beside random heads"),
     ),

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE_ENDINGS = (".html", ".htm")
+STATISTICS_HELP = "default, all, or names and patterns, separated by commas."
 FROM_HELP = "A word of the text: where it looks, in every head. 'it#2' is the second 'it'."
 TO_HELP = "A word of the text: which words look at it. With --from: the heads that link the two."
 SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
@@ -128,7 +129,8 @@ def look(
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text longer than the model's positions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Refuse a text longer than the model's positions.")] = False,
     statistics: Annotated[
-        str, typer.Option("--statistics", metavar="NAMES", help="default, all, or names separated by commas.")
+        str,
+        typer.Option("--statistics", metavar="NAMES", help="default, all, or names and patterns, separated by commas."),
     ] = "default",
     from_word: Annotated[str | None, typer.Option("--from", metavar="WORD", help=FROM_HELP)] = None,
     to_word: Annotated[str | None, typer.Option("--to", metavar="WORD", help=TO_HELP)] = None,

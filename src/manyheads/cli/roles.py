@@ -14,20 +14,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from manyheads import base, corpora, figures
+from manyheads import base, figures
 from manyheads import roles as role_finder
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
+    LOOKED_AT,
     PICTURE_ENDINGS,
     STDIN,
     TABLE_ENDINGS,
     AsJson,
+    CorpusFiles,
     DeviceName,
     DtypeName,
     ModelChoice,
     ModelName,
     check_output,
     load_model,
+    opened_corpus,
+    read_sources,
     to_file,
 )
 from manyheads.cli.role_words import ABSENT, figure, plain, q_words, span
@@ -46,8 +50,6 @@ if TYPE_CHECKING:
 
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
-LOOKED_AT = 200  # passages, to see whether a treebank knows who is meant
-CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 ASK_HELP = "Rank the heads at this role; may be repeated."
 ELSEWHERE_HELP = "A second corpus, to test which labels hold there too."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
@@ -73,7 +75,7 @@ Files = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="More f
 
 def roles(
     files: Files = None,
-    corpus: Annotated[list[str] | None, typer.Option("--corpus", metavar="FILES...", help=CORPUS_HELP)] = None,
+    corpus: CorpusFiles = None,
     model: ModelName = DEFAULT_MODEL,
     ask: Annotated[list[str] | None, typer.Option("--ask", metavar="ROLE", help=ASK_HELP)] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads in a ranking.")] = 10,
@@ -120,8 +122,8 @@ def roles(
         from manyheads.roles.find import check_resume
 
         check_resume(resume)
-    texts, passages = _corpora(sources, options, model)
-    second = _opened(elsewhere, **options) if elsewhere else None
+    texts, passages = read_sources(sources, options, model)
+    second = opened_corpus(elsewhere, **options) if elsewhere else None
 
     def judge(questions: dict[str, str]) -> None:
         """Refuse a role that no question asks, as soon as the questions are known: before the long reading."""
@@ -177,41 +179,6 @@ def roles(
     rankings = [line for role in ask or [] for line in ranking(labelled, role, top)]
     print_whole(rankings or page(labelled, texts.origin, choice, sources))
     print_whole(f"wrote {clean(str(path))}" for path in (save, plot, families, report) if path is not None)
-
-
-def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[Corpus, Corpus | None]:
-    """The texts, and the passages of those that are a treebank with coreference. Ours are what the model reads."""
-    if not sources:
-        return corpora.own_corpora(model)
-    texts = _opened(sources, **options)
-    if texts.total is None or options["kind"] in ("text", "jsonl"):
-        return texts, None  # what cannot be read twice has no passages
-    passages = _opened(sources, unit="passage", **options)
-    first = islice(passages.open(), LOOKED_AT)
-    annotated = any(document.gold is not None and document.gold.has_coreference for document in first)
-    return texts, passages if annotated else None
-
-
-def _opened(sources: list[str], **options: Any) -> Corpus:
-    """The corpus. Errors: TextError for one of whose texts none can be read, before a model is loaded."""
-    kind = options.get("kind")
-    try:
-        corpus = corpora.open_corpus(sources, **options)
-    except (TextError, FileAccessError) as error:
-        message = str(error).replace("Say kind= (", "Say --kind (").replace(f" of {kind=} ", f" of --kind {kind} ")
-        raise type(error)(message) from error
-    if corpus.total is None:
-        return corpus  # what can be read once is not looked into
-    first = list(islice(corpus.open(), LOOKED_AT))
-    if not first:
-        raise TextError(f"no text was given: {corpus.origin} holds none.")
-    if len(first) < LOOKED_AT and all(document.problem for document in first):
-        others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
-        raise TextError(
-            f"{first[0].name} cannot be read{others}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
-            f"what it holds: text, jsonl or conllu."
-        )
-    return corpus
 
 
 def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, **options: Any) -> Roles:

@@ -5,6 +5,7 @@ from .claims import failing as failing
 from .compare.backups import backup_heads as backup_heads
 from .compare.families import head_diversity as head_diversity
 from .compare.families import head_families as head_families
+from .compare.two_models import Comparison as Comparison
 from .find import find_roles as find_roles
 from .labels import HeadRole as HeadRole
 from .labels import PageLabels as PageLabels

@@ -45,7 +45,7 @@ from manyheads.roles.rules import (
     rule_of,
 )
 from manyheads.statistics import HeadTable
-from manyheads.statistics.intervals import Spread
+from manyheads.statistics.intervals import difference_interval
 from manyheads.statistics.sums import REPLICATES
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
@@ -179,9 +179,8 @@ class Half:
             # The score is what varies between texts: the difference's spread rests on as many of them as the score's.
             of_score = self.table.sums.spread(self.half)[0].freedom[:, self.index[name]]
             known = ~np.isnan(self.table.interval(name, self.half)[0])
-            low, high = Spread(spread, of_score, np.zeros(len(spread))).interval(difference[:, 0])
-            above = Above(np.array(list(tests)), np.where(known, low, np.nan), np.where(known, high, np.nan))
-            self._above[name, chance] = above
+            interval = difference_interval(difference, of_score, known)
+            self._above[name, chance] = Above(np.array(list(tests)), *interval)
         return self._above[name, chance]
 
     def claim(self, rule: Rule, head: int) -> Claim:

@@ -43,21 +43,18 @@ from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Example, Roles
 from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import ASKED, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, own_rule, syntax_rules
-from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, measure, survey_syntax, syntax_statistics
+from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, measure, syntax_statistics
 from manyheads.statistics.corpus_run.chunks import Survey, Wanted
 from manyheads.statistics.corpus_run.store import require_own
 from manyheads.statistics.defined.coreference import coreference_statistics, searches, survey_coreference
 from manyheads.statistics.defined.own_pattern import Pattern, pattern_statistics, surfaces_of, targets
-from manyheads.statistics.defined.syntax import MIN_ARCS
 from manyheads.statistics.one_batch import Measured
+from manyheads.statistics.table import relations_of
 
 log = logging.getLogger("manyheads")
 
 FOLDERS = {"texts": "texts", "passages": "passages", "second corpus": "elsewhere"}
 """What is read, one after another, as far as it is asked for; and the folder of each reading in that to resume from."""
-
-COUNTED = 20
-"""Arcs of a relation in the survey of a small treebank: enough to report, not to label."""
 
 MOST_TEXTS = 200
 MIN_ROWS = 3  # questions in a text, so that one lucky one is no example; fewer where no such text does it half as much
@@ -195,8 +192,7 @@ class _Questions:
 
     def of_texts(self, survey: Survey) -> tuple[Statistic, ...]:
         self.head = survey.documents
-        golds = [document.gold for document in survey.documents]
-        relations = survey_syntax(golds, COUNTED if survey.whole else MIN_ARCS)
+        relations = relations_of(survey)
         fixed = [STATISTICS[name] for name in dict.fromkeys((*NEEDED, *(n for rule in ASKED for n in rule.needed)))]
         self.all_statistics = (*fixed, *self.own, *syntax_statistics(relations))
         if self.on_questions is not None:

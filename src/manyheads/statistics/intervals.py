@@ -88,6 +88,20 @@ def mean_interval(values: Float64[ndarray, "text n"]) -> tuple[Float64[ndarray, 
     return _spread(second, third, fourth, count - 1.0, np.sqrt(second / (count * (count - 1))), mean).interval(mean)
 
 
+def difference_interval(
+    replicates: Float64[ndarray, "*figures replicate"], freedom: Figures, known: Figures
+) -> tuple[Figures, Figures]:
+    """The 95 % interval of a difference of two figures of the same texts: Student's t of its replicates' spread.
+
+    `freedom` is that of the figure whose spread rests on fewer texts; where `known` is not, there is no interval.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of differences of which nothing was counted
+        error = np.nanstd(replicates[..., 1:], -1, ddof=1)
+    spread = Spread(np.where(known & (error > 0), error, np.nan), freedom, np.zeros_like(error))
+    return spread.interval(replicates[..., 0])
+
+
 class Worth(NamedTuple):
     """How much a figure rests on: how many texts have cases, how many of equal length these are worth (Kish), and what
     share of the cases the largest one has."""

@@ -28,7 +28,7 @@ from manyheads.statistics.one_batch import UNSEEN, WORDY, Measured, Progress, cr
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.table import choose
+from manyheads.statistics.table import choose, may_need_survey
 from manyheads.statistics.tally import Gathered
 
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
@@ -52,7 +52,9 @@ def measure(
 ) -> HeadTable:
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
-    `statistics` is "default", "all", a name, or a list of names and Statistics of your own. `sinks` takes those of an
+    `statistics` is "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
+    your own. Texts with gold (a treebank's) have more by name: "nsubj.to_head.given", "det.*", "coreference.*"; what is
+    not named is not computed. Coreference is counted within each text: give passages. `sinks` takes those of an
     earlier table (`table.sinks`); without it they are found on a few of the texts. `long` as in `record`. `kinds`: also
     count what each kind of token receives (`table.kinds`), which labels need.
 
@@ -64,7 +66,8 @@ def measure(
     hold parts of one model (tensor parallelism, FSDP2) read every text together, whatever `ranks` says: each must make
     the same call, and each gets the table of all heads; `resume` is refused. `progress`
     is then called with how far reading has come and with `Corpus.total`, which may be None. A list is streamed too
-    where one of these arguments is used; else all of it is read at once, and a text that fails is an error.
+    where one of these arguments is used, or gold is asked of; else all of it is read at once, and a text that fails is
+    an error.
 
     `image`, and `audio` with `sampling_rate` and `transcript`, as in `record`: one or a list in place of `texts`.
     Statistics of words are left out then, and named in the notes; asked for by name, they are refused. Rows of what
@@ -80,6 +83,15 @@ def measure(
     media = image is not None or audio is not None
     in_memory = isinstance(texts, str | Sequence)  # then a bad text is an error, as in `record`
     streamed = resume is not None or ranks is not None or callable(statistics) or not in_memory
+    if not callable(statistics) and not media and may_need_survey(statistics):
+        documents = texts if isinstance(texts, Sequence) and not isinstance(texts, str) else ()
+        annotated = not in_memory or any(getattr(document, "gold", None) is not None for document in documents)
+        if annotated and not getattr(getattr(lm, "tokenizer", None), "is_fast", True):
+            raise StatisticError(
+                f"{type(lm.tokenizer).__name__} is a slow tokenizer, which does not say where in the text its tokens "
+                f"are, so words that people annotated cannot be found: load {lm.name} with a fast one (tokenizer=)."
+            )
+        streamed |= annotated
     if not media and texts is not None and streamed:
         return measure_corpus(
             lm, texts, statistics, long=long, sinks=sinks, kinds=kinds, progress=progress, resume=resume, ranks=ranks

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -210,4 +210,13 @@ def shares_of(
     return [
         Statistic(name, "share", SHARE, source, meaning, lambda _: needs, of_block, kind, known, block, column)
         for column, (name, meaning, source, kind) in enumerate(columns)
+    ]
+
+
+def columns_named(statistics: Iterable[Statistic], names: Iterable[str]) -> list[Statistic]:
+    """The statistics of a block that have these names, in their order; those by norm, and no others, ask for values."""
+    by_name = {statistic.name: statistic for statistic in statistics}
+    return [
+        replace(by_name[name], asks=by_name[name].asks | {"values"}) if name.endswith(".norm") else by_name[name]
+        for name in names
     ]

@@ -21,7 +21,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.statistics.intervals import MIN_WORTH, MOMENTS, Spread, Worth, ratio_spread
+from manyheads.statistics.intervals import MIN_WORTH, MOMENTS, Spread, Worth, difference_interval, ratio_spread
 
 REPLICATES = 100  # bootstrap replicates: a spread from 100 is good to 7 %
 HALVES = 2
@@ -91,6 +91,20 @@ class Sums:
         given = worth.texts >= MIN_WORTH
         low, high = spread.interval(self.value(half)[..., 0])
         return np.where(given, low, np.nan), np.where(given, high, np.nan)
+
+
+def paired_interval(
+    before: Sums, after: Sums
+) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
+    """The 95 % interval over texts of `after.value() - before.value()`, where both are sums of the same texts.
+
+    A text's weights depend on its words alone: a replicate has each text equally often on both sides, so that what
+    texts have in common cancels.
+    """
+    both = [sums.spread() for sums in (before, after)]
+    known = np.minimum(*(worth.texts for _, worth in both)) >= MIN_WORTH
+    freedom = np.minimum(*(spread.freedom for spread, _ in both))
+    return difference_interval(after.value() - before.value(), freedom, known)
 
 
 def add_weighted(

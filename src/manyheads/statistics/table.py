@@ -1,16 +1,36 @@
-"""The table of statistics by name, and which of them "default" and "all" mean."""
+"""The table of statistics by name, and which of them "default" and "all" mean.
+
+Texts that people have annotated have more: a treebank's relations ("nsubj.to_head.given") and its coreference
+("coreference.mentions"). Which there are, the beginning of the texts tells; so these are chosen by name or pattern too,
+but are no part of "all".
+"""
 
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
 
+from manyheads.base import plural
 from manyheads.errors import StatisticError
-from manyheads.statistics.defined import masses
+from manyheads.recording import Gold
+from manyheads.statistics.corpus_run.chunks import Survey
+from manyheads.statistics.defined import coreference, masses
 from manyheads.statistics.defined.alignment import alignments
 from manyheads.statistics.defined.norms import norm_masses, norm_matches
 from manyheads.statistics.defined.rarest import tops
 from manyheads.statistics.defined.shape import effects, places, spread
+from manyheads.statistics.defined.syntax import (
+    MIN_ARCS,
+    PLACE,
+    SMALL_ARCS,
+    Relation,
+    survey_syntax,
+    syntax_names,
+    syntax_statistics,
+)
 from manyheads.statistics.statistic import Statistic
 
 STATISTICS: dict[str, Statistic] = {
@@ -43,40 +63,135 @@ DEFAULT = (
 ALIASES = {f"offset_{offset:+d}_mass": masses.offset_name(offset) for offset in (-1, 0, 1)}
 
 
-def choose(request: str | Sequence[str | Statistic], *, crosses: bool = False) -> tuple[Statistic, ...]:
-    """Statistics by name, "default", "all", or your own among them. Errors: StatisticError names the nearest.
+HOW_TO_LIST = "manyheads stats --list shows them all"
+OF_SYNTAX = 'corpora.open_corpus("treebank.conllu")'
+OF_COREFERENCE = 'corpora.open_corpus("treebank.conllu", unit="passage") (as GUM and CorefUD have, in Entity=)'
+SHELL = frozenset("*?[")  # what makes a pattern of a name
+NAMED = STATISTICS | OF_CROSS
 
-    `crosses`: whether "default" and "all" have the statistics of cross-attention, too.
+
+def choose(
+    request: str | Sequence[str | Statistic], survey: Survey | None = None, *, crosses: bool = False
+) -> tuple[Statistic, ...]:
+    """Statistics by name or pattern, "default", "all", or your own among them.
+
+    A pattern is a shell's: "det.*" is every name that begins so, and "det" itself where there is one. `survey` is the
+    beginning of the texts, for what is defined only where people have annotated them. `crosses`: whether "default" and
+    "all" have the statistics of cross-attention, too.
+    Errors: StatisticError names the nearest, or what the texts lack.
     """
     if isinstance(request, str):
         more = tuple(OF_CROSS) if crosses else ()
         plain = tuple(name for name in more if OF_CROSS[name].kind == "statistic")
         request = {"default": (*DEFAULT, *plain), "all": (*STATISTICS, *more)}.get(request, (request,))
+    annotated = Annotated(survey)
+    names = [item if isinstance(item, Statistic) else _names(str(item), annotated) for item in request]
+    known = NAMED | annotated.statistics([name for part in names if isinstance(part, list) for name in part])
     out: dict[str, Statistic] = {}
-    for item in request:
-        statistic = item if isinstance(item, Statistic) else statistic_named(item)
-        if out.get(statistic.name, statistic) is not statistic:
-            raise StatisticError(
-                f"two statistics are called {statistic.name!r}, and a table has one column for a name: rename yours."
-            )
-        out[statistic.name] = statistic
+    for part in names:
+        for statistic in [part] if isinstance(part, Statistic) else [known[name] for name in part]:
+            if out.get(statistic.name, statistic) is not statistic:
+                raise StatisticError(
+                    f"two statistics are called {statistic.name!r}, and a table has one column for a name: rename "
+                    f"yours."
+                )
+            out[statistic.name] = statistic
     if not out:
         raise StatisticError("no statistic was asked for: give 'default', 'all', or names.")
     return tuple(out.values())
 
 
-def statistic_named(name: str) -> Statistic:
-    """The statistic of a name or an alias. Errors: StatisticError with the nearest names."""
-    name = ALIASES.get(name, name)
-    if name in OF_CROSS:
-        return OF_CROSS[name]
-    if name not in STATISTICS:
-        near = difflib.get_close_matches(str(name), [*STATISTICS, *OF_CROSS], 3)
-        guess = f": did you mean {', '.join(near)}?" if near else "."
-        raise StatisticError(
-            f"there is no statistic {name!r}{guess} python -m manyheads.statistics lists all {len(STATISTICS)}."
-        )
-    return STATISTICS[name]
+def may_need_survey(request: str | Sequence[str | Statistic]) -> bool:
+    """Whether the request has a name or a pattern that only the texts can tell the meaning of."""
+    items = (request,) if isinstance(request, str) else request
+    known = {"default", "all", *NAMED, *ALIASES}
+    return any(isinstance(item, str) and item not in known for item in items)
+
+
+def relations_of(survey: Survey) -> tuple[Relation, ...]:
+    """The relations that the beginning of some texts has often enough to be scored."""
+    return survey_syntax((document.gold for document in survey.documents), least_arcs(survey))
+
+
+def least_arcs(survey: Survey) -> int:
+    """How often a relation must be there to be scored."""
+    return SMALL_ARCS if survey.whole else MIN_ARCS
+
+
+class Annotated:
+    """What is defined on texts that begin like this, besides the table."""
+
+    def __init__(self, survey: Survey | None) -> None:
+        self.survey = survey
+        documents = () if survey is None else survey.documents
+        self.golds: list[Gold] = [document.gold for document in documents if document.gold is not None]
+
+    @cached_property
+    def relations(self) -> tuple[Relation, ...]:
+        return () if self.survey is None else relations_of(self.survey)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The name of everything that can be asked of these texts alone."""
+        of_coreference = coreference.NAMES if any(gold.has_coreference for gold in self.golds) else ()
+        return [*syntax_names(relation.name for relation in self.relations), *of_coreference]
+
+    def statistics(self, names: Sequence[str]) -> dict[str, Statistic]:
+        """Those of these names, and of no others: a relation that nobody asked for costs nothing."""
+        requested = list(dict.fromkeys(name for name in names if name not in NAMED))
+        of_coreference = [name for name in requested if name in coreference.NAMES]
+        of_syntax = [name for name in requested if name not in coreference.NAMES]
+        chosen = syntax_statistics(self.relations, of_syntax) if of_syntax else []
+        if of_coreference:
+            ranks = coreference.survey_coreference(self.golds)
+            chosen += coreference.coreference_statistics(ranks, of_coreference)
+        return {statistic.name: statistic for statistic in chosen}
+
+    def lack(self, name: str) -> str:
+        """Why nothing of these texts has this name, where it is that of a treebank; "" where it is not."""
+        relation, _, kind = name.partition(".")
+        if any(matches(known, name) for known in coreference.NAMES):
+            return (
+                f"{name!r} is about coreference, and these texts lack that annotation: give passages of a treebank "
+                f"that has it, {OF_COREFERENCE}."
+            )
+        if not kind or relation in NAMED or not any(fnmatchcase(known, kind) for known in PLACE):
+            return ""
+        if not any(gold.has_syntax for gold in self.golds):
+            what = f"no other statistic is called like {name!r}, and if that is" if kind == "*" else f"{name!r} is"
+            return f"{what} about syntax, these texts lack that annotation: give a treebank, {OF_SYNTAX}."
+        counts = Counter(word.relation for gold in self.golds if gold.has_syntax for word in gold.words)
+        assert self.survey is not None
+        if counts[relation]:
+            return (
+                f"{name!r}: these texts have the relation {relation!r} {plural(counts[relation], 'time')}, and at "
+                f"least {least_arcs(self.survey)} links between words are needed to score it: give more text."
+            )
+        near = difflib.get_close_matches(relation, counts, 3)
+        guess = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(sorted(counts)[:6])} ..."
+        return f"{name!r}: this treebank has no relation {relation!r}: {guess}"
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name fits a shell's pattern; "det.*" fits "det", too."""
+    return fnmatchcase(name, pattern) or (pattern.endswith(".*") and fnmatchcase(name, pattern[:-2]))
+
+
+def _names(item: str, annotated: Annotated) -> list[str]:
+    """The names that one item of a request stands for. Errors: StatisticError where there is none."""
+    item = ALIASES.get(item, item)
+    if item in NAMED:
+        return [item]
+    pool = [*NAMED, *annotated.names]
+    names = [name for name in pool if matches(name, item)] if SHELL & {*item} else [item] if item in pool else []
+    if names:
+        return names
+    if lack := annotated.lack(item):
+        raise StatisticError(lack)
+    near = difflib.get_close_matches(item, pool, 3)
+    guess = f": did you mean {', '.join(near)}?" if near else "."
+    what = "no statistic is called like" if SHELL & {*item} else "there is no statistic"
+    raise StatisticError(f"{what} {item!r}{guess} {HOW_TO_LIST}.")
 
 
 def table_markdown() -> str:

@@ -1,5 +1,6 @@
 """What heads are worth, and heads removed: plans, effects, importance, prune, conversion, roles and families."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,23 @@ def test_families_are_found(name, both):
     host, device = both(name)
     got, want = (mh.head_families(lm, CORPUS) for lm in (device, host))
     assert_same(got.to_pandas(), want.to_pandas(), share=1e-4)
+
+
+@pytest.mark.parametrize("name", each(["llama", "gpt_oss"], "gpt_oss"))
+def test_two_models_are_compared(name, both):
+    host, device = both(name)
+    others = [copy.deepcopy(lm.model) for lm in (host, device)]
+    for model in others:
+        model.model.layers[1].self_attn.q_proj.weight.data.mul_(-1)
+    got, want = (
+        mh.compare(lm, mh.load(other, tokenizer=host.tokenizer, name="other"), CORPUS, "default", labels=False)
+        for lm, other in zip((device, host), reversed(others), strict=True)
+    )
+    for found in (got, want):
+        assert min(head.head.layer for head in found.changed) == 1, "layers before the change are as they were"
+    for name in ("moved", "moved_low", "moved_high"):
+        assert_same(getattr(got, name), getattr(want, name), name, 1e-4)
+    assert_same(got.after.column("entropy"), want.after.column("entropy"), "entropy", 1e-4)
 
 
 @pytest.mark.parametrize("name", each(["llama", "gpt2", "bert"], "llama"))

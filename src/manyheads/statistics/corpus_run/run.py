@@ -106,9 +106,8 @@ class _Run:
             empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
             why = "the list is empty" if empty_list else f"{self.corpus.origin} holds none"
             raise TextError(f"no text was given: {why}.")
-        statistics = choose(
-            wanted(head.survey) if callable(wanted) else wanted, crosses=has_cross(self.lm) and not self.kinds
-        )
+        request = wanted(head.survey) if callable(wanted) else wanted
+        statistics = choose(request, head.survey, crosses=has_cross(self.lm) and not self.kinds)
         learned = self._learned(known, head, statistics)
 
         def finished() -> bytes:

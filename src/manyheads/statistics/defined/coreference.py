@@ -26,7 +26,7 @@ from torch import Tensor
 
 from manyheads.recording import Gold, Mention
 from manyheads.statistics.defined.treebank_words import ROWS, GoldWords, looks
-from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
+from manyheads.statistics.statistic import Block, Facts, Statistic, columns_named, shares_of
 
 GROUPS = {"coreference": "mentions with an antecedent", "pronoun": "pronouns with an antecedent"}
 CLARK, OURS = "Clark et al. 2019, section 4.3", "ours: distance and part of speech kept"
@@ -43,6 +43,7 @@ KINDS = (
     (".same_word", "the nearest earlier mention with the same head word, else the nearest", CLARK, "chance"),
 )
 PLACE = {name: column for column, (name, *_) in enumerate(KINDS)}
+NAMES = tuple(f"{group}{name}" for group in GROUPS for name in PLACE)
 MOST_RANKS = 64  # mentions back that are told apart
 UNSEEN_RANK = 0.5
 
@@ -87,16 +88,20 @@ def survey_coreference(golds: Iterable[Gold | None]) -> tuple[float, ...]:
     return tuple(count / sum(smooth) for count in smooth)
 
 
-def coreference_statistics(ranks: Sequence[float]) -> list[Statistic]:
-    """Every column of both groups, as statistics of one block. Texts without coreference count for none of them."""
-    likely = tuple(ranks)
-    block = Block("coreference", lambda facts: _columns(facts, likely))
+def coreference_statistics(ranks: Sequence[float], names: Iterable[str] | None = None) -> list[Statistic]:
+    """Every column of both groups, as statistics of one block. Texts without coreference count for none of them.
+
+    `names`: these columns alone, in their order.
+    """
+    likely, requested = tuple(ranks), list(NAMES if names is None else names)
+    normed = any(name.endswith(".norm") for name in requested)
+    block = Block("coreference", lambda facts: _columns(facts, likely, normed))
     columns = [
         (f"{group}{name}", f"{whose}: {meaning}", source, kind)
         for group, whose in GROUPS.items()
         for name, meaning, source, kind in KINDS
     ]
-    return shares_of(block, columns, (ROWS,), ("tokens", "values"))
+    return columns_named(shares_of(block, columns, (ROWS,), ("tokens",)), requested)
 
 
 class _Plan(NamedTuple):
@@ -151,8 +156,10 @@ def _plan(words: GoldWords, visible: Bool[Tensor, "b w v"], ranks: Sequence[floa
     return _Plan(text, row, candidate, right, chance, nearest, same_word, pronoun)
 
 
-def _columns(facts: Facts, ranks: tuple[float, ...]) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b one c"]]:
-    """Hits and questions by text, head and column."""
+def _columns(
+    facts: Facts, ranks: tuple[float, ...], normed: bool
+) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b one c"]]:
+    """Hits and questions by text, head and column; those by norm only where they are `normed`."""
     layer = looks(facts)
     plan: _Plan = facts.once(("searches", ranks), lambda: _plan(layer.words, layer.visible, ranks))
     num_texts, num_heads = layer.given.shape[:2]
@@ -174,7 +181,7 @@ def _columns(facts: Facts, ranks: tuple[float, ...]) -> tuple[Float[Tensor, "b h
     values = {
         "": (hits(layer.free), None),
         ".given": (hits(layer.given), None),
-        ".norm": (hits(layer.normed), None),
+        **({".norm": (hits(layer.normed), None)} if normed else {}),
         ".mentions": (among_mentions, None),
         ".off_nearest": (among_mentions, ~plan.nearest),
         ".off_same_word": (among_mentions, ~plan.same_word),

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from manyheads.recording import ROOT, Gold
 from manyheads.statistics.defined.treebank_words import POS, ROWS, GoldWords, Looks, looks
-from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
+from manyheads.statistics.statistic import Block, Facts, Statistic, columns_named, shares_of
 
 CLARK = "Clark et al. 2019, section 4.2"
 OURS = "ours: position and part of speech kept"
@@ -63,6 +63,7 @@ KINDS = (
 
 PLACE = {name: column for column, (name, *_) in enumerate(KINDS)}
 MIN_ARCS = 50  # in the survey, from which on a relation is scored: with fewer, no interval would say anything
+SMALL_ARCS = 20  # where the survey is the whole of a small treebank: enough to report, not to label
 FAR = 64  # offsets beyond this are counted as this
 UNSEEN_OFFSET = 0.5  # added to each offset's count: none is impossible
 
@@ -131,16 +132,33 @@ def _pos_number(pos: str) -> int:
     return POS.index(pos) if pos in POS else -1
 
 
-def syntax_statistics(relations: Sequence[Relation]) -> list[Statistic]:
-    """Every column of every relation, as statistics of one block. Texts without syntax count for none of them."""
-    surveyed, columns = tuple(relations), []
+def syntax_names(relations: Iterable[str]) -> list[str]:
+    """The name of every column of these relations."""
+    return [f"{relation}.{name}" for relation in relations for name in PLACE]
+
+
+def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None = None) -> list[Statistic]:
+    """Every column of every relation, as statistics of one block. Texts without syntax count for none of them.
+
+    `names`: these columns alone, in their order; relations that none of them is about are not counted.
+    """
+    requested = syntax_names(relation.name for relation in relations) if names is None else list(names)
+    named = {relation_of(name) for name in requested}
+    surveyed = tuple(relation for relation in relations if relation.name in named)
+    columns = []
     for relation in surveyed:
         for name, meaning, source, kind in KINDS:
             detail = f" ({relation.rule})" if name.endswith("rule") else ""
             detail += f" ({relation.modal:+d})" if name == "to_head.mode" else ""
             columns.append((f"{relation.name}.{name}", f"{relation.name}: {meaning}{detail}", source, kind))
-    block = Block("syntax", lambda facts: _columns(facts, surveyed))
-    return shares_of(block, columns, (ROWS,), ("tokens", "values"))
+    counted = frozenset(name.partition(".")[2] for name in requested)
+    block = Block("syntax", lambda facts: _columns(facts, surveyed, counted))
+    return columns_named(shares_of(block, columns, (ROWS,), ("tokens",)), requested)
+
+
+def relation_of(name: str) -> str:
+    """The relation that a column is about: "nsubj" of "nsubj.to_head.given"."""
+    return name.partition(".")[0]
 
 
 class Arcs(NamedTuple):
@@ -196,9 +214,9 @@ def arcs_of(words: GoldWords, relations: Sequence[Relation]) -> Arcs:
 
 
 def _columns(
-    facts: Facts, relations: tuple[Relation, ...]
+    facts: Facts, relations: tuple[Relation, ...], counted: frozenset[str]
 ) -> tuple[Float64[Tensor, "b h c"], Float64[Tensor, "b one c"]]:
-    """Hits and questions by text, head and column."""
+    """Hits and questions by text, head and column; the dearest kinds only where they are `counted`."""
     layer = looks(facts)
     questions: Questions = facts.once(("arcs", relations), lambda: _questions(layer, relations))
     num = questions.num[..., None].repeat(1, 1, layer.given.shape[1])
@@ -214,12 +232,15 @@ def _columns(
         add(f"{name}.off_mode", ends, hit & ~ends.mode[:, None])
         add(f"{name}.relabelled", ends, ends.chance.gather(1, strongest.clamp_min(0)) * (strongest >= 0))
         if name == "to_head":
-            add("to_head.norm", ends, layer.normed[ends.arcs.text, :, ends.row] == target)
             add("to_head.off_rule", ends, hit & ~ends.rule[:, None])
         else:
             add("to_dependent.any", ends, hit)  # one look hits one of them: only the questions are fewer
-    down = questions.down
-    add("received", down, layer.received[down.arcs.text, :, down.target] == down.row[:, None])
+    # Both look at the whole map of words once more: together they take as long as all the others.
+    up, down = questions.up, questions.down
+    if "to_head.norm" in counted:
+        add("to_head.norm", up, layer.normed[up.arcs.text, :, up.row] == up.target[:, None])
+    if "received" in counted:
+        add("received", down, layer.received[down.arcs.text, :, down.target] == down.row[:, None])
     size = (len(layer.words.golds), len(relations) * len(KINDS))
     return num.view(*size, -1).transpose(1, 2), questions.den.view(*size, 1).transpose(1, 2)
 

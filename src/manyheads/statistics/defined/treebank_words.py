@@ -12,9 +12,9 @@ never counts as looking at itself. Which key wins is decided in three ways, sinc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -103,10 +103,12 @@ class GoldWords:
         return visible & self.present[:, None] & self.present[..., None] & ~torch.eye(self.num_words, dtype=torch.bool)
 
 
-class Looks(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Looks:
     """For each head and word the word it looks at most, decided in three ways; and the word that looks at it most.
 
-    `weights` are -inf where a word cannot see another one, and itself.
+    `weights` are -inf where a word cannot see another one, and itself. `normed` and `received`, which few columns need,
+    are computed when they are first read.
     """
 
     words: GoldWords
@@ -114,8 +116,15 @@ class Looks(NamedTuple):
     weights: Float[Tensor, "b h w v"]
     given: Int[Tensor, "b h w"]
     free: Int[Tensor, "b h w"]
-    normed: Int[Tensor, "b h w"]
-    received: Int[Tensor, "b h w"]
+    by_norm: Callable[[], Int[Tensor, "b h w"]]
+
+    @cached_property
+    def normed(self) -> Int[Tensor, "b h w"]:
+        return self.by_norm()
+
+    @cached_property
+    def received(self) -> Int[Tensor, "b h w"]:
+        return _strongest(self.weights.transpose(2, 3))[0]
 
 
 def gold_words(tokens: Tokens) -> Int[Tensor, "b k"]:
@@ -147,13 +156,15 @@ def looks(facts: Facts) -> Looks:
     weights, beside = _summed(rows, words, unseen)
     strongest, best = _strongest(weights)
     free = torch.where(beside > best, NOWHERE, strongest)
-    normed = free  # where nothing is known of the values, as for a recording
-    if facts.value_norms is not None:
+
+    def by_norm() -> Int[Tensor, "b h w"]:
+        if facts.value_norms is None:
+            return free  # where nothing is known of the values, as for a recording
         moved, beside = _summed(rows * facts.value_norms[:, :, None], words, unseen)
         most, best = _strongest(moved)
-        normed = torch.where(beside > best, NOWHERE, most)
-    received, _ = _strongest(weights.transpose(2, 3))
-    facts.of_layer["looks"] = Looks(words, visible, weights, strongest, free, normed, received)
+        return torch.where(beside > best, NOWHERE, most)
+
+    facts.of_layer["looks"] = Looks(words, visible, weights, strongest, free, by_norm)
     return facts.of_layer["looks"]
 
 

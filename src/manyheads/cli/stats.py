@@ -1,0 +1,256 @@
+"""`manyheads stats`: statistics of every head by name, on texts or a treebank; and which statistics there are."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    TABLE_ENDINGS,
+    AsJson,
+    CorpusFiles,
+    DeviceName,
+    DtypeName,
+    ModelChoice,
+    ModelName,
+    TextOrOwn,
+    TextsAreLines,
+    TextsFile,
+    check_output,
+    given_corpora,
+    load_model,
+    to_file,
+)
+from manyheads.cli.role_words import column_figures, figure, span
+from manyheads.cli.terminal.console import (
+    Column,
+    Row,
+    clean,
+    emit_document,
+    hanging,
+    lay_out,
+    left_out,
+    print_sections,
+    print_whole,
+    rules_of,
+    stdout_console,
+)
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import TextError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from manyheads.corpora import Corpus
+    from manyheads.statistics import HeadTable, Statistic
+
+STATISTICS_HELP = (
+    "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes)."
+)
+LIST_HELP = "List the statistics that there are, or those of --statistics; with --corpus also the treebank's."
+
+
+def stats(
+    text: TextOrOwn = None,
+    file: TextsFile = None,
+    lines: TextsAreLines = False,
+    corpus: CorpusFiles = None,
+    model: ModelName = DEFAULT_MODEL,
+    statistics: Annotated[str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP)] = "default",
+    show_list: Annotated[bool, typer.Option("--list", help=LIST_HELP)] = False,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads of each statistic.")] = 3,
+    complete: Annotated[bool, typer.Option("--all", help="A row for each head.")] = False,
+    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+) -> None:
+    """Statistics of every head by name: the heads with the most of each, with 95 % intervals over texts.
+
+    A treebank (.conllu) has more of them: of each relation (det.to_head.given) and of coreference, which is counted in
+    passages. What is not named is not computed.
+
+    For example: manyheads stats --corpus treebank.conllu --statistics "nsubj.to_head.given,coreference.*"
+    """
+    # Imports torch, for which --help is not to wait.
+    from manyheads.statistics.table import choose, may_need_survey
+
+    talk = Talk()
+    check_output(save, "--save", TABLE_ENDINGS)
+    items = [name.strip() for name in statistics.split(",") if name.strip()]
+    request = items[0] if items in (["default"], ["all"]) else items
+    if show_list:
+        return _show_list(talk, text or [], file, lines, corpus, model, request, as_json)
+    texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model)
+    if isinstance(texts, list) or not may_need_survey(request):
+        choose(request)  # refused before a model is loaded
+    lm = load_model(talk, ModelChoice(model, device, dtype))
+    tables = _measured(talk, lm, texts, passages, request, origin)
+    if save is not None:
+        from manyheads.recording import write_frame  # as above
+
+        write_frame(frame(tables), save)
+    if as_json:
+        emit_document({"model": lm.name, "loaded": lm.because, "origin": origin, **document(tables)})
+        return
+    console = stdout_console()
+    sums = tables[0].sums
+    title = Text.assemble((clean(lm.name), "bold"), f" · {clean(origin)} · {sums.num_tokens:,} tokens")
+    shown = [(table, statistic) for table in tables for statistic in table.statistics]
+    print_sections([[title], _every_head(shown, console) if complete else _leaders(shown, top, console)], console)
+    print_whole(f"wrote {clean(str(save))}" for _ in [save] if save is not None)
+
+
+def _measured(
+    talk: Talk, lm: Any, texts: Corpus | list[str], passages: Corpus | None, request: Any, origin: str
+) -> list[HeadTable]:
+    """The statistics of the texts, and those of coreference, of passages: a table for each reading that is needed."""
+    from manyheads import statistics as measures
+    from manyheads.statistics.corpus_run.chunks import Survey
+    from manyheads.statistics.defined.coreference import NAMES
+    from manyheads.statistics.table import choose, matches
+
+    items = [request] if isinstance(request, str) else request
+    about = [item for item in items if passages is not None and any(matches(name, item) for name in NAMES)]
+    rest = [item for item in items if item not in about or item.startswith(("*", "?", "["))]
+
+    def of_texts(survey: Survey) -> list[Statistic]:
+        # With passages at hand a sentence alone is not asked who is meant in it.
+        chosen = choose(rest[0] if rest in (["default"], ["all"]) else rest, survey)
+        return [statistic for statistic in chosen if passages is None or statistic.name not in NAMES]
+
+    def of_passages(survey: Survey) -> list[Statistic]:
+        return [statistic for statistic in choose(about, survey) if statistic.name in NAMES]
+
+    tables = []
+    if rest:
+        with talk.step(f"reading {origin}") as progress:
+            chosen = request if isinstance(texts, list) else of_texts
+            tables.append(measures.measure(lm, texts, chosen, progress=progress))
+    if about:
+        with talk.step(f"reading passages of {origin}") as progress:
+            tables.append(measures.measure(lm, passages, of_passages, progress=progress))
+    return tables
+
+
+def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:
+    """A row for each head: its name, then the statistics of all readings."""
+    import pandas as pd  # half a second: not for who asks for no frame
+
+    first, *others = (table.to_pandas() for table in tables)
+    columns = [other[list(table.names)] for other, table in zip(others, tables[1:], strict=True)]
+    return pd.concat([first, *columns], axis=1)
+
+
+def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
+    """Everything, as data: of each statistic what it means, on what it rests, and every head's value and interval."""
+    from manyheads import statistics as measures
+
+    number, rows = measures.number, []
+    for table in tables:
+        for statistic in table.statistics:
+            columns = (table.column(statistic.name), *table.interval(statistic.name))
+            heads = {
+                str(head): dict(zip(("value", "low", "high"), map(number, values), strict=True))
+                for head, *values in zip(table.heads, *columns, strict=True)
+            }
+            about = {"name": statistic.name, "unit": statistic.unit, "kind": statistic.kind, "is": statistic.meaning}
+            rows.append({**about, "texts": table.sums.num_texts, "tokens": table.sums.num_tokens, "heads": heads})
+    notes = {key: note for table in reversed(tables) for key, note in table.notes.items()}
+    return {"statistics": rows, "notes": notes}
+
+
+def _leaders(shown: Sequence[tuple[HeadTable, Statistic]], top: int, console: Console) -> list[Text]:
+    """A line for each statistic: how many cases there were, the head with most of it and its interval, the next ones.
+
+    Of what is the same for all heads, as most chance levels are, one value.
+    """
+    names = max(len(statistic.name) for _, statistic in shown)
+    lines = [Text(f"{'statistic':<{names}}{'cases':>9}  most, with its 95 % interval, and next", style="dim")]
+    for table, statistic in shown:
+        values, (low, high) = table.column(statistic.name).tolist(), table.interval(statistic.name)
+        counted = [index for index, value in enumerate(values) if math.isfinite(value)]
+        order = sorted(counted, key=values.__getitem__, reverse=True)
+        alike = len(order) > 1 and len({round(values[index], 12) for index in order}) == 1
+        cells = [
+            f"{'all heads' if alike else table.heads[index]} {figure(values[index], statistic.unit)}"
+            for index in order[: 1 if alike else top]
+        ]
+        if cells:
+            cells[0] += f" ({span(low[order[0]], high[order[0]], statistic.unit)})"
+        cases = table.sums.den[:, :, table.names.index(statistic.name), 0].sum(0).max()
+        label = Text.assemble((f"{statistic.name:<{names}}", "bold"), f"{cases:>9,.0f}  ")
+        lines += hanging(label, " · ".join(cells) or "nothing to count on these texts", console.width)
+    return lines
+
+
+def _every_head(shown: Sequence[tuple[HeadTable, Statistic]], console: Console) -> list[Text]:
+    """A row for each head, a rule before each layer."""
+    columns = [Column("head", right=False)]
+    columns += [Column(statistic.name, spare=1 + index) for index, (_, statistic) in enumerate(shown)]
+    cells = [column_figures(table.column(statistic.name).tolist(), statistic.unit) for table, statistic in shown]
+    heads, rows, layer = shown[0][0].heads, [], None
+    for index, head in enumerate(heads):
+        if (head.stack, head.layer) != layer:
+            rows.append(None)
+            layer = (head.stack, head.layer)
+        rows.append([Text(str(head), style="bold"), *(Text(column[index]) for column in cells)])
+    table_rows: list[Row] = rows
+    hidden = left_out(columns, table_rows, console.width)
+    remark = f"No room here for {', '.join(hidden)}: --json and --save hold all." if hidden else ""
+    return [
+        *lay_out(columns, table_rows, console.width, **rules_of(console)),
+        *(Text(line, style="dim") for line in textwrap.wrap(remark, console.width)),
+    ]
+
+
+def _show_list(
+    talk: Talk,
+    words: Sequence[str],
+    file: str | None,
+    lines: bool,
+    corpus: list[str] | None,
+    model: str,
+    request: Any,
+    as_json: bool,
+) -> None:
+    """The statistics by name with what each is, a line each; the treebank's where one was given."""
+    from manyheads.statistics.corpus_run.chunks import SURVEY_TEXTS, Survey
+    from manyheads.statistics.defined.coreference import NAMES
+    from manyheads.statistics.table import STATISTICS, Annotated, choose
+
+    if words or file is not None:
+        raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
+    survey = None
+    if corpus:
+        texts, _, _ = given_corpora(talk, [], None, lines, corpus, model)
+        assert not isinstance(texts, list)
+        documents = tuple(islice(texts.open(), SURVEY_TEXTS + 1))
+        survey = Survey(documents[:SURVEY_TEXTS], len(documents) <= SURVEY_TEXTS)
+    all_names = [*STATISTICS, *Annotated(survey).names]
+    chosen = choose(all_names if request in ("default", "all") else request, survey)
+    if as_json:
+        emit_document({
+            "statistics": [
+                {"name": one.name, "unit": one.unit, "kind": one.kind, "is": one.meaning, "source": one.source}
+                for one in chosen
+            ]
+        })  # fmt: skip
+        return
+    wide = max(len(statistic.name) for statistic in chosen)
+    print_whole(Text.assemble((f"{one.name:<{wide}}", "bold"), f"  {clean(one.meaning)}") for one in chosen)
+    if survey is None and request in ("default", "all"):
+        print_whole([
+            Text(),
+            Text("A treebank has more (--list --corpus FILE.conllu): of every relation det.to_head.given and the like, "
+                 f"and {NAMES[0]}. A pattern names many: --statistics \"det.*\"."),
+        ])  # fmt: skip

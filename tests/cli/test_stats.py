@@ -1,0 +1,95 @@
+"""`manyheads stats` and `manyheads compare`: what they show is what the library found; bad input is one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import manyheads.corpora
+from manyheads.corpora import gold_corpus
+from manyheads.statistics import STATISTICS
+
+from .conftest import assert_refused
+
+TEXT = "the old cat sat on the table"
+OWN = Path(manyheads.corpora.__file__).parent / "sentences.conllu"
+
+
+def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
+    """Syntax of sentences and coreference of passages, of our own annotated texts."""
+    names = "nsubj.to_head.given,coreference.mentions"
+    ran = run("stats", "--corpus", str(OWN), "--statistics", names, "--save", "table.csv", "--top", "2")
+    assert ran.code == 0 and ran.lines[0].startswith("minilm · ") and "sentences.conllu · " in ran.lines[0]
+    syntax = manyheads.measure(minilm, gold_corpus(), "nsubj.to_head.given")
+    best = int(syntax.column("nsubj.to_head.given").argmax())
+    (row,) = (line for line in ran.lines if line.startswith("nsubj.to_head.given"))
+    score, cases = syntax.column("nsubj.to_head.given")[best], syntax.sums.den[:, best, 0, 0].sum()
+    assert row.split()[1:4] == [f"{cases:.0f}", str(syntax.heads[best]), f"{score:.1%}"] and row.count("·") == 1
+    coreference = manyheads.measure(minilm, gold_corpus("passage"), "coreference.mentions")
+    table = pd.read_csv("table.csv").set_index("head")
+    assert table["coreference.mentions"].to_list() == pytest.approx(coreference.column("coreference.mentions").tolist())
+    assert table["nsubj.to_head.given"].to_list() == pytest.approx(
+        syntax.column("nsubj.to_head.given").tolist(), nan_ok=True
+    )
+
+
+def test_texts_patterns_and_json(run, minilm):
+    data = json.loads(run("stats", TEXT, "--statistics", "duplicate_mass.*,entropy", "--json").out)
+    names = [row["name"] for row in data["statistics"]]
+    assert names == [name for name in STATISTICS if name.split(".")[0] == "duplicate_mass"] + ["entropy"]
+    table = manyheads.measure(minilm, [TEXT], "entropy")
+    heads = data["statistics"][-1]["heads"]
+    assert heads["L2H3"]["value"] == pytest.approx(table["L2H3", "entropy"]) and len(heads) == 72
+    shown = run("stats", TEXT, "--statistics", "entropy,distance", "--all")
+    assert len([line for line in shown.lines if line.startswith("L")]) == 72
+
+
+def test_the_list_has_every_statistic_and_a_treebanks(run, ewt_like):
+    ran = run("stats", "--list")
+    assert [line.split()[0] for line in ran.lines[: len(STATISTICS)]] == list(STATISTICS)
+    listed = json.loads(run("stats", "--list", "--corpus", ewt_like, "--statistics", "det.*", "--json").out)
+    assert len(listed["statistics"]) == 17 and listed["statistics"][0]["name"] == "det.to_head"
+    assert_refused(run("stats", TEXT, "--list"), "--list needs no text")
+    assert_refused(run("stats", TEXT, "--statistics", "entropi"), "no statistic 'entropi': did you mean entropy")
+    assert_refused(run("stats", TEXT, "--statistics", "det.*"), "these texts lack that annotation")
+    assert_refused(run("stats", TEXT, "--corpus", ewt_like), "two sources of texts were given", "give one of them")
+
+
+@pytest.fixture
+def ewt_like(tmp_path):
+    """A treebank of one sentence, 25 times."""
+    rows = [("the", "DET", 2, "det"), ("cat", "NOUN", 3, "nsubj"), ("sat", "VERB", 0, "root")]
+    lines = [
+        "\t".join([str(place), form, form, pos, "_", "_", str(head), relation, "_", "_"])
+        for place, (form, pos, head, relation) in enumerate(rows, 1)
+    ]
+    path = tmp_path / "small.conllu"
+    path.write_text("".join("# text = the cat sat\n" + "\n".join(lines) + "\n\n" for _ in range(25)), encoding="utf-8")
+    return str(path)
+
+
+def test_a_model_compared_with_itself_shows_nothing(run, bert_folder):
+    ran = run("compare", bert_folder, bert_folder, TEXT)
+    assert ran.code == 0 and ran.lines[0] == "No head differs." and 2 <= len(ran.lines) <= 4
+    data = json.loads(run("compare", bert_folder, bert_folder, TEXT, "--statistics", "entropy", "--json").out)
+    assert data["num_changed"] == 0 and len(data["heads"]) == 10 and data["statistics"] == ["entropy"]
+
+
+def test_two_models_are_compared(run, bert_folder, tmp_path):
+    other = manyheads.load(bert_folder)
+    model: Any = other.model
+    for layer in model.encoder.layer[1:]:
+        layer.attention.self.query.weight.data.mul_(-1)
+    model.save_pretrained(tmp_path / "other")
+    other.tokenizer.save_pretrained(tmp_path / "other")
+    ran = run("compare", bert_folder, str(tmp_path / "other"), TEXT, "--save", "heads.csv")
+    assert ran.code == 0 and ran.lines[0] == "5 of 10 heads differ, 0 labels changed."
+    found = manyheads.compare(bert_folder, tmp_path / "other", [TEXT])
+    first = next(line for line in ran.lines if line.startswith("L1H"))
+    name, apart = first.split()[:2]
+    assert name == str(found.changed[0].head) and float(apart) == pytest.approx(found.changed[0].moved, abs=1e-3)
+    assert "Of one text there are no intervals." in ran.lines
+    assert pd.read_csv("heads.csv")["differs"].to_list().count(True) == 5
+    assert_refused(run("compare", bert_folder, "minilm", TEXT), "heads are compared place by place", "6 layers of 12")
