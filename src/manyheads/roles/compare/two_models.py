@@ -491,8 +491,7 @@ class _Maps:
         self.sums += Sums.of(num, den, pair.seeds, 0)
 
     def values(self) -> tuple[Float64[ndarray, "head"], tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]]:
-        """The mean divergence of every head, and the ends of its interval (NaN of one text)."""
+        """The mean divergence of every head, and the ends of its interval (NaN of too few texts)."""
         value = self.sums.value()[:, 0, 0]
-        unknown = np.full_like(value, np.nan)
         low, high = (end[:, 0] for end in self.sums.interval())
         return np.clip(value, 0.0, MOST), (low, high)
