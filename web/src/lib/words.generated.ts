@@ -22,7 +22,7 @@ export const WORDS = {
   "statistic": "A number for each head, from its map: how spread, how far, how much on certain tokens.",
   "mass": "The mean weight on certain tokens, as a share of all attention.",
   "chance level": "The same number by luck: attention spread evenly, or words shuffled; the higher of the two.",
-  "interval": "The range in which a number lies in 95% of resampled texts.",
+  "interval": "A range that holds the number of all such texts 19 times in 20.",
   "q-value": "The share of false claims to expect among all that look at least as sure.",
   "bundled texts": "Some 300 short texts that come with the package: roles are found on them by default.",
   "exact": "Computed from every weight; otherwise the number says from how many rows it was sampled.",
