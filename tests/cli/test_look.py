@@ -65,7 +65,9 @@ def test_with_all_the_page_has_the_evidence_and_a_row_for_each_head(run, labels)
 
 def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals(run, minilm, labels):
     rows = rows_of(run("look", TEXT, "--all").lines)
-    cells = [re.findall(r"\d+(?:\.\d+)?%?", line[27:].replace("│", " ")) for line in rows.values()]
+    # Where too few texts hold a role's cases there is a dash in place of the interval.
+    whole = [re.sub(r"(?<=\s)–(?=\s)", "0.0–0.0%", line[27:].replace("│", " ")) for line in rows.values()]
+    cells = [re.findall(r"\d+(?:\.\d+)?%?", line) for line in whole]
     for column, shape in enumerate(
         (r"\d+\.\d%", r"\d+\.\d%", r"\d+\.\d", r"\d+\.\d%", r"\d+\.\d%", r"\d\.\d\d", r"\d+\.\d")
     ):

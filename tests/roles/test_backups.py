@@ -65,7 +65,7 @@ def test_worth_with_and_without_the_targets_is_that_of_plans_inside_plans(target
             assert each.control == (None,), "a random target has no interaction with itself"
         else:
             assert abs(each.control[0] - (left[1] - alone).mean()) < 1e-5
-        assert each.low <= each.interaction <= each.high
+        assert each.low is None or each.low <= each.interaction <= each.high
 
 
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("bert", marks=pytest.mark.slow)])
@@ -85,7 +85,7 @@ def test_rows_move_in_later_layers_alone_and_by_what_records_say(name, fresh):
                 terms = [np.where(x > 0, x * np.log(2 * x / (p + q)), 0).sum(-1) for x in (p, q)]
             want.append(sum(terms).mean() / 2)
         assert abs(each.moved - np.mean(want)) < 1e-5 * log(2) + 1e-3 * np.mean(want) and each.moved > 1e-7
-        assert each.moved_low <= each.moved <= each.moved_high and each.moved_q is None and each.moved_control == ()
+        assert each.moved_low is each.moved_high is each.moved_q is None and each.moved_control == (), "few texts"
 
 
 def test_a_cosine_compares_with_the_model_that_is_left(fresh):

@@ -215,7 +215,7 @@ def test_one_text_however_often_has_no_interval(fresh):
     lm = loaded("gpt2", draw(fresh))
     for texts in (TEXTS[0], [TEXTS[0]] * 3):
         assert all(each.low is None and each.high is None for each in head_families(lm, texts).diversity)
-    several = head_families(lm, list(TEXTS)).diversity
+    several = head_families(lm, [*TEXTS, *(f"{text} and {text}" for text in TEXTS)]).diversity
     assert all(each.low <= each.value <= each.high and each.low < each.high for each in several)
 
 

@@ -60,8 +60,10 @@ def test_every_label_has_evidence_that_carries_it(roles):
         found = role.evidence
         assert found.words and found.num_queries >= MIN_QUERIES
         if role.name not in ("unlabelled", "broad"):
-            assert found.low <= found.score <= found.high
-            assert found.low > MIN_LIFT_LOW * found.chance
+            assert np.isnan(found.low) or found.low <= found.score <= found.high
+            assert np.isnan(found.low) or found.low > MIN_LIFT_LOW * found.chance
+    known = [role for role in roles.values() if not np.isnan(role.evidence.low)]
+    assert len(known) > len(roles) / 2, "most labels rest on what all texts have"
 
 
 @pytest.mark.slow  # two corpora

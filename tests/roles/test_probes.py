@@ -177,7 +177,7 @@ def test_with_four_repeats_latest_sum_and_entries_tell_different_things(fresh):
 
 
 def test_an_encoders_heads_are_not_called_induction_and_its_known_duplicate_heads_come_out(minilm):
-    probe = probe_repeats(minilm, samples=2)
+    probe = probe_repeats(minilm, samples=6)
     assert not probe.causal and "not induction" in probe.name("L2H9") and "not causal" in probe.notes
     assert [str(each.head) for each in probe.same.top(2)] == ["L2H9", "L1H1"]
     best = probe.same["L2H9"]
@@ -224,10 +224,10 @@ def test_a_start_token_that_there_is_not_is_said(fresh):
 
 def test_intervals_narrow_with_texts_and_the_same_seed_gives_the_same(fresh):
     lm, seed = loaded("gpt2", fresh), draw(fresh)
-    few, many = (probe_repeats(lm, length=10, samples=n, seed=seed).same for n in (4, 48))
+    few, many = (probe_repeats(lm, length=10, samples=n, seed=seed).same for n in (6, 60))
     width = [float(np.mean(each.high - each.low)) for each in (few, many)]
     assert width[1] < 0.6 * width[0] and (many.low <= many.score).all() and (many.score <= many.high).all()
-    again = probe_repeats(lm, length=10, samples=4, seed=seed).same
+    again = probe_repeats(lm, length=10, samples=6, seed=seed).same
     assert (again.score == few.score).all() and (again.low == few.low).all()
 
 
@@ -271,7 +271,7 @@ def test_a_model_without_a_vocabulary_is_refused():
 
 
 def test_a_head_that_there_is_not_is_named(fresh):
-    probe = probe_repeats(loaded("gpt2", fresh), length=5, samples=1)
+    probe = probe_repeats(loaded("gpt2", fresh), length=5, samples=5)
     assert probe.after[Head("", 2, 3)] == probe.after["L2H3"]
     with pytest.raises(HeadError, match=r"there is no head L3H0 here: there are L0H0 to L2H3"):
         probe.after["L3H0"]

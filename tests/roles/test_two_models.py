@@ -74,7 +74,7 @@ def test_how_far_apart_maps_are_is_what_eager_maps_say(name, fresh):
     want = np.concatenate([np.concatenate(layer, -1).mean(-1) for layer in zip(*rows, strict=True)])
     assert found.moved.max() > 0.01 and found.num_texts == len(TEXTS)
     np.testing.assert_allclose(found.moved, want, atol=2e-5)
-    assert (found.moved_low <= found.moved + 1e-12).all() and (found.moved <= found.moved_high + 1e-12).all()
+    assert np.isnan(found.moved_low).all(), "three texts have no interval"
     drawn = mh.compare(a, b, TEXTS, FEW, labels=False, rows=3)
     assert drawn.num_rows == 9 and (drawn.moved <= np.log(2)).all() and drawn.notes["rows"].startswith("at most 3 rows")
 

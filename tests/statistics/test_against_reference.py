@@ -6,6 +6,7 @@ values come from the model's own projections. Texts of different lengths share b
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -244,9 +245,7 @@ def test_any_mask_given_by_hand_is_measured_as_it_is(attention, kind, loaded, fr
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_both_stacks_of_an_encoder_decoder_are_measured_and_what_lies_between_them_is_said_to_be_left_out(
-    attention, fresh
-):
+def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):
     model = tiny_t5(seed=draw(fresh))
     asked, answers = padded(fresh, (11, 7, 13), 99), padded(fresh, (3, 17, 5), 99)
     inputs = {**asked, **{f"decoder_{name}": x for name, x in answers.items()}}
@@ -265,13 +264,13 @@ def test_both_stacks_of_an_encoder_decoder_are_measured_and_what_lies_between_th
 
         parts.append(of_maps(list(maps), where, facts))
     wanted = {name: tuple(np.concatenate([part[name][i] for part in parts]) for i in (0, 1)) for name in parts[0]}
-    # layers call in turn: the encoder's, then the decoder's; so are the table's heads
-    assert [str(head) for head in table.heads[::4]] == [f"encoder:L{n}H0" for n in (0, 1)] + [
-        f"decoder:L{n}H0" for n in (0, 1, 2)
-    ]
-    assert_same_table(table, wanted, 17, table.names)
-    left_out = table.notes["left out, since queries and keys are not the same tokens"]
-    assert left_out.split(", ") == [f"decoder.block.{n}.layer.1.EncDecAttention" for n in range(3)]
+    # Layers call in turn: the encoder's, then the decoder's with its cross-attention, which test_alignment holds.
+    between = [f"{stack}:L{n}H0" for n in (0, 1, 2) for stack in ("decoder", "cross")]
+    assert [str(head) for head in table.heads[::4]] == ["encoder:L0H0", "encoder:L1H0", *between]
+    own_rows = [head.stack != "cross" for head in table.heads]
+    sums = replace(table.sums, **{part: getattr(table.sums, part)[:, own_rows] for part in ("num", "den", "moments")})
+    sites = tuple(site for site in table.sites if site.stack != "cross")
+    assert_same_table(replace(table, sites=sites, sums=sums), wanted, 17, table.names)
 
 
 def test_a_call_whose_every_layer_reads_a_cache_has_nothing_to_measure(fresh):

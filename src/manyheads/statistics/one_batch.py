@@ -155,7 +155,8 @@ class Measured:
 
 def has_cross(lm: Any) -> bool:
     """Whether a loaded model has layers from one text to another."""
-    return any(site.stack == CROSS for site in lm.spec.sites)
+    # What is no loaded model is told so where it is read, with its own words.
+    return any(site.stack == CROSS for site in getattr(getattr(lm, "spec", None), "sites", ()))
 
 
 def two_sided(lm: Any, statistics: Sequence[Statistic], kinds: bool, reading: Reading | None = None) -> dict[str, str]:

@@ -387,7 +387,9 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
     ids[:, 0], special[:, 0], offsets[:, 0] = torch.tensor(starts), True, 0
     ids = ids.masked_fill(~tokens.real, -1)
     names = map(str, lm.tokenizer.convert_ids_to_tokens(starts))
-    pieces = tuple((name, *piece[:-1]) for name, piece in zip(names, tokens.pieces, strict=True))
+    # Random tokens have no pieces: nobody reads them.
+    pairs = zip(names, tokens.pieces, strict=True) if tokens.pieces else ()
+    pieces = tuple((name, *piece[:-1]) for name, piece in pairs)
     rarity = None if tokens.rarity is None else tokens.rarity.roll(1, 1)
     return replace(tokens, ids=ids, special=special & tokens.real, offsets=offsets, pieces=pieces, rarity=rarity)
 
