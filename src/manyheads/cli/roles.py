@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from manyheads import base, figures
+from manyheads import base, corpora, figures
 from manyheads import roles as role_finder
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,

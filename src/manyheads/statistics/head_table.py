@@ -63,8 +63,8 @@ class HeadTable(PerHeadResult):
         column = self._column_index(name)
         low, high = (end[:, column] for end in self.sums.interval(half))
         if self.statistics[column].bursty:
-            given = self.sums.spread(half)[1].num_texts[:, column] >= MIN_BURSTY
-            low, high = np.where(given, low, np.nan), np.where(given, high, np.nan)
+            enough = self.sums.spread(half)[1].num_texts[:, column] >= MIN_BURSTY
+            low, high = np.where(enough, low, np.nan), np.where(enough, high, np.nan)
         return low, high
 
     def no_interval(self, name: str, head: str | Head, half: int | None = None) -> str:

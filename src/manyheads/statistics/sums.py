@@ -88,9 +88,9 @@ class Sums:
     ) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
         """The 95 % interval over texts (`statistics.intervals`); NaN where too few texts hold the cases."""
         spread, worth = self.spread(half)
-        given = worth.texts >= MIN_WORTH
+        enough = worth.texts >= MIN_WORTH
         low, high = spread.interval(self.value(half)[..., 0])
-        return np.where(given, low, np.nan), np.where(given, high, np.nan)
+        return np.where(enough, low, np.nan), np.where(enough, high, np.nan)
 
 
 def paired_interval(
@@ -128,7 +128,7 @@ def add_moments(
     seeds: Sequence[int],
 ) -> None:
     """Add each text's products of powers to `totals`, in place: `intervals.MOMENTS`, in their order."""
-    halves = torch.tensor([seed & 1 for seed in seeds])
+    halves = torch.tensor([seed & 1 for seed in seeds], device="cpu")
     for half in range(HALVES):
         texts = halves == half
         if not bool(texts.any()):
