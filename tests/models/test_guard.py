@@ -267,9 +267,12 @@ def test_where_scores_are_in_the_hundreds_the_lse_is_float64_and_nowhere_else(at
     with implementation(hundreds, attention):
         rec = recorded(hundreds, inputs)
         about: dict[str, Any] = {**rec.provenance}
-        assert about["guard_error"] < RIGHT and about["float64_error"] < 1e-9
+        assert about["float64_error"] < 1e-9
         large = [layer for stack in rec.stacks.values() for layer in stack if layer.lse.dtype == torch.float64]
         assert large and all(float(layer.lse[layer.lse.isfinite()].abs().max()) >= guard.HUNDREDS for layer in large)
+        # The model's own scores are rounded by eps of their size, and its weights by as much.
+        largest = max(float(layer.lse[layer.lse.isfinite()].abs().max()) for layer in large)
+        assert about["guard_error"] < 4 * torch.finfo(torch.float32).eps * largest < 1e-3
         assert sum(n for because, n in about["backend"].items() if "float64" in because) == len(large)
         assert {layer.weights(0).dtype for layer in large} == {torch.float32}
         for layer in large:  # each row of the pass sums to 1, as its weights do
