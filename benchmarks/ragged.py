@@ -1,7 +1,9 @@
 """What unlike lengths cost: 64 texts of 8 to 128 tokens against 64 equal texts of as many tokens in all.
 
-`python -m benchmarks.ragged` reads both with the bundled model, in turns, and prints the ratio of times for `record`
-and `measure`. A batch padded to its longest text would cost 1.9x.
+`python -m benchmarks.ragged` reads both with the bundled model, in turns, with `record`, `measure` and the plain
+forward pass over the very batches that these read. `ratio` is the time of unlike texts over that of equal ones: maps of
+unlike texts have more cells for as many tokens, for the model too. `over_forward` is how much more that is than the
+forward pass's own ratio: what we add. A batch padded to its longest text would cost 1.9x.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import torch
 
 import manyheads as mh
 from benchmarks.rounds import in_turns, medians, ratio
+from manyheads.models import read_texts, tokens_of
+from manyheads.models.inputs.texts import batches, model_inputs
 
 THREADS = 2
 ROUNDS = 9
@@ -38,14 +42,28 @@ def main(argv: list[str] | None = None) -> int:
     lm = mh.load("minilm")
     lengths = [round(SHORTEST + i * (LONGEST - SHORTEST) / (COUNT - 1)) for i in range(COUNT)]
     ragged, equal = texts(lengths), texts([round(sum(lengths) / COUNT)] * COUNT)
-    ways: dict[str, Callable[[list[str]], Any]] = {
-        "record": lambda given: mh.record(lm, given),
-        "measure": lambda given: mh.measure(lm, given),
+    readings = {"ragged": read_texts(lm, ragged), "equal": read_texts(lm, equal)}
+
+    def forward(kind: str) -> None:
+        reading = readings[kind]
+        for indices in batches(reading):
+            with torch.no_grad():
+                lm.model(**model_inputs(lm, tokens_of(reading, indices, None, "")))
+
+    texts_of = {"ragged": ragged, "equal": equal}
+    ways: dict[str, Callable[[str], Any]] = {
+        "record": lambda kind: mh.record(lm, texts_of[kind]),
+        "measure": lambda kind: mh.measure(lm, texts_of[kind]),
+        "forward": forward,
     }
-    for name, read in ways.items():
-        taken = in_turns({"ragged": partial(read, ragged), "equal": partial(read, equal)}, asked.rounds)
-        row = {"what": name, "tokens": sum(lengths), **ratio(taken["ragged"], taken["equal"])}
-        print(json.dumps({**row, "seconds": medians(taken)}))
+    calls = {f"{name} {kind}": partial(way, kind) for name, way in ways.items() for kind in texts_of}
+    taken = in_turns(calls, asked.rounds)
+    for name in ways:
+        ours = [a / b for a, b in zip(taken[f"{name} ragged"], taken[f"{name} equal"], strict=True)]
+        theirs = [a / b for a, b in zip(taken["forward ragged"], taken["forward equal"], strict=True)]
+        row = {"what": name, "tokens": sum(lengths), **ratio(taken[f"{name} ragged"], taken[f"{name} equal"])}
+        row["over_forward"] = ratio(ours, theirs)
+        print(json.dumps({**row, "seconds": medians({kind: taken[f"{name} {kind}"] for kind in texts_of})}))
     return 0
 
 
