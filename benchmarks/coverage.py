@@ -152,7 +152,7 @@ def of_ratios(population: Population, num_texts: int, draws: int, rng: np.random
     ]
     least, which = min(rows, default=(None, ""))
     return {
-        "what": population.name,
+        "what": f"{population.name}, {num_texts} texts",
         "num_texts": num_texts,
         "covered": float(held[given].mean()) if given.any() else None,
         "given": float(given.mean()),
@@ -177,7 +177,7 @@ def of_means(name: str, values: np.ndarray, num_texts: int, draws: int, rng: np.
         before.append((first <= truth) & (truth <= last))
     by_column = np.mean(held, 0)
     return {
-        "what": name,
+        "what": f"{name}, {num_texts} texts",
         "num_texts": num_texts,
         "covered": float(np.mean(held)),
         "given": float(np.mean(given)),
@@ -203,19 +203,19 @@ def effects(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
-    parser.add_argument("--draws", type=int, default=200, help="samples of each size")
+    parser.add_argument("--draws", type=int, default=100, help="samples of each size")
     draws = parser.parse_args(argv).draws
     folder = Path(os.environ["MANYHEADS_GOLD"])
     rng = np.random.default_rng(22)
     torch.set_num_threads(1)
-    print(f"{'':32}{'texts':>6}{'covered':>9}{'given':>7}{'before':>8}  covered least", file=sys.stderr)
+    print(f"{'':40}{'covered':>9}{'given':>7}{'before':>8}  covered least", file=sys.stderr)
 
     def show(row: dict[str, Any]) -> None:
         covered = "-" if row["covered"] is None else f"{row['covered']:.3f}"
         least = "" if row["least"] is None else f"{row['least']:.2f} {row['statistic']}"
         few = f" ({row['below_0.92']} of {row['statistics']} under 0.92)" if row["below_0.92"] else ""
-        figures = f"{row['num_texts']:>6}{covered:>9}{row['given']:>7.2f}{row['percentile']:>8.3f}  {least}{few}"
-        print(f"{row['what']:32}{figures}", file=sys.stderr, flush=True)
+        figures = f"{covered:>9}{row['given']:>7.2f}{row['percentile']:>8.3f}  {least}{few}"
+        print(f"{row['what']:40}{figures}", file=sys.stderr, flush=True)
         print(json.dumps(row), flush=True)
 
     for population in (*natural(folder), *made(rng)):
