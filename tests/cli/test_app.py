@@ -106,7 +106,13 @@ def test_the_module_and_the_script_are_the_same_command():
 # -------------------------------------------------------------------------------------------------------- exit codes
 
 
-@pytest.mark.parametrize(("package", "command"), [("torch", "look"), ("typer", "look"), ("rich", "size")])
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [
+        ("torch", "look"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
+    ],
+)
 def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
@@ -120,7 +126,7 @@ def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, c
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.thinned  # a process each: every package once, either kind of failure in turns
+@pytest.mark.thinned(package=("torch", "rich"), line=())  # a process each; either kind of failure in turns
 @pytest.mark.parametrize("kind", ["ImportError", "RuntimeError"])
 @pytest.mark.parametrize(
     ("package", "line"),
@@ -280,6 +286,7 @@ def test_an_interrupt_while_the_page_is_measured_remembers_nothing(run, monkeypa
 # ------------------------------------------------------------------------------------------------------- the streams
 
 
+@pytest.mark.slow  # a process that loads a model
 def test_a_piped_look_is_plain_and_stderr_is_ours_alone(bert_folder, cache):
     process = start("look", TEXT, "--model", bert_folder, cache=cache)
     out, err = process.communicate(timeout=120)

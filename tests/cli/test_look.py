@@ -267,6 +267,7 @@ def test_json_says_null_where_there_is_no_number(run):
     assert {head["text"]["duplicate_mass"] for head in heads} == {None}
 
 
+@pytest.mark.thinned(ending=("csv",))  # tests/statistics reads all three
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
 def test_save_writes_roles_and_numbers_by_the_ending(run, minilm, labels, tmp_path, ending):
     path = tmp_path / f"t.{ending}"

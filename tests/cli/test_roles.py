@@ -96,6 +96,7 @@ def test_bad_input_is_one_line_before_anything_is_loaded(run, monkeypatch, argum
     assert_refused(run("roles", *arguments), said)
 
 
+@pytest.mark.slow  # a whole search, for its notes
 def test_a_page_without_labels_says_why_and_names_texts_that_failed(run):
     lines = ['{"text": "A cat sat on the mat."}', *["{broken"] * 12]
     Path("some.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -113,6 +114,7 @@ def test_an_error_in_a_pattern_is_the_patterns(run):
     assert_refused(run("roles", "--corpus", "some.txt", "--pattern", "mine.py"), said)
 
 
+@pytest.mark.slow  # a whole search, for one line
 def test_long_texts_are_counted_as_texts_and_windows(run):
     Path("long.txt").write_text(" ".join(["a cat sat on the mat"] * 100), encoding="utf-8")
     ran = run("roles", "--corpus", "long.txt")

@@ -70,6 +70,7 @@ def ewt_like(tmp_path):
     return str(path)
 
 
+@pytest.mark.slow  # tests/roles has it of the library
 def test_a_model_compared_with_itself_shows_nothing(run, bert_folder):
     ran = run("compare", bert_folder, bert_folder, TEXT)
     assert ran.code == 0 and ran.lines[0] == "No head differs." and 2 <= len(ran.lines) <= 4

@@ -76,6 +76,7 @@ def every_kind(name):
 KNOWN = {"t5": (5, 2), "vit": (2, 2), "bert": (2, 2), "gpt_oss": (2, 2)}  # blocks, and attention that is made again
 
 
+@pytest.mark.thinned(name=("t5", "gpt_oss", "bert", "vit"))
 @pytest.mark.parametrize("name", [*METRICS, "vit"])
 def test_plans_together_change_what_each_changes_by_itself(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)

@@ -19,7 +19,7 @@ from manyheads.studio import CellAsk, NotHere
 from manyheads.studio.schema.lessons import CheckAsk, Lesson
 from manyheads.studio.views import lessons as learning
 
-DRAWS = 6  # of each check's inputs
+DRAWS = 3  # of each check's inputs
 ENDS = (".", "?", "!")
 TRIED = 6  # values of an input, until one changes the answer
 CHECKS = [(slug, name) for slug, page in shelf.lessons().items() for name in page.checks]

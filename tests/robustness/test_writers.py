@@ -33,6 +33,7 @@ def in_child(work) -> int:
 SHARED = [name for name in WRITERS if name not in ("c.safetensors", "run.json")]  # a training is alone in its folder
 
 
+@pytest.mark.thinned(name=("cat.heads", "t.parquet", "pruned"))
 @pytest.mark.parametrize("name", SHARED)
 def test_of_several_writers_of_one_name_the_last_one_wins_and_whoever_reads_finds_a_whole_one(name, tmp_path):
     writer, path, flag = WRITERS[name], tmp_path / "here" / name, tmp_path / "flag"

@@ -162,6 +162,7 @@ def test_chance_alone_makes_no_claim_however_many_are_tried(rng):
     assert not any(claim.q_value <= MAX_FALSE for claim in claims)
 
 
+@pytest.mark.slow  # 800 heads; the adjusted ones of 500 are quick
 def test_p_values_are_even_where_there_is_nothing_to_find(rng):
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": 0.6})
     p_values = np.array([claim.p_value for (claim,) in claims_of(made(rng, scores, heads=800), [UP])])

@@ -38,7 +38,7 @@ def found_by_two(out, fresh, *names):
 
 
 def test_two_processes_find_what_one_finds(fresh, tmp_path):
-    found = found_by_two(tmp_path, fresh, "llama", "fsdp")
+    found = found_by_two(tmp_path, fresh, "llama")
     for rank, process in enumerate(found["llama"]):
         assert process["heads"] == [3, 6], "each process must have half of the heads, or nothing was tested"
         numbers = {"all", "streamed", "call"} | ({"recorded"} if rank == 0 else set())
@@ -47,7 +47,11 @@ def test_two_processes_find_what_one_finds(fresh, tmp_path):
             assert message.startswith(("ModelError: ", "StatisticError: ")), f"{function}: {message}"
         for function in ("a plan", "importance", "head_families", "probe_repeats", "find_roles"):
             assert "needs all of tiny in one process, and tensor parallelism divides" in process["refused"][function]
-    for process in found["fsdp"]:
+
+
+@pytest.mark.slow
+def test_two_processes_that_hold_parts_of_every_weight_find_what_one_finds(fresh, tmp_path):
+    for process in found_by_two(tmp_path, fresh, "fsdp")["fsdp"]:
         numbers = ("all", "streamed", "call", "recorded", "effect", "gradient", "ablation", "families")
         assert {name: process[name] for name in numbers if process[name] > EXACT} == {}
         assert "FSDP gathers a block's weights only while the whole model runs" in process["because"]

@@ -105,6 +105,7 @@ def test_other_numbers_ask_the_same_with_another_answer(learn):
         expect(page.get_by_test_id("lesson-check-said")).to_have_count(0)
 
 
+@pytest.mark.slow  # the ticks of the next, and its answer's words
 def test_an_interview_question_hides_its_answer_and_is_ticked(learn):
     page, lesson = learn("interview"), shelf.lessons()["interview"]
     first = next(iter(lesson.interviews.values()))
@@ -235,6 +236,7 @@ def test_a_slider_leafs_through_the_checkpoints_of_a_training(learn):
     assert float(cell.get_attribute("title")) == pytest.approx(float(ran.shown[10].values[15, 6]))
 
 
+@pytest.mark.slow  # test_access opens such an address
 def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio):
     page = new_page()
     for name in ("no-such", "<script>alert(1)</script>", ".", "a/b"):
@@ -262,6 +264,7 @@ def test_a_narrow_page_has_one_column_and_nothing_past_its_edge(learn):
     assert_nothing_past_the_edge(page, "another lesson")
 
 
+@pytest.mark.slow  # the narrow page runs a cell, too
 def test_every_cell_can_be_run_as_it_stands_and_its_sliders_stop_there(learn):
     page, stepped = learn("counting"), shelf.lessons()["counting"].cells["attention-cost"]
     width = next(each for each in shelf.parameters_of(stepped) if each.step and each.step > 1)
@@ -272,6 +275,7 @@ def test_every_cell_can_be_run_as_it_stands_and_its_sliders_stop_there(learn):
     expect(box.get_by_test_id("lesson-cell-result")).to_be_visible()
 
 
+@pytest.mark.slow  # the server's limits are in test_limits
 def test_an_answer_that_is_too_long_is_said_in_plain_words(new_page, studio):
     page, name = new_page(forgive=("400",)), "recap-column"
     page.goto(f"{studio.address}#/learn?lesson=recap")

@@ -146,7 +146,7 @@ def test_a_rows_strongest_links_are_the_models_own_and_the_page_says_that_it_hol
     expect(page.get_by_test_id("row-partial")).to_contain_text("exact to 1/65,535; the others are not in this page")
 
 
-@pytest.mark.parametrize(("how", "side"), [("mean", 2), ("max", 4)])
+@pytest.mark.parametrize(("how", "side"), [pytest.param("mean", 2, marks=pytest.mark.slow), ("max", 4)])
 def test_a_block_of_a_long_text_is_the_mean_or_the_largest_of_its_cells(opened, eager, how, side):
     maps, page = eager(MIDDLE)[1, 4], opened("middle", f"#/head/L1H4?how={how}")
     words = "mean" if how == "mean" else "largest"
@@ -248,6 +248,7 @@ def test_a_recording_without_its_model_is_written_without_roles(opened, tmp_path
     expect(page.get_by_test_id("room-head")).to_contain_text("not measured when this page was saved")
 
 
+@pytest.mark.slow  # the server's page has it, and exact pages cell by cell
 def test_what_a_causal_head_cannot_see_is_absent_and_key_groups_are_kept(opened, tmp_path):
     write_report(tmp_path / "llama.html", mh.load(tiny_llama(2), tokenizer=tiny_tokenizer()), TEXT)
     page = opened(tmp_path / "llama.html", "#/head/L1H3")

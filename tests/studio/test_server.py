@@ -181,6 +181,7 @@ def test_hostile_texts_come_back_as_they_were(studio):
     assert job["state"] == "failed" and "empty" in job["problem"]["words"]
 
 
+@pytest.mark.slow  # the page runs one in test_page and test_scenes
 def test_an_experiment_is_the_librarys_and_its_maps_can_be_opened(studio, minilm):
     plan = [{"step": "ablate", "heads": "L2H9, L1", "kind": "zero"}]
     job = studio.job("/api/experiments", {"model": "minilm", "text": TEXT, "plan": plan, "controls": 3})

@@ -126,22 +126,17 @@ def forked(world: int, folder: Path, work: Callable[[], dict[str, Any]]) -> list
     return [json.loads(path.read_text()) if path.exists() else {} for path in paths]
 
 
-def all_of_it(at: Path) -> dict[str, Any]:
-    """What the tests ask, in processes of one interpreter that has loaded everything once."""
-    noisy = replace(run_of(0.5), name="noisy")
+def all_of_it(at: Path, few: bool) -> dict[str, Any]:
+    """What the tests ask, in processes of one interpreter that has loaded everything once; few: without slow ones."""
     found = {
         "one": trained(run_of(), at / "one.safetensors"),
         "two": forked(2, at / "two", lambda: trained(run_of(), at / ("two.safetensors", "second's")[dist.get_rank()])),
         "three": forked(3, at / "three", lambda: trained(run_of(), at / "three.safetensors")),
         "by rows": forked(2, at / "rows", lambda: trained(run_of(terms=rows_of), at / "rows.safetensors")),
-        "too few": forked(3, at / "few", lambda: trained(run_of(rows=2), at / "few.safetensors")),
         "killed": forked(2, at / "killed", lambda: trained(run_of(), at / "k.safetensors", (1, 8))),
         "again by one": trained(run_of(), copied(at / "k.safetensors", at / "k1.safetensors")),
         "again by two": forked(2, at / "again", lambda: trained(run_of(), at / "k.safetensors")),
         "apart": forked(2, at / "apart", lambda: trained(run_of(), at / ("two.safetensors", "no")[dist.get_rank()])),
-        "noisy": forked(2, at / "noisy", lambda: trained(noisy, at / "n.safetensors")),
-        "noisy killed": forked(2, at / "nk", lambda: trained(noisy, at / "nk.safetensors", (0, 7))),
-        "noisy again": forked(2, at / "na", lambda: trained(noisy, at / "nk.safetensors")),
         "drawn": forked(2, at / "drawn", drawn),
         "heads, one": preset("heads", at / "h1"),
         "heads, two": forked(2, at / "h", lambda: preset("heads", at / "h2")),
@@ -149,6 +144,14 @@ def all_of_it(at: Path) -> dict[str, Any]:
         "lost": forked(2, at / "l", lambda: preset("heads", at / "h3", killed=1)),
         "found again": forked(2, at / "fa", lambda: preset("heads", at / "h3")),
     }  # fmt: skip
+    if not few:
+        noisy = replace(run_of(0.5), name="noisy")
+        found |= {
+            "too few": forked(3, at / "few", lambda: trained(run_of(rows=2), at / "few.safetensors")),
+            "noisy": forked(2, at / "noisy", lambda: trained(noisy, at / "n.safetensors")),
+            "noisy killed": forked(2, at / "nk", lambda: trained(noisy, at / "nk.safetensors", (0, 7))),
+            "noisy again": forked(2, at / "na", lambda: trained(noisy, at / "nk.safetensors")),
+        }  # fmt: skip
     return found | {"files": sorted(each.name for each in at.iterdir())}
 
 
@@ -159,4 +162,4 @@ def copied(source: Path, target: Path) -> Path:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(all_of_it(Path(sys.argv[1]))))
+    print(json.dumps(all_of_it(Path(sys.argv[1]), few=sys.argv[2:] == ["few"])))

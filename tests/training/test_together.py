@@ -27,8 +27,9 @@ SAME = 2e-6
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.training.ranked", str(tmp_path_factory.mktemp("ranked"))]
+def found(tmp_path_factory, pytestconfig) -> dict[str, Any]:
+    few = ["few"] if pytestconfig.option.markexpr == "not slow" else []
+    command = [sys.executable, "-m", "tests.training.ranked", str(tmp_path_factory.mktemp("ranked")), *few]
     ran = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

@@ -3,13 +3,13 @@
 import pytest
 
 import manyheads as mh
-from tests.device.conftest import assert_same, on_device
+from tests.device.conftest import assert_same, each, on_device
 from tests.models.eager import implementation, padded
 from tests.models.test_flash import install, packed_inputs  # noqa: F401
 from tests.models.tiny import VOCAB_SIZE
 
 
-@pytest.mark.parametrize("texts", ["padded", "packed", "cu_seq_lens"])
+@pytest.mark.parametrize("texts", each(["padded", "packed", "cu_seq_lens"], "packed"))
 def test_what_flash_attention_was_handed(texts, both, install, fresh):  # noqa: F811
     host, device = (lm.model for lm in both("gemma2"))
     inputs = padded(fresh, (11, 7, 17), VOCAB_SIZE) if texts == "padded" else packed_inputs(fresh, texts)

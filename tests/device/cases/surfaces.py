@@ -57,6 +57,7 @@ def test_statistics_of_a_recording(both):
         assert_same(got.column(name), want.column(name), name, 5e-5)
 
 
+@pytest.mark.slow
 def test_figures(both, tmp_path):
     host, device = both("llama")
     rec = mh.record(device, TEXTS[0])
@@ -74,7 +75,8 @@ def test_a_corpus_in_files(both, tmp_path):
         assert_same(got.column(name), want.column(name), name, 5e-5)
 
 
-@pytest.mark.parametrize("name", each(["vit", "swin"], "vit"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit", "swin"])
 def test_pictures(name, fresh, tmp_path):
     model, processor = PICTURES[name]
     folder, picture = saved(tmp_path / name, model(), processor()), some_picture(fresh)
@@ -86,7 +88,8 @@ def test_pictures(name, fresh, tmp_path):
     assert_same(got.column("entropy"), want.column("entropy"), share=1e-4)
 
 
-@pytest.mark.parametrize("generate", each([None, 3], 3))
+@pytest.mark.slow
+@pytest.mark.parametrize("generate", [None, 3])
 def test_sounds(generate, fresh, tmp_path):
     folder, sound = saved(tmp_path / "whisper", tiny_whisper(), spectra()), some_sound(fresh, 1.3)
     got, want = (
@@ -97,6 +100,7 @@ def test_sounds(generate, fresh, tmp_path):
         assert_same(one.weights(), other.weights(), share=1e-4)
 
 
+@pytest.mark.slow
 def test_numbers_of_other_tools(both):
     host, device = both("gpt2")
     for head in ("previous_token_head", "induction_head"):

@@ -31,7 +31,7 @@ def waits_of(what, name, num_layers, seed, length):
     return waits
 
 
-@pytest.mark.parametrize("what", each(WAITS, "record", "all"))
+@pytest.mark.parametrize("what", each(WAITS, "all"))
 @pytest.mark.parametrize("name", each(["llama", "gpt2", "gemma2"], "gemma2"))
 def test_the_host_waits_a_few_times_a_layer(name, what, fresh, monkeypatch):
     # Small tiles: 60 tokens are then ten of tiles a layer, and a wait in each of them would show.

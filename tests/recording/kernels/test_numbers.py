@@ -32,13 +32,18 @@ POOLED = {"Pooled mean", "Pooled max"}
 NAMES = {name_of(request) for request in ask(np.random.default_rng(0), make_case(np.random.default_rng(0)))}
 
 
+def some_and_slow(some, values):
+    """Values of a parameter, of which `make test` runs some: interpreted, each takes a second."""
+    return [pytest.param(value, marks=[] if value in some else [pytest.mark.slow]) for value in values]
+
+
 def assert_kernels_equal_reference(rng, case, chosen=NAMES - POOLED):
     reduced, _ = assert_pass_equals_reference(rng, case, chosen)
     assert reduced.because.startswith("kernels")
     return reduced
 
 
-@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("kind", some_and_slow(("window", "packed", "dead rows"), RUNS))
 def test_every_request_equals_the_reference(rng, tiles, kind):
     shape, option, heads, dtype = HOW[kind]
     tiles(**shape)
@@ -55,20 +60,20 @@ def test_every_request_equals_the_reference_in_every_dtype(rng, tiles, kind, dty
     assert_kernels_equal_reference(rng, case)
 
 
-@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(29, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", some_and_slow((5,), (1, 5, 29)))
 def test_queries_that_are_not_the_keys_equal_the_reference(rng, tiles, rows):
     """A cache (fewer queries than keys), or cross-attention (any number)."""
     tiles()
     assert_kernels_equal_reference(rng, make_case(rng, "causal", rows=rows, **SMALL | {"lengths": (27, 27)}), NAMES)
 
 
-@pytest.mark.parametrize("kind", ["causal", "ragged"])
+@pytest.mark.parametrize("kind", some_and_slow(("ragged",), ("causal", "ragged")))
 def test_pooled_maps_equal_the_reference(rng, tiles, kind):
     tiles()
     assert_kernels_equal_reference(rng, make_case(rng, kind, **SMALL | {"heads": (1, 1), "lengths": (41, 6)}), POOLED)
 
 
-@pytest.mark.parametrize("dim", [0, 16, 33])
+@pytest.mark.parametrize("dim", some_and_slow((33,), (0, 16, 33)))
 def test_heads_of_any_width_equal_the_reference(rng, tiles, dim):
     tiles()
     assert_kernels_equal_reference(rng, make_case(rng, dim=dim, **SMALL | {"lengths": (18,)}), NAMES - POOLED)
@@ -131,7 +136,7 @@ def test_large_maps_are_planned_in_parts(rng, tiles, monkeypatch):
 
 def test_answers_are_as_the_tiles_make_them(rng, tiles, monkeypatch):
     tiles()
-    case = make_case(rng, **SMALL | {"lengths": (21, 9)})
+    case = make_case(rng, **SMALL | {"lengths": (9, 4)})
     plan = prepare(case.tokens, ask(rng, case))
     by_kernels = plan.run(case.layer)
     monkeypatch.setenv("MANYHEADS_PASS", "tiles")
