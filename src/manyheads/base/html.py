@@ -24,19 +24,19 @@ def html_table(
     caption: str = "",
     note: str = "",
     most: int = MOST_ROWS,
+    styled: bool = True,
 ) -> str:
-    """At most `most` rows, then how many more there are. Numbers to the right; no number (None, NaN) is a dash."""
+    """At most `most` rows, then how many more there are. Numbers to the right; no number (None, NaN) is a dash.
+
+    `styled` as a notebook needs it, where a table brings no style sheet: each cell says its own, most of its bytes.
+    """
     first_rows = rows[:most]
     # A column with a number anywhere in it is one of numbers: its gaps are None, and would be set left by themselves.
     are_numbers = [any(isinstance(row[column], int | float) for row in first_rows) for column in range(len(columns))]
-    styles = [NUMBER if is_number else WORDS for is_number in are_numbers]
-    head = "".join(
-        f'<th scope="col" style="{style}">{escape(name)}</th>' for style, name in zip(styles, columns, strict=True)
-    )
+    styles = [f' style="{NUMBER if is_number else WORDS}"' if styled else "" for is_number in are_numbers]
+    head = "".join(f'<th scope="col"{style}>{escape(name)}</th>' for style, name in zip(styles, columns, strict=True))
     body = "".join(
-        "<tr>"
-        + "".join(f'<td style="{style}">{_cell(value)}</td>' for style, value in zip(styles, row, strict=True))
-        + "</tr>"
+        "<tr>" + "".join(f"<td{style}>{_cell(value)}</td>" for style, value in zip(styles, row, strict=True)) + "</tr>"
         for row in first_rows
     )
     title = f'<caption style="text-align:left;padding:4px 0">{escape(caption)}</caption>' if caption else ""

@@ -336,9 +336,14 @@ def _headline(looked: HeadLooked, console: Console) -> list[Text]:
         name, facts = "no role", [("role", f"none: {labels.because}")]
     else:
         name, evidence, unit = clean(role.name), role.evidence, unit_of(role.evidence.statistic)
-        interval = f"95% interval {span(evidence.low, evidence.high, unit)}, over {evidence.num_queries:,} tokens"
+        interval = f"95% interval {span(evidence.low, evidence.high, unit)}"
+        if math.isnan(evidence.low):
+            interval = "no 95% interval: too few texts hold its cases"
         basis = f"{labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {home(labels.because)}"
-        facts = [("because", f"{evidence.words}; {interval}"), ("rests on", basis)]
+        facts = [
+            ("because", f"{evidence.words}; {interval}, over {evidence.num_queries:,} tokens"),
+            ("rests on", basis),
+        ]
         if layer.site.num_kv_heads != layer.site.num_heads:
             group = f"{layer.site.kv_head_of(looked.head.index)} of {layer.site.num_kv_heads}, counted from 0"
             facts.append(("shares", f"its keys and values with the other heads of group {group}"))

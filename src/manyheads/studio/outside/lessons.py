@@ -1,9 +1,10 @@
 """The lessons as a page without a server holds them: prose, cells that were run once, questions and their verdicts.
 
-A cell keeps the result of the numbers that it comes with; others need the studio. A choice keeps what is said to each;
-a number or a word, what is right, what is a known mistake, and what is said to anything else. Running all cells takes
-some 20 seconds, so it is done once, when the page is built: `python -m manyheads.studio.outside.lessons` writes
-static/lessons.json.gz, which holds the digest of the lessons that it was made from; a test compares.
+A cell keeps the result of the numbers that it comes with, to six figures; others need the studio. A choice keeps what
+is said to each; a number or a word, what is right, what is a known mistake, and what is said to anything else. Running
+all cells takes some 20 seconds, so it is done once, when the page is built: `python -m
+manyheads.studio.outside.lessons` writes static/lessons.json.gz, which holds the digest of the lessons that it was made
+from; a test compares.
 """
 
 from __future__ import annotations
@@ -60,12 +61,24 @@ def computed_lessons() -> dict[str, Any]:
         lessons[slug] = lesson.model_dump(mode="json")
         for name in page.cells:
             result = learning.run_cell(slug, name, CellAsk(), progress=lambda *_: None)
-            cells[f"{slug}/{name}"] = result.model_dump(mode="json")
+            cells[f"{slug}/{name}"] = _short(result.model_dump(mode="json"))
         for part in lesson.parts:
             if part.kind == "check":
                 checks[f"{slug}/{part.check}"] = _judged(page, page.checks[part.check], part.inputs)
     entries = [entry.model_dump(mode="json") for entry in learning.entries()]
     return {"digest": digest_of_lessons(), "entries": entries, "lessons": lessons, "cells": cells, "checks": checks}
+
+
+def _short(value: Any) -> Any:
+    """The same with every float to six figures: more than a page shows, and half of the bytes."""
+    match value:
+        case float():
+            return float(f"{value:.6g}")
+        case list():
+            return [_short(entry) for entry in value]
+        case dict():
+            return {name: _short(entry) for name, entry in value.items()}
+    return value
 
 
 def _judged(page: Lesson, check: CheckBlock, inputs: Any) -> dict[str, Any]:
@@ -93,7 +106,7 @@ def _judged(page: Lesson, check: CheckBlock, inputs: Any) -> dict[str, Any]:
 
 def write_lessons(path: Path) -> None:
     """Compute all lessons and write the file, whole or not at all."""
-    data = gzip.compress(json.dumps(computed_lessons()).encode(), 9, mtime=0)
+    data = gzip.compress(json.dumps(computed_lessons(), separators=(",", ":")).encode(), 9, mtime=0)
     with replacing(path) as temporary:
         Path(temporary).write_bytes(data)
 
