@@ -1,7 +1,7 @@
 """What a command's reading costs alone, and beside processes that keep every core busy.
 
 `python -m benchmarks.busy [--rounds N]` times `record` of one text in a process with the environment that the command
-sets (torch's threads wait without spinning) and in one without it, alone and beside as many busy processes as there are
+sets (torch's threads spin for a moment only) and in one without it, alone and beside as many busy processes as there are
 cores, in turns. A row is a place: seconds of each way, and `ratio`, the command's over the plain one's of the same
 round; the last row is the command beside busy processes over the command alone.
 """
@@ -18,7 +18,7 @@ import sys
 from benchmarks.rounds import ratio
 
 ROUNDS, READINGS = 5, 7
-POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
+POLICY = {"GOMP_SPINCOUNT": "5000"}  # as cli.main sets it
 READ = f"""
 import json, time
 import manyheads as mh

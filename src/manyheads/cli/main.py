@@ -52,10 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stderr is None or not sys.stderr.isatty():
                 # Download bars are for people, and a pipe or a log is none.
                 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-            # Torch's threads spin while they wait for each other, and so take the cores that they wait for from other
-            # processes: beside two busy ones a text took 20 times its time. Read once, when torch is imported.
-            if "GOMP_SPINCOUNT" not in os.environ:
-                os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+            # Torch's threads spin while they wait for each other, and so keep the cores that they wait for busy: beside
+            # two busy processes a text took up to 20 times its time. A short spin costs nothing alone, where sleeping at
+            # once costs a fourth (`benchmarks.busy`). Read once, when torch is imported.
+            if "OMP_WAIT_POLICY" not in os.environ:
+                os.environ.setdefault("GOMP_SPINCOUNT", "5000")
             signal.signal(signal.SIGTERM, terminate)
         try:
             with _quiet_libraries():
