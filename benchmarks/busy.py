@@ -1,8 +1,8 @@
 """What a command's reading costs alone, and beside processes that keep every core busy.
 
 `python -m benchmarks.busy [--rounds N]` times `record` of one text in a process with the environment that the command
-sets (torch's threads spin for a moment only) and in one without it, alone and beside as many busy processes as there are
-cores, in turns. A row is a place: seconds of each way, and `ratio`, the command's over the plain one's of the same
+sets (torch's threads spin for a moment only) and in one without it, alone and beside as many busy processes as there
+are cores, in turns. A row is a place: seconds of each way, and `ratio`, the command's over the plain one's of the same
 round; the last row is the command beside busy processes over the command alone.
 """
 

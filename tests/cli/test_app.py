@@ -53,7 +53,7 @@ def test_version_and_help_come_without_torch_and_at_once():
 
 @pytest.mark.parametrize("policy", [None, "ACTIVE"])
 def test_torchs_threads_spin_for_a_moment_only_unless_they_are_told_otherwise(policy, monkeypatch):
-    """Threads that spin take the cores of other processes and each other's: beside busy ones, up to 20 times the time."""
+    """Threads that spin take the cores of other processes and each other's: beside busy ones, 20 times the time."""
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "")  # so that what `main` sets is taken back
         monkeypatch.delenv(name)

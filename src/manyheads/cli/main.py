@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 # Download bars are for people, and a pipe or a log is none.
                 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
             # Torch's threads spin while they wait for each other, and so keep the cores that they wait for busy: beside
-            # two busy processes a text took up to 20 times its time. A short spin costs nothing alone, where sleeping at
-            # once costs a fourth (`benchmarks.busy`). Read once, when torch is imported.
+            # two busy processes a text took up to 20 times its time. A short spin costs nothing alone; to sleep at once
+            # costs a fourth (`benchmarks.busy`). Read once, when torch is imported.
             if "OMP_WAIT_POLICY" not in os.environ:
                 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
             signal.signal(signal.SIGTERM, terminate)
