@@ -172,7 +172,7 @@ def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention
     inputs = padded(fresh, (11, 7, 19, 2), model.config.vocab_size, side)
     where = spans(inputs["attention_mask"])
     with implementation(model, attention):
-        table = mh.measure_call(model, **inputs, statistics="all")
+        table = mh.measure_call(model, **inputs, statistics=list(STATISTICS))
 
     def facts(layer: int, text: int) -> TextFacts:
         length = where[text].stop - where[text].start
@@ -250,7 +250,7 @@ def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):
     asked, answers = padded(fresh, (11, 7, 13), 99), padded(fresh, (3, 17, 5), 99)
     inputs = {**asked, **{f"decoder_{name}": x for name, x in answers.items()}}
     with implementation(model, attention):
-        table = mh.measure_call(model, **inputs, statistics="all")
+        table = mh.measure_call(model, **inputs, statistics=list(STATISTICS))
     with implementation(model, "eager"), torch.no_grad():
         own = model(**inputs, output_attentions=True)
     parts = []

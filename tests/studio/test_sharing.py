@@ -552,4 +552,5 @@ def test_a_recording_dropped_on_the_page_opens_and_a_broken_one_is_refused_in_on
         assert [file.name for file in studio.desk.workspace.files.values()] == [
             file.name for file in (tmp_path / place).iterdir()
         ]
+        page.goto("about:blank")  # before its server ends: what it asks of one that is gone is an error of the page
     assert not (tmp_path / place).exists()
