@@ -15,6 +15,7 @@ from manyheads.recording import Sinks
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Sums, mean_interval
 from manyheads.statistics.intervals import MIN_BURSTY, MOMENTS, Spread, t_95
+from manyheads.statistics.sums import paired_interval
 
 DRAWS = 600
 
@@ -114,6 +115,22 @@ def test_an_interval_of_a_mean_covers_what_it_says(texts, draw, rng):
     # No wider than needed: 18 % more than Student's t of the texts at most, from 20 texts on.
     wide = 2 * student.ppf(0.975, texts - 1) * values.std(0, ddof=1) / texts**0.5
     assert draw == "exponential" or np.median((high - low) / wide) < 1.25
+
+
+@pytest.mark.parametrize("texts", [20, 50, 200, 800])
+def test_an_interval_of_a_difference_covers_what_it_says(texts, rng):
+    """Two rates of the same texts, which are high together: a score above chance, a model after and before."""
+    sizes = np.ceil(rng.gamma(2.0, 8.0, (texts, DRAWS)))
+    rates = rng.beta(2, 5, sizes.shape)
+    before, after = (rng.binomial(sizes.astype(int), share * rates).astype(float) for share in (0.5, 0.9))
+    seeds = rng.integers(0, 2**62, texts).tolist()
+    sums = [
+        Sums.of(torch.from_numpy(num)[:, None], torch.from_numpy(sizes)[:, None], seeds, 0) for num in (before, after)
+    ]
+    low, high = paired_interval(*sums)
+    assert ((low <= 0.4 * 2 / 7) & (high >= 0.4 * 2 / 7)).mean() > 0.92 - 0.02 and not np.isnan(low).any()
+    alone = sums[1].interval()
+    assert texts < 200 or np.median((high - low) / (alone[1] - alone[0])) < 0.9, "what texts share cancels"
 
 
 def test_equal_texts_are_one_and_few_have_no_interval(rng):
