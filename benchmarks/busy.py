@@ -17,7 +17,7 @@ import sys
 
 from benchmarks.rounds import ratio
 
-ROUNDS, READINGS = 5, 7
+ROUNDS, READINGS = 3, 7
 POLICY = {"GOMP_SPINCOUNT": "5000"}  # as cli.main sets it
 READ = f"""
 import json, time
