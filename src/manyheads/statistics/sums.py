@@ -75,6 +75,10 @@ class Sums:
     def _spreads(self) -> dict[int | None, tuple[Spread, Worth]]:
         return {}
 
+    @cached_property
+    def _intervals(self) -> dict[int | None, tuple[ndarray, ndarray]]:
+        return {}
+
     def spread(self, half: int | None = None) -> tuple[Spread, Worth]:
         """What the intervals of all figures are made of, and what these rest on, `[head, statistic]`; computed once."""
         if half not in self._spreads:
@@ -87,10 +91,13 @@ class Sums:
         self, half: int | None = None
     ) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
         """The 95 % interval over texts (`statistics.intervals`); NaN where too few texts hold the cases."""
-        spread, worth = self.spread(half)
-        enough = worth.texts >= MIN_WORTH
-        low, high = spread.interval(self.value(half)[..., 0])
-        return np.where(enough, low, np.nan), np.where(enough, high, np.nan)
+        # Once for each half: whoever asks head by head would make those of all heads each time.
+        if half not in self._intervals:
+            spread, worth = self.spread(half)
+            enough = worth.texts >= MIN_WORTH
+            low, high = spread.interval(self.value(half)[..., 0])
+            self._intervals[half] = np.where(enough, low, np.nan), np.where(enough, high, np.nan)
+        return self._intervals[half]
 
 
 def paired_interval(
