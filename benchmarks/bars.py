@@ -84,6 +84,21 @@ def _layer() -> Iterator[Bar]:
     yield Bar("layer", line, "ratio.no weights", f"{line}, against none", 1.2)
 
 
+def _watching() -> Iterator[Bar]:
+    steps = {
+        "watch, a step that is not watched": ("inside a watch, a step that is not watched", 1.01),
+        "max_logit": ("a watched step, max_logit alone", 1.1),
+        "max_logit, entropy, first_mass": ("a watched step, max_logit, entropy and first_mass", 1.4),
+        "the same, rows=256": ("the same with rows=256", 1.15),
+        "every=50": ("over all with every=50", 1.01),
+    }
+    for state in ("random", "sharp"):
+        for line, (what, most) in steps.items():
+            yield Bar("watching", f"{state}: {line}", "ratio", f"{what}, {state} scores, against no watch", most)
+        figure = "added.max_logit, entropy, first_mass"
+        yield Bar("watching", f"{state}: memory", figure, f"memory that a watch adds, {state} scores", 0.02, unit="")
+
+
 def _studio() -> Iterator[Bar]:
     yield Bar("studio", None, "first_view_seconds.median", "first view of all 72 maps, 510 tokens", 1.0, unit="s")
     yield Bar("studio", None, "first_view_bytes", "the first view", 1e6, unit="bytes")
@@ -91,6 +106,15 @@ def _studio() -> Iterator[Bar]:
     yield Bar("studio", None, "full_tile_seconds.p95", "a full tile, 95th percentile", 0.05, unit="s")
     yield Bar("studio", None, "pooled_tile_seconds_8192.median", "a pooled tile of 8,192 tokens", 0.3, unit="s")
     yield Bar("studio", None, "file_bytes", "one file of 512 tokens", 3e6, unit="bytes")
+
+
+def _streaming() -> Iterator[Bar]:
+    line = "one token, 32 query heads on 8 of 128, 32,768 cached, float32"
+    said = f"{line}, half of the key/value heads streaming, against"
+    yield Bar("streaming", line, "over_full.ratio", f"{said} none", 0.6)
+    yield Bar("streaming", line, "processor_over_full.ratio", "the same in seconds of one processor, against none", 0.6)
+    yield Bar("streaming", line, "over_stock.ratio", f"{said} transformers' own cache", 0.6)
+    yield Bar("streaming", line, "floor", "the cache's bytes of it, against none streaming", 0.51)
 
 
 UNLIKE = "texts of 8 to 128 tokens against equal ones"
@@ -106,7 +130,8 @@ def _coverage() -> Iterator[Bar]:
     )
     few = ("cases in 5 % of texts",)  # too few cases for any interval below 200 texts
     means = ("ablations, 1 - cosine", "exponential numbers", "lognormal numbers, sigma 1.5")
-    for name in (*natural, *made, *few, "high in 5 % of texts", *means):
+    differences = [f"{kind}, {name}" for kind in ("changes", "above chance") for name in natural]
+    for name in (*natural, *differences, *made, *few, "high in 5 % of texts", *means):
         for count in (200, 800) if name in few else (20, 50, 200, 800):
             line = f"{name}, {count} texts"
             yield Bar("coverage", line, "covered", f"intervals that hold the truth: {line}", least=0.92, unit="")
@@ -143,7 +168,20 @@ BARS: Sequence[Bar] = (
         3,
     ),
     *_coverage(),
+    Bar(
+        "int8_cache",
+        1024,
+        "same_next_token",
+        "tokens whose likeliest next one stays on an int8 cache",
+        least=0.98,
+        unit="",
+    ),
+    Bar("int8_cache", 1024, "loss_change", "what an int8 cache adds to tiny-code's loss", 0.005, unit="nats"),
+    Bar("int8_cache", 1024, "ratio", "the int8 caches, against float32", 0.27),
+    *_streaming(),
     Bar("importance", None, "ratio", "effects of 72 heads on 200 sentences, against 72 forward passes", 0.65),
+    Bar("head_split", None, "ratio", "effects of 24 groups that stream, against 24 forward passes", 0.65),
+    Bar("patching", "patching", "ratio", "patching all heads of one pair, against a forward pass a head", 0.65),
     Bar("pruning", "attention layers", "times_as_fast", "attention layers with half of their heads", least=1.5),
     Bar("pruning", "cache", "ratio", "the cache with half of the heads", 0.5),
     Bar("roles", "roles", "ratio", "sentences a second of all roles, against the pass", least=0.4),
@@ -157,6 +195,7 @@ BARS: Sequence[Bar] = (
     Bar("training", "induction", "induction", "its induction mass, best head of layer 1", least=0.9, unit=""),
     Bar("training", "tiny-code", "times_null", "tiny-code's induction over its null, held-out first repeats", least=5),
     Bar("training", "quick", "slowest", "`--quick` of the slowest preset", 60, unit="s"),
+    *_watching(),
     *_studio(),
     *_cuda(),
 )

@@ -8,22 +8,30 @@ is the share of the intervals given that hold the truth, over statistics, heads 
 that have one, and `least` the statistic that is covered least of those that have one in a fiftieth of the draws or
 more. `percentile` is what the bootstrap's percentiles, given always, cover: what was shown before.
 
+Of differences, in the same draws: `changes` of a statistic between minilm and a copy with noise in its layers' matrices
+(a tenth of each one's spread), by `Comparison.interval`, as `compare` shows them; and scores `above chance`, by every
+rule and chance level that these texts ask about, by `Half.above`, as `roles` shows them. These are of the reporting
+half, so of half as many texts as the row says.
+
 Populations that are made: cases in texts of lognormal and Pareto sizes, where long texts also have other rates; cases
 in a twentieth of the texts; a rate that is high in a twentieth of them. Of means over texts (`effect`, `importance`,
 the curve): the change of the loss, or of the embedding, by an ablation on every paragraph, and skewed numbers.
 
 MANYHEADS_GOLD is the folder of the treebanks and the novel. Tables go to stderr, numbers to stdout.
-Cost: some ten minutes of one core.
+Cost: some twenty minutes of one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +43,9 @@ from manyheads.corpora import open_corpus
 from manyheads.models import CallTexts, read_batches, read_texts
 from manyheads.models.inputs.texts import rarity_table
 from manyheads.recording import Sinks
+from manyheads.roles import Comparison
+from manyheads.roles.claims import REPORT, Half
+from manyheads.roles.rules import FIXED_RULES, rule_of, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, mean_interval, survey_syntax, syntax_statistics
 from manyheads.statistics.one_batch import Measured
@@ -55,51 +66,85 @@ NAMES = (
     ),
     *("induction_mass.relabelled", "previous_copy_mass", "rarest_top", "punctuation_norm_mass", "previous_norm_mass"),
 )
+RULES = tuple(rule for rule in FIXED_RULES.values() if rule.tested in STATISTICS)
+TWINS = tuple(name for rule in RULES for name in (rule.tested, *(f"{rule.statistic}.{way}" for way in rule.chances)))
+NOISE = 0.1  # of a matrix's spread, added to it: the other model
 SYNTAX = ("to_head", "to_head.given", "to_dependent.given", "to_head.relabelled")
 
 
 class Population(NamedTuple):
-    """Numerators and denominators of every text, head and statistic; the truth is their quotient over all texts."""
+    """Numerators and denominators of every text, head and statistic; the truth is their quotient over all texts.
+
+    `changed`: the same of the same texts, read by another model. `names`: the statistics of which rows are made.
+    """
 
     name: str
     num: torch.Tensor
     den: torch.Tensor
     statistics: tuple[Statistic, ...]
+    names: tuple[str, ...]
+    changed: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def of(self, texts: torch.Tensor, name: str) -> Population:
+        """Some of its texts."""
+        changed = None if self.changed is None else (self.changed[0][texts], self.changed[1][texts])
+        return self._replace(name=name, num=self.num[texts], den=self.den[texts], changed=changed)
+
+    def tables(self, num_texts: int, rng: np.random.Generator) -> list[HeadTable]:
+        """Tables of texts that are drawn: of the model, and of the other one."""
+        texts = torch.from_numpy(rng.integers(0, len(self.num), num_texts))
+        seeds = rng.integers(0, 2**62, num_texts).tolist()  # a text that is drawn twice stands for two
+        site = Site("", 0, "layer", self.num.shape[1], self.num.shape[1], 8, 8, False)
+        read = [(self.num, self.den), *([] if self.changed is None else [self.changed])]
+        return [
+            HeadTable((site,), self.statistics, Sums.of(num[texts], den[texts], seeds, 0), Sinks(), {})
+            for num, den in read
+        ]
 
 
-def measured(name: str, texts: list[Any], chosen: tuple[Statistic, ...]) -> Population:
-    """What each of the texts adds, by the library's own reading."""
+def measured(name: str, texts: list[Any], plain: Sequence[str], syntax: Sequence[Statistic] = ()) -> Population:
+    """What each of the texts adds, by the library's own reading; rows are made of `NAMES` and `SYNTAX`."""
     lm = mh.load("minilm")
-    reading = read_texts(lm, texts, "windows")
-    sinks, nums, dens = find_sinks(lm, reading), [], []
+    noisy: Any = copy.deepcopy(lm.model)
+    noise = torch.Generator().manual_seed(1)
+    for parameter in noisy.encoder.layer.parameters():
+        if parameter.ndim == 2:
+            parameter.data += NOISE * parameter.std() * torch.randn(parameter.shape, generator=noise)
+    chosen, sums = (*(STATISTICS[one] for one in plain), *syntax), []
+    sinks = find_sinks(lm, read_texts(lm, texts, "windows"))
+    for model in (lm, replace(lm, model=noisy)):
+        reading, nums, dens = read_texts(model, texts, "windows"), [], []
+        measuring = partial(measure_batch, model, sinks, chosen)
+        for batch in read_batches(model, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
+            part = batch.watcher.contribution(batch.tap)
+            nums.append(part.num[:, ::HEADS_APART].double())
+            dens.append(part.own_of(range(len(chosen)))[:, ::HEADS_APART].double())
+        sums.append((torch.cat(nums), torch.cat(dens)))
+    names = (*NAMES, *(one.name for one in syntax if one.name.partition(".")[2] in SYNTAX))
+    (num, den), changed = sums
+    return Population(name, num, den, chosen, names, changed)
 
-    def measuring(tokens: Any) -> Measured:
-        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen)
 
-    for batch in read_batches(lm, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
-        part = batch.watcher.contribution(batch.tap)
-        nums.append(part.num[:, ::HEADS_APART].double())
-        dens.append(part.own_of(range(part.num.shape[2]))[:, ::HEADS_APART].double())
-    return Population(name, torch.cat(nums), torch.cat(dens), chosen)
+def measure_batch(lm: Any, sinks: Sinks, chosen: tuple[Statistic, ...], tokens: Any) -> Measured:
+    return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen)
 
 
 def natural(folder: Path) -> Iterator[Population]:
     """Sentences of a treebank, those of common length, passages of another treebank, a novel's paragraphs."""
-    plain = tuple(STATISTICS[name] for name in NAMES)
+    plain = tuple(dict.fromkeys((*NAMES, *TWINS)))
     for name, file, unit in (
         ("sentences", "en_ewt-ud-dev.conllu", "sentence"),
         ("passages", "en_gum-ud-dev-free.conllu", "passage"),
     ):
         texts = [document for document in open_corpus(folder / file, unit=unit).open() if not document.problem]
         relations = survey_syntax([document.gold for document in texts], 400)
-        syntax = (s for s in syntax_statistics(relations) if s.name.partition(".")[2] in SYNTAX)
-        population = measured(name, texts, (*plain, *syntax))
+        asked = {name for rule in syntax_rules([relation.name for relation in relations]) for name in rule.needed}
+        syntax = [s for s in syntax_statistics(relations) if s.name in asked or s.name.partition(".")[2] in SYNTAX]
+        population = measured(name, texts, plain, syntax)
         yield population
         if unit == "sentence":
             common = torch.tensor([len(document.gold.words) in SENTENCE for document in texts if document.gold])
-            yield population._replace(
-                name="sentences of 5 to 60 words", num=population.num[common], den=population.den[common]
-            )
+            yield population.of(common, "sentences of 5 to 60 words")
     paragraphs = [document for document in open_corpus(folder / "persuasion.txt").open() if not document.problem]
     yield measured("paragraphs of a novel", paragraphs, plain)
 
@@ -124,44 +169,89 @@ def made(rng: np.random.Generator, num_texts: int = 20_000, heads: int = 12) -> 
         num = size[:, None] / (1 + np.exp(-log_odds))
         den = np.repeat(size[:, None], heads, 1)
         plain = Statistic(name, "share", (0.0, 1.0), "made", name, lambda _: (), lambda _: None)  # pyright: ignore[reportArgumentType]
-        yield Population(name, torch.from_numpy(num)[..., None], torch.from_numpy(den)[..., None], (plain,))
+        yield Population(name, torch.from_numpy(num)[..., None], torch.from_numpy(den)[..., None], (plain,), (name,))
 
 
-def of_ratios(population: Population, num_texts: int, draws: int, rng: np.random.Generator) -> dict[str, Any]:
-    """How often the table's intervals hold the quotient over all texts."""
-    num, den = population.num, population.den
-    truth = (num.sum(0) / den.sum(0)).numpy()
-    site = Site("", 0, "layer", num.shape[1], num.shape[1], 8, 8, False)
-    held, given, before = (np.zeros((draws, *truth.shape), bool) for _ in range(3))
+class Question(NamedTuple):
+    """What is asked of every draw: of each head and `names`, both ends of the interval and what percentiles are of."""
+
+    what: str
+    names: Sequence[str]
+    truth: np.ndarray
+    ends: Callable[[list[HeadTable]], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]
+
+
+def questions(population: Population) -> Iterator[Question]:
+    """Values; of what another model read, too, changes; of what has chance levels, how far above chance it is."""
+    place = {statistic.name: column for column, statistic in enumerate(population.statistics)}
+    truth = (population.num.sum(0) / population.den.sum(0)).numpy()
+    names = population.names
+    columns = [place[name] for name in names]
+
+    def values(tables: list[HeadTable]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        replicates = tables[0].sums.value()
+        for name in names:
+            yield *tables[0].interval(name), replicates[:, place[name], 1:]
+
+    yield Question("", names, truth[:, columns], values)
+    if population.changed is None:
+        return
+    other = (population.changed[0].sum(0) / population.changed[1].sum(0)).numpy()
+
+    def changes(tables: list[HeadTable]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        (before, after), none = tables, np.full(len(truth), np.nan)
+        compared = Comparison(("", ""), before, after, names, none, none, none, (), 0, 0, {})
+        replicates = after.sums.value() - before.sums.value()
+        for name in names:
+            yield *compared.interval(name), replicates[:, place[name], 1:]
+
+    yield Question("changes, ", names, (other - truth)[:, columns], changes)
+    rules = [*RULES, *(rule_of(name) for name in place if name.endswith((".to_head", ".to_dependent")))]
+    pairs = [(rule.tested, f"{rule.statistic}.{way}") for rule in rules for way in rule.chances]
+    pairs = [pair for pair in pairs if place.keys() >= set(pair)]
+
+    def above(tables: list[HeadTable]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        half = Half(tables[0], REPORT)
+        for score, chance in pairs:
+            over = half.above(score, chance)
+            yield over.low, over.high, (half.values[:, place[score]] - half.values[:, place[chance]])[:, 1:]
+
+    over_chance = np.stack([truth[:, place[score]] - truth[:, place[chance]] for score, chance in pairs], -1)
+    yield Question("above chance, ", [" over ".join(pair) for pair in pairs], over_chance, above)
+
+
+def of_draws(population: Population, num_texts: int, draws: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    """How often the intervals of each question hold what all texts say."""
+    asked = list(questions(population))
+    results = [np.zeros((3, draws, *question.truth.shape), bool) for question in asked]
     for draw in range(draws):
-        chosen = torch.from_numpy(rng.integers(0, len(num), num_texts))
-        seeds = rng.integers(0, 2**62, num_texts).tolist()  # a text that is drawn twice stands for two
-        sums = Sums.of(num[chosen], den[chosen], seeds, 0)
-        table = HeadTable((site,), population.statistics, sums, Sinks(), {})
-        low, high = (np.stack(ends, -1) for ends in zip(*(table.interval(name) for name in table.names), strict=True))
-        given[draw] = ~np.isnan(low)
-        held[draw] = (low <= truth + 1e-12) & (truth - 1e-12 <= high)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of figures of which nothing was counted
-            first, last = np.nanpercentile(sums.value()[..., 1:], (2.5, 97.5), axis=-1)
-        before[draw] = (first <= truth + 1e-12) & (truth - 1e-12 <= last)
-    rows = [
-        (float(held[..., column][of].mean()), statistic.name)
-        for column, statistic in enumerate(population.statistics)
-        if (of := given[..., column]).mean() >= 0.02
-    ]
-    least, which = min(rows, default=(None, ""))
-    return {
-        "what": f"{population.name}, {num_texts} texts",
-        "num_texts": num_texts,
-        "covered": float(held[given].mean()) if given.any() else None,
-        "given": float(given.mean()),
-        "least": least,
-        "statistic": which,
-        "below_0.92": sum(value < 0.92 for value, _ in rows),
-        "statistics": len(rows),
-        "percentile": float(before.mean()),
-    }
+        tables = population.tables(num_texts, rng)
+        for question, (given, held, before) in zip(asked, results, strict=True):
+            low, high, replicates = (np.stack(part, 1) for part in zip(*question.ends(tables), strict=True))
+            given[draw] = ~np.isnan(low)
+            held[draw] = (low <= question.truth + 1e-12) & (question.truth - 1e-12 <= high)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of figures of which nothing was counted
+                first, last = np.nanpercentile(replicates, (2.5, 97.5), axis=-1)
+            before[draw] = (first <= question.truth + 1e-12) & (question.truth - 1e-12 <= last)
+    for question, (given, held, before) in zip(asked, results, strict=True):
+        rows = [
+            (float(held[..., column][of].mean()), name)
+            for column, name in enumerate(question.names)
+            if (of := given[..., column]).mean() >= 0.02
+        ]
+        least, which = min(rows, default=(None, ""))
+        yield {
+            "what": f"{question.what}{population.name}, {num_texts} texts",
+            "num_texts": num_texts,
+            "covered": float(held[given].mean()) if given.any() else None,
+            "given": float(given.mean()),
+            "least": least,
+            "statistic": which,
+            "below_0.92": sum(value < 0.92 for value, _ in rows),
+            "statistics": len(rows),
+            "percentile": float(before.mean()),
+        }
 
 
 def of_means(name: str, values: np.ndarray, num_texts: int, draws: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -208,19 +298,20 @@ def main(argv: list[str]) -> int:
     folder = Path(os.environ["MANYHEADS_GOLD"])
     rng = np.random.default_rng(22)
     torch.set_num_threads(1)
-    print(f"{'':40}{'covered':>9}{'given':>7}{'before':>8}  covered least", file=sys.stderr)
+    print(f"{'':52}{'covered':>9}{'given':>7}{'before':>8}  covered least", file=sys.stderr)
 
     def show(row: dict[str, Any]) -> None:
         covered = "-" if row["covered"] is None else f"{row['covered']:.3f}"
         least = "" if row["least"] is None else f"{row['least']:.2f} {row['statistic']}"
         few = f" ({row['below_0.92']} of {row['statistics']} under 0.92)" if row["below_0.92"] else ""
         figures = f"{covered:>9}{row['given']:>7.2f}{row['percentile']:>8.3f}  {least}{few}"
-        print(f"{row['what']:40}{figures}", file=sys.stderr, flush=True)
+        print(f"{row['what']:52}{figures}", file=sys.stderr, flush=True)
         print(json.dumps(row), flush=True)
 
     for population in (*natural(folder), *made(rng)):
         for num_texts in TEXTS:
-            show(of_ratios(population, num_texts, draws, rng))
+            for row in of_draws(population, num_texts, draws, rng):
+                show(row)
     for name, values in effects(folder):
         for num_texts in TEXTS:
             show(of_means(name, values, num_texts, 5 * draws, rng))

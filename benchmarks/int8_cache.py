@@ -85,7 +85,12 @@ def main(argv: list[str] | None = None) -> int:
     same = (exact["logits"].argmax(-1) == rounded["logits"].argmax(-1)).float().mean()
     row: dict[str, Any] = {"tokens": ids.shape[1], "prompt": requested.prompt, "loss": float(losses[0])}
     row |= {"loss_int8": float(losses[1]), "same_next_token": float(same)}
-    print(json.dumps(row | {"bytes_float32": exact["bytes"], "bytes_int8": rounded["bytes"]}))
+    row |= {
+        "loss_change": float(losses[1] - losses[0]),
+        "bytes_float32": exact["bytes"],
+        "bytes_int8": rounded["bytes"],
+    }
+    print(json.dumps(row | {"ratio": rounded["bytes"] / exact["bytes"]}))
     return 0
 
 

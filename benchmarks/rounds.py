@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 Calls = Mapping[str, Callable[[], object]]
 
 
-def in_turns(calls: Calls, rounds: int) -> dict[str, list[float]]:
+def in_turns(calls: Calls, rounds: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, list[float]]:
     """Seconds of each call, round by round, after a round that warms up. One round times each once.
+
+    `clock`: `time.process_time` counts the seconds of processors, which other processes' load moves less; with one
+    thread, for threads that wait may spin.
 
     So all meet the same machine. Each round begins with another call: what one leaves behind (memory given back,
     caches) falls on all alike.
@@ -20,10 +23,10 @@ def in_turns(calls: Calls, rounds: int) -> dict[str, list[float]]:
     for turn in range(rounds + 1):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            begin = time.perf_counter()
+            begin = clock()
             calls[name]()
             if turn:
-                taken[name].append(time.perf_counter() - begin)
+                taken[name].append(clock() - begin)
     return taken
 
 

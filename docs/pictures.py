@@ -26,6 +26,17 @@ PAGE = ROOT / "docs" / "gallery.md"
 WIDTH = 100
 CODE = "def area(width, height): return width * height; area(width, height) + area(width, height)"
 SENTENCE = "The cat sat because the cat was tired, and the dog let the cat sleep."
+CIRCUIT = """\
+import manyheads as mh
+from manyheads.figures import save_circuit
+
+text = "class Box:\\n    def __init__(self, {0}, {1}):\\n        self.{0} = {0}\\n        self.{2} ="
+names = [("name", "size"), ("path", "mode"), ("key", "value"), ("index", "data"), ("type", "name"), ("mode", "key"),
+         ("data", "path"), ("value", "type"), ("size", "index"), ("x", "y")]
+clean, corrupted = ([text.format(*pair, pair[side]) for pair in names] for side in (1, 0))
+answers = [(f" {second}", f" {first}") for first, second in names]
+circuit = mh.find_circuit(mh.load("tiny-code"), clean, corrupted, answers=answers, edges=True)
+save_circuit(circuit, "circuit-tiny-code.svg")"""
 FAMILIES = """\
 import manyheads as mh
 from manyheads.corpora import page_texts
@@ -70,6 +81,10 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         Picture("how-far-minilm.svg", "How far it goes", "What is lost as heads go, by importance and at random.",
                 "manyheads importance --curve how-far-minilm.svg"),
     ),
+    "Circuits": (
+        Picture("circuit-tiny-code.svg", "Which heads answer together", "Lines are paths: by what a head hears "
+                "an earlier one ([the study](howto/patch-heads.md)).", CIRCUIT, "code"),
+    ),
     "What it costs": (
         Picture("size-llama-2-70b.svg", "Parameters, FLOPs, KV cache", "As it is, with keys and values for every head, "
                 "and with one for all.", "manyheads size llama-2-70b --plot size-llama-2-70b.svg"),
@@ -87,8 +102,16 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
                 "manyheads train rul --out FOLDER", "training"),
         Picture("training/supervised.svg", "A head pulled to a pattern", "Beside a free one and a designed one.",
                 "manyheads train supervised --out FOLDER", "training"),
+        Picture("training/entropy-collapse.svg", "Attention that freezes", "A rate at which entropy falls to "
+                "nothing, and three cures.", "manyheads train entropy-collapse --out FOLDER", "training"),
+        Picture("training/qk-clip.svg", "Largest logits, capped", "Muon at a high rate, without and with QK-clip.",
+                "manyheads train qk-clip --out FOLDER", "training"),
+        Picture("training/passkey.svg", "Which heads need the whole context", "A task of which the answer is known.",
+                "manyheads train passkey --out FOLDER", "training"),
         Picture("training/tiny-code.svg", "tiny-code grows", "Losses, and the heads that grew.",
                 "manyheads train code --out FOLDER", "training"),
+        Picture("healthy-heads.svg", "Every head while a model learns", "Entropy and max logit, by "
+                "[a watch](howto/watch-training.md) of a small Llama.", "python docs/healthy_heads.py", ""),
     ),
     "The studio": tuple(
         Picture(f"studio/{name}.png", title, words, "make screenshots", "")
@@ -102,6 +125,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
             ("experiment", "Experiment", "All heads use the same weights: what is left."),
             ("size", "Size", "Parameters and cache, with sliders."),
             ("learn", "Learn", "A lesson whose cells run."),
+            ("training", "Training", "Heads of a model that trains, and what is wrong with them."),
             ("report", "The single file", "The page from the disk, with the network off."),
         )
     ),

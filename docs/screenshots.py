@@ -65,6 +65,34 @@ def rooms(page: Any, address: str, save: Any) -> None:
     page.get_by_test_id("lesson-cell-result").first.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
     save("learn")
+    page.goto(f"{address}#/training")
+    page.get_by_test_id("training-table").wait_for()
+    page.wait_for_timeout(500)
+    save("training")
+
+
+def trained(folder: Path) -> str:
+    """The path of the heads of a small Llama that learns to repeat, at a rate at which its logits grow too large."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    import manyheads as mh
+
+    path = folder / "heads.parquet"
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "max_position_embeddings": 64}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
+    statistics = ["max_logit", "entropy", "first_mass", "output_share"]
+    with mh.watch(model, every=2, statistics=statistics, out=path) as seen:
+        for _ in range(160):
+            tokens = torch.randint(0, 97, (4, 16)).repeat(1, 2)
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.step()
+    return str(path)
 
 
 def report(browser: Any, folder: Path, path: Path) -> None:
@@ -94,8 +122,9 @@ def main(folder: Path | None) -> None:
     with (
         tempfile.TemporaryDirectory() as place,
         sync_playwright() as playwright,
-        serving("--folder", place, said=Path(place) / "said.txt") as (_, address),
+        serving(trained(Path(place)), "--folder", place, said=Path(place) / "said.txt") as (_, address),
     ):
+        address = address.partition("#")[0]
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         for (width, height), scheme in looks:
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)

@@ -1,6 +1,7 @@
 """Types are checked under pytest alone, and cost more than what is tested: so not every call of a function is checked.
 
 - `make test` checks the first calls (CALLS) of each function in each file of tests, `make test-all` every call.
+- What modules compute while they are imported is not checked: no test runs yet.
 - A function is made checkable when it is first called: most functions of an import never are. Of one that stands in
   another function, only the first: every call of the other makes it anew, and its checks take a millisecond to make.
 - For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A
@@ -60,6 +61,8 @@ def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
     @functools.wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         nonlocal strict, file, calls
+        if not running.file:  # tests are being collected
+            return fn(*args, **kwargs)
         if file != running.file:
             file, calls = running.file, 0
         calls += 1

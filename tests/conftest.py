@@ -3,12 +3,11 @@
 import gc
 import math
 import os
-import secrets
 
 import pytest
 import torch
 
-from tests import checking
+from tests import checking, seeds
 from tests.thinning import thin
 
 checking.install()
@@ -32,20 +31,29 @@ def pytest_collection_finish():
 
 
 def pytest_configure(config):
+    seeds.seed_hypothesis()
     if not config.option.markexpr:  # `make test-all`
         checking.running.calls = math.inf
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures draw
 def pytest_runtest_setup(item):
     checking.running.file = item.parent.nodeid
+    seeds.draw_all()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        report.sections.append(("random inputs", f"MANYHEADS_SEED={seeds.seed()}"))
+    return report
 
 
 @pytest.fixture
 def fresh() -> torch.Generator:
-    """Other numbers on every run. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
-    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
-    print(f"MANYHEADS_SEED={seed}")
-    return torch.Generator().manual_seed(seed)
+    """Other numbers for every commit. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
+    return torch.Generator().manual_seed(seeds.seed())
 
 
 @pytest.fixture(scope="session")

@@ -120,6 +120,11 @@ cases = {
     "measure a number": lambda: mh.measure(lm, 3),
     "a pattern without a name": lambda: mh.find_roles(lm, ["a cat sat"], patterns={3: len}),
     "tap a number": lambda: mh.tap(3).__enter__(),
+    "stream by a file's name": lambda: mh.streaming(lm, "split.json").__enter__(),
+    "watch a name": lambda: mh.watch("gpt2"),
+    "watch every half step": lambda: mh.watch(lm.model, every=2.5),
+    "clip at words": lambda: mh.QKClip(lm.model, tau="100"),
+    "an optimizer in words": lambda: mh.QKClip(lm.model, optimizer="adamw"),
     "weights of a head in words": lambda: rec.layers[0].weights(head="x"),
     "a statistic's name taken": lambda: measured("entropy", mine("entropy")),
     "a statistic's name taken first": lambda: measured(mine("entropy"), "entropy"),
@@ -142,6 +147,7 @@ from manyheads import Ablate, Copy, Plan, Scale, SkipOutputProjection
 
 plan, mean = Plan(Ablate("L1H1")), Ablate("L1", kind="mean")
 texts = ["a cat sat", "a dog ran home"]
+writes = mh.design.build([[None]], causal=True)
 
 
 def applied(lm, plan, **options):
@@ -188,6 +194,20 @@ cases = {
     "a metric that gives words": lambda: mh.importance(lm, texts, metric=lambda outputs, inputs: "x"),
     "a count in words": lambda: mh.importance(lm, texts, "gradient").lowest("x"),
     "a batch in words": lambda: mh.importance(lm, texts, num_tokens="x"),
+    "patch a name": lambda: mh.patch("minilm", *texts),
+    "a part in a list": lambda: mh.patch(lm, "a cat", "a dog", what=["q"]),
+    "a clean number": lambda: mh.patch(lm, 3, "a dog"),
+    "clean numbers": lambda: mh.patch(lm, [3], ["a dog"]),
+    "answers that are a number and a half": lambda: mh.patch(writes, "a cat", "a dog", answers=1.5),
+    "an answer that is true": lambda: mh.patch(writes, "a cat", "a dog", answers=(True, 3)),
+    "positions that are a number": lambda: mh.patch(writes, "a cat", "a dog", answers=(4, 3), positions=3),
+    "a position in words": lambda: mh.patch(writes, "a cat", "a dog", answers=(4, 3), positions=["x"]),
+    "a batch of patches in words": lambda: mh.patch(lm, "a cat", "a dog", num_tokens="x"),
+    "a seed of patches in words": lambda: mh.patch(lm, "a cat", "a dog", seed="x"),
+    "controls of patches in words": lambda: mh.patch(lm, "a cat", "a dog", controls="x"),
+    "heads to patch by number": lambda: mh.patch(writes, "a cat", "a dog", answers=(4, 3), heads=3.5),
+    "a share in words": lambda: mh.find_circuit(lm, "a cat", "a dog", keep="all"),
+    "sets in words": lambda: mh.find_circuit(lm, "a cat", "a dog", random_sets="x"),
 }
 """
 
@@ -232,6 +252,11 @@ WORDS = {
             "patterns={3: <built-in function len>}: give a name and a function",
         ),
         "tap a number": ("ModelError", "tap() takes a torch module, not a int"),
+        "stream by a file's name": ("ModelError", "'split.json' is no HeadSplit: mh.HeadSplit.open(path) reads one."),
+        "watch a name": ("ModelError", "a torch module is watched, not a str"),
+        "watch every half step": ("PlanError", "every=2.5: give a whole number of 1 or more."),
+        "clip at words": ("PlanError", "tau='100' is no limit for a score: give a number above 0"),
+        "an optimizer in words": ("PlanError", "optimizer='adamw' is no optimizer: give the one that trains this"),
         "weights of a head in words": ("ShapeError", "head='x' is not in layer 0: it has heads 0 to 11."),
         "a statistic's name taken": ("StatisticError", "two statistics are called 'entropy'"),
         "a statistic's name taken first": ("StatisticError", "two statistics are called 'entropy'"),
@@ -284,6 +309,20 @@ WORDS = {
         "a metric that gives words": ("StatisticError", "the metric gave a str: give one number for each text"),
         "a count in words": ("StatisticError", "'x' heads of 72 were asked for"),
         "a batch in words": ("StatisticError", "num_tokens='x': give a whole number"),
+        "patch a name": ("ModelError", "a str is not a loaded model"),
+        "a part in a list": ("StatisticError", "what=['q'] is unknown: use out, q"),
+        "a clean number": ("TextError", "clean and corrupted are a text each, or a list"),
+        "clean numbers": ("TextError", "clean: text 0 is an int: give strings."),
+        "answers that are a number and a half": ("TextError", "reads answers, one for all or one for each"),
+        "an answer that is true": ("TextError", "the answers of text 0 are (True, 3): give answers="),
+        "positions that are a number": ("StatisticError", "positions=3: use 'all', 'each', or a list of numbers"),
+        "a position in words": ("StatisticError", "'x' is no whole number"),
+        "a batch of patches in words": ("StatisticError", "num_tokens='x': give a whole number"),
+        "a seed of patches in words": ("StatisticError", "seed='x': give a whole number"),
+        "controls of patches in words": ("StatisticError", "controls='x': give 0 or more random heads"),
+        "heads to patch by number": ("HeadError", "3.5 names no heads"),
+        "a share in words": ("StatisticError", "keep='all' is no share of the metric"),
+        "sets in words": ("StatisticError", "random_sets='x': give 0 or more"),
     },
     "designs": {
         "sharpness": ("PlanError", "PlanError: sharpness='x' is no gap"),

@@ -41,6 +41,7 @@ words = st.text(min_size=1).filter(lambda text: text.strip())
 step = st.one_of(
     st.builds(Ablate, some_heads, st.sampled_from(["zero", "first"])),
     st.builds(Ablate, some_heads, st.just("mean"), st.booleans()),
+    st.builds(Ablate, some_heads, st.just("streaming"), sink=st.integers(0, 10**9), recent=st.integers(1, 10**9)),
     st.builds(
         Ablate, some_heads, st.just("resample"), text=st.one_of(st.none(), words), seed=st.integers(0, 2**32 - 1)
     ),
@@ -210,7 +211,7 @@ def test_empty_sets_are_written_as_nothing():
 
 
 def test_every_kind_is_one_to_ablate_with():
-    assert [Ablate("L1", kind=kind).kind for kind in KINDS] == ["zero", "mean", "resample", "first"]
+    assert [Ablate("L1", kind=kind).kind for kind in KINDS] == ["zero", "mean", "resample", "first", "streaming"]
 
 
 # ---- what is no plan, as steps or as JSON, is told in one line that says what would be
@@ -244,6 +245,23 @@ BAD_STEPS = [
     ({"step": "scale", "heads": "L1", "factor": True}, PlanError, "factor=True of Scale is a bool"),
     ({"step": "ablate", "heads": "L1", "text": "a cat"}, PlanError, "text='a cat' with kind='zero'"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "text": " "}, PlanError, "text=' ' with kind='resample'"),
+    (
+        {"step": "ablate", "heads": "L1", "sink": 4},
+        PlanError,
+        "sink=4 is for kind='streaming', not for 'zero': leave it",
+    ),
+    ({"step": "ablate", "heads": "L1", "kind": "first", "recent": 4}, PlanError, "recent=4 is for kind='streaming'"),
+    (
+        {"step": "ablate", "heads": "L1", "kind": "streaming", "sink": -1},
+        PlanError,
+        "sink=-1 is no number of keys to keep: give a whole number, 0 or more",
+    ),
+    (
+        {"step": "ablate", "heads": "L1", "kind": "streaming", "recent": 0},
+        PlanError,
+        "recent=0 is no .* number, 1 or more",
+    ),
+    ({"step": "ablate", "heads": "L1", "kind": "streaming", "sink": True}, PlanError, "sink=True of Ablate is a bool"),
     ({"step": "ablate", "heads": "L1", "per_position": True}, PlanError, "per_position= is for kind='mean'"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "seed": -1}, PlanError, "seed=-1 is out of range"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "seed": 10**30}, PlanError, "is out of range"),

@@ -18,12 +18,13 @@ export default defineConfig(({ mode }) => ({
     chunkSizeWarningLimit: 2000,
     rollupOptions: {
       input: mode === "exact" ? "src/lib/exact/program.ts" : "src/main.ts",
-      preserveEntrySignatures: "strict", // the default export is what anywidget loads
+      preserveEntrySignatures: "allow-extension", // the default export is what anywidget loads
       output: {
         format: "es",
         entryFileNames: mode === "exact" ? "exact.js" : "studio.js",
         assetFileNames: "studio[extname]",
-        codeSplitting: false,
+        chunkFileNames: (chunk) => `${chunk.name.toLowerCase()}.js`, // a room that is loaded when it is opened: training.js
+        codeSplitting: mode !== "exact",
       },
     },
   },

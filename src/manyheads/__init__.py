@@ -21,11 +21,22 @@ __all__ = [
     # what the heads do
     "measure",
     "measure_call",
+    "statistics_of",
+    "HeadSums",
     "find_roles",
     "head_families",
     "compare",
     "open_corpus",
     "show",
+    # heads while a model trains
+    "watch",
+    "HeadWatch",
+    "QKClip",
+    # which heads need a long context
+    "split_heads",
+    "HeadSplit",
+    "read_heads",
+    "streaming",
     # heads removed for good
     "prune_heads",
     # fewer keys and values
@@ -41,14 +52,22 @@ __all__ = [
     "applied",
     "effect",
     "importance",
+    # which heads carry an answer
+    "patch",
+    "find_circuit",
+    # what a head adds, and what reads it
+    "logit_attribution",
+    "composition",
     # heads of which the answer is known
     "design",
     # other tools' own numbers
     "compat",
+    "read_vllm_hook",
     # what it costs
     "size",
     # the operation itself
     "attend",
+    "max_logits",
     "MultiHeadAttention",
     "KVCache",
     "FeedForward",

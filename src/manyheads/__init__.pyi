@@ -2,6 +2,11 @@
 from . import compat as compat
 from . import design as design
 from . import reference as reference
+from .circuits import composition as composition
+from .circuits import find_circuit as find_circuit
+from .circuits import logit_attribution as logit_attribution
+from .circuits import patch as patch
+from .compat.vllm_hook import read_vllm_hook as read_vllm_hook
 from .corpora import open_corpus as open_corpus
 from .errors import FileAccessError as FileAccessError
 from .errors import GuardError as GuardError
@@ -20,6 +25,10 @@ from .interventions import convert_to_gqa as convert_to_gqa
 from .interventions import effect as effect
 from .interventions import importance as importance
 from .interventions import prune_heads as prune_heads
+from .long_context import HeadSplit as HeadSplit
+from .long_context import read_heads as read_heads
+from .long_context import split_heads as split_heads
+from .long_context import streaming as streaming
 from .models import load as load
 from .models import record as record
 from .models import record_call as record_call
@@ -30,6 +39,7 @@ from .nn import KVCache as KVCache
 from .nn import MultiHeadAttention as MultiHeadAttention
 from .nn import SwiGLU as SwiGLU
 from .nn import attend as attend
+from .nn import max_logits as max_logits
 from .plan import Ablate as Ablate
 from .plan import Average as Average
 from .plan import Copy as Copy
@@ -42,8 +52,13 @@ from .roles import find_roles as find_roles
 from .roles import head_families as head_families
 from .roles.compare.two_models import compare as compare
 from .spec import ModelSpec as ModelSpec
+from .statistics import HeadSums as HeadSums
 from .statistics import measure as measure
 from .statistics import measure_call as measure_call
+from .statistics import statistics_of as statistics_of
 from .studio import show as show
+from .watching import HeadWatch as HeadWatch
+from .watching import QKClip as QKClip
+from .watching import watch as watch
 
 __version__: str

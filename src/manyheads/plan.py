@@ -22,7 +22,9 @@ from manyheads.heads import HeadsLike, written
 
 __all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection", "SkipPositions", "Step"]
 
-KINDS = ("zero", "mean", "resample", "first")
+KINDS = ("zero", "mean", "resample", "first", "streaming")
+STREAMED = {"sink": 128, "recent": 256}  # keys that a streaming head sees: DuoAttention's published files have these
+MOST_KEYS = 10**9
 FORMAT = 1  # of the JSON
 SEEDS = 2**32
 LARGEST = 1e30  # of a factor: what it multiplies should still fit in a float32
@@ -36,6 +38,9 @@ class Ablate:
     - "mean": the head's mean output over a corpus; with `per_position`, over its tokens at the same position.
     - "resample": the head's output on another text at the same position: `text`, or one drawn from a corpus by `seed`.
     - "first": the output that it would have with all of its weight on the first token that it sees.
+    - "streaming": the output that it would have if it saw its text's first `sink` keys (128) and each row's last
+      `recent` ones (256, the row's own included) alone, of those that it saw: exactly what a head gives whose cache
+      keeps these keys and drops the others (Xiao et al. 2024). For causal self-attention.
 
     "mean", and "resample" without a `text`, need a corpus when the plan is applied.
     """
@@ -45,6 +50,8 @@ class Ablate:
     per_position: bool = False
     text: str | None = None
     seed: int = 0
+    sink: int | None = None
+    recent: int | None = None
     name: ClassVar[str] = "ablate"
 
     def __post_init__(self) -> None:
@@ -63,6 +70,18 @@ class Ablate:
         _check_type(self, "seed", int)
         if not 0 <= self.seed < SEEDS:
             raise PlanError(f"seed={self.seed} is out of range: give a whole number from 0 to 2**32 - 1.")
+        for (field, default), least in zip(STREAMED.items(), (0, 1), strict=True):
+            value = getattr(self, field)
+            if self.kind != "streaming":
+                if value is not None:
+                    raise PlanError(f"{field}={value!r} is for kind='streaming', not for {self.kind!r}: leave it out.")
+                continue
+            if value is None:  # filled in, so that equal steps are equal values, and a file says what was meant
+                object.__setattr__(self, field, default)
+                continue
+            _check_type(self, field, int)
+            if not least <= value <= MOST_KEYS:
+                raise PlanError(f"{field}={value} is no number of keys to keep: give a whole number, {least} or more.")
 
     @property
     def needs_corpus(self) -> bool:
@@ -238,6 +257,8 @@ def describe(step: Step) -> str:
     match step:
         case Ablate():
             where = ", per position" * step.per_position
+            if step.kind == "streaming":
+                where = f": first {step.sink}, last {step.recent} keys"
             return f"ablate {step.heads} ({step.kind}{where})"
         case Scale():
             return f"scale {step.heads} by {step.factor:g}"

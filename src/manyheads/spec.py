@@ -17,10 +17,11 @@ from manyheads.base import check_groups
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
 
-__all__ = ["CROSS", "ModelSpec", "Site"]
+__all__ = ["CROSS", "VISION", "ModelSpec", "Site"]
 
 MOST = 1 << 20  # layers, heads and their widths, as a file may claim them: heads are listed one by one
 CROSS = "cross"  # the stack whose keys are other tokens than its queries
+VISION = "vision"  # the stack of the vision tower beside a language model that reads pictures among its tokens
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,25 @@ def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(o
         pass
 
 
+def test_a_streaming_head_sees_as_many_tokens_as_the_options_say(run):
+    options = (
+        "--model",
+        "tiny-code",
+        "--kind",
+        "streaming",
+        "--recent",
+        "3",
+        "--sink",
+        "1",
+        "--controls",
+        "0",
+        "--json",
+    )
+    data = json.loads(run("ablate", "L1", *options, "def add(first, second): return first + second").out)
+    assert mh.Plan.from_dict(data["plan"]) == mh.Plan(mh.Ablate("L1", kind="streaming", sink=1, recent=3))
+    assert abs(data["change"]) > 1e-4
+
+
 def test_lines_are_texts_where_that_is_said(run, page):
     by_line = json.loads(run("ablate", "L1H1", "--file", page, "--lines", "--controls", "0", "--json").out)
     assert by_line["texts"] == sum(bool(line.strip()) for line in Path(page).read_text(encoding="utf-8").splitlines())
@@ -112,6 +131,7 @@ def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_
         (["ablate"], ["no heads were named"]),
         (["ablate", "L9H1", "some text"], ["there is no layer 9", "L5H1"]),
         (["ablate", "L1", "--kind", "copy"], ["--source belongs to --kind copy"]),
+        (["ablate", "L1", "--sink", "2"], ["--sink belongs to --kind streaming"]),
         (["ablate", "L1", "--factor", "2"], ["--factor belongs to --kind scale"]),
         (["ablate", "L1", "--kind", "kill"], ["--kind kill is unknown", "resample"]),
         (["ablate", "L1H1", "L1H2"], ["'L1H2' names heads", '"L1H1, L1H2"']),

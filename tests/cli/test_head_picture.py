@@ -16,6 +16,7 @@ from manyheads.recording.media import Grid, grid_of
 from ..models.tiny_media import saved, some_picture, square, tiny_deit, tiny_siglip, tiny_swin, tiny_vit, wide, windowed
 from ..models.tiny_media import spectra as spectra_of
 from ..models.tiny_media import tiny_whisper as whisper_of
+from ..models.tiny_vision_language import SIDE, saved_llava
 from .conftest import assert_refused
 
 SHADES = "·░▒▓█"
@@ -37,7 +38,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def cat(tmp_path):
-    """The same on every run: what `fresh` says of its seed would be on stdout, which is looked at here."""
+    """The same picture for every commit."""
     Image.fromarray(some_picture(torch.Generator().manual_seed(7))).save(tmp_path / "cat.png")
     return "cat.png"
 
@@ -136,6 +137,42 @@ def test_a_large_picture_is_drawn_by_every_few_pixels(tmp_path):
     assert imread(tmp_path / "a.png").shape[1] < 2 * 1040 + 300
 
 
+# ------------------------------------------------------------------------------------------------ a text with a picture
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory):
+    return saved_llava(tmp_path_factory.mktemp("llava") / "llava")
+
+
+def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
+    asked = ("head", "L1H2", "--model", llava, "--image", cat, "what is it ?")
+    rec = mh.record(mh.load(llava), "what is it ?", image=cat, answer="a red cat")
+    answered = (*asked, "--answer", "a red cat")
+    for token, place in ((None, rec.answer.stop - 1), (0, rec.answer.start)):
+        chosen = () if token is None else ("--token", str(token))
+        found = json.loads(run(*answered, *chosen, "--json").out)
+        row = rec.layers[1].weights(head=2, queries=slice(place, place + 1))[0]
+        weights = row[rec.images[0].span].reshape(5, 5)
+        torch.testing.assert_close(torch.tensor(found["weights"], dtype=row.dtype), weights)
+        assert found["others"] == pytest.approx({"the rest of the text": float(1 - weights.sum())})
+        assert (found["token"], found["tokens"]) == (place, ["a", "red", "cat"])
+    ran = run(*answered, "--plot", "seen.png")
+    assert ran.code == 0 and "looks     'cat', token 2 of the answer: " in ran.out
+    assert "--answer 'a red cat'" in ran.out and "--token 0" in ran.out and max(map(len, ran.lines)) <= 100
+    assert imread(tmp_path / "seen.png").shape[1] > 2 * SIDE * 10
+    behind = json.loads(run(*asked, "--json").out)
+    assert behind["tokens"] == ["what", "is", "it", "?"] and behind["looks_from"].startswith("'?', token 3 of the text")
+    written = json.loads(run(*asked, "--generate", "3", "--json").out)
+    assert len(written["tokens"]) == 3 and written["token"] == 25 + 4 + 2
+    before = sorted(path.name for path in tmp_path.iterdir())
+    refused = run(*answered, "--token", "3", "--plot", "other.png")
+    assert_refused(refused, "--token 3: the answer has 3 that look at the picture, counted from 0")
+    assert_refused(run(*asked[:-1], "what is it ? <image>"), "no token stands behind the picture, so none looks at it")
+    assert_refused(run(*asked[:-1]), "reads pictures among the tokens of a text: give it a text too")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
@@ -149,7 +186,10 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(run, folders, cat, tm
         ((*vit, "--image", "."), "it is a folder"),
         ((*vit, "--image", cat, "--patch", "3,0"), "there is no patch 3,0: the picture has 3 rows and 5 columns"),
         ((*vit, "--image", cat, "--patch", "here"), "--patch here: give a row and a column, both counted from 0"),
-        ((*vit, "--image", cat, "a text"), "a text and --image were given: give one of them"),
+        ((*vit, "--image", cat, "a text"), "vit (ViTModel) reads pictures alone: give exactly one"),
+        ((*vit, "--image", cat, "a text", "--patch", "0,0"), "--patch 0,0 and a text were given: a token of the text"),
+        ((*vit, "--image", cat, "--token", "1"), "--token is about a text with a picture: give both"),
+        (("a text", "--answer", "a cat"), "--answer is about a text with a picture: give both"),
         (("--patch", "0,0", "a text"), "--patch 0,0 is a place in a picture: give the picture too, --image"),
         (("--image", cat), "minilm (BertModel) reads text, not pictures"),
         ((*vit, "a text"), "vit (ViTModel) reads pictures, not text"),

@@ -94,3 +94,35 @@ def test_two_models_are_compared(run, bert_folder, tmp_path):
     assert "Of one text there are no intervals." in ran.lines
     assert pd.read_csv("heads.csv")["differs"].to_list().count(True) == 5
     assert_refused(run("compare", bert_folder, "minilm", TEXT), "heads are compared place by place", "6 layers of 12")
+
+
+def test_parts_that_are_merged_are_one_run_and_wrong_ones_are_named(run):
+    names = ("--corpus", str(OWN), "--statistics", "entropy,coreference.mentions")
+    for index in range(2):
+        ran = run("measure", *names, "--shard", f"{index}/2", "--out", f"part-{index}.sums")
+        assert ran.lines == [f"wrote part-{index}.sums", f"wrote part-{index}-passages.sums"]
+    parts = sorted(path.name for path in Path().glob("part-*.sums"))
+    merged = json.loads(run("merge", *reversed(parts), "--json").out)
+    whole = json.loads(run("stats", *names, "--json").out)
+    assert (merged["parts"], merged["missing"]) == (2, [])
+    for one, two in zip(merged["statistics"], whole["statistics"], strict=True):
+        assert (one["name"], one["texts"], one["tokens"]) == (two["name"], two["texts"], two["tokens"])
+        for head, numbers in two["heads"].items():
+            assert one["heads"][head]["value"] == pytest.approx(numbers["value"], rel=1e-5, abs=1e-6)
+    assert run("merge", *parts, "--out", "all.sums").lines == ["wrote all.sums", "wrote all-passages.sums"]
+    assert run("merge", "all.sums", "--top", "1").lines[3].startswith("entropy")
+    assert_refused(run("merge", "part-0.sums"), "1 of 2 shards is missing: 1. Measure them")
+    assert run("merge", "part-0.sums", "--partial").code == 0
+    assert_refused(run("merge", "part-0.sums", "all.sums"), "part-0.sums and all.sums both hold shard 0/2")
+    run("stats", TEXT, "--statistics", "distance", "--shard", "1/2", "--out", "other.sums")
+    assert_refused(
+        run("merge", "part-0.sums", "other.sums"), "statistics (entropy in part-0.sums, distance in other.sums)"
+    )
+    assert_refused(
+        run("stats", "--shard", "2/2", "--out", "x.sums"), "there is no shard 2/2: shards are counted from 0"
+    )
+    assert_refused(run("stats", "--shard", "1", "--out", "x.sums"), "'1' names no shard", "as 17/512")
+    assert_refused(run("stats", "--shard", "0/2"), "--shard 0/2 writes sums to a file: name it, --out")
+    assert_refused(run("stats", "--out", "x.sums"), "--out x.sums is for a part of the texts", "--shard K/N")
+    assert_refused(run("roles", "--shard", "0/2", "--out", "x.sums", "--json"), "--json is about all texts")
+    assert_refused(run("stats", "--shard", "0/2", "--out", "x.csv"), "cannot tell what to write by that ending")

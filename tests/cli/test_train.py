@@ -8,8 +8,8 @@ import pytest
 from ..training.stopping import stopping_before
 from .conftest import assert_refused
 
-WRITTEN = ["checkpoint-induction.safetensors", "figure.svg", "heads.parquet", "metrics.parquet", "report.json",
-           "run.json"]  # fmt: skip
+WRITTEN = ["checkpoint-induction.safetensors", "figure.svg", "heads", "heads.parquet", "metrics.parquet",
+           "report.json", "run.json"]  # fmt: skip
 
 
 def test_without_a_preset_they_are_listed(run):
@@ -39,7 +39,10 @@ def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(r
     metrics = pd.read_parquet(tmp_path / "here/metrics.parquet")
     assert list(metrics["step"]) == list(range(21)) and metrics["loss"].notna().sum() == 20
     heads = pd.read_parquet(tmp_path / "here/heads.parquet")
-    assert set(heads["statistic"]) == {"induction", "previous_mass"} and set(heads["step"]) == {0, 10, 20}
+    steps = heads.groupby("statistic")["step"].agg(lambda column: sorted(set(column))).to_dict()
+    assert steps.pop("induction") == [0, 10, 20]
+    assert set(steps) == {"max_logit", "entropy", "first_mass", "previous_mass"}
+    assert all(of_statistic == [1, 10, 20] for of_statistic in steps.values())
     (tmp_path / "here/.manyheads-0123.safetensors").write_bytes(b"half")  # as a kill leaves it
     again = run("train", "induction", "--quick", "--out", "here")
     assert again.code == 0 and "taken up at step 20" in again.out

@@ -15,12 +15,12 @@ import torch
 
 import manyheads as mh
 from manyheads.compat import inputs, transformer_lens
-from manyheads.compat.transformer_lens import HEAD_NAMES, detect_head, lens_ids, pattern_of
+from manyheads.compat.transformer_lens import HEAD_NAMES, detect_head, lazy_cache, lens_ids, pattern_of
 from manyheads.errors import HeadError, ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.recording.exact_map import one_pass as tiles
 from tests.compat.crafted import crafted
 from tests.compat.subject import LETTERS, SIZES, TEXTS, reader, subject
-from tests.models.eager import eager_maps
+from tests.models.eager import eager_maps, padded
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
 
 GOLDENS = json.loads(Path(__file__).with_name("transformer_lens.json").read_text(encoding="utf-8"))
@@ -270,3 +270,20 @@ def test_only_loaded_models_and_recordings_are_read(lm):
         detect_head(lm.model, "a b")
     with pytest.raises(ModelError, match="has no tokenizer"):
         detect_head(mh.load(lm.model, tokenizer=False), "a b")
+
+
+def test_a_lazy_cache_has_the_models_own_maps_under_their_names(fresh):
+    model = tiny_llama()
+    inputs = padded(fresh, [9, 5], 40)
+    cache = lazy_cache(mh.record_call(model, **inputs))
+    assert list(cache) == [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)] and len(cache) == 3
+    real = inputs["attention_mask"].bool()
+    for layer, want in enumerate(eager_maps(model, **inputs)):
+        want = want * real[:, None, :, None]  # rows of padding have weights in the model, and none in a recording
+        assert (cache[f"blocks.{layer}.attn.hook_pattern"] - want).abs().max() < 1e-5
+        assert torch.equal(cache["pattern", layer], cache[f"blocks.{layer}.attn.hook_pattern"])
+    with pytest.raises(
+        RecordingError, match="'blocks.0.hook_z' is not in this cache, which holds 'blocks.0.attn.hook_pa"
+    ):
+        cache["blocks.0.hook_z"]
+    assert "blocks.0.hook_z" not in cache and cache.get("blocks.3.attn.hook_pattern") is None

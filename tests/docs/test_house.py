@@ -6,7 +6,7 @@ import re
 
 from docs.house import PACKAGE, tree
 from docs.house import PAGE as HOUSE_PAGE
-from docs.lab import FIELDS, lab_markdown, records
+from docs.lab import FIELDS, RECORDS, lab_markdown, records
 from docs.lab import PAGE as LAB_PAGE
 from tests.docs.pages import ROOT, named, pages
 
@@ -46,3 +46,5 @@ def test_the_lab_log_is_made_from_its_records_newest_first():
     dates = [record["date"] for record in records()]
     assert len(dates) >= 70 and dates == sorted(dates, reverse=True)
     assert all(list(record) == list(FIELDS) and all(record.values()) for record in records())
+    written = RECORDS.read_text(encoding="utf-8")  # a field that comes twice would be lost in silence
+    assert all(written.count(f"\n  {name}:") == len(dates) for name in FIELDS if name != "date")

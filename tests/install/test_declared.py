@@ -1,6 +1,7 @@
 """Every package that the code imports is one that the metadata asks for, or that one of those asks for."""
 
 import ast
+import functools
 import sys
 from importlib.metadata import distribution, packages_distributions, requires
 
@@ -11,6 +12,8 @@ from .environments import closure_of
 
 OPTIONAL = {
     "soundfile",  # asked for by name, with the line to type, where a sound file is no .wav
+    "lightning",  # the extra of that name, for `manyheads.lightning`, which says so where it is missing
+    "pytorch_lightning",  # ... the same under its older name
     "triton",  # comes with torch where there is a GPU; without it maps are read by tiles, which is said
 }
 
@@ -30,9 +33,12 @@ def imported(folder, besides=()):
     return {name: file for name, file in found.items() if name not in (*sys.stdlib_module_names, "manyheads")}
 
 
+distributions = functools.cache(packages_distributions)  # reads the metadata of all that is installed
+
+
 @pytest.mark.parametrize(("folder", "besides", "extras"), [("", ("studio",), ()), ("studio", (), ("studio",))])
 def test_what_is_imported_is_asked_for(folder, besides, extras):
-    by_module, asked = packages_distributions(), closure_of(requires("manyheads") or [], extras)
+    by_module, asked = distributions(), closure_of(requires("manyheads") or [], extras)
     asked_names = {distribution(name).metadata["Name"] for name in asked}
     found = imported(PACKAGE / folder, besides)
     assert len(found) > 4

@@ -60,9 +60,13 @@ TEXTS = (
 )
 
 
-def loaded(name: str, seed: int, attention: str | None = None, **config: Any) -> Any:
+def loaded(
+    name: str, seed: int, attention: str | None = None, dtype: torch.dtype = torch.float32, **config: Any
+) -> Any:
     """A tiny model in hand with a tokenizer, its attention computed as said."""
-    model = MAKERS[name](seed=seed, **config)
+    model = MAKERS[name](seed=seed, **config).to(dtype)
+    if dtype == torch.float64:
+        model.config._experts_implementation = "eager"  # the grouped product of experts has no float64
     if attention is not None:
         model.set_attn_implementation(attention)
     return mh.load(model, tokenizer=tiny_tokenizer(special_tokens=name == "bert"))

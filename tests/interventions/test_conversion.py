@@ -17,14 +17,14 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
-from manyheads.interventions import convert_to_gqa, difference, read_corpus
+from manyheads.interventions import convert_to_gqa, read_corpus
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import table as conversiontable
 from manyheads.interventions.convert.grouping import distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.prune.verify import outputs_of, random_inputs
 from manyheads.interventions.save import save_converted
 from manyheads.models.weights.projections import projections_of
-from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha
+from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha, gap
 from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 MATTERS = 1e-4
@@ -35,11 +35,6 @@ NAMES = ("llama", "mistral", "qwen2", "phi3", "gpt_oss", "cohere")  # biases; on
 def made(fresh):
     """`made("llama")`: a fresh MHA of 6 heads, loaded. `made("llama", 12, 6)`: of 12 over 6."""
     return partial(fresh_mha, fresh)
-
-
-def gap(one, other):
-    inputs = random_inputs(one)
-    return difference(outputs_of(one, inputs), outputs_of(other, inputs))
 
 
 def plant(lm, fresh, num_groups):

@@ -19,6 +19,7 @@ from manyheads.interventions import open_plan
 from manyheads.interventions.apply import computed as planfiles
 from manyheads.interventions.apply.computed import Computed, Prepared
 from manyheads.plan import Ablate, Plan, Scale
+from tests import seeds
 from tests.interventions.surgeries import TEXTS, assert_matters, loaded
 from tests.models.eager import draw, padded
 from tests.models.tiny import VOCAB_SIZE
@@ -40,9 +41,7 @@ INPUTS = {"input_ids": torch.tensor([[5, 6, 7]])}
 @pytest.fixture(scope="module")
 def lm():
     """One model and its saved plans for the page: no test changes it."""
-    seed = int(os.environ.get("MANYHEADS_SEED") or torch.randint(2**31, ()))
-    print(f"MANYHEADS_SEED={seed}")
-    return loaded("llama", draw(torch.Generator().manual_seed(seed)))
+    return loaded("llama", draw(torch.Generator().manual_seed(seeds.seed_of("planned"))))
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,10 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError
-from manyheads.interventions import difference
 from manyheads.interventions.prune.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import OwnCounts, projections_of
 from manyheads.spec import Site
-from tests.interventions.checkpoints import COMPACT, STOCK
+from tests.interventions.checkpoints import COMPACT, STOCK, gap
 
 FAMILIES = {**STOCK, **COMPACT}
 LAYOUTS = (
@@ -26,11 +25,6 @@ MATTERS = 1e-4
 @pytest.fixture
 def made(fresh):
     return lambda name: mh.load(FAMILIES[name].make(fresh), tokenizer=False)
-
-
-def gap(one, other):
-    inputs = random_inputs(one)
-    return difference(outputs_of(one, inputs), outputs_of(other, inputs))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -31,6 +31,7 @@ from manyheads.interventions.save import whole_folder as wholefolders
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
 from manyheads.models import LoadedModel, quietly
 from manyheads.models.weights import compact_form as compact
+from tests import seeds
 from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, assert_same, by_hand, mha_of_type
 from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer
 
@@ -74,9 +75,7 @@ def found(request):
 
 
 def saved_and_tried(names, tmp_path_factory):
-    seed = int(os.environ.get("MANYHEADS_SEED") or torch.randint(2**31, ()))
-    print(f"MANYHEADS_SEED={seed}")
-    fresh = torch.Generator().manual_seed(seed)
+    fresh = torch.Generator().manual_seed(seeds.seed_of("saved"))
     jobs: dict[str, Trial] = {}
     mine: dict[str, Trial] = {}
     forms = {}

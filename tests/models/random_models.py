@@ -287,6 +287,8 @@ def float64_beside(truths: list[Truth]) -> Iterator[None]:
                 truths.append(_true(module, query, key, value, mask, kwargs, default, name, returned))
             return function(module, query, key, value, mask, **kwargs)
 
+        if hasattr(function, "untapped"):  # a tap opened later shows the function inside, and not this one as well
+            both.untapped = function
         return both
 
     AttentionInterface.get_interface = watched  # type: ignore[method-assign]

@@ -71,8 +71,8 @@ def test_exactly_one_of_texts_image_and_audio(seeing, fresh):
     lm, picture = seeing("vit"), some_picture(fresh)
     with pytest.raises(TextError, match="give a text, or a list of texts. Or give one of image= and audio="):
         mh.record(lm)
-    with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and image= came"):
-        mh.record(lm, "a cat", image=picture)
+    with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and audio= came"):
+        mh.record(lm, "a cat", audio=picture)
     with pytest.raises(RecordingError, match="sampling_rate= and transcript= are for sounds"):
         mh.record(lm, image=picture, sampling_rate=RATE)
 

@@ -1,6 +1,6 @@
 """`attend` gives what the reference gives, on both backends and under every mask, and says which one ran and why.
 
-Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 import inspect

@@ -355,11 +355,13 @@ def test_an_int8_cache_takes_a_byte_a_number_and_two_a_head_and_token():
     cache.update(k, v), half.update(k, v)
     assert cache.cache_bytes == B * G * 9 * (D + 2 + F + 2)
     assert cache.cache_bytes == half.cache_bytes / 2 + B * G * 9 * 4
-    # What `mh.size` counts in int8 is the numbers alone; the scales are 2 / head_dim of them.
+    # `mh.size` counts the numbers, and says in a note what the scales take.
     layer = {"num_layers": 1, "embed_dim": 64, "num_heads": 8, "num_kv_heads": 2, "vocab_size": 9}
     cache = KVCache.static(100, dtype=torch.int8)
     cache.update(torch.ones(3, 2, 4, 8), torch.ones(3, 2, 4, 8))
-    assert cache.cache_bytes == mh.size(layer, 100, 3, cache_dtype="int8").cache.allocated * (1 + 2 / 8)
+    sizing = mh.size(layer, 100, 3, cache_dtype="int8")
+    scales = int(re.search(r"KVCache.*\(([\d,]+) bytes\)", sizing.notes[0])[1].replace(",", ""))
+    assert cache.cache_bytes == sizing.cache.allocated + scales and scales == 3 * 100 * 2 * 2 * 2
 
 
 def test_an_int8_cross_cache_reads_its_text_as_it_is_and_then_rounded(fresh):

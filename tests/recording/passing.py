@@ -167,6 +167,7 @@ def ask(rng, case):
         Match(labels): matched(),
         Match(labels, earlier=True): matched(earlier=True),
         Match(labels, elsewhere=True): matched(elsewhere=True),
+        Match(labels, elsewhere=True, apart=3): matched(elsewhere=True, apart=3),
         Match(labels, earlier=True, elsewhere=True): matched(earlier=True, elsewhere=True),
         Match(labels, earlier=True, apart=2): matched(earlier=True, apart=2),
         Match(few): matched(of_keys=rarely),

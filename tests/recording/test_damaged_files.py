@@ -1,7 +1,7 @@
 """A file that is no whole recording of ours is refused in one line, and never gives other numbers than were saved.
 
 First damage, that the checksums show; then files whose checksums fit but that contradict themselves.
-Damage is drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+Damage is drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 import json
@@ -106,7 +106,7 @@ def test_what_is_added_to_a_file_is_refused(saved, path):
 
 
 def test_a_changed_byte_is_refused_or_changes_nothing(saved, path, random):
-    """Bytes of the header and of tensors, drawn anew each run, one at a time: exact or refused."""
+    """Bytes of the header and of tensors, drawn anew for each commit, one at a time: exact or refused."""
     data, whole = path.read_bytes(), contents(saved)
     header = 8 + int.from_bytes(data[:8], "little")
     places = random.sample(range(header), 250) + random.sample(range(header, len(data)), 150)

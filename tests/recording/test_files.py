@@ -1,6 +1,6 @@
 """A recording comes back from its file as it went in: bit for bit; and is read only as far as it is used.
 
-Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 What is done to damaged, foreign and newer files is in test_damaged_files.py.
 """
 
@@ -248,7 +248,7 @@ def test_the_code_on_that_page_gives_the_weights(fresh, path, monkeypatch):
     lse = attend(q, k, k, mask=mask, scale=0.7).lse
     layer = LayerRecord(site, q, k, None, lse, mask, Rule(0.7), tokens.lengths, tokens)
     Recording({"": [layer] * 4}, tokens).save(path)
-    (code,) = re.findall(r"```python\n(.*?)```", FORMAT_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", FORMAT_PAGE.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(path.parent)
     exec(code, found := {})
     torch.testing.assert_close(found["weights"], layer.weights(head=7))

@@ -12,7 +12,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -35,7 +34,6 @@ BUDGETS = {
     "everything of keys": {80: 21, 90: 18.5, 100: 23},
     "rows in float32": {80: 101, 90: 62, 100: 58},
 }
-QUICK = ("everything of rows sm_80", "shape of rows sm_90", "received by keys sm_90", "pool sm_100")
 SHARED = {80: 99, 90: 227, 100: 227}  # KiB a program may have; 99 on consumers' GPUs, which are handled like sm_80
 
 
@@ -71,11 +69,6 @@ def assert_compiles_within_budget(tmp_path, *names):
 
 
 @NEEDS_TRITON
-def test_machine_code_is_within_its_budget(tmp_path):
-    assert_compiles_within_budget(tmp_path, *QUICK)
-
-
-@NEEDS_TRITON
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [80, 90, 100])
 def test_all_machine_code_is_within_its_budget(tmp_path, target):
@@ -102,8 +95,8 @@ def test_tiles_make_the_pass_on_a_cpu_and_say_so(rng, monkeypatch):
 
 
 @NEEDS_TRITON
-def test_a_machine_on_which_triton_cannot_compile_is_told_what_to_do(monkeypatch):
-    case = make_case(np.random.default_rng(), lengths=(5, 3), dtype=torch.float32)
+def test_a_machine_on_which_triton_cannot_compile_is_told_what_to_do(rng, monkeypatch):
+    case = make_case(rng, lengths=(5, 3), dtype=torch.float32)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 
     def no_header(*_, **__):

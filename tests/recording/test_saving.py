@@ -1,6 +1,6 @@
 """A recording is saved whole or not at all, and one line says why not.
 
-Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 import errno

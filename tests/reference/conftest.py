@@ -1,14 +1,11 @@
 """Fresh randomness for NumPy, which a failure can repeat."""
 
-import os
-import secrets
-
 import numpy as np
 import pytest
+
+from tests.seeds import seed
 
 
 @pytest.fixture
 def rng():
-    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
-    print(f"MANYHEADS_SEED={seed}")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(seed())

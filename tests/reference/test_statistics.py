@@ -1,6 +1,6 @@
 """Statistics of whole maps, held to published numbers, to pencil and to loops over cells.
 
-Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 from dataclasses import replace
@@ -158,6 +158,7 @@ def belongs(text):
     ids, special = text.ids, text.special
     conditions = {
         "first_mass": lambda i, j: j == 0,
+        "distant_mass": lambda i, j: j >= 4 and abs(i - j) >= 64,
         "duplicate_mass": lambda i, j: j != i and ids[i] == ids[j] and not special[i] and not special[j],
         "induction_mass": lambda i, j: (
             1 <= j <= i and ids[j - 1] == ids[i] and j - 1 < i and not special[i] and not special[j - 1]

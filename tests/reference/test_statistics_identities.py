@@ -1,6 +1,6 @@
 """What holds for every map: its statistics' chance levels are their closed forms, and statistics agree with each other.
 
-Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 import inspect
@@ -194,7 +194,7 @@ def test_the_names_are_these(rng):
     assert len(offsets) == 17
     assert {"offset_-8_mass", "offset_+8_mass"} <= offsets
     classes = {f"{name}_mass" for name in ("first", "special", "separator", *CLASSES)}
-    masses = offsets | classes | {"local_mass", "sink_mass", *COPIES}
+    masses = offsets | classes | {"local_mass", "distant_mass", "sink_mass", *COPIES}
     rows = {"entropy", "effective_keys", "mean_position", "signed_distance", "distance", "max_weight", "sum_of_squares"}
     normed = {name.replace("_mass", "_norm_mass") for name in offsets | classes}
     rarest = {"rarest_top", "two_rarest_top"}

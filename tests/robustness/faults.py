@@ -100,7 +100,7 @@ def write_checkpoint(path: Path, version: int) -> None:
     model = torch.nn.Linear(300, 301)
     with torch.no_grad():
         model.weight.fill_(version)
-    save_state(path, model, torch.optim.AdamW(model.parameters()), History(), {"run": "a", "step": version})
+    save_state(path, model, (torch.optim.AdamW(model.parameters()),), History(), {"run": "a", "step": version})
 
 
 def version_of_checkpoint(path: Path) -> int:

@@ -7,7 +7,6 @@ the command, and in tests/training/test_engine.py to the last bit.
 import json
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 
 from manyheads.errors import PlanError
 from tests.robustness.faults import WRITERS, Writer
+from tests.seeds import seed
 
 ROOT = Path(__file__).parents[2]
 KILLS, MANY = 6, 60
@@ -27,10 +27,8 @@ LONGEST = 0.12  # seconds that a writer is left alone: it writes some dozens of 
 
 @pytest.fixture
 def moments():
-    """Other moments on every run. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
-    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
-    print(f"MANYHEADS_SEED={seed}")
-    return random.Random(seed)
+    """Other moments for every commit. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
+    return random.Random(seed())
 
 
 def killed_after(seconds: float, work) -> None:

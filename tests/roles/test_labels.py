@@ -17,6 +17,7 @@ from manyheads.roles.labels import label
 from manyheads.roles.rules import CONTENT, MIN_LIFT_LOW, NEEDED
 from manyheads.statistics import HeadTable, Sums, measure
 from manyheads.statistics.corpus_run import chunks as inputs
+from tests import seeds
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 
 PURE_SINKS = {"L4H5", "L3H4", "L2H7", "L4H2", "L3H3"}
@@ -83,7 +84,7 @@ def test_a_label_is_reported_on_texts_it_was_not_chosen_on(table, roles):
 @pytest.mark.slow
 def test_labels_follow_a_permutation_of_heads(minilm, roles):
     """q, k, v rows and o columns of every layer are shuffled together: the same heads in other places."""
-    seed = int(torch.seed() % 2**31)
+    seed = seeds.seed() % 2**31
     permuted, order = with_heads_permuted(minilm, seed)
     found = {str(role.head): role for role in mh.find_roles(permuted, page_texts())}
     moved = 0
@@ -102,7 +103,7 @@ def test_labels_follow_a_permutation_of_heads(minilm, roles):
 )
 def test_a_random_weight_model_gets_no_content_role(minilm, spread, first):
     """From near-uniform attention to sharp: chance alone must not look like a role. (The first 50 texts are long.)"""
-    seed = int(torch.seed() % 2**31)
+    seed = seeds.seed() % 2**31
     random = with_random_weights(minilm, spread, seed)
     names = [role.name for role in mh.find_roles(random, page_texts()[first:150])]
     assert not set(names) & {rule.role for rule in CONTENT}, f"{seed=}: {names}"

@@ -32,6 +32,7 @@ STATISTICS = [
     "previous_mass",
     "rare_mass",
     "induction_mass",
+    "max_logit",
 ]
 
 
@@ -73,9 +74,13 @@ def differences(one, other) -> dict[str, float]:
         same = one.kinds.ids.tolist() == other.kinds.ids.tolist() and (one.kinds.mark == other.kinds.mark).all()
         sums |= {"mass": (one.kinds.mass, other.kinds.mass), "even": (one.kinds.even, other.kinds.even)} if same else {}
     out = {name: float(abs(a - b).max()) if a.shape == b.shape else float("inf") for name, (a, b) in sums.items()}
+    maxima = [np.where(np.isneginf(table.sums.maxima), -1e9, table.sums.maxima) for table in (one, other)]
+    out["maxima"] = (
+        float(abs(maxima[0] - maxima[1]).max(initial=0)) if np.shape(maxima[0]) == np.shape(maxima[1]) else np.inf
+    )
     counted = (one.sums.num_texts, one.sums.num_tokens, one.sites, one.failures, one.names)
     again = (other.sums.num_texts, other.sums.num_tokens, other.sites, other.failures, other.names)
-    out["counts"] = 0.0 if counted == again and len(out) == (2 if one.kinds is None else 4) else float("inf")
+    out["counts"] = 0.0 if counted == again and len(out) == (3 if one.kinds is None else 5) else float("inf")
     return out
 
 
@@ -87,4 +92,5 @@ def assert_same_tables(one, other, within: float = 0.0) -> None:
 def assert_near(one, other) -> None:
     np.testing.assert_allclose(one.sums.num, other.sums.num, rtol=2e-5, atol=ROUNDING)
     np.testing.assert_allclose(one.sums.den, other.sums.den, rtol=2e-5, atol=ROUNDING)
+    np.testing.assert_allclose(one.sums.maxima, other.sums.maxima, rtol=2e-5, atol=ROUNDING)
     assert (one.sums.num_texts, one.sums.num_tokens) == (other.sums.num_texts, other.sums.num_tokens)

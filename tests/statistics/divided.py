@@ -7,6 +7,7 @@ what it measures with the same model whole in its own memory, and writes what di
 import copy
 import json
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def table_gap(got: HeadTable, want: HeadTable) -> float:
 def gap(got: Any, want: Any) -> float:
     got, want = np.asarray(got, dtype=float), np.asarray(want, dtype=float)
     assert got.shape == want.shape and (np.isnan(got) == np.isnan(want)).all()
-    return float(np.nan_to_num(np.abs(got - want)).max())
+    # Relative to numbers above 1, as logits are: what float32 rounds grows with them.
+    return float(np.nan_to_num(np.abs(got - want)).max() / max(1.0, np.nan_to_num(np.abs(want)).max()))
 
 
 def refused(call: Any) -> str:
@@ -84,10 +86,14 @@ def compared(lm: Any, whole: Any) -> dict[str, Any]:
     """What both kinds of parts must give: the numbers of the whole model."""
     measured = {
         "all": lambda lm: mh.measure(lm, TEXTS, "all"),
+        "logits": lambda lm: mh.measure(lm, TEXTS, "max_logit*"),
         "streamed": lambda lm: mh.measure(lm, iter(TEXTS), "all", kinds=True),
         "call": lambda lm: mh.measure_call(lm.model, **tokens_of(lm)),
     }
     found: dict[str, Any] = {name: table_gap(measure(lm), measure(whole)) for name, measure in measured.items()}
+    parts = [mh.HeadSums(lm).update(TEXTS[:2]), mh.HeadSums(whole).update(TEXTS[2:])]
+    joined = pickle.loads(pickle.dumps(parts[0])) + parts[1]
+    found["sums"] = table_gap(joined.table(), mh.HeadSums(whole).update(TEXTS).table())
     # Without thresholds every token is a sink: their order shows what each received of all heads' attention.
     with mock.patch.multiple("manyheads.statistics.sinks", SINK_MASS=-1.0, SINK_EXCESS=-1.0):
         orders = [mh.measure(x, TEXTS, "sink_mass").sinks.ids for x in (lm, whole)]

@@ -18,7 +18,8 @@ from manyheads.recording import Sinks
 from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.reference.cells import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics
-from manyheads.statistics import STATISTICS
+from manyheads.statistics import STATISTICS, distant_mass
+from manyheads.statistics.table import choose
 from tests.models.eager import draw, eager_maps, implementation, padded, spans
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
@@ -159,7 +160,8 @@ def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(na
     assert_same_table(table, wanted, max(span.stop for span in where), STATISTICS)
     said = [each for each in STATISTICS if not np.isnan(table.column(each)).all()]
     silent = (
-        ("offset_+", "next", "sink") if name in BIDIRECTIONAL else ("offset_+", "next", "sink", "special", "separator")
+        *("offset_+", "next", "sink", "distant"),  # of texts of 68 tokens and fewer nothing is distant
+        *(() if name in BIDIRECTIONAL else ("special", "separator")),
     )
     assert set(STATISTICS) - set(said) <= {n for n in STATISTICS if n.startswith(silent)}
 
@@ -203,6 +205,30 @@ def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
 
     wanted = of_maps(eager_maps(lm.model, **inputs), [slice(0, length)], facts)
     assert_same_table(table, wanted, length, STATISTICS)
+
+
+@pytest.mark.parametrize(("name", "sink", "recent"), [("minilm", 2, 5), ("llama", 0, 3), ("gemma2", 3, 2)])
+def test_what_is_distant_is_whatever_lies_beyond_both_numbers(name, sink, recent, tiles, loaded, fresh):
+    """Rows with no such key do not count; of windows (gemma2) what they leave."""
+    model = loaded(name).model
+    inputs = padded(fresh, (11, 4, 29), model.config.vocab_size, "left")
+    where, names = spans(inputs["attention_mask"]), [f"distant_mass_{sink}_{recent}{end}" for end in ("", ".uniform")]
+    with implementation(model, "eager"):
+        table = mh.measure_call(model, **inputs, statistics=names)
+    assert tuple(names) == table.names and choose(names)[0] is distant_mass(sink, recent)
+    for layer, maps in enumerate(eager_maps(model, **inputs)):
+        sums = np.zeros((3, maps.shape[1]))
+        for text, span in enumerate(where):
+            place, weights = np.arange(span.stop - span.start), maps[text, :, span, span].double().numpy()
+            seen = visible(name, layer, len(place))
+            cells = seen & (place >= sink)[None] & (abs(place[:, None] - place[None]) >= recent)
+            even = (cells.sum(1) / seen.sum(1)).sum()
+            sums += np.stack(
+                [(weights * cells).sum((1, 2)), *([even, cells.any(1).sum()] * np.ones((len(weights), 1))).T]
+            )
+        rows = [index for index, head in enumerate(table.heads) if head.layer == layer]
+        for column, total in zip(names, sums, strict=False):
+            np.testing.assert_allclose(table.column(column)[rows], total / sums[2], atol=TOLERANCE)
 
 
 @pytest.mark.slow  # ten seconds for 77 passes
@@ -268,7 +294,9 @@ def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):
     between = [f"{stack}:L{n}H0" for n in (0, 1, 2) for stack in ("decoder", "cross")]
     assert [str(head) for head in table.heads[::4]] == ["encoder:L0H0", "encoder:L1H0", *between]
     own_rows = [head.stack != "cross" for head in table.heads]
-    sums = replace(table.sums, **{part: getattr(table.sums, part)[:, own_rows] for part in ("num", "den", "moments")})
+    sums = replace(
+        table.sums, **{part: getattr(table.sums, part)[:, own_rows] for part in ("num", "den", "moments", "maxima")}
+    )
     sites = tuple(site for site in table.sites if site.stack != "cross")
     assert_same_table(replace(table, sites=sites, sums=sums), wanted, 17, table.names)
 

@@ -41,7 +41,7 @@ def test_two_processes_find_what_one_finds(fresh, tmp_path):
     found = found_by_two(tmp_path, fresh, "llama")
     for rank, process in enumerate(found["llama"]):
         assert process["heads"] == [3, 6], "each process must have half of the heads, or nothing was tested"
-        numbers = {"all", "streamed", "call"} | ({"recorded"} if rank == 0 else set())
+        numbers = {"all", "logits", "streamed", "call", "sums"} | ({"recorded"} if rank == 0 else set())
         assert {name: process[name] for name in numbers if process[name] > EXACT} == {}
         for function, message in process["refused"].items():
             assert message.startswith(("ModelError: ", "StatisticError: ")), f"{function}: {message}"
@@ -52,7 +52,18 @@ def test_two_processes_find_what_one_finds(fresh, tmp_path):
 @pytest.mark.slow
 def test_two_processes_that_hold_parts_of_every_weight_find_what_one_finds(fresh, tmp_path):
     for process in found_by_two(tmp_path, fresh, "fsdp")["fsdp"]:
-        numbers = ("all", "streamed", "call", "recorded", "effect", "gradient", "ablation", "families")
+        numbers = (
+            "all",
+            "logits",
+            "streamed",
+            "call",
+            "sums",
+            "recorded",
+            "effect",
+            "gradient",
+            "ablation",
+            "families",
+        )
         assert {name: process[name] for name in numbers if process[name] > EXACT} == {}
         assert "FSDP gathers a block's weights only while the whole model runs" in process["because"]
         refused = process["refused"]
@@ -86,7 +97,9 @@ def table(fresh):
 def part_of(table, begin, count, total=6):
     """A process's table of the heads from `begin` on, of every layer; `total`: of how many it knows."""
     rows = [6 * layer + begin + head for layer in range(3) for head in range(count)]
-    sums = replace(table.sums, **{name: getattr(table.sums, name)[:, rows] for name in ("num", "den", "moments")})
+    sums = replace(
+        table.sums, **{name: getattr(table.sums, name)[:, rows] for name in ("num", "den", "moments", "maxima")}
+    )
     kinds = replace(table.kinds, mass=table.kinds.mass[:, rows], even=table.kinds.even[:, rows])
     sites = tuple(replace(site, num_heads=count, num_kv_heads=1) for site in table.sites)
     return Part(replace(table, sites=sites, sums=sums, kinds=kinds), [begin] * 3, [total] * 3)

@@ -163,7 +163,9 @@ def test_what_cannot_be_measured_is_said(loaded, whisper, fresh):
         mh.measure(lm, image=picture, kinds=True)
     with pytest.raises(TextError, match="give a text, or a list of texts. Or give one of image= and audio="):
         mh.measure(lm)
-    with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and image= came"):
+    with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and audio= came"):
+        mh.measure(lm, "a cat", audio=picture)
+    with pytest.raises(ModelError, match="reads pictures alone: give exactly one of texts, image= and audio="):
         mh.measure(lm, "a cat", image=picture)
     with pytest.raises(RecordingError, match="sampling_rate= and transcript= are for sounds"):
         mh.measure(lm, image=picture, sampling_rate=RATE)

@@ -8,7 +8,7 @@ import manyheads as mh
 from manyheads.corpora import gold_corpus, page_texts
 from manyheads.errors import ModelError, StatisticError
 from manyheads.recording import Gold
-from manyheads.statistics import STATISTICS
+from manyheads.statistics import STATISTICS, distant_mass
 from manyheads.statistics.corpus_run.chunks import Survey
 from manyheads.statistics.defined import syntax, treebank_words
 from manyheads.statistics.table import choose, may_need_survey
@@ -122,3 +122,18 @@ def test_plain_texts_and_slow_tokenizers_are_told_what_is_needed(minilm):
         StatisticError, match=r"^Slow is a slow tokenizer, .* load mine with a fast one \(tokenizer=\)\.$"
     ):
         mh.measure(Named(), gold_corpus(), ["det.to_head"])
+
+
+def test_distant_mass_takes_its_numbers_in_its_name():
+    assert choose("distant_mass_4_64") == choose("distant_mass") == (distant_mass(),) == (STATISTICS["distant_mass"],)
+    mine, even = choose(["distant_mass_16_128", "distant_mass_16_128.uniform", distant_mass(16, 128)])
+    assert (mine.name, even.name, even.kind) == ("distant_mass_16_128", "distant_mass_16_128.uniform", "chance")
+    assert not may_need_survey(["distant_mass_16_128"])
+    for wrong in ("distant_mass_4_0", "distant_mass_4", "distant_mass_04_64", "distant_mass_4_64.relabelled"):
+        with pytest.raises(StatisticError, match="there is no statistic"):
+            choose(wrong)
+    for numbers in ((-1, 64), (4, 0), (True, 64)):
+        with pytest.raises(
+            StatisticError, match=r"distant_mass: (sink|recent)=\S+ should be a number of keys, [01] or"
+        ):
+            distant_mass(*numbers)

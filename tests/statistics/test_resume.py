@@ -392,7 +392,7 @@ def test_a_part_of_another_run_is_refused_by_name(lm, tmp_path, monkeypatch):
     parts = stopped_before_its_end(lm, texts[1:], tmp_path / "a", monkeypatch)
     stopped_before_its_end(lm, texts, tmp_path / "b", monkeypatch)
     shutil.copy(tmp_path / "a" / parts[0], tmp_path / "b" / parts[0])
-    with pytest.raises(StatisticError, match=r"was begun with other inputs: texts \(.* then, .* now\)"):
+    with pytest.raises(StatisticError, match=r"was begun with other inputs: .*; texts \(.* then, .* now\)"):
         mh.measure(lm, texts, STATISTICS, kinds=True, resume=tmp_path / "b")
 
 

@@ -14,6 +14,7 @@ from manyheads.studio import Desk, Workspace, bind
 from manyheads.studio.server.serve import server_of
 from manyheads.studio.views.maps import MEDIA_TYPE, unpack
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
+from tests.watching.histories import begun
 
 TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
 
@@ -100,10 +101,11 @@ def minilm_studio(minilm: Any, folder: Path, labels: PageLabels | None = None):
 
 
 def save_mixed(folder: Path) -> Path:
-    """Recordings, a checkpoint, and what is neither."""
+    """Recordings, a checkpoint, a watched training, and what is none of these."""
     save_tiny(tiny_llama(2), folder / "tiny-llama", tiny_tokenizer())
     lm = mh.load(str(folder / "tiny-llama"))
     mh.record(lm, ["the cat sat on the mat", "the dog"]).save(folder / "two.heads")
     (folder / "damaged.heads").write_bytes((folder / "two.heads").read_bytes()[:2000])
+    begun(folder / "heads.parquet").close()
     (folder / "secret.txt").write_text("nobody may read this")
     return folder

@@ -71,6 +71,13 @@ def test_an_attention_only_decoder_is_no_llama():
         to_llama(Decoder(DecoderConfig(11, 12, 2, 3, 3, 4, None, 16)))
 
 
+def test_a_decoder_that_norms_queries_and_keys_is_no_llama():
+    model = Decoder(DecoderConfig(11, 12, 2, 3, 3, 4, 16, 16, qk_norm=True))
+    assert model.blocks[1].attention.q_norm.weight.shape == (4,)
+    with pytest.raises(ModelError, match="a decoder with norms of q and k is no Llama: export one without qk_norm"):
+        to_llama(model)
+
+
 def test_padding_changes_nothing_and_the_future_is_not_seen(decoder, fresh):
     ids = torch.randint(VOCAB, (2, 13), generator=fresh)
     padded = torch.cat([ids, torch.ones(2, 4, dtype=torch.long)], 1)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,12 +21,13 @@ from torch import nn
 from manyheads.errors import FileAccessError, ModelError, PlanError
 from manyheads.figures import save_chart
 from manyheads.training import Chart, Panel, checkpoints
-from manyheads.training.charts import Line
+from manyheads.training.charts import GridChart, GridRow, Line
 from manyheads.training.checkpoints import History, heads_table, metrics_table, read_state
-from manyheads.training.loop import autocast, choose_precision, train
+from manyheads.training.loop import autocast, choose_precision, optimizers_of, train
 from manyheads.training.runs import Run, Settings, change_lines, paired, spread_of
 
 CPU = torch.device("cpu")
+BLOWN_UP = (1.0, math.nan)
 SETTINGS = Settings(steps=12, rate=0.02, warmup=3, floor=0.25, checkpoint_every=5, measure_every=4)
 
 
@@ -118,6 +120,53 @@ def test_every_part_of_a_checkpoint_matters(lost, tmp_path, monkeypatch):
     assert train(run_of(), path).history.columns["loss"] != whole.history.columns["loss"]
 
 
+def test_muon_steps_matrices_but_embeddings_and_adamw_the_rest():
+    model = nn.ModuleDict({"words": nn.Embedding(7, 5), "out": nn.Linear(5, 3)})
+    muon, adamw = optimizers_of(model, replace(SETTINGS, optimizer="muon", decay=0.3))
+    assert isinstance(muon, torch.optim.Muon) and [group["weight_decay"] for group in muon.param_groups] == [0.3]
+    assert [list(group["params"]) for group in muon.param_groups] == [[model["out"].weight]]
+    decayed = {group["weight_decay"]: [id(each) for each in group["params"]] for group in adamw.param_groups}
+    assert decayed == {0.3: [id(model["words"].weight)], 0.0: [id(model["out"].bias)]}
+
+
+def test_a_step_of_muon_is_an_orthogonal_matrix_as_large_as_adamws(fresh):
+    layer = nn.Linear(5, 8, bias=False)
+    before = layer.weight.detach().double().numpy().copy()
+    (muon,) = optimizers_of(layer, replace(SETTINGS, optimizer="muon", decay=0.0, rate=0.01))
+    layer.weight.grad = torch.randn(8, 5, generator=fresh)
+    muon.step()
+    step = (layer.weight.detach().double().numpy() - before) / 0.01
+    singular = np.linalg.svd(step / (0.2 * math.sqrt(8)))[1]
+    # Five rounds of Newton and Schulz end near 1, by design between 0.7 and 1.2 (Jordan et al. 2024); bfloat16.
+    assert ((singular > 0.6) & (singular < 1.3)).all()
+
+
+def test_a_stopped_run_of_muon_goes_on_with_the_same_losses(tmp_path):
+    settings = replace(SETTINGS, optimizer="muon")
+    whole = train(run_of(settings), tmp_path / "whole.safetensors")
+    stopped(run_of(settings), tmp_path / "stopped.safetensors", 8)
+    resumed = train(run_of(settings), tmp_path / "stopped.safetensors")
+    assert resumed.resumed_at == 5 and resumed.history.columns["loss"][1:] == whole.history.columns["loss"][1:]
+    assert whole.history.columns["loss"][1:] != train(run_of(), tmp_path / "a.safetensors").history.columns["loss"][1:]
+
+
+def test_a_checkpoint_from_before_a_setting_was_there_goes_on(tmp_path):
+    path = tmp_path / "c.safetensors"
+    train(run_of(), path)
+    saved = read_state(path)
+    older = {name: value for name, value in saved.facts["settings"].items() if name not in ("optimizer", "qk_clip")}
+    rewritten(path, saved, settings=older)
+    assert train(run_of(), path).resumed_at == 12
+    with pytest.raises(ModelError, match="optimizer adamw then, muon now"):
+        train(run_of(replace(SETTINGS, optimizer="muon")), path)
+
+
+def rewritten(path: Path, saved: checkpoints.Saved, **facts: object) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(saved.tensors), path, {checkpoints.FORMAT: json.dumps({**saved.facts, **facts})})
+
+
 def test_a_run_killed_by_the_system_goes_on_bit_by_bit(tmp_path):
     path = tmp_path / "c.safetensors"
 
@@ -195,6 +244,26 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(factor
     assert read_state(path).step == 5
 
 
+def test_a_run_that_may_diverge_ends_with_what_it_found_and_is_not_trained_again(tmp_path):
+    path, run = tmp_path / "c.safetensors", run_of(measure=lambda model, step: {"size": float(model[0].weight.norm())})
+    bad = replace(
+        run, may_diverge=True, loss=lambda model, batch: run.loss(model, batch) * BLOWN_UP[int(read_step(path) > 4)]
+    )
+    calls: list[int] = []
+    ended = train(bad, path, progress=lambda done, total, note="", /: calls.append(done))
+    assert ended.ended == "the loss of small became nan at step 5"
+    # Steps, numbers and weights are those of the last sound step: the steps before are the sound run's to the bit.
+    assert calls == ended.history.columns["step"][1:] == [1, 2, 3, 4, 5] and ended.history.taken("size")[0] == [0, 4]
+    sound = train(run_of(), tmp_path / "sound.safetensors")
+    assert ended.history.columns["loss"][1:] == sound.history.columns["loss"][1:6]
+    assert all(bool(parameter.isfinite().all()) for parameter in ended.model.parameters())
+    again = train(bad, path, progress=lambda *_: pytest.fail("trained again"))
+    assert (again.ended, again.resumed_at, len(again.history)) == (ended.ended, 5, 6)
+    # A run that cannot even begin is no finding.
+    with pytest.raises(ModelError, match="the loss of small became nan at step 0"):
+        train(replace(bad, loss=lambda model, batch: run.loss(model, batch) * math.nan), tmp_path / "d.safetensors")
+
+
 def read_step(path: Path) -> int:
     return read_state(path).step if path.exists() else 0
 
@@ -247,6 +316,8 @@ def test_settings_that_cannot_be_are_refused():
         Settings(steps=0)
     with pytest.raises(PlanError, match="precision='fp8' is none of ours: use float32 or bf16"):
         Settings(steps=1, precision="fp8")
+    with pytest.raises(PlanError, match="optimizer='sgd' is none of ours: use adamw or muon"):
+        Settings(steps=1, optimizer="sgd")
 
 
 def test_histories_keep_what_was_not_taken_apart_from_what_was():
@@ -321,6 +392,21 @@ def test_lines_names_and_steps_are_there(chart, tmp_path):
     assert (tmp_path / "b.svg").read_text() == drawn
     save_chart(chart, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ways_stand_side_by_side_over_one_axis_a_row(tmp_path):
+    falling = Line("L0", (1.0, 40.0), (5.0, 3.0))
+    cells = ((falling, replace(falling, name="", bold=False)), (Line("L1", (1.0, 40.0), (2.0, 0.5)),))
+    growing = tuple((Line("", (1.0, 40.0), values),) for values in ((0.0, 31.0), (-7.0, 4_200.0)))
+    rows = (GridRow("entropy, nats", cells, 0.0), GridRow("max logit", growing, powers=True))
+    save_chart(GridChart("A title", "and below", ("one way", "another\nway"), rows), tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    words = "A title|and below|one way|another|way|entropy, nats|max logit|L0|L1|40|10,000"
+    for word in words.split("|"):
+        assert f">{word}<" in drawn, word
+    # A figure a power, once a row; a head whose largest logit is 0 or less has no power of ten, and draws nothing.
+    assert drawn.count(">10,000<") == drawn.count(">100<") == 1 and drawn.count('id="LineCollection_') == 5
+    save_chart(GridChart("t", "s", (), ()), tmp_path / "empty.svg")
 
 
 def test_a_training_without_numbers_still_has_a_figure(tmp_path):

@@ -50,7 +50,8 @@ def test_a_second_training_in_the_same_folder_is_refused_until_the_first_has_end
 
 @pytest.mark.slow  # gqa's and rul's own trials, and processes that train `heads` together, stop and go on in every run
 @pytest.mark.parametrize(
-    ("preset", "run"), [("heads", "h2-0"), ("collapse", "tied-0"), ("supervised", "previous-0.01-0")]
+    ("preset", "run"),
+    [("heads", "h2-0"), ("collapse", "tied-0"), ("supervised", "previous-0.01-0"), ("entropy-collapse", "high-0")],
 )
 def test_a_trial_that_was_stopped_goes_on_the_same(preset, run, tmp_path):
     whole, resumed = whole_and_resumed(preset, tmp_path, 11)  # in the second run, after its checkpoint

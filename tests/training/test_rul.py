@@ -373,7 +373,10 @@ def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     assert set(metrics["run"]) == {"attention-0", "attention-1", "no-attention-0", "no-attention-1"}
     assert metrics["validating_rmse"].notna().sum() == 4 * 3
     heads = pd.read_parquet(tmp_path / "whole/heads.parquet")
-    assert set(heads["statistic"]) == {"cycles_back"} and heads["value"].between(0, LENGTH - 1).all()
+    back = heads[heads["statistic"] == "cycles_back"]
+    assert len(back) == 2 * 3 * 8 and back["value"].between(0, LENGTH - 1).all()
+    watched = heads[heads["statistic"] == "entropy"]
+    assert set(watched["run"]) == {"attention-0", "attention-1"} and watched["value"].between(0, 3.41).all()  # ln 30
     save_chart(whole.findings.chart, tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert "SIMULATED engines, not C-MAPSS" in drawn and all(f">L0H{head}<" in drawn for head in range(8))

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "minilm"
 
+
+def to_file(name: str, help: str) -> Any:
+    """An option for a file to write."""
+    return typer.Option(name, metavar="FILE", help=help)
+
+
 TEXT_HELP = "The text to read; - reads it from stdin. Default: a bundled sentence."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
 MODEL_HELP = "minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
@@ -49,6 +55,16 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Label the heads anew,
 HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
 CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 CorpusFiles = Annotated[list[str] | None, typer.Option("--corpus", metavar="FILES...", help=CORPUS_HELP)]
+SHARD_HELP = (
+    "Measure part K of N of the texts alone, K from 0 (0/8 to 7/8), into --out; manyheads merge adds the parts."
+)
+BY_HELP = "What --shard deals out: text (all alike in size) or file (each reads its own files alone)."
+OUT_HELP = "The file that --shard writes: FILE.sums."
+RESUME_HELP = "Store progress in this folder, and continue from it."
+ShardOption = Annotated[str | None, typer.Option("--shard", metavar="K/N", help=SHARD_HELP)]
+ShardBy = Annotated[str, typer.Option("--shard-by", metavar="WHAT", help=BY_HELP)]
+ShardOut = Annotated[Path | None, to_file("--out", OUT_HELP)]
+ResumeFolder = Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)]
 METRICS = ("auto", "loss", "kl", "cosine")
 """Those that need no labels: nobody types any. Here, so that `--help` and a misspelt one need no model."""
 MetricName = Annotated[str, typer.Option("--metric", metavar="NAME", help="auto, loss, kl or cosine.")]
@@ -62,6 +78,10 @@ TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TE
 TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
 TARGETS_HELP = "What an encoder-decoder is to write: as many texts as there are to read, divided in the same way."
 TargetsFile = Annotated[str | None, typer.Option("--targets", metavar="FILE", help=TARGETS_HELP)]
+STATISTICS_HELP = (
+    "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes)."
+)
+StatisticNames = Annotated[str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP)]
 
 
 COUNT_STEPS = {"": 1, "k": 1024, "m": 1024**2}
@@ -81,9 +101,19 @@ def count_option(*names: str, help: str, **options: Any) -> Any:
     return typer.Option(*names, metavar="N", help=help, parser=count_of, **options)
 
 
-def to_file(name: str, help: str) -> Any:
-    """An option for a file to write."""
-    return typer.Option(name, metavar="FILE", help=help)
+def requested_statistics(names: str) -> str | list[str]:
+    """What `--statistics` asks for, as `measure` takes it."""
+    items = [name.strip() for name in names.split(",") if name.strip()]
+    return items[0] if items in (["default"], ["all"]) else items
+
+
+def check_statistics(request: str | list[str], texts: Corpus | list[str]) -> None:
+    """Refuse names that no statistic has, before a model is loaded. Errors: StatisticError."""
+    # Imports torch, for which --help is not to wait.
+    from manyheads.statistics.table import choose, may_need_survey
+
+    if isinstance(texts, list) or not may_need_survey(request):
+        choose(request)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,6 +122,7 @@ def to_file(name: str, help: str) -> Any:
 
 HEAD = re.compile(r"[Ll]\d+(?:[Hh]\d+)?,?")  # as somebody types several, apart
 STDIN, TYPED = "-", "what you typed"
+SUMS_ENDINGS = (".sums",)
 TABLE_ENDINGS = (".parquet", ".csv", ".json")
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 QUOTED_WIDTH = 80  # a longer text is not repeated in the commands that are suggested
@@ -145,6 +176,31 @@ def source_note(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
         sentence_is = corpora.reading_of(model).sentence_is
         return f"nothing was read from stdin: add - to read it. Without a text, {sentence_is} is read."
     return ""
+
+
+def chosen_shard(shard: str | None, by: str, out: Path | None, others: dict[str, Any]) -> corpora.Shard | None:
+    """The shard that --shard names. Errors: TextError; also where it does not come with --out, or with `others`."""
+    if shard is None:
+        if out is not None or by != "text":
+            option = f"--out {out}" if out is not None else f"--shard-by {by}"
+            raise TextError(f"{option} is for a part of the texts: say which one, --shard K/N, or leave it out.")
+        return None
+    if out is None:
+        raise TextError(f"--shard {shard} writes sums to a file: name it, --out part.sums.")
+    check_output(out, "--out", SUMS_ENDINGS)
+    if refused := [option for option, value in others.items() if value]:
+        raise TextError(
+            f"{refused[0]} is about all texts, and --shard measures a part: give it to manyheads merge, later."
+        )
+    return corpora.Shard.read(shard, by)
+
+
+def save_sums(sums: Sequence[Any], path: Path) -> list[Path]:
+    """Write each reading's sums: the first to the file, of passages to one beside it."""
+    paths = [path, path.with_stem(f"{path.stem}-passages")][: len(sums)]
+    for one, target in zip(sums, paths, strict=True):
+        one.save(target)
+    return paths
 
 
 def way_to_read(truncate: bool, whole: bool) -> str:

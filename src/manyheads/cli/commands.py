@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -12,33 +13,46 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from manyheads import __version__
+from manyheads.cli.attribute import attribute
 from manyheads.cli.checkpoints import convert, prune
 from manyheads.cli.compare import compare
 from manyheads.cli.doctor import doctor
 from manyheads.cli.effects import ablate, importance
 from manyheads.cli.head import head
+from manyheads.cli.heads import heads
 from manyheads.cli.learn.command import learn
 from manyheads.cli.look import look
+from manyheads.cli.merge import merge
+from manyheads.cli.patch import circuit, patch
 from manyheads.cli.publish import publish
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
+from manyheads.cli.split import split
 from manyheads.cli.stats import stats
 from manyheads.cli.studio import studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.train import train
+from manyheads.cli.watch import watch
 
 COMMANDS = (
     look,
     head,
     roles,
     stats,
+    merge,
     compare,
     ablate,
     importance,
+    split,
+    patch,
+    circuit,
+    attribute,
     prune,
     convert,
+    heads,
     size,
     train,
+    watch,
     learn,
     studio,
     publish,
@@ -61,19 +75,28 @@ GROUPS = {
         ("importance", "what every head is worth"),
         (f"ablate {FINDING[0]}", "what is lost without it, beside random heads"),
     ),
+    "Circuits": (
+        ("patch --help", "which heads carry an answer, and how surely"),
+        ("circuit --help", "the fewest heads that keep an answer"),
+        ('attribute "x = y" --answer " z"', "what each head adds to a token's logit"),
+    ),
     "Change": (
         ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),
-        ("convert --help", "merge key/value heads (GQA, MQA)"),
+        ("split tiny-code", "which heads need the whole context"),
     ),
     "Size": (("size llama-2-70b --context 128k", "parameters, FLOPs and KV cache"),),
     "Learn": (
         ("learn", "lessons whose numbers are computed as you read"),
         ("train induction", "watch an induction head grow, in two minutes"),
+        ("watch heads.parquet", "the heads of a training, while it runs"),
     ),
-    "Share": (('publish site --text "any text"', "recordings as a static site"),),
-    "Check": (("doctor", "what is installed, and which backends run"),),
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
+MORE = {"merge": "Find out", "convert": "Change", "heads": "Change", "publish": "Look", "doctor": "Look"}
+"""Commands that are only named there, and the group of each in `--help`."""
+
+OTHER_NAMES = {"measure": "stats"}
+"""Commands that may be typed by the library's name, too."""
 
 REMEDIES = {
     "less_than_equal": "give {le} or less",
@@ -90,6 +113,20 @@ UsageError = typer.BadParameter.__mro__[1]
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command that the arguments ask for, and return its exit code. Raises whatever it raises."""
+    command_line = list(arguments)
+    command_line[:1] = [OTHER_NAMES.get(name, name) for name in command_line[:1]]
+    if not set(arguments) - {"--"}:
+        print_whole(overview())
+        return 0
+    parser = _parser()
+    _refuse_twice(parser, command_line)
+    code = parser(args=command_line, prog_name="manyheads", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+@functools.cache
+def _parser() -> TyperGroup:
+    """What reads a line: every command with its parameters. Made once a process: it takes 60 ms."""
     app = typer.Typer(
         cls=HelpfulGroup,
         add_completion=False,
@@ -108,17 +145,11 @@ def run(arguments: Sequence[str]) -> int:
             emit(f"manyheads {__version__}")
             raise typer.Exit
 
-    group_of = {line.split()[0]: group for group, lines in GROUPS.items() for line, _ in lines}
+    group_of = {line.split()[0]: group for group, lines in GROUPS.items() for line, _ in lines} | MORE
     for command in COMMANDS:
         panel = group_of[command.__name__]
         app.command(cls=HelpfulCommand, help=help_of(command), rich_help_panel=panel)(command)
-    command_line = list(arguments)
-    if not set(arguments) - {"--"}:
-        print_whole(overview())
-        return 0
-    _refuse_twice(app, command_line)
-    code = app(args=command_line, prog_name="manyheads", standalone_mode=False)
-    return code if isinstance(code, int) else 0
+    return typer.main.get_group(app)
 
 
 def overview() -> list[Text]:
@@ -126,7 +157,6 @@ def overview() -> list[Text]:
     name, query, key, weight = FINDING
     lines = [
         Text.assemble(("manyheads", "bold"), ": what every attention head of a transformer does, with evidence."),
-        Text(),
         Text(f'"{SENTENCE}"'),
         Text.assemble(
             (name, "bold"), f' looks from "{query}" to "{key}" with {weight:.0%} of its attention (model minilm).'
@@ -138,13 +168,13 @@ def overview() -> list[Text]:
         for index, (line, words) in enumerate(group):
             start = (f"{title if not index else '':<10}", "bold")
             lines.append(Text.assemble(start, f"manyheads {line:<{wide}}  ", (words, "dim")))
-    return [*lines, Text(), Text("Options of a command: manyheads COMMAND --help. All commands: manyheads --help.")]
+    lines.append(Text.assemble((f"{'More':<10}", "bold"), ", ".join(MORE)))
+    return [*lines, Text("Options of a command: manyheads COMMAND --help. All commands: manyheads --help.")]
 
 
-def _refuse_twice(app: typer.Typer, command_line: Sequence[str]) -> None:
+def _refuse_twice(parser: TyperGroup, command_line: Sequence[str]) -> None:
     """Errors: UsageError for an option of one value that is given twice; else the last would win in silence."""
-    commands: Any = getattr(typer.main.get_command(app), "commands", {})
-    command = commands.get(command_line[0])
+    command: Any = parser.commands.get(command_line[0])
     words = command_line[1 : command_line.index("--") if "--" in command_line else None]
     for option in getattr(command, "params", ()):
         if getattr(option, "param_type_name", "") != "option" or option.multiple or option.is_flag:

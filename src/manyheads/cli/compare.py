@@ -15,16 +15,18 @@ from manyheads.cli.arguments import (
     DeviceName,
     DtypeName,
     ModelChoice,
+    StatisticNames,
     TextOrOwn,
     TextsAreLines,
     TextsFile,
     check_output,
+    check_statistics,
     given_corpora,
     load_model,
+    requested_statistics,
     to_file,
 )
 from manyheads.cli.role_words import ABSENT, figure, hue
-from manyheads.cli.stats import STATISTICS_HELP
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -63,7 +65,7 @@ def compare(
     file: TextsFile = None,
     lines: TextsAreLines = False,
     corpus: CorpusFiles = None,
-    statistics: Annotated[str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP)] = "default",
+    statistics: StatisticNames = "default",
     rows: Annotated[int | None, typer.Option("--rows", metavar="N", min=1, help=ROWS_HELP)] = None,
     complete: Annotated[bool, typer.Option("--all", help="Every head that differs.")] = False,
     save: Annotated[Path | None, to_file("--save", "Write a row a head: .parquet, .csv or .json.")] = None,
@@ -81,15 +83,12 @@ def compare(
     # Imports torch, for which --help is not to wait.
     from manyheads.roles.compare.two_models import READINGS
     from manyheads.roles.compare.two_models import compare as compare_models
-    from manyheads.statistics.table import choose, may_need_survey
 
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
-    items = [name.strip() for name in statistics.split(",") if name.strip()]
-    request = items[0] if items in (["default"], ["all"]) else items
+    request = requested_statistics(statistics)
     texts, _, origin = given_corpora(talk, text or [], file, lines, corpus, a)
-    if isinstance(texts, list) or not may_need_survey(request):
-        choose(request)  # refused before a model is loaded
+    check_statistics(request, texts)
     first = load_model(talk, ModelChoice(a, device, dtype))
     second = first if a == b else load_model(talk, ModelChoice(b, device, dtype))
     labels = {READINGS[0]: f"reading the texts by {a}", READINGS[1]: f"reading the texts by {b}"}

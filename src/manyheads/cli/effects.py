@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from manyheads.interventions import Curve, Effect, Importance
 
 LABEL_WIDTH = 10
-KIND_HELP = "What replaces their output: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
+KIND_HELP = (
+    "What replaces their output: zero (the default), mean, resample, first or streaming; or scale, average, copy, "
+    "unmixed."
+)
 CORPUS_HELP = "Texts from which mean and resample are taken. Default: the texts that are read."
 PLAN_HELP = "A plan (.json) instead of HEADS; the first argument is then the text."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
@@ -67,6 +70,14 @@ def ablate(
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = None,
     factor: Annotated[float | None, typer.Option("--factor", metavar="X", help="For --kind scale.")] = None,
     source: Annotated[str | None, typer.Option("--source", metavar="HEAD", help="For --kind copy.")] = None,
+    sink: Annotated[
+        int | None,
+        typer.Option("--sink", metavar="N", help="For --kind streaming: the text's first N keys. Default: 128."),
+    ] = None,
+    recent: Annotated[
+        int | None,
+        typer.Option("--recent", metavar="N", help="For --kind streaming: a row's last N keys. Default: 256."),
+    ] = None,
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help=PLAN_HELP)] = None,
     corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
     metric: MetricName = "auto",
@@ -92,7 +103,7 @@ def ablate(
     # With --plan the first word typed is the text, although it stands where HEADS would.
     if plan is not None and heads is not None and not _names_heads(heads):
         heads, words = None, [heads, *words]
-    requested = _plan(heads, kind, factor, source, plan)
+    requested = _plan(heads, kind, factor, source, {"sink": sink, "recent": recent}, plan)
     if heads is not None and words and _names_heads(words[0]):
         raise PlanError(
             f'{words[0]!r} names heads, and would be read as the text: name all in one, "{heads}, {words[0]}".'
@@ -116,7 +127,14 @@ def ablate(
         print_whole(ablation_lines(lm, result, texts, save_plan, console))
 
 
-def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
+def _plan(
+    heads: str | None,
+    kind: str | None,
+    factor: float | None,
+    source: str | None,
+    streamed: dict[str, int | None],
+    file: Path | None,
+) -> Plan:
     """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
     if file is not None:
         if heads is not None:
@@ -125,6 +143,7 @@ def _plan(heads: str | None, kind: str | None, factor: float | None, source: str
                 f"quotes, or comes by --file."
             )
         per_step_options = {"--kind": kind, "--factor": factor, "--source": source}
+        per_step_options |= {f"--{name}": value for name, value in streamed.items()}
         if options := " and ".join(name for name, value in per_step_options.items() if value is not None):
             raise PlanError(f"{options} and --plan {file} both say what to do: leave out one or the other.")
         plan = interventions.open_plan(file).plans[0]
@@ -140,6 +159,8 @@ def _plan(heads: str | None, kind: str | None, factor: float | None, source: str
         raise PlanError("--factor belongs to --kind scale: give both, as in --kind scale --factor 0.5.")
     if (source is not None) != (kind == "copy"):
         raise PlanError("--source belongs to --kind copy: give both, as in 'L1' --kind copy --source L1H0.")
+    if kind != "streaming" and (options := [name for name, value in streamed.items() if value is not None]):
+        raise PlanError(f"--{options[0]} belongs to --kind streaming: give both, as in --kind streaming --recent 64.")
     match kind:
         case "scale":
             return Plan(Scale(heads, factor or 0.0))
@@ -150,7 +171,7 @@ def _plan(heads: str | None, kind: str | None, factor: float | None, source: str
         case "unmixed":
             return Plan(SkipOutputProjection(heads))
         case _ if kind in KINDS:
-            return Plan(Ablate(heads, kind=kind))
+            return Plan(Ablate(heads, kind=kind, sink=streamed["sink"], recent=streamed["recent"]))
     raise PlanError(f"--kind {kind} is unknown: use {', '.join(KINDS)}, scale, average, copy or unmixed.")
 
 
@@ -263,7 +284,9 @@ def importance(
     targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
     estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=ESTIMATOR_HELP)] = "ablation",
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample or first.")] = "zero",
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample, first or streaming.")
+    ] = "zero",
     metric: MetricName = "auto",
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     curve: Annotated[

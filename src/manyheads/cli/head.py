@@ -38,7 +38,7 @@ from manyheads.cli.arguments import (
     source_note,
     to_file,
 )
-from manyheads.cli.head_picture import look_at_picture
+from manyheads.cli.head_picture import Question, look_at_picture
 from manyheads.cli.look import evidence_of, home
 from manyheads.cli.role_words import ABSENT, figure, hue, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
@@ -71,7 +71,10 @@ if TYPE_CHECKING:
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
 TOP_HELP = "How many keys to show for each word."
 WINDOW_HELP = "Which window of a long text, from 1."
-IMAGE_HELP = "Read this picture instead of a text, with a vision model."
+IMAGE_HELP = "Read this picture, with a vision model; with a text, by a model that reads both."
+ANSWER_HELP = "What the model is taken to answer to the text about the picture."
+WRITE_HELP = "Let the model write that many tokens as the answer."
+TOKEN_HELP = "Which token looks at the picture, from 0: of the answer, else of the text behind it. Default: the last."
 SINKS_HELP = "Hatch the model's sinks; the other weights are not scaled up."
 PATCH_HELP = "The patch that looks, row and column from 0. Default: the class token."
 
@@ -107,6 +110,9 @@ def head(
     leave_out: Annotated[bool, typer.Option("--leave-out-sinks", help=SINKS_HELP)] = False,
     image: Annotated[str | None, typer.Option("--image", metavar="FILE", help=IMAGE_HELP)] = None,
     patch: Annotated[str | None, typer.Option("--patch", metavar="R,C", help=PATCH_HELP)] = None,
+    answer: Annotated[str | None, typer.Option("--answer", metavar="TEXT", help=ANSWER_HELP)] = None,
+    write: Annotated[int | None, typer.Option("--generate", metavar="N", min=1, help=WRITE_HELP)] = None,
+    token: Annotated[int | None, typer.Option("--token", metavar="N", min=0, help=TOKEN_HELP)] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
@@ -116,9 +122,16 @@ def head(
     """
     words, choice = text or [], ModelChoice(model, device, dtype)
     Head.parse(name)
+    own = {"--answer": answer, "--generate": write, "--token": token}
+    passed = [option for option, value in own.items() if value is not None]
+    if image is not None and (words or file is not None):
+        if patch is not None:
+            raise TextError(f"--patch {patch} and a text were given: a token of the text looks, not a patch: --token.")
+        question = Question(read_source(words, file, model), answer, write, token)
+        return look_at_picture(name, image, None, choice, plot, as_json, question)
+    if passed:
+        raise TextError(f"{passed[0]} is about a text with a picture: give both, a text and --image.")
     if image is not None:
-        if words or file is not None:
-            raise TextError("a text and --image were given: give one of them.")
         return look_at_picture(name, image, patch, choice, plot, as_json)
     if patch is not None:
         raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")

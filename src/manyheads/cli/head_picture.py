@@ -1,4 +1,8 @@
-"""`manyheads head L3H2 --image cat.png`: where a head looks in a picture, as a small grid, as JSON, or drawn on it."""
+"""`manyheads head L3H2 --image cat.png`: where a head looks in a picture, as a small grid, as JSON, or drawn on it.
+
+With a text too (`manyheads head L3H2 --image cat.png "what is it?"`) it is a token of the text or of the answer that
+looks, in a model that reads both.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import figures, models
-from manyheads.cli.arguments import PICTURE_ENDINGS, ModelChoice, check_output, head_of, load_model
+from manyheads.cli.arguments import PICTURE_ENDINGS, ModelChoice, Source, check_output, head_of, load_model
 from manyheads.cli.terminal.console import (
     cells_of,
     clean,
@@ -27,7 +31,7 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.errors import FileAccessError, HeadError, ShapeError
+from manyheads.errors import FileAccessError, HeadError, ShapeError, TextError
 from manyheads.heads import Head
 
 if TYPE_CHECKING:
@@ -36,6 +40,24 @@ if TYPE_CHECKING:
 LABEL = 6
 NUM_STRONGEST = 8
 MEAN = "the mean over all patches"
+ELSEWHERE = "the rest of the text"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A text about the picture, its answer (given, or so many tokens to write), and which token looks."""
+
+    source: Source
+    answer: str | None = None
+    write: int | None = None
+    token: int | None = None
+
+    @property
+    def arguments(self) -> str:
+        """What says the same on a command line, but for the token."""
+        answer = "" if self.answer is None else f" --answer {shlex.quote(self.answer)}"
+        write = "" if self.write is None else f" --generate {self.write}"
+        return (self.source.arguments and f" {self.source.arguments}") + answer + write
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +75,10 @@ class PictureLooked:
     because: str
     written: tuple[str, ...] = ()
     seconds: float = 0.0
+    question: Question | None = None
+    place: int = 0  # of the token that looks, in the whole text
+    tokens: tuple[str, ...] = ()  # those that `--token` counts
+    prompt: str = ""
 
     @property
     def weights(self) -> torch.Tensor:
@@ -71,7 +97,13 @@ class PictureLooked:
 
 
 def look_at_picture(
-    name: str, image: str, patch: str | None, model: ModelChoice, plot: Path | None, as_json: bool
+    name: str,
+    image: str,
+    patch: str | None,
+    model: ModelChoice,
+    plot: Path | None,
+    as_json: bool,
+    question: Question | None = None,
 ) -> None:
     """The whole command, once it is known that it is about a picture."""
     place = None
@@ -83,7 +115,7 @@ def look_at_picture(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if not Path(image).exists():
         raise FileAccessError(f"there is no picture {image}.")
-    looked = gather(Talk(), name, image, place, model, plot)
+    looked = gather(Talk(), name, image, place, model, plot, question)
     if as_json:
         emit_document(document(looked))
     else:
@@ -91,7 +123,13 @@ def look_at_picture(
 
 
 def gather(
-    talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: ModelChoice, plot: Path | None
+    talk: Talk,
+    name: str,
+    image: str,
+    place: tuple[int, int] | None,
+    model: ModelChoice,
+    plot: Path | None,
+    question: Question | None = None,
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
@@ -102,6 +140,9 @@ def gather(
     begun = time.perf_counter()
     picture = picture_of(image)
     lm = load_model(talk, model)
+    if question is not None:
+        looked = _look_from_text(talk, lm, name, image, picture, question, model)
+        return _finished(talk, looked, picture, plot, begun)
     require_reader(lm, PICTURES)
     head = _head_of(lm, name)
     with talk.step("reading the picture"):
@@ -121,6 +162,57 @@ def gather(
         looker, rows = MEAN, grid.patches
     row = layer.weights(head=head.index, queries=rows).mean(0).cpu()
     looked = PictureLooked(lm, model, head, image, grid, looker, place, row, layer.because)
+    return _finished(talk, looked, picture, plot, begun)
+
+
+def _look_from_text(
+    talk: Talk, lm: Any, name: str, image: str, picture: Any, question: Question, model: ModelChoice
+) -> PictureLooked:
+    """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
+    # All import torch, for which --help is not to wait.
+    import torch
+
+    from manyheads.recording import readable
+    from manyheads.statistics.defined.pictures import looking
+
+    with talk.step("reading the text and the picture"):
+        recording = models.record(
+            lm, question.source.text, image=picture, answer=question.answer, generate=question.write
+        )
+    head = head_of(lm, name)
+    layer = next(layer for layer in recording.stacks[head.stack] if layer.site.layer == head.layer)
+    seen, places = recording.images[0], looking(recording.tokens)[0].nonzero()[:, 0].tolist()
+    whose = "the text" if question.answer is None and question.write is None else "the answer"
+    if not places:
+        raise TextError("no token stands behind the picture, so none looks at it: write the text behind it.")
+    if question.token is not None and question.token >= len(places):
+        raise ShapeError(
+            f"--token {question.token}: {whose} has {len(places)} that look at the picture, counted from 0."
+        )
+    number = len(places) - 1 if question.token is None else question.token
+    place = places[number]
+    row = layer.weights(head=head.index, queries=slice(place, place + 1))[0].cpu()
+    on_picture = row[seen.span]
+    tokens = tuple(readable(recording.tokens)[place] for place in places)
+    return PictureLooked(
+        lm,
+        model,
+        head,
+        image,
+        replace(seen.grid, suffix=(ELSEWHERE,)),
+        f"{tokens[number]!r}, token {number} of {whose}",
+        None,
+        torch.cat([on_picture, row.sum()[None] - on_picture.sum()]),
+        layer.because,
+        question=question,
+        place=place,
+        tokens=tokens,
+        prompt=str(recording.provenance["prompt"]),
+    )
+
+
+def _finished(talk: Talk, looked: PictureLooked, picture: Any, plot: Path | None, begun: float) -> PictureLooked:
+    """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:
         _plot(talk, looked, picture, plot)
@@ -142,12 +234,17 @@ def _plot(talk: Talk, looked: PictureLooked, picture: Any, path: Path) -> None:
     """Draw the weights on the picture."""
     # Imports torch, for which --help is not to wait.
     from manyheads.models.inputs.media import shown
+    from manyheads.models.inputs.vision_language import shown_in_text
 
     grid = looked.grid
     places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
     with talk.step(f"drawing {path.name}"):
-        pixels = shown(looked.lm, picture)
-        looks = f"where patches look, {MEAN}" if looked.looker == MEAN else f"where {looked.looker} looks"
+        if looked.question is None:
+            pixels = shown(looked.lm, picture)
+        else:
+            pixels = shown_in_text(looked.lm, picture, grid.picture)
+        comma = "," if looked.question is not None else ""
+        looks = f"where patches look, {MEAN}" if looked.looker == MEAN else f"where {looked.looker}{comma} looks"
         about = f"{Path(looked.image).name}, read as {pixels.shape[1]} x {pixels.shape[0]} pixels"
         figures.save_picture(
             pixels,
@@ -169,11 +266,14 @@ def print_page(looked: PictureLooked) -> None:
     patches = Text(" ")
     for row, column, weight in strongest:
         patches.append_text(Text.assemble("  ", (f"{row},{column} ", "bold"), f"{weight:.1%}"))
-    command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{looked.model.arguments}"
-    offers = [
-        (f"{command} --plot seen.png", "the weights drawn on the picture"),
-        (f"{command} --patch {strongest[0][0]},{strongest[0][1]}", "where the strongest patch itself looks"),
-    ]
+    question = "" if looked.question is None else looked.question.arguments
+    command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{question}{looked.model.arguments}"
+    offers = [(f"{command} --plot seen.png", "the weights drawn on the picture")]
+    if looked.question is None:
+        place = f"{strongest[0][0]},{strongest[0][1]}"
+        offers.append((f"{command} --patch {place}", "where the strongest patch itself looks"))
+    elif len(looked.tokens) > 1:
+        offers.append((f"{command} --token 0", f"where {clean(looked.tokens[0])!r} looks"))
     sections = [
         _headline(looked, console),
         _map(looked, console),
@@ -191,6 +291,10 @@ def _headline(looked: PictureLooked, console: Console) -> list[Text]:
     shares = [(float(looked.row[grid.patches].sum()), "patches"), *((w, name) for name, w in looked.others.items())]
     split = ", ".join(f"{share:.1%} on {name}" for share, name in shares)
     facts = [("picture", read + beside), ("looks", f"{looked.looker}: {split}")]
+    if looked.question is not None:
+        facts = [
+            ("picture", read), ("prompt", looked.prompt), ("tokens", " ".join(looked.tokens)), *facts[1:],
+        ]  # fmt: skip
     lines = [Text.assemble((str(looked.head), "bold"), f"  in {clean(looked.lm.name)}")]
     for label, value in (*facts, *(("wrote", path) for path in looked.written)):
         lines += hanging(Text(f"{label:<10}", style="dim"), clean(value), console.width)
@@ -238,6 +342,9 @@ def document(looked: PictureLooked) -> dict[str, Any]:
         "others": looked.others,
         "strongest": [dict(zip(("row", "column", "weight"), link, strict=True)) for link in looked.strongest()],
         "backend": looked.because,
+        **(
+            {} if looked.question is None else {"token": looked.place, "tokens": looked.tokens, "prompt": looked.prompt}
+        ),
         "written": list(looked.written),
         "seconds": round(looked.seconds, 3),
     }

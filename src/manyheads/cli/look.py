@@ -609,8 +609,8 @@ def _legend(has_roles: bool, names: list[str], console: Console) -> list[Text]:
             ("your text", "the same score there; distance in tokens; the shares on the sink and on repeated tokens")
         ]
     else:
-        defined = {**measures.STATISTICS, **measures.OF_CROSS}
-        entries += [(name, defined[name].meaning) for name in names if name in defined]
+        defined = {name: measures.named(name) for name in names}
+        entries += [(name, statistic.meaning) for name, statistic in defined.items() if statistic is not None]
     wide = 2 + max(len(label) for label, _ in entries)
     lines = [line for label, words in entries for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
     for line in lines:

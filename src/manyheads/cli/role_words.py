@@ -67,8 +67,8 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unit_of(statistic: str) -> str:
-    defined = {**statistics.STATISTICS, **statistics.OF_CROSS}
-    return defined[statistic].unit if statistic in defined else ""
+    defined = statistics.named(statistic)
+    return "" if defined is None else defined.unit
 
 
 def figure(value: float | None, unit: str) -> str:

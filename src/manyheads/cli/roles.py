@@ -28,10 +28,16 @@ from manyheads.cli.arguments import (
     DtypeName,
     ModelChoice,
     ModelName,
+    ResumeFolder,
+    ShardBy,
+    ShardOption,
+    ShardOut,
     check_output,
+    chosen_shard,
     load_model,
     opened_corpus,
     read_sources,
+    save_sums,
     to_file,
 )
 from manyheads.cli.role_words import ABSENT, figure, plain, q_words, span
@@ -53,7 +59,6 @@ FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell h
 ASK_HELP = "Rank the heads at this role; may be repeated."
 ELSEWHERE_HELP = "A second corpus, to test which labels hold there too."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
-RESUME_HELP = "Store progress in this folder, and continue from it."
 PROBES_HELP = "Also probe repeated random tokens, copying by weights, retrieval (docs/reference/probes.md)."
 PATTERN_HELP = (
     "Roles of your own: functions in FILE.py that return where each token should look (docs/reference/roles.md)."
@@ -87,7 +92,10 @@ def roles(
     field: Annotated[
         str, typer.Option("--field", metavar="NAME", help="The field of JSON lines that holds the text.")
     ] = "text",
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)] = None,
+    resume: ResumeFolder = None,
+    shard: ShardOption = None,
+    shard_by: ShardBy = "text",
+    out: ShardOut = None,
     save: Annotated[Path | None, to_file("--save", "Write every claim: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw every question's best head: .svg, .png, .pdf.")] = None,
     families: Annotated[Path | None, to_file("--families", "Draw how far apart heads are: .svg, .png, .pdf.")] = None,
@@ -108,6 +116,9 @@ def roles(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
+    of_all = {"--save": save, "--plot": plot, "--families": families, "--report": report, "--json": as_json}
+    of_all |= {"--ask": ask, "--probes": probes, "--elsewhere": elsewhere}
+    place = chosen_shard(shard, shard_by, out, of_all)
     own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
@@ -151,8 +162,23 @@ def roles(
         elif world > 1:
             talk.note(f"{world} processes share the corpus")
         lm = load_model(talk, choice)
+        if place is not None and out is not None:
+            texts, *rest = (corpus.shard(place.index, place.of, place.by) for corpus in (texts, passages) if corpus)
+            how = {"passages": rest[0] if rest else None, "patterns": own_patterns, "resume": resume}
+            sums = _find(talk, lm, texts, None, role_finder.role_sums, on_questions=judge, **how)
+            if not rank:
+                print_whole(f"wrote {clean(str(path))}" for path in save_sums(sums, out))
+            return
         labelled = _find(
-            talk, lm, texts, second, passages=passages, patterns=own_patterns, resume=resume, on_questions=judge
+            talk,
+            lm,
+            texts,
+            second,
+            role_finder.find_roles,
+            passages=passages,
+            patterns=own_patterns,
+            resume=resume,
+            on_questions=judge,
         )
         if rank:
             return
@@ -181,7 +207,7 @@ def roles(
     print_whole(f"wrote {clean(str(path))}" for path in (save, plot, families, report) if path is not None)
 
 
-def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, **options: Any) -> Roles:
+def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, find: Any, **options: Any) -> Any:
     """All that is read, each reading a step of its own by name."""
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
@@ -196,7 +222,8 @@ def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, **options: 
         def begin(name: str) -> None:
             steps.begin(labels[name])
 
-        return role_finder.find_roles(lm, texts, elsewhere=second, progress=steps.progress, on_reading=begin, **options)
+        options |= {} if second is None else {"elsewhere": second}
+        return find(lm, texts, progress=steps.progress, on_reading=begin, **options)
 
 
 def _draw_families(talk: Talk, lm: Any, texts: Corpus, labelled: Roles, path: Path) -> None:
@@ -278,8 +305,11 @@ def document(labelled: Roles, origin: str) -> dict[str, Any]:
     }
 
 
-def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str]) -> list[Text]:
-    """What it comes to, the heads by role, then the questions that some head answers, then what it rests on."""
+def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str] | None) -> list[Text]:
+    """What it comes to, the heads by role, then the questions that some head answers, then what it rests on.
+
+    `sources`: the files that were read, for the commands that read them again; None where nobody knows them here.
+    """
     sums = labelled.table.sums
     texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
     answered = any(claim.holds for claims in labelled.claims for claim in claims)
@@ -298,6 +328,8 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
     added = model.arguments
     best = next((claim for claim in _best(labelled) if claim.holds), None)
     ablate = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
+    if sources is None:
+        return [*lines, *ablate] if ablate else lines[:-2]
     if STDIN in sources:  # which is spent: no command is offered that would read it again
         lines += ablate
         return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
@@ -306,9 +338,9 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
     return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
 
 
-def _other_basis(labelled: Roles, model: ModelChoice, sources: Sequence[str]) -> list[Text]:
+def _other_basis(labelled: Roles, model: ModelChoice, sources: Sequence[str] | None) -> list[Text]:
     """Why `look` and the studio may give a head another role; nothing where they read the same texts."""
-    if not sources and not corpora.reading_of(model.name).annotated:
+    if sources is not None and not sources and not corpora.reading_of(model.name).annotated:
         return []
     treebank = any(claim.baselines for claims in labelled.claims for claim in claims)
     questions = ", without syntax" if treebank else ""

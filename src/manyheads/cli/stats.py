@@ -21,12 +21,21 @@ from manyheads.cli.arguments import (
     DtypeName,
     ModelChoice,
     ModelName,
+    ResumeFolder,
+    ShardBy,
+    ShardOption,
+    ShardOut,
+    StatisticNames,
     TextOrOwn,
     TextsAreLines,
     TextsFile,
     check_output,
+    check_statistics,
+    chosen_shard,
     given_corpora,
     load_model,
+    requested_statistics,
+    save_sums,
     to_file,
 )
 from manyheads.cli.role_words import column_figures, figure, span
@@ -50,12 +59,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from manyheads.corpora import Corpus
+    from manyheads.corpora import Corpus, Shard
     from manyheads.statistics import HeadTable, Statistic
 
-STATISTICS_HELP = (
-    "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes)."
-)
 LIST_HELP = "List the statistics that there are, or those of --statistics; with --corpus also the treebank's."
 
 
@@ -65,11 +71,15 @@ def stats(
     lines: TextsAreLines = False,
     corpus: CorpusFiles = None,
     model: ModelName = DEFAULT_MODEL,
-    statistics: Annotated[str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP)] = "default",
+    statistics: StatisticNames = "default",
     show_list: Annotated[bool, typer.Option("--list", help=LIST_HELP)] = False,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads of each statistic.")] = 3,
     complete: Annotated[bool, typer.Option("--all", help="A row for each head.")] = False,
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    shard: ShardOption = None,
+    shard_by: ShardBy = "text",
+    out: ShardOut = None,
+    resume: ResumeFolder = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -77,24 +87,24 @@ def stats(
     """Statistics of every head by name: the heads with the most of each, with 95 % intervals over texts.
 
     A treebank (.conllu) has more of them: of each relation (det.to_head.given) and of coreference, which is counted in
-    passages. What is not named is not computed.
+    passages. What is not named is not computed. Also typed as manyheads measure.
 
     For example: manyheads stats --corpus treebank.conllu --statistics "nsubj.to_head.given,coreference.*"
     """
-    # Imports torch, for which --help is not to wait.
-    from manyheads.statistics.table import choose, may_need_survey
-
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
-    items = [name.strip() for name in statistics.split(",") if name.strip()]
-    request = items[0] if items in (["default"], ["all"]) else items
+    place = chosen_shard(shard, shard_by, out, {"--save": save, "--json": as_json, "--all": complete})
+    request = requested_statistics(statistics)
     if show_list:
         return _show_list(talk, text or [], file, lines, corpus, model, request, as_json)
     texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model)
-    if isinstance(texts, list) or not may_need_survey(request):
-        choose(request)  # refused before a model is loaded
+    check_statistics(request, texts)
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    tables = _measured(talk, lm, texts, passages, request, origin)
+    measured = _measured(talk, lm, texts, passages, request, origin, place, resume)
+    if out is not None:
+        print_whole(f"wrote {clean(str(path))}" for path in save_sums(measured, out))
+        return
+    tables: list[HeadTable] = measured
     if save is not None:
         from manyheads.recording import write_frame  # as above
 
@@ -102,19 +112,35 @@ def stats(
     if as_json:
         emit_document({"model": lm.name, "loaded": lm.because, "origin": origin, **document(tables)})
         return
-    console = stdout_console()
-    sums = tables[0].sums
-    title = Text.assemble((clean(lm.name), "bold"), f" · {clean(origin)} · {sums.num_tokens:,} tokens")
-    shown = [(table, statistic) for table in tables for statistic in table.statistics]
-    print_sections([[title], _every_head(shown, console) if complete else _leaders(shown, top, console)], console)
+    show_tables(tables, lm.name, origin, top, complete)
     print_whole(f"wrote {clean(str(save))}" for _ in [save] if save is not None)
 
 
+def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, complete: bool) -> None:
+    """What was measured, on what; the leading heads of each statistic, or every head."""
+    console = stdout_console()
+    sums = tables[0].sums
+    title = Text.assemble((clean(model), "bold"), f" · {clean(origin)} · {sums.num_tokens:,} tokens")
+    shown = [(table, statistic) for table in tables for statistic in table.statistics]
+    print_sections([[title], _every_head(shown, console) if complete else _leaders(shown, top, console)], console)
+
+
 def _measured(
-    talk: Talk, lm: Any, texts: Corpus | list[str], passages: Corpus | None, request: Any, origin: str
-) -> list[HeadTable]:
-    """The statistics of the texts, and those of coreference, of passages: a table for each reading that is needed."""
+    talk: Talk,
+    lm: Any,
+    texts: Corpus | list[str],
+    passages: Corpus | None,
+    request: Any,
+    origin: str,
+    place: Shard | None,
+    resume: Path | None,
+) -> list[Any]:
+    """The statistics of the texts, and those of coreference, of passages: a table for each reading that is needed.
+
+    Of a shard, sums in place of tables.
+    """
     from manyheads import statistics as measures
+    from manyheads.corpora import as_corpus
     from manyheads.statistics.corpus_run.chunks import Survey
     from manyheads.statistics.defined.coreference import NAMES
     from manyheads.statistics.table import choose, matches
@@ -131,15 +157,22 @@ def _measured(
     def of_passages(survey: Survey) -> list[Statistic]:
         return [statistic for statistic in choose(about, survey) if statistic.name in NAMES]
 
-    tables = []
+    def read(source: Any, chosen: Any, reading: str, progress: Any) -> Any:
+        folder = None if resume is None else resume / reading
+        if place is None:
+            return measures.measure(lm, source, chosen, progress=progress, resume=folder)
+        own = as_corpus(source).shard(place.index, place.of, place.by)
+        return measures.HeadSums(lm, chosen, reading=reading).update(own, resume=folder, progress=progress)
+
+    measured = []
     if rest:
         with talk.step(f"reading {origin}") as progress:
             chosen = request if isinstance(texts, list) else of_texts
-            tables.append(measures.measure(lm, texts, chosen, progress=progress))
+            measured.append(read(texts, chosen, "texts", progress))
     if about:
         with talk.step(f"reading passages of {origin}") as progress:
-            tables.append(measures.measure(lm, passages, of_passages, progress=progress))
-    return tables
+            measured.append(read(passages, of_passages, "passages", progress))
+    return measured
 
 
 def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:
@@ -226,7 +259,7 @@ def _show_list(
     """The statistics by name with what each is, a line each; the treebank's where one was given."""
     from manyheads.statistics.corpus_run.chunks import SURVEY_TEXTS, Survey
     from manyheads.statistics.defined.coreference import NAMES
-    from manyheads.statistics.table import STATISTICS, Annotated, choose
+    from manyheads.statistics.table import OF_SCORES, STATISTICS, Annotated, choose
 
     if words or file is not None:
         raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
@@ -236,7 +269,7 @@ def _show_list(
         assert not isinstance(texts, list)
         documents = tuple(islice(texts.open(), SURVEY_TEXTS + 1))
         survey = Survey(documents[:SURVEY_TEXTS], len(documents) <= SURVEY_TEXTS)
-    all_names = [*STATISTICS, *Annotated(survey).names]
+    all_names = [*STATISTICS, *OF_SCORES, *Annotated(survey).names]
     chosen = choose(all_names if request in ("default", "all") else request, survey)
     if as_json:
         emit_document({

@@ -15,7 +15,7 @@ from manyheads.cli.terminal.console import emit
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 
-RECORDINGS_HELP = "Recordings (.heads), or folders with recordings or models."
+RECORDINGS_HELP = "Recordings (.heads), watched trainings (heads.parquet), or folders with these or models."
 MODEL_HELP = "Also offer this model: a folder or a hub name."
 FOLDER_HELP = "Where pruned checkpoints may be written."
 HOST_HELP = "The address to listen on. Any other than the default needs the token that is printed."
@@ -46,7 +46,8 @@ def studio(
     if get is not None:
         print_answer(desk, get)
         return
-    open_studio(talk, desk, host=host, port=port, browser=browser)
+    only_trainings = bool(desk.workspace.histories) and not desk.workspace.files
+    open_studio(talk, desk, host=host, port=port, browser=browser, view="#/training" if only_trainings else "")
 
 
 def desk_of(paths: list[Path], model: str | None, folder: Path | None, device: str | None, dtype: str | None) -> Any:

@@ -119,9 +119,10 @@ def page(outcome: Outcome) -> list[str]:
     lines = [f"{report['preset']}: {'a trial of ' * report['quick']}{steps:,} steps, seed {report['seed']}"]
     for name, run in report["runs"].items():
         taken_up = f", taken up at step {run['resumed_at']:,}" if run["resumed_at"] else ""
+        ended = f"; {run['ended']}, and it ended" if "ended" in run else ""
         lines.append(
             f"  {name}: {run['parameters']:,} parameters, loss {run['loss']:.3f}, {run['training_seconds']:.0f} s of "
-            f"training{taken_up}; {run['computed']}"
+            f"training{taken_up}{ended}; {run['computed']}"
         )
     lines += ["", *map(clean, outcome.findings.lines), ""]
     return [*lines, *(f"wrote {clean(str(outcome.folder / name))}" for name in files_of(outcome))]
@@ -129,5 +130,5 @@ def page(outcome: Outcome) -> list[str]:
 
 def files_of(outcome: Outcome) -> list[str]:
     """What is there for whoever looks: not what the training keeps for itself."""
-    names = ("report.json", FIGURE, "metrics.parquet", "heads.parquet", "model")
+    names = ("report.json", FIGURE, "metrics.parquet", "heads.parquet", "heads", "model", "texts.jsonl")
     return [name for name in names if (outcome.folder / name).exists()]

@@ -5,6 +5,9 @@ sum(A * D) / sum(A), "abs" is 1 - sum |A - D| / T, rounded. The cells of the nam
 equals a key's, so both scores follow from two reductions of the pass: the weight on D, and the weight that counts at
 all. No map is written; for a pattern in a tensor, the map's rows are read a block at a time.
 
+`lazy_cache` shows a recording as the cache of `run_with_cache`, for code that reads maps from it: a map is computed
+when it is read.
+
 Their quirks, preserved: rows without a target count too, so scores depend on the text, and a perfect head has less than
 1; BOS is prepended for most models (`lens_ids`), and a score over few tokens depends on that token; a list of texts is
 the mean of their scores; heads that are not requested are -1. Changed: wrong input raises our errors, where theirs
@@ -96,6 +99,58 @@ def detect_head(
     for head in parse_heads(heads, {"": counts}):
         out[head.layer, head.index] = mean[head.layer, head.index]
     return out
+
+
+class LazyCache(Mapping[str, Tensor]):
+    """The maps of a recording under the names of TransformerLens' cache, each computed when it is read, never kept.
+
+    `cache["blocks.3.attn.hook_pattern"]`, or their shorthand `cache["pattern", 3]`: `[text, head, query, key]`, float32
+    (float64 of a float64 model), 0 where a query may not look and on padding. Nothing else is in it: q and k of a
+    recording are after rotation and norms, which TransformerLens has under other names by architecture.
+    Errors: RecordingError (a KeyError too) for another name; WindowError for maps above 1 GB.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._layers = {f"blocks.{layer.site.layer}.attn.hook_pattern": layer for layer in recording.layers}
+
+    def __getitem__(self, name: str | tuple[str, int]) -> Tensor:
+        key = f"blocks.{name[1]}.attn.hook_{name[0]}" if isinstance(name, tuple) and len(name) == 2 else name
+        if key not in self._layers:
+            raise MissingActivation(
+                f"{name!r} is not in this cache, which holds {next(iter(self._layers))!r} to "
+                f"{list(self._layers)[-1]!r}: read other activations with TransformerLens itself."
+            )
+        layer = self._layers[str(key)]
+        longest = max(layer.lengths.tolist())
+        maps = [layer.weights(text=text) for text in range(len(layer.lengths))]
+        return torch.stack([
+            torch.nn.functional.pad(x, (0, longest - x.shape[2], 0, longest - x.shape[1])) for x in maps
+        ])  # fmt: skip
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._layers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+
+class MissingActivation(RecordingError, KeyError):
+    """A name that a `LazyCache` does not hold. A KeyError, as a mapping's users expect."""
+
+    def __str__(self) -> str:  # a KeyError's own shows the repr
+        return str(self.args[0])
+
+
+def lazy_cache(recording: Recording) -> LazyCache:
+    """A recording as TransformerLens' cache: `["blocks.3.attn.hook_pattern"]` is computed when it is read.
+
+    Errors: RecordingError where the recording has several stacks of layers.
+    """
+    return LazyCache(recording)
 
 
 def pattern_of(name: str, ids: Int[Tensor, "n"]) -> Float[Tensor, "n n"]:

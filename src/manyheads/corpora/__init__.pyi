@@ -10,6 +10,7 @@ from .corpus import Corpus as Corpus
 from .corpus import Document as Document
 from .corpus import Failure as Failure
 from .corpus import Failures as Failures
+from .corpus import Shard as Shard
 from .corpus import as_corpus as as_corpus
 from .corpus import corpus_of as corpus_of
 from .corpus import is_about_texts as is_about_texts

@@ -10,8 +10,10 @@ error is raised as it is.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -47,13 +49,89 @@ class Corpus:
 
     `origin` names it in words. `key` is all that its documents depend on (files with size and digest, how they are
     read): a run that was stopped goes on only with the same key. `total` is how much there is to read (None: unknown,
-    as with standard input, which can be opened once only).
+    as with standard input, which can be opened once only). `files`: each of its files by itself, where it has such.
+    `place` and `whole` are of a shard: which one it is, and of what.
     """
 
     open: Callable[[], Iterator[Document]]
     origin: str
     key: str
     total: int | None
+    files: tuple[Corpus, ...] = ()
+    place: Shard | None = None
+    whole: Corpus | None = None
+
+    def shard(self, index: int, of: int, by: str = "text") -> Corpus:
+        """Part `index` (from 0) of `of` parts that have every text once: texts, or files, `index`, `index + of`, ...
+
+        By text, the parts are alike in size, and each reads the whole stream (without tokenising it). By file, each
+        opens its own files alone; there must be at least `of` of them. Errors: TextError.
+        """
+        place = Shard(index, of, by)
+        if self.whole is not None:
+            raise TextError(f"{self.origin} is a shard already: divide the whole corpus into more shards.")
+        if by == "file" and of > len(self.files):
+            raise TextError(
+                f"shards by file need a file each, and {self.origin} has {len(self.files)} for {of} shards: make at "
+                f"most {max(1, len(self.files))} shards, or divide it by text."
+            )
+        if not self.key:
+            raise TextError(
+                f"{self.origin} can be read once only, and a shard reads the beginning of it twice, for the survey: "
+                f"give a list, or files. (HeadSums.update takes a stream that somebody else has divided.)"
+            )
+        own = self.files[index::of]
+
+        def of_files() -> Iterator[Document]:
+            before = 0
+            for file in own:
+                for document in file.open():
+                    yield replace(document, at=before + document.at)
+                before += file.total or 0
+
+        sizes = [file.total for file in own]
+        size = None if None in sizes else sum(size for size in sizes if size is not None)
+        return Corpus(
+            of_files if by == "file" else lambda: islice(self.open(), index, None, of),
+            f"shard {place} of {self.origin}",
+            self.key,
+            size if by == "file" else self.total,
+            place=place,
+            whole=self,
+        )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `of` parts of a corpus, counted from 0; `by`: whether texts or whole files are dealt out in turns."""
+
+    index: int
+    of: int
+    by: str = "text"
+
+    def __post_init__(self) -> None:
+        if self.by not in DEALT:
+            raise TextError(f"a corpus is divided by {' or '.join(DEALT)}, not by {self.by!r}.")
+        if self.of < 1 or not 0 <= self.index < self.of:
+            raise TextError(
+                f"there is no shard {self}: shards are counted from 0"
+                + (f", so {self.of} of them are 0/{self.of} to {self.of - 1}/{self.of}." if self.of > 0 else ".")
+            )
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.of}"
+
+    @staticmethod
+    def read(text: str, by: str = "text") -> Shard:
+        """The shard that "17/512" names. Errors: TextError."""
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
+        if match is None:
+            raise TextError(f"{text!r} names no shard: write its number, from 0, and how many there are, as 17/512.")
+        return Shard(int(match[1]), int(match[2]), by)
+
+
+DEALT = ("text", "file")
+WHOLE = Shard(0, 1)
 
 
 def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:

@@ -124,7 +124,12 @@ def open_corpus(
     sizes = [part.size for part in parts]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     digest = hashlib.blake2b("\n".join(part.key for part in parts).encode(), digest_size=16).hexdigest()
-    return Corpus(open_anew, _origin(names, len(parts)), digest, total)
+    files = tuple(
+        Corpus(part.documents, source.name, part.key, part.size)
+        for source, part in zip(all_sources, parts, strict=True)
+        if isinstance(source, Source) and not part.once
+    )
+    return Corpus(open_anew, _origin(names, len(parts)), digest, total, files if len(files) == len(parts) else ())
 
 
 def _origin(names: Sequence[str | Path], count: int) -> str:

@@ -26,7 +26,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "MANYHEADS_STATE": "the folder where progress in lessons is kept",
         "MANYHEADS_DEVICE": "the device that models are loaded on, where none is named",
         "MANYHEADS_GOLD": "tests: the folder of gold treebanks",
-        "MANYHEADS_SEED": "tests: the random numbers of a failure, again",
+        "MANYHEADS_SEED": "tests: the seed of all random inputs, or fresh; without it each commit has its own",
         "MANYHEADS_CHROMIUM": "tests: the browser",
         "XDG_CACHE_HOME": "the folder of all caches, where MANYHEADS_CACHE says no other",
         "XDG_STATE_HOME": "the folder of all programs' state, where MANYHEADS_STATE says no other",

@@ -6,7 +6,8 @@ steps that share one, the mean is drawn.
 
 Trainings side by side have a small dot a seed, a stroke at their mean, and a bar of one standard deviation either way;
 of times, a dot a round, their median and their quartiles. Each panel has an axis of its own. A way to train that has
-one value has its stroke alone.
+one value has its stroke alone. Where their course counts, each has a column of small panels, a row a quantity, with
+one axis a row.
 
 Of an engine's remaining life, each head has a small panel of the cycles that it reads, all on one scale, so that a
 head that reads one place stands out from one that reads evenly; below, a square for each way to predict shows
@@ -18,14 +19,16 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from manyheads.figures.palette import FADED, HAIRLINE, INK
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, even_step, even_ticks, kind_of
-from manyheads.training import Chart, PointsChart, RulChart
-from manyheads.training.charts import AnyChart, Line, Panel, PointsPanel, Reading, Scatter
+from manyheads.training import Chart, GridChart, PointsChart, RulChart
+from manyheads.training.charts import AnyChart, GridRow, Line, Panel, PointsPanel, Reading, Scatter
 
 WIDTH, MARGIN, LEFT = 860, 36, 84
 
@@ -35,6 +38,8 @@ def save_chart(chart: AnyChart, path: str | os.PathLike[str]) -> None:
     kind_of(path)
     if isinstance(chart, RulChart):
         sheet = _lifetimes(chart)
+    elif isinstance(chart, GridChart):
+        sheet = _grid(chart)
     else:
         sheet = _points(chart) if isinstance(chart, PointsChart) else _lines(chart)
     sheet.heading(MARGIN, chart.title, chart.subtitle)
@@ -61,18 +66,23 @@ def _lines(chart: Chart) -> Sheet:
         for line in sorted(panel.lines, key=lambda line: line.bold):
             colour, wide, alpha = (INK, 2.2, 1.0) if line.bold else (FADED, 1, 0.6)
             sheet.curve(_thinned(line, last, width), colour, wide, alpha=alpha, axes=axes)
-        # names at the lines' ends, moved down where two would touch
-        ends = [(sheet.place(axes, line.x[-1], line.y[-1]), line) for line in panel.lines if line.name and line.x]
-        below = -math.inf
-        for (x, y), line in sorted(ends, key=lambda end: end[0][1]):
-            below = max(y + 4, below + NAME_GAP)
-            colour, weight = (INK, "bold") if line.bold else (FADED, "normal")
-            sheet.text(x + 8, below, line.name, SMALL, width=WIDTH - x - 16, colour=colour, weight=weight)
+        _write_names(sheet, axes, panel.lines)
     # all panels are over the same steps, so that their figures stand once, below the last
     for step in np.arange(0, last + 1, max(1, even_step(last))).astype(int).tolist():
         sheet.text(LEFT + width * step / last, bottom + 20, f"{step:,}", SMALL, align="center", colour=FADED)
     sheet.text(LEFT + width / 2, bottom + 44, chart.x_title, BODY, align="center")
     return sheet
+
+
+def _write_names(sheet: Sheet, axes: Axes, lines: Iterable[Line], room: Pixels | None = None) -> None:
+    """Names at the lines' ends, moved down where two would touch; in the room to the sheet's end unless it is given."""
+    ends = [(sheet.place(axes, line.x[-1], line.y[-1]), line) for line in lines if line.name and line.x]
+    below = -math.inf
+    for (x, y), line in sorted(ends, key=lambda end: end[0][1]):
+        below = max(y + 4, below + NAME_GAP)
+        colour, weight = (INK, "bold") if line.bold else (FADED, "normal")
+        width = sheet.width - x - 16 if room is None else room
+        sheet.text(x + (8 if room is None else 4), below, line.name, SMALL, width=width, colour=colour, weight=weight)
 
 
 def _rules(panel: Panel | PointsPanel, values: Sequence[float]) -> dict[Pixels, str]:
@@ -88,6 +98,54 @@ def _thinned(line: Line, last: float, width: Pixels) -> list[tuple[float, float]
     for x, y in zip(line.x, line.y, strict=True):
         bins.setdefault(int(x / last * width / 2), []).append((x, y))
     return [(sum(x for x, _ in bin) / len(bin), sum(y for _, y in bin) / len(bin)) for bin in bins.values()]
+
+
+# ------------------------------------------------------------------------------- lines over steps, ways side by side
+
+GRID_TOP, GRID_ROW, GRID_STRIP, GRID_GAP, COLUMN_GAP = 152, 150, 26, 30, 30
+
+
+def _grid(chart: GridChart) -> Sheet:
+    bottom = GRID_TOP + len(chart.rows) * (GRID_ROW + GRID_GAP) - GRID_GAP
+    sheet = Sheet(LIFE_WIDTH, bottom + BOTTOM)
+    pitch = (LIFE_WIDTH - LEFT - MARGIN + COLUMN_GAP) / max(len(chart.columns), 1)
+    width = pitch - COLUMN_GAP
+    last = max((x for row in chart.rows for cell in row.cells for line in cell for x in line.x), default=1.0) or 1.0
+    for column, words in enumerate(chart.columns):
+        for number, line in enumerate(words.split("\n")):
+            y = GRID_TOP - 46 + LABEL_LINE * number
+            sheet.text(LEFT + pitch * column, y, line, BODY, width=pitch - 6, weight="bold")
+        sheet.text(LEFT + pitch * column, bottom + 20, "0", SMALL, colour=FADED)
+        sheet.text(LEFT + pitch * column + width, bottom + 20, f"{last:,.0f}", SMALL, align="right", colour=FADED)
+    for number, row in enumerate(chart.rows):
+        top = GRID_TOP + number * (GRID_ROW + GRID_GAP)
+        sheet.text(LEFT, top + 8, row.title, SMALL, width=LIFE_WIDTH - LEFT - MARGIN, colour=FADED)
+        lines = [[_by_powers(line) if row.powers else line for line in cell] for cell in row.cells]
+        rules = _grid_rules(row, [value for cell in lines for line in cell for value in line.y])
+        for column, cell in enumerate(lines):
+            shown = rules if column == 0 else dict.fromkeys(rules, "")  # the same in every column: numbered once
+            place = (LEFT + pitch * column, top + GRID_STRIP, width, GRID_ROW - GRID_STRIP)
+            axes = sheet.chart(*place, (0, last), shown)
+            for line in sorted(cell, key=lambda line: line.bold):
+                colour, wide, alpha = (INK, 1.8, 1.0) if line.bold else (FADED, 0.8, 0.5)
+                sheet.curve(_thinned(line, last, width), colour, wide, alpha=alpha, axes=axes)
+            _write_names(sheet, axes, cell, COLUMN_GAP - 6)
+    sheet.text(LEFT + (LIFE_WIDTH - LEFT - MARGIN) / 2, bottom + 44, chart.x_title, BODY, align="center")
+    return sheet
+
+
+def _by_powers(line: Line) -> Line:
+    """The line with the powers of ten in the place of its values. Those of 0 and below have none, and are left out."""
+    points = [(x, math.log10(y)) for x, y in zip(line.x, line.y, strict=True) if y > 0]
+    return replace(line, x=tuple(x for x, _ in points), y=tuple(power for _, power in points))
+
+
+def _grid_rules(row: GridRow, values: Sequence[float]) -> dict[Pixels, str]:
+    low = min(values, default=0.0) if row.bottom is None else row.bottom
+    high = max(values, default=1.0)
+    if not row.powers:
+        return {tick: f"{tick:.4g}" for tick in even_ticks(low, high)}
+    return {power: f"{10.0**power:,g}" for power in range(math.floor(low), math.ceil(high) + 1)}
 
 
 # --------------------------------------------------------------------------------------------- trainings side by side

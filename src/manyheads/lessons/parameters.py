@@ -312,7 +312,7 @@ def read_quantity(written: str) -> Quantity | None:
     integer, _, places = mantissa.lstrip("+-").partition(".")
     zeros = 0 if places else len(integer) - len(integer.rstrip("0"))  # of 1,050,000 nobody knows which zeros are meant
     figures = len((integer + places).lstrip("0")) - zeros
-    half = 0.5 * 10.0 ** (int(exponent or 0) + zeros - len(places))
+    half = 0.5 * float(f"1e{int(exponent or 0) + zeros - len(places)}")  # infinite beyond 308, where ** raises
     return Quantity(value, unit, half, max(figures, 1))
 
 

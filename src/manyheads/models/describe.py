@@ -50,18 +50,23 @@ def describe(model: nn.Module, name: str) -> ModelSpec:
 
 def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
     """The sites of a model, by one forward pass over a few tokens, a blank picture or a short silence."""
-    device = device_of(model)
-    ids = torch.arange(1, PROBE_TOKENS + 1, device=device)[None]
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if sense_of(model) != TEXT:
-        inputs = blank_inputs(model)
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        inputs |= {"decoder_input_ids": ids}
+    inputs = probe_inputs(model)
     with tap(model) as state:
         run(model, name, inputs)
     if not state.sites:
         raise ModelError(no_way_in(model, name, state.by_hand))
     return tuple(state.sites.values())
+
+
+def probe_inputs(model: nn.Module) -> dict[str, Any]:
+    """A few tokens, a blank picture or a short silence: the least that a transformers model reads."""
+    ids = torch.arange(1, PROBE_TOKENS + 1, device=device_of(model))[None]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if sense_of(model) != TEXT:
+        inputs = blank_inputs(model)
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        inputs |= {"decoder_input_ids": ids}
+    return inputs
 
 
 def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = False, grad: bool = False) -> Any:

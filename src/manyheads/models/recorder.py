@@ -33,6 +33,7 @@ from manyheads.models.inputs.texts import (
     tokens_of,
     writes_apart,
 )
+from manyheads.models.inputs.vision_language import beside_tower, inputs_given, written
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.reading import observe, read_batches, watch
 from manyheads.models.taps.call import AttentionCall, spread
@@ -57,6 +58,7 @@ def record(
     audio: Any = None,
     sampling_rate: int | None = None,
     transcript: str | None = None,
+    answer: str | None = None,
     keep: Sequence[str] = ("q", "k", "lse"),
     long: str = "windows",
     generate: int | None = None,
@@ -78,6 +80,11 @@ def record(
     moment a position is. A decoder beside an encoder of sounds (Whisper) reads its start tokens, or a `transcript`
     after them, or what it writes itself (`generate=n`).
 
+    One text and `image` together go to a vision-language model (LLaVA, PaliGemma, Qwen-VL) whose processor takes both;
+    the language model's layers are kept, not the vision tower's. `rec.images[i].span` are the tokens of picture i.
+    `answer` is read behind the text as if the model had written it, and is at `rec.answer`; so is what it does write
+    (`generate=n`), read again in one pass. `models.inputs.vision_language` says which models, and how a prompt is made.
+
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
     FileAccessError, ShapeError and RecordingError too.
@@ -85,7 +92,11 @@ def record(
     tensors = _tensors_to_keep(keep)
     if options and generate is None:
         raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
-    media_inputs = media.media_given(lm, texts, image, audio, sampling_rate, transcript)
+    if answer is not None and generate is not None:
+        raise RecordingError("answer= and generate= are two answers: give one of them.")
+    media_inputs = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
+    if media_inputs is not None and texts is not None and generate is not None:
+        media_inputs, generate = written(lm, media_inputs, generate, options), None
     if media_inputs is not None:
         return _record_media(lm, media_inputs, generate, options, tensors)
     assert texts is not None
@@ -152,7 +163,7 @@ def _record_media(
     with nullcontext() if main is None else _room(lm, main.tokens.num_texts, main.tokens.longest, tensors):
         if count is None:
             keeper = Keeper(media_inputs.texts, tensors)
-            state = observe(lm, media_inputs.inputs, keeper.observe)
+            state = observe(lm, media_inputs.inputs, beside_tower(keeper.observe))
         else:
             about = {**about, "decoder": generation.WRITTEN, "generated": _generation_facts(count, options)}
             keeper, state = _keep_writing(

@@ -8,6 +8,10 @@ from .feed_forward import gated_width as gated_width
 from .fused_kernels import FUSED_KERNELS as FUSED_KERNELS
 from .fused_kernels import row_lse as row_lse
 from .head_parallel import HeadParallel as HeadParallel
+from .largest_logits import LargestScores as LargestScores
+from .largest_logits import MaxLogitBounds as MaxLogitBounds
+from .largest_logits import largest_scores as largest_scores
+from .largest_logits import max_logits as max_logits
 from .layer import MultiHeadAttention as MultiHeadAttention
 from .layer_inputs import View as View
 from .masks import DENSE_ROWS as DENSE_ROWS

@@ -68,7 +68,7 @@ def attend(
     Cost: O(q * k * d) time, O(q * f) memory. No gradient of lse. Errors: ShapeError.
     Source: Dao 2023, FlashAttention-2. Oracle: `reference.attend`.
     """
-    _check(q, k, v, mask, softcap, sinks, bias, backend)
+    check_attention(q, k, v, mask, softcap, sinks, bias, backend)
     rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
     mask = Mask.full(q.shape[2], k.shape[2]) if mask is None else mask
     plan, why_not = (None, "asked for by name") if backend == "tiles" else _fused_plan(q, k, v, mask, rule)
@@ -87,7 +87,7 @@ def log_sum_exp(
 
     Cost: that of `attend`; where no fused kernel serves the call, without its product with the values.
     """
-    _check(q, k, k, mask, rule.softcap, rule.sinks, rule.bias, "auto")
+    check_attention(q, k, k, mask, rule.softcap, rule.sinks, rule.bias, "auto")
     # A fused kernel reads values whatever one wants of it; the keys are as good as any, and lie there already.
     plan, why_not = _fused_plan(q, k, k, mask, rule)
     if plan is not None:
@@ -95,7 +95,7 @@ def log_sum_exp(
     return _tiles(q, k, None, mask, rule)[1], f"tiles: {why_not}"
 
 
-def _check(
+def check_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -105,6 +105,7 @@ def _check(
     bias: Tensor | None,
     backend: str,
 ) -> None:
+    """Errors: ShapeError for arguments of `attend` that do not fit each other."""
     # Torch would broadcast what does not fit, or fail in a block of rows far from the argument that is wrong.
     if backend not in BACKENDS:
         raise ShapeError(f"{backend=} is not a backend: use one of {', '.join(BACKENDS)}.")

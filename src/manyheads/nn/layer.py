@@ -300,7 +300,7 @@ class MultiHeadAttention(nn.Module):
             attended = self.attend(q, k, v, mask=mask(), **rule.options)
             return Mixed(attended.out, getattr(attended, "because", "the layer's own attend"))
 
-        out = run().out if hook is None else hook.seen(LayerCall(self, q, k, v, rule, mask, crosses, run))
+        out = run().out if hook is None else hook.seen(LayerCall(self, q, k, v, rule, mask, crosses, run, dropout))
         return out, dense_weights(q, k, view, rule, heads) if need_weights and weights is None else weights
 
     def reset_parameters(self) -> None:

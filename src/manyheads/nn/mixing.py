@@ -153,7 +153,7 @@ class LayerCall:
 
     `run()` makes it, just as the unwatched layer would: per-head outputs before W^O and before any per-head output
     scale, and which way they were computed. The mask is read off when asked for: `mask()` costs O(q * k) where the
-    caller gave masks. `crosses`: keys were handed in as another text.
+    caller gave masks. `crosses`: keys were handed in as another text. `dropout`: the share of weights left out.
     """
 
     module: nn.Module
@@ -164,6 +164,7 @@ class LayerCall:
     mask: Callable[[], Mask]
     crosses: bool
     run: Callable[[], Mixed]
+    dropout: float = 0.0
 
 
 @runtime_checkable

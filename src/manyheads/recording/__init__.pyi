@@ -7,6 +7,8 @@ from .exact_map.requests import Pooled as Pooled
 from .exact_map.requests import Received as Received
 from .exact_map.requests import Request as Request
 from .exact_map.requests import Strongest as Strongest
+from .given_tensors import MaskLike as MaskLike
+from .given_tensors import record_tensors as record_tensors
 from .layer import LayerRecord as LayerRecord
 from .per_head_result import PerHeadResult as PerHeadResult
 from .per_head_result import head_place as head_place

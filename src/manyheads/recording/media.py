@@ -4,6 +4,9 @@ A vision model reads a picture as patches, row by row, with a few tokens of its 
 registers); a speech model reads a sound as frames. `Grid` and `Frames` say which pixels, or which moment, a position
 is, so that a head can be drawn on the picture. Both are plain data, kept in a recording's provenance: a recording that
 was saved and opened again still has them. How they are found, by measurement, is `models.inputs.media`.
+
+A vision-language model reads a picture among the tokens of a text. `ImageSpan` says which tokens those are and how they
+lie in the picture; it is kept with the tokens (`Tokens.images`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from torch import Tensor
 
 from manyheads.errors import RecordingError, ShapeError
 
-__all__ = ["Frames", "Grid", "frames_of", "grid_of"]
+__all__ = ["Frames", "Grid", "ImageSpan", "frames_of", "grid_of"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,31 @@ class Grid:
         if values.shape[-1] != self.num_positions:
             raise ShapeError(f"{tuple(values.shape)} does not end in the grid's {self.num_positions} positions.")
         return rearrange(values[..., self.patches], "... (r c) -> ... r c", r=self.rows)
+
+
+@dataclass(frozen=True)
+class ImageSpan:
+    """A picture among a text's tokens: `rows` x `columns` of them, row by row, from position `begin` on.
+
+    `size` is the height and width, in pixels, of the picture as the model reads it (resized, cropped). Rows and columns
+    are those that the language model reads: where the model merges patches (Qwen: 2 x 2), the merged ones.
+    """
+
+    begin: int
+    rows: int
+    columns: int
+    size: tuple[int, int]
+
+    @property
+    def span(self) -> slice:
+        """The picture's positions in the text."""
+        return slice(self.begin, self.begin + self.rows * self.columns)
+
+    @property
+    def grid(self) -> Grid:
+        """Where each of these positions lies in the picture: `grid.laid_out(row[image.span])` is a row by place."""
+        patch = (self.size[0] // self.rows, self.size[1] // self.columns)
+        return Grid(self.rows, self.columns, self.size, patch, patch)
 
 
 @dataclass(frozen=True)

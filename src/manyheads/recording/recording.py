@@ -20,13 +20,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.base import html_table, plural
-from manyheads.errors import RecordingError
+from manyheads.errors import HeadError, RecordingError
+from manyheads.heads import Head
 from manyheads.recording.file.format import read_recording, save_recording
 from manyheads.recording.layer import LayerRecord
-from manyheads.recording.media import Frames, Grid, frames_of, grid_of
+from manyheads.recording.media import Frames, Grid, ImageSpan, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.word_links import HeadLinks, heads_linking
 
@@ -67,6 +69,21 @@ class Recording:
         return frames_of(self)
 
     @property
+    def images(self) -> tuple[ImageSpan, ...]:
+        """Where each picture lies among the text's tokens. Errors: RecordingError for a text without pictures."""
+        if not self.tokens.images:
+            raise RecordingError("this recording has no pictures among its tokens: record(lm, text, image=...) has.")
+        return self.tokens.images[0]
+
+    @property
+    def answer(self) -> slice:
+        """The positions of the answer behind a text with pictures. Errors: RecordingError where there is none."""
+        begin, end = (self.tokens.answers or (0,))[0], int(self.tokens.lengths[0])
+        if not self.tokens.answers or begin == end:
+            raise RecordingError("this recording has no answer: record(lm, text, image=..., answer=...) has.")
+        return slice(begin, end)
+
+    @property
     def num_bytes(self) -> int:
         """The size of its q, k, v and lse in memory, padding included."""
         if self.stored_bytes is not None:
@@ -85,6 +102,20 @@ class Recording:
         Errors: TextError for a word that is not there, not said which, or that no head can see from the other one.
         """
         return heads_linking(self.stacks, self.tokens, query, key, text)
+
+    def cells(self, head: str | Head, pairs: Sequence[tuple[int, int]], text: int = 0) -> Float[Tensor, "pairs"]:
+        """The exact weights of one head at chosen (query, key) positions of one text, in the order of `pairs`.
+
+        Hidden cells are 0. Cost: O(pairs * heads of the layer * d). Errors: HeadError, ShapeError.
+        """
+        head = Head.parse(head) if isinstance(head, str) else head
+        layer = next((x for x in self.stacks.get(head.stack, ()) if x.site.layer == head.layer), None)
+        if layer is None or head.index >= layer.site.num_heads:
+            heads = [head for stack in self.stacks.values() for layer in stack for head in layer.site.heads]
+            raise HeadError(f"there is no head {head} in this recording: it holds {heads[0]} to {heads[-1]}.")
+        cells = torch.as_tensor([(int(query), int(key)) for query, key in pairs], dtype=torch.long, device="cpu")
+        cells = cells.reshape(-1, 2)
+        return layer.weights_at(cells[:, 0], cells[:, 1], text)[head.index]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""

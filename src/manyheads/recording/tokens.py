@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import TextError
+from manyheads.recording.media import ImageSpan
 
 # ------------------------------------------------------------------------------------------------------ gold annotation
 
@@ -72,6 +73,7 @@ class Gold(NamedTuple):
     has_coreference: bool = False
 
 
+LISTED = ("lengths", "pieces", "texts", "stretches", "gold", "images", "answers")  # of each text; some may be empty
 RARE_SHARE = 0.1  # the rarest tenth of a text's ordinary tokens counts as rare: at least one token from 5 words on
 SUBWORD_MARKS = ("##", "▁", "Ġ", "Ċ", "</w>")  # WordPiece, SentencePiece, byte-level BPE (space, newline), CLIP
 
@@ -109,7 +111,8 @@ class Tokens:
     Where a text was too long for the model, windows stand in its place, each with its own stretch of it, and
     `stretches` says for every text where that is from; it is empty where all are whole. `gold` is what people have said
     about each text, empty where nobody was asked. `target`: the texts that a decoder beside an encoder is to write of
-    these, where they were given.
+    these, where they were given. `images` are the pictures among each text's tokens, whose patches are special tokens,
+    and `answers` where each text's answer begins (at its end: there is none); both are empty for plain texts.
     """
 
     lengths: Int[Tensor, "b"]
@@ -124,6 +127,8 @@ class Tokens:
     stretches: tuple[Stretch, ...] = ()
     gold: tuple[Gold | None, ...] = ()
     target: Tokens | None = None
+    images: tuple[tuple[ImageSpan, ...], ...] = ()
+    answers: tuple[int, ...] = ()
 
     @staticmethod
     def unnamed(lengths: Sequence[int]) -> Tokens:
@@ -151,6 +156,15 @@ class Tokens:
     @cached_property
     def first(self) -> Bool[Tensor, "b k"]:
         return self.real & (torch.arange(self.longest)[None] == 0)
+
+    @cached_property
+    def image(self) -> Bool[Tensor, "b k"]:
+        """Tokens that are patches of a picture."""
+        out = torch.zeros_like(self.real)
+        for text, images in enumerate(self.images):
+            for image in images:
+                out[text, image.span] = True
+        return out
 
     @cached_property
     def sink(self) -> Bool[Tensor, "b k"]:
@@ -260,7 +274,7 @@ class Tokens:
             name: None if (value := getattr(self, name)) is None else value[chosen, :longest]
             for name in ("ids", "special", "offsets", "rarity")
         }
-        listed = {name: getattr(self, name)[chosen] for name in ("lengths", "pieces", "texts", "stretches", "gold")}
+        listed = {name: getattr(self, name)[chosen] for name in LISTED}
         return replace(self, **listed, **columns, target=self.target and self.target.some(chosen))
 
 

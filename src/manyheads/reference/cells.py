@@ -113,6 +113,11 @@ def on_previous_copy(text: TextFacts) -> Cells:
     return copy & (text.offset < -1)
 
 
+def on_distant(text: TextFacts, sink: int = 4, recent: int = 64) -> Cells:
+    """Keys that are neither among the text's first `sink` nor less than `recent` places from the row."""
+    return _keys(np.arange(len(text.ids)) >= sink) & (np.abs(text.offset) >= recent)
+
+
 def rows_with(cells: Cells) -> Bool[np.ndarray, " n"]:
     """Rows that hold at least one of the cells."""
     return cells.sum(axis=1) > 0
@@ -129,6 +134,7 @@ def _same(row_ids: Int[np.ndarray, " n"], key_ids: Int[np.ndarray, " n"]) -> Cel
 
 CELLS: dict[str, Callable[[TextFacts], Cells]] = {
     **{NAMED_OFFSETS.get(o, f"offset_{o:+d}_mass"): partial(at_offset, offset=o) for o in OFFSETS},
+    "distant_mass": on_distant,
     "first_mass": on_first,
     "sink_mass": on_sink,
     "special_mass": on_special,

@@ -72,15 +72,15 @@ def match(
 ) -> Float64[np.ndarray, "h q k"]:
     """The weights on keys whose label equals the row's, 0 on others. Labels below 0 match nothing.
 
-    `earlier` counts keys `j <= i - apart` only, `elsewhere` leaves out `j = i`. Summed over keys: what each row gives
-    to its matches; over rows: what each key receives from them.
+    `earlier` counts keys `j <= i - apart` only, `elsewhere` leaves out `j = i` and those nearer than `apart`.
+    Summed over keys: what each row gives to its matches; over rows: what each key receives from them.
     """
     row, key = _positions(weights)
     equal = (row_labels[:, None] == key_labels[None]) & (row_labels[:, None] >= 0)
     if earlier:
         equal &= key <= row - apart
     if elsewhere:
-        equal &= key != row
+        equal &= (key != row) & (np.abs(key - row) >= apart)
     return weights * equal
 
 

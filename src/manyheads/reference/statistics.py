@@ -196,7 +196,11 @@ ROWS: dict[str, Callable[[Map], Rows]] = {
     "max_weight": max_weight,
     "sum_of_squares": sum_of_squares,
 }
-WEIGHTED = set(CELLS) - {"sink_mass", *MATCHES}  # with norms over all rows; matches over the rows that see one
+WEIGHTED = set(CELLS) - {
+    "sink_mass",
+    "distant_mass",
+    *MATCHES,
+}  # with norms over all rows; matches over the rows that see one
 WHOLE: dict[str, Callable[[Map, TextFacts], Pair]] = {"heaviest_key": heaviest_key, "missing_mass": missing_mass}
 
 

@@ -6,7 +6,10 @@ from .compare.backups import backup_heads as backup_heads
 from .compare.families import head_diversity as head_diversity
 from .compare.families import head_families as head_families
 from .compare.two_models import Comparison as Comparison
+from .find import OF_ROLES as OF_ROLES
 from .find import find_roles as find_roles
+from .find import role_sums as role_sums
+from .find import roles_of as roles_of
 from .labels import HeadRole as HeadRole
 from .labels import PageLabels as PageLabels
 from .labels import label_page as label_page

@@ -17,7 +17,6 @@ tests themselves, `roles.chance`.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -45,7 +44,7 @@ from manyheads.roles.rules import (
     rule_of,
 )
 from manyheads.statistics import HeadTable
-from manyheads.statistics.intervals import difference_interval
+from manyheads.statistics.intervals import difference_interval, replicate_error
 from manyheads.statistics.sums import REPLICATES
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
@@ -169,17 +168,14 @@ class Half:
         """How far the scores of all heads are above a chance level on the same texts."""
         if (name, chance) not in self._above:
             difference = self.values[:, self.index[name]] - self.values[:, self.index[chance]]
-            with warnings.catch_warnings():
-                # NumPy warns of heads for which nothing was counted: their spread is NaN, as it should be.
-                warnings.simplefilter("ignore", RuntimeWarning)
-                spread = np.nanstd(difference[:, 1:], axis=1, ddof=1)
+            spread = replicate_error(difference)
             # The spread of so many draws is a guess, too: no more degrees of freedom than there are replicates.
             freedom = np.minimum(self.num_texts(name), REPLICATES) - 1
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
             # The score is what varies between texts: the difference's spread rests on as many of them as the score's.
             of_score = self.table.sums.spread(self.half)[0].freedom[:, self.index[name]]
             known = ~np.isnan(self.table.interval(name, self.half)[0])
-            interval = difference_interval(difference, of_score, known)
+            interval = difference_interval(difference[:, 0], spread, of_score, known)
             self._above[name, chance] = Above(np.array(list(tests)), *interval)
         return self._above[name, chance]
 

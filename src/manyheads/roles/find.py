@@ -43,16 +43,18 @@ from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Example, Roles
 from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import ASKED, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, own_rule, syntax_rules
-from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, measure, syntax_statistics
+from manyheads.statistics import STATISTICS, HeadSums, HeadTable, Progress, Statistic, measure, syntax_statistics
 from manyheads.statistics.corpus_run.chunks import Survey, Wanted
 from manyheads.statistics.corpus_run.store import require_own
 from manyheads.statistics.defined.coreference import coreference_statistics, searches, survey_coreference
-from manyheads.statistics.defined.own_pattern import Pattern, pattern_statistics, surfaces_of, targets
+from manyheads.statistics.defined.own_pattern import SOURCE, Pattern, pattern_statistics, surfaces_of, targets
 from manyheads.statistics.one_batch import Measured
 from manyheads.statistics.table import relations_of
 
 log = logging.getLogger("manyheads")
 
+OF_ROLES = "roles"  # the name of a reading, where sums are of what roles need
+OWN = (SOURCE, "statistic")  # of a statistic that is a pattern of one's own
 FOLDERS = {"texts": "texts", "passages": "passages", "second corpus": "elsewhere"}
 """What is read, one after another, as far as it is asked for; and the folder of each reading in that to resume from."""
 
@@ -115,32 +117,17 @@ def find_roles(
         folder = None if resume is None else Path(resume) / FOLDERS[name]
         return measure(lm, source, statistics, progress=progress, resume=folder, ranks=ranks, **how)
 
-    table = read("texts", texts, questions.of_texts, kinds=True)
-    check_table(table)
-    parts = [(table, questions.rules(table.names))]
+    tables = [read("texts", texts, questions.of_texts, kinds=True)]
+    check_table(tables[0])
     if passages is not None:
-        of_passages = read("passages", passages, questions.of_passages, sinks=table.sinks)
-        parts.append((of_passages, coreference_rules()))
-    # Every part lists claims head by head: they are put side by side, so that q-values are over all of them.
-    by_part = [claims_of(part, rules) for part, rules in parts]
-    claims = control([[claim for claims in of_head for claim in claims] for of_head in zip(*by_part, strict=True)])
+        tables.append(read("passages", passages, questions.of_passages, sinks=tables[0].sinks))
+    second = None
     if elsewhere is not None:
         # With the first corpus' sinks: a sink is the model's, and another would make another question of it.
-        second = read("second corpus", elsewhere, table.statistics, kinds=True, sinks=table.sinks)
-        elsewhere_of = {rule.role: second.column(rule.tested) for rule in parts[0][1]}
-        claims = [
-            [
-                replace(claim, elsewhere=float(elsewhere_of[claim.role][head])) if claim.role in elsewhere_of else claim
-                for claim in of_head
-            ]
-            for head, of_head in enumerate(claims)
-        ]
-    rules = tuple(rule for _, of_part in parts for rule in of_part)
-    labels = label_heads(table, rules, claims)
-    notes = {**table.notes, "labels": NO_EFFECT, **questions.unplaced(lm)}
-    if len(parts) > 1:
-        notes |= {f"passages: {name}": note for name, note in parts[1][0].notes.items()}
-    roles = Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes)
+        second = read("second corpus", elsewhere, tables[0].statistics, kinds=True, sinks=tables[0].sinks)
+    roles = roles_of(tables, second)
+    table, notes = tables[0], {**roles.notes, **questions.unplaced(lm)}
+    roles = replace(roles, notes=notes)
     if ranks is None and own_rank() and not is_split(lm.model):
         return roles  # the first process shows examples, and is probed
     if splits_heads(lm.model):  # each process has some heads' maps alone
@@ -156,6 +143,72 @@ def find_roles(
         return roles
     begins("probes")
     return roles.probed(ask_probes(lm, progress))
+
+
+def role_sums(
+    lm: Any,
+    texts: Corpus,
+    passages: Corpus | None = None,
+    *,
+    patterns: Mapping[str, Pattern] | None = None,
+    resume: str | Path | None = None,
+    progress: Progress | None = None,
+    on_questions: Callable[[dict[str, str]], None] | None = None,
+    on_reading: Callable[[str], None] | None = None,
+) -> list[HeadSums]:
+    """What `find_roles` measures, as sums that add: of the texts, then of passages. Give shards (`Corpus.shard`).
+
+    Those of all shards, added, make the roles (`roles_of`). Arguments, cost and errors as of `find_roles`.
+    """
+    check_resume(resume)
+    questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
+
+    def read(name: str, corpus: Corpus, sums: HeadSums) -> HeadSums:
+        if on_reading is not None:
+            on_reading(name)
+        folder = None if resume is None else Path(resume) / FOLDERS[name]
+        return sums.update(corpus, resume=folder, progress=progress, ranks=None)
+
+    out = [read("texts", texts, HeadSums(lm, questions.of_texts, kinds=True, reading=OF_ROLES))]
+    if passages is not None:
+        of_passages = HeadSums(lm, questions.of_passages, sinks=out[0].sinks, reading=f"{OF_ROLES}: passages")
+        out.append(read("passages", passages, of_passages))
+    return out
+
+
+def roles_of(tables: Sequence[HeadTable], elsewhere: HeadTable | None = None) -> Roles:
+    """The roles, without examples, from tables of what `role_sums` measures: of texts, and then of passages.
+
+    Errors: StatisticError for a table that lacks a statistic which roles need.
+    """
+    table, *of_passages = tables
+    check_table(table)
+    parts = [(table, rules_of(table.statistics)), *((part, coreference_rules()) for part in of_passages)]
+    # Every part lists claims head by head: they are put side by side, so that q-values are over all of them.
+    by_part = [claims_of(part, rules) for part, rules in parts]
+    claims = control([[claim for claims in of_head for claim in claims] for of_head in zip(*by_part, strict=True)])
+    if elsewhere is not None:
+        elsewhere_of = {rule.role: elsewhere.column(rule.tested) for rule in parts[0][1]}
+        claims = [
+            [
+                replace(claim, elsewhere=float(elsewhere_of[claim.role][head])) if claim.role in elsewhere_of else claim
+                for claim in of_head
+            ]
+            for head, of_head in enumerate(claims)
+        ]
+    rules = tuple(rule for _, of_part in parts for rule in of_part)
+    labels = label_heads(table, rules, claims)
+    notes = {**table.notes, "labels": NO_EFFECT}
+    for part in of_passages:
+        notes |= {f"passages: {name}": note for name, note in part.notes.items()}
+    return Roles(tuple(labels), tuple(map(tuple, claims)), tuple(tables), notes)
+
+
+def rules_of(statistics: Sequence[Statistic]) -> tuple[Rule, ...]:
+    """The rules that a table of these statistics can answer."""
+    own = (own_rule(statistic.name) for statistic in statistics if (statistic.source, statistic.kind) == OWN)
+    names = [x.name.removesuffix(".to_head") for x in statistics if x.name.endswith(".to_head")]
+    return (*RULES, SINK_RULE, *ASKED, *own, *syntax_rules(names))
 
 
 def check_resume(resume: str | Path | None) -> None:
@@ -197,9 +250,7 @@ class _Questions:
         self.all_statistics = (*fixed, *self.own, *syntax_statistics(relations))
         if self.on_questions is not None:
             further = coreference_rules() if self.with_passages else ()
-            self.on_questions(
-                questions_of((*self.rules([statistic.name for statistic in self.all_statistics]), *further))
-            )
+            self.on_questions(questions_of((*rules_of(self.all_statistics), *further)))
         return self.all_statistics
 
     def of_passages(self, survey: Survey) -> tuple[Statistic, ...]:
@@ -222,12 +273,6 @@ class _Questions:
         )
         log.warning(note)
         return {"tokenizer": note}
-
-    def rules(self, statistics: Sequence[str]) -> tuple[Rule, ...]:
-        """The rules that a table of these statistics can answer."""
-        own = (own_rule(statistic.name) for statistic in self.own if statistic.kind == "statistic")
-        names = [name.removesuffix(".to_head") for name in statistics if name.endswith(".to_head")]
-        return (*RULES, SINK_RULE, *ASKED, *own, *syntax_rules(names))
 
 
 class Pairs(NamedTuple):

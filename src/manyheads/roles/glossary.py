@@ -97,6 +97,11 @@ HEADS = (
         "sink", "A token that draws attention although it says nothing, as [CLS] and the first token often do.",
         "Found on the texts, not assumed.", "concepts/sinks.md",
     ),
+    Term(
+        "streaming head", "A head that needs no tokens but its text's first ones and the last ones.",
+        "Its cache may be short. A head that fetches from far away is called a retrieval head.",
+        "reference/interventions.md",
+    ),
 )  # fmt: skip
 EVIDENCE = (
     Term(

@@ -48,7 +48,10 @@ DTYPES = {
     "fp64": 64, "float64": 64, "fp32": 32, "float32": 32, "fp16": 16, "float16": 16, "bf16": 16, "bfloat16": 16,
     "fp8": 8, "float8": 8, "int8": 8, "int4": 4,
 }  # fmt: skip
-"""Bits of a number. Of 8 and 4 bits the numbers alone are counted, not the scales that come with them."""
+"""Bits of a number. Of 8 and 4 bits the numbers alone are counted, not the scales that come with them: these differ by
+library, and those of `KVCache` are in a note."""
+
+SCALE_BYTES = 2  # of a row of an int8 `KVCache`: bfloat16
 
 COUNTED = (
     "A multiply and an add are 2 FLOPs. Counted are matrix products: projections, feed-forward (the experts that a "
@@ -474,6 +477,19 @@ def cached_numbers(architecture: Architecture, length: int, source: int) -> int:
 def allocated_numbers(architecture: Architecture, length: int, source: int) -> int:
     """Numbers to set aside beforehand for one text of `length` tokens: a window has a place for the newest, too."""
     return sum(term.numbers(length, source) for term in cache_terms(architecture))
+
+
+def cache_scales(architecture: Architecture, length: int, source: int) -> int:
+    """Scales that `KVCache(dtype=torch.int8)` sets aside for one text beside the numbers: one a key or value of a head.
+
+    None for latents, which are no cache of that class.
+    """
+    count = 0
+    for attention in architecture.attention if architecture.generates else ():
+        if attention.cached and not attention.latent:
+            own = length if attention.window is None or not attention.sheds else min(length, attention.window)
+            count += 2 * attention.num_kv_heads * (source if attention.cross else own)
+    return count
 
 
 def read_numbers(architecture: Architecture, length: int, source: int, batch: int) -> tuple[float, int]:

@@ -18,8 +18,9 @@ from typing import Any, cast
 
 from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing import units
 from manyheads.sizing.architecture import Architecture, Attention, LayerShape
-from manyheads.sizing.costs import DTYPES, Ask, Sizing
+from manyheads.sizing.costs import DTYPES, SCALE_BYTES, Ask, Sizing, cache_scales
 from manyheads.sizing.families.config import describe_config, read_config
 from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
 from manyheads.spec import ModelSpec
@@ -64,6 +65,13 @@ def size(
         _dtype("dtype", dtype),
         _dtype("cache_dtype", cache_dtype or dtype),
     )
+    scales = ask.batch * SCALE_BYTES * cache_scales(architecture, ask.context, ask.source)
+    if ask.cache_dtype == "int8" and scales and not architecture.why_untold("cache"):
+        size_in_words = f"{units.gib(scales)} ({scales:,} bytes)"
+        notes = (
+            f"the scales of KVCache(dtype=torch.int8), {size_in_words}, come on top of the cache",
+            *notes,
+        )  # first: what stands last is shown on top where a text is too long
     return Sizing(architecture, ask, notes)
 
 

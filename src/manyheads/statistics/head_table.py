@@ -73,6 +73,8 @@ class HeadTable(PerHeadResult):
         num_texts, texts, largest = (float(part[index, column]) for part in self.sums.spread(half)[1])
         if not num_texts:
             return "no text has a case of it"
+        if self.statistics[column].maximum:
+            return "a maximum over texts has no interval"
         if texts < MIN_WORTH:
             return (
                 f"its cases are worth {texts:.1f} texts of equal length (one text has {largest:.0%} of them), and an "

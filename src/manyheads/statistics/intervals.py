@@ -89,18 +89,22 @@ def mean_interval(values: Float64[ndarray, "text n"]) -> tuple[Float64[ndarray, 
     return _spread(second, third, fourth, count - 1.0, np.sqrt(second / (count * (count - 1))), mean).interval(mean)
 
 
+def replicate_error(replicates: Float64[ndarray, "*figures replicate"]) -> Figures:
+    """The spread over bootstrap replicates (the first is the figure itself); NaN where nothing was counted."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of figures of which nothing was counted
+        return np.nanstd(replicates[..., 1:], -1, ddof=1)
+
+
 def difference_interval(
-    replicates: Float64[ndarray, "*figures replicate"], freedom: Figures, known: Bool[ndarray, "*figures"]
+    difference: Figures, error: Figures, freedom: Figures, known: Bool[ndarray, "*figures"]
 ) -> tuple[Figures, Figures]:
-    """The 95 % interval of a difference of two figures of the same texts: Student's t of its replicates' spread.
+    """The 95 % interval of a difference of two figures of the same texts: Student's t of its `replicate_error`.
 
     `freedom` is that of the figure whose spread rests on fewer texts; where `known` is not, there is no interval.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of differences of which nothing was counted
-        error = np.nanstd(replicates[..., 1:], -1, ddof=1)
     spread = Spread(np.where(known & (error > 0), error, np.nan), freedom, np.zeros_like(error))
-    return spread.interval(replicates[..., 0])
+    return spread.interval(difference)
 
 
 class Worth(NamedTuple):
@@ -122,11 +126,9 @@ def ratio_spread(
     The error is the replicates', in which equal texts, and windows of one, are drawn together.
     """
     m = dict(zip(MOMENTS, np.moveaxis(moments, -1, 0), strict=True))
-    with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
-        # NumPy warns of figures of which nothing was counted: their spread is NaN, as it should be.
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with np.errstate(invalid="ignore", divide="ignore"):
         ratios = np.where(den > 0, num / den, np.nan)
-        r, cases, error = ratios[..., 0], den[..., 0], np.nanstd(ratios[..., 1:], -1, ddof=1)
+        r, cases, error = ratios[..., 0], den[..., 0], replicate_error(ratios)
         second = m[2, 0] - 2 * r * m[1, 1] + r**2 * m[0, 2]
         third = m[3, 0] - 3 * r * m[2, 1] + 3 * r**2 * m[1, 2] - r**3 * m[0, 3]
         fourth = m[4, 0] - 4 * r * m[3, 1] + 6 * r**2 * m[2, 2] - 4 * r**3 * m[1, 3] + r**4 * m[0, 4]

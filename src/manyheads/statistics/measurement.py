@@ -6,26 +6,29 @@ square of their length. Cost: the forward pass and one more product of q and k; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manyheads.base import Ranks
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError
 from manyheads.models import CallTexts, observe, read_batches, read_texts, watch
-from manyheads.models.inputs.media import Given, media_given
-from manyheads.models.inputs.texts import rarity_table, texts_of_call
+from manyheads.models.inputs.media import Given
+from manyheads.models.inputs.texts import Padded, rarity_table, texts_of_call
+from manyheads.models.inputs.vision_language import beside_tower, inputs_given
+from manyheads.models.taps.call import Aligner
 from manyheads.models.taps.open_taps import left_out
-from manyheads.recording import Sinks, Tokens
+from manyheads.recording import Received, Sinks, Tokens, prepare
 from manyheads.statistics.corpus_run.chunks import Wanted
 from manyheads.statistics.corpus_run.run import measure_corpus
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import UNSEEN, WORDY, Measured, Progress, crossing_notes, has_cross, two_sided
-from manyheads.statistics.sinks import find_sinks
+from manyheads.statistics.sinks import Parked, find_sinks
 from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose, may_need_survey
@@ -43,6 +46,7 @@ def measure(
     audio: Any = None,
     sampling_rate: int | None = None,
     transcript: str | None = None,
+    answer: str | None = None,
     long: str = "windows",
     sinks: Sinks | None = None,
     kinds: bool = False,
@@ -73,6 +77,10 @@ def measure(
     Statistics of words are left out then, and named in the notes; asked for by name, they are refused. Rows of what
     attends within windows (Swin) are counted picture by picture.
 
+    A text with `image`, and an `answer`, as in `record`: the language model's layers are measured, all rows of the text
+    count, and statistics of words leave the pictures' tokens out. `image_mass`, `border_mass` and `spatial_entropy` are
+    added: of the answer's rows, or without an answer of the text's rows behind the picture.
+
     Cross-attention has the statistics that mean something between two texts (`Statistic.maps`), among them those of
     alignment (`monotonic`, `sharpness`, ...), and NaN in the others, which the notes name; with `kinds` it is left out.
     A text for an encoder-decoder may be a pair (source, target), in a list: the decoder then reads the target.
@@ -98,13 +106,14 @@ def measure(
         )
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
-    chosen = choose(statistics, crosses=has_cross(lm) and not kinds)
-    pictures_or_sounds = media_given(lm, cast(Any, texts), image, audio, sampling_rate, transcript)
+    with_text = image is not None and texts is not None
+    chosen = choose(statistics, crosses=has_cross(lm) and not kinds, images=with_text)
+    pictures_or_sounds = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
     if pictures_or_sounds is not None:
-        if kinds or sinks is not None:
+        if kinds or (sinks is not None and not with_text):
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
         by_name = statistics not in ("default", "all")
-        return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress)
+        return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress, sinks=sinks)
     reading = read_texts(lm, cast(Any, texts), long, pairs=True)
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
@@ -121,20 +130,31 @@ def measure(
 
 
 def _measure_media(
-    lm: Any, media: Given, requested: tuple[Statistic, ...], by_name: bool, progress: Progress | None
+    lm: Any,
+    media: Given,
+    requested: tuple[Statistic, ...],
+    by_name: bool,
+    progress: Progress | None,
+    sinks: Sinks | None = None,
 ) -> HeadTable:
-    """Every statistic that needs no words, over pictures or sounds."""
-    chosen, wordy = _without_words(requested)
+    """Every statistic that needs no words, over pictures or sounds; over a text with pictures, those of words too."""
+    main = media.texts.main
+    has_words = main is not None and bool(main.tokens.images) and main.tokens.special is not None
+    chosen, wordy = (requested, "") if has_words else _without_words(requested)
     if wordy and (by_name or not chosen):
         raise StatisticError(
             f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
             f"statistics out, or name others."
         )
+    if main is not None and has_words:
+        must_find = sinks is None and any("sinks" in statistic.asks for statistic in chosen)
+        sinks = _sinks_of(lm, media.inputs, main) if must_find else sinks or Sinks()
+        media = replace(media, texts=CallTexts(main._replace(tokens=main.tokens.with_sinks(sinks))))
     gathered, done, batch = Gathered(), 0, Measured(media.texts, chosen)
     crossing: dict[str, None] = {}
     for part in media.batches(MEDIA_BATCH):
         batch = Measured(part.texts, chosen, seeds=part.seeds)
-        state = observe(lm, part.inputs, batch.observe)
+        state = observe(lm, part.inputs, beside_tower(batch.observe))
         gathered.add(batch.contribution(state))
         crossing |= dict.fromkeys(batch.left_out)
         done += len(part.seeds)
@@ -144,11 +164,22 @@ def _measure_media(
         "model": lm.name,
         "loaded": lm.because,
         "decoder": str(media.provenance.get("decoder", "")),
+        "prompt": str(media.provenance.get("prompt", "")),
+        "vision tower": str(media.provenance.get("vision tower", "")),
         "left out, for want of words": wordy,
+        "sinks": sinks.because if has_words and sinks is not None else "",
         **crossing_notes(crossing, chosen, batch.crossed),
         UNSEEN: left_out(state.by_hand),
     }
-    return whole_table(lm.model, gathered.table(chosen, Sinks(), notes))
+    return whole_table(lm.model, gathered.table(chosen, sinks or Sinks(), notes))
+
+
+def _sinks_of(lm: Any, inputs: Mapping[str, Tensor], text: Padded) -> Sinks:
+    """The sinks of one text with pictures. Cost: one forward pass."""
+    parked, plan = Parked(), prepare(text.tokens, [Received()])
+    aligner = Aligner(text.first, text.tokens.lengths)
+    observe(lm, inputs, beside_tower(lambda call: parked.add(plan.run(aligner.layer(call)))))
+    return parked.sinks(text.tokens)
 
 
 def measure_call(

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording import LayerRecord, Received, Recording, Sinks, Tokens, prepare
+from manyheads.recording import LayerRecord, MaskLike, Received, Recording, Sinks, Tokens, prepare, record_tensors
 from manyheads.recording.layer import one_text
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.one_batch import UNSEEN, WORDY, finish, requests_of
+from manyheads.statistics.one_batch import UNSEEN, WORDY, finish, maximum_columns, requests_of
 from manyheads.statistics.sinks import Parked
 from manyheads.statistics.statistic import Facts, Statistic
 from manyheads.statistics.sums import Sums
@@ -32,68 +34,121 @@ def measure_recording(
     recording: Recording,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
-    text: int = 0,
+    text: int | None = 0,
     sinks: Sinks | None = None,
     most_cells: int | None = None,
     on_layer: Callable[[int, int], None] | None = None,
 ) -> HeadTable:
-    """A table with a row a head and a column a statistic, of one text of a recording.
+    """A table with a row a head and a column a statistic, of one text of a recording; with `text=None`, of all of them.
 
-    `sinks`: where the model parks its attention, found on this text unless given. `most_cells`: where the maps of all
-    heads have more visible cells, rows are sampled. `on_layer` is called with layers done and layers in all, and may
-    raise to stop. Statistics that ask for words where there are none, or for the model's weights, are left out (in the
-    notes).
+    `sinks`: where the model parks its attention, found on this text (the first one) unless given. `most_cells`: where
+    the maps of all heads of a text have more visible cells, rows are sampled. `on_layer` is called with layers done and
+    layers in all, and may raise to stop. Statistics that ask for words where there are none, or for the model's
+    weights, are left out (in the notes).
     Cost: one pass over the tiles of each layer. Errors: StatisticError where nothing is left, ShapeError.
     """
     layers = _layers(recording)
     if not layers:
         raise StatisticError("no layer of this recording attends from a text to itself: there is nothing to measure.")
-    if not 0 <= text < len(layers[0].lengths):
-        raise ShapeError(f"{text=} is not in this recording: it holds {len(layers[0].lengths)} texts, counted from 0.")
-    wordless = layers[0].tokens.ids is None or layers[0].tokens.special is None
+    tokens = layers[0].tokens
+    if text is not None and not 0 <= text < tokens.num_texts:
+        raise ShapeError(f"{text=} is not in this recording: it holds {tokens.num_texts} texts, counted from 0.")
+    texts = range(tokens.num_texts) if text is None else [text]
+    wordless = tokens.ids is None or tokens.special is None
     # A recording holds values and not the weights of W_O, on which the length of what a value moves depends.
-    requested, barred = choose(statistics), VALUES | (WORDY if wordless else frozenset())
+    requested, barred = choose(statistics, images=bool(tokens.images)), VALUES | (WORDY if wordless else frozenset())
     chosen = tuple(statistic for statistic in requested if not statistic.asks & barred)
     refused = ", ".join(statistic.name for statistic in requested if statistic.asks & barred)
     if not chosen:
         raise StatisticError(
             f"{refused}: asked of words or of the model's weights, which this recording does not hold."
         )
-    length, rows, answerable = layers[0].num_queries(text), None, chosen
-    cells = sum(
-        layer.site.num_heads * int(layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).counts().sum())
-        for layer in layers
-    )
-    if most_cells is not None and cells > most_cells:
-        count = max(1, length * most_cells // cells)
-        rows = ((torch.arange(count, dtype=torch.float64) + 0.5) * length / count).long()
-        answerable = tuple(statistic for statistic in chosen if statistic.by_row)
-    columns = [chosen.index(statistic) for statistic in answerable]
+    rows_of = {index: _sampled_rows(layers, index, most_cells) for index in texts}
+    sampled = [rows for rows in rows_of.values() if rows is not None]
     if sinks is None:
-        sinks = Sinks() if wordless or rows is not None else sinks_of(recording, text)
+        sinks = Sinks() if wordless or sampled else sinks_of(recording, texts[0])
     nums, dens = [], []
-    for number, layer in enumerate(layers):
-        if on_layer is not None:
-            on_layer(number, len(layers))
-        tokens, record = layer.tokens.text(text).with_sinks(sinks), one_text(layer, text, rows)
-        reduced = prepare(tokens, requests_of(answerable, tokens)).run(record)
-        numbers = finish(Facts(reduced, layer=record), answerable, layer.site.num_heads)
-        # Of sampled rows, 0 over 0 for a statistic that needs every row: NaN in the table.
-        num, den = (torch.zeros(1, layer.site.num_heads, len(chosen), dtype=torch.float64) for _ in range(2))
-        num[..., columns], den[..., columns] = numbers
+    for index, rows in rows_of.items():
+        answerable = chosen if rows is None else tuple(statistic for statistic in chosen if statistic.by_row)
+        columns = [chosen.index(statistic) for statistic in answerable]
+        by_layer = []
+        for number, layer in enumerate(layers):
+            if on_layer is not None:
+                on_layer(number, len(layers))
+            own, record = layer.tokens.text(index).with_sinks(sinks), one_text(layer, index, rows)
+            reduced = prepare(own, requests_of(answerable, own)).run(record)
+            # Of sampled rows, 0 over 0 for a statistic that needs every row: NaN in the table.
+            numbers = torch.zeros(2, 1, layer.site.num_heads, len(chosen), dtype=torch.float64)
+            numbers[..., columns] = torch.stack(finish(Facts(reduced, layer=record), answerable, layer.site.num_heads))
+            by_layer.append(numbers)
+        num, den = torch.cat(by_layer, 2)
         nums.append(num)
         dens.append(den)
-    tokens = layers[0].tokens.text(text)
-    sums = Sums.of(torch.cat(nums, 1), torch.cat(dens, 1), tokens.seeds, int(tokens.lengths.sum()))
+    seeds = [tokens.seeds[index] for index in texts]
+    num_tokens = int(tokens.lengths[list(texts)].sum())
+    sums = Sums.of(torch.cat(nums), torch.cat(dens), seeds, num_tokens, maximum_columns(chosen))
+    rows_read = f"{sum(map(len, sampled)):,} of {num_tokens:,} rows, spread evenly" if sampled else EVERY_ROW
     notes = {
         "model": str(recording.provenance.get("model", "")),
-        "rows": EVERY_ROW if rows is None else f"{len(rows):,} of {length:,} rows, spread evenly",
+        "rows": rows_read,
         "sinks": sinks.because,
         "left out, for want of words or of the model's weights": refused,
         UNSEEN: str(recording.provenance.get("left out", "")),
     }
     notes = {key: value for key, value in notes.items() if value}
     return HeadTable(tuple(layer.site for layer in layers), chosen, sums, sinks, notes)
+
+
+def statistics_of(
+    q: Tensor | Sequence[Tensor],
+    k: Tensor | Sequence[Tensor],
+    lse: Tensor | Sequence[Tensor] | None = None,
+    mask: MaskLike | Sequence[MaskLike] = "causal",
+    statistics: str | Sequence[str | Statistic] = "default",
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    lengths: Sequence[int] | None = None,
+) -> HeadTable:
+    """The statistics of every head from q and k alone: of another library's hooks, an engine's dump, a module of yours.
+
+        table = mh.statistics_of(q, k)                            # one layer: q [b, h, n, d], k [b, g, n, d]
+        table = mh.statistics_of([q0, q1], [k0, k1], [lse0, lse1])   # two layers, whose kernels gave their lse
+
+    q and k are as they were multiplied, after rotation and norms. `mask`: "causal", "full", a boolean tensor (True =
+    may look) or a `Mask`; one for all layers, or a list. `scale` is 1 / sqrt(d) unless given; `softcap`, `sinks` (a
+    logit for each head) and `bias` as in `attend`. Text b has the first `lengths[b]` positions. An `lse` (natural
+    logarithm) spares the pass that computes it, and is checked on some rows.
+    Statistics of words or of the model's weights are left out, and named in the notes.
+    Cost: one pass over the tiles of each layer; O(tile) memory. Errors: ShapeError, RecordingError for an lse that is
+    not that of q and k, StatisticError.
+    """
+    options = {"scale": scale, "softcap": softcap, "sinks": sinks, "bias": bias}
+    recording = record_tensors(q, k, lse, mask=mask, lengths=lengths, **options)
+    if crossing := [layer for stack in recording.stacks.values() for layer in stack if layer.crosses]:
+        raise ShapeError(
+            f"q has {crossing[0].q.shape[2]} positions and k {crossing[0].k.shape[2]}: statistics are of texts that "
+            f"look at themselves. Are heads and positions swapped? The axes are (text, head, position, width)."
+        )
+    return measure_recording(recording, statistics, text=None)
+
+
+def _sampled_rows(layers: Sequence[LayerRecord], text: int, most_cells: int | None) -> Int[Tensor, "r"] | None:
+    """Rows spread evenly over a text whose maps have more visible cells than `most_cells`; None where all are read."""
+    if most_cells is None:
+        return None
+    texts = slice(text, text + 1)
+    cells = sum(
+        layer.site.num_heads * int(layer.mask.expand(len(layer.lengths)).texts(texts).counts().sum())
+        for layer in layers
+    )
+    if cells <= most_cells:
+        return None
+    length = layers[0].num_queries(text)
+    count = max(1, length * most_cells // cells)
+    return ((torch.arange(count, dtype=torch.float64) + 0.5) * length / count).long()
 
 
 def sinks_of(recording: Recording, text: int = 0) -> Sinks:

@@ -54,6 +54,17 @@ class Finished(NamedTuple):
         num[..., columns], den[..., columns] = self.num, self.den
         return Finished(num, den, {columns[column]: part for column, part in self.own.items()})
 
+    def num_of_texts(self, count: int, maxima: Sequence[int]) -> Float64[Tensor, "t h s"]:
+        """Numerators, of which those of maxima are only in the first of a text's windows, where it has several."""
+        if len(self.num) == count or not maxima or len(self.num) % count:
+            return self.num
+        columns, num = list(maxima), self.num.clone()
+        # Windows of a text are added up, but of their maxima the largest counts.
+        values = torch.where(self.own_of(columns) > 0, num[..., columns], -torch.inf).unflatten(0, (count, -1)).amax(1)
+        num[..., columns] = 0
+        num.unflatten(0, (count, -1))[:, 0, :, columns] = torch.where(values > -torch.inf, values, 0.0)
+        return num
+
     def own_of(self, columns: Sequence[int]) -> Float64[Tensor, "t h o"]:
         """Denominators by head, also of statistics that have them by head in other layers alone."""
         num_texts, num_heads, _ = self.num.shape
@@ -134,9 +145,14 @@ class Measured:
         # By head in one layer is by head in the whole batch: the
         # tensors of all layers must be of one width to be joined.
         columns = sorted({column for _, numbers in layers for column in numbers.own})
+        maxima = maximum_columns(self.statistics)
         num, den, own = (
             torch.cat([_by_text(part(numbers), len(seeds), site) for site, numbers in layers], 1).to(self.dtype)
-            for part in (lambda layer: layer.num, lambda layer: layer.den[:, None], lambda layer: layer.own_of(columns))
+            for part in (
+                lambda layer: layer.num_of_texts(len(seeds), maxima),
+                lambda layer: layer.den[:, None],
+                lambda layer: layer.own_of(columns),
+            )
         )
         return Contribution(
             sites=tuple(site for site, _ in layers),
@@ -150,7 +166,13 @@ class Measured:
             backend={**state.because, **self.passes},
             guard_error=state.guard_error,
             edited=state.edited,
+            maximum_columns=maxima,
         )
+
+
+def maximum_columns(statistics: Sequence[Statistic]) -> tuple[int, ...]:
+    """The places of statistics that are maxima."""
+    return tuple(index for index, statistic in enumerate(statistics) if statistic.maximum)
 
 
 def has_cross(lm: Any) -> bool:

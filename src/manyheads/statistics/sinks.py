@@ -116,11 +116,12 @@ def judge(tokens: Tokens, received: Tensor, even: Tensor) -> Sinks:
     first = _Place(float(received[:, 0].sum()), float(even[:, 0].sum()), None, "the first token")
     # Where every text begins with the same special token ([CLS]), the token is named and not its place.
     begins_alike = len(Counter(tokens.ids[:, 0].tolist())) == 1
-    is_named = begins_alike and bool(tokens.ordinary[:, 0].logical_not().all())
+    is_named = begins_alike and not bool((tokens.ordinary | tokens.image)[:, 0].any())
     sinks = [first] if first.is_sink and not is_named else []
     # Attention that the first place draws is no token's doing: where it is a sink, tokens are judged without it.
     elsewhere = ~tokens.first if sinks else torch.ones_like(tokens.first)
-    for token in tokens.ids[tokens.real].unique().tolist():
+    # All patches of pictures are one token by id, and none by what they show: by id, a whole picture would be a sink.
+    for token in tokens.ids[tokens.real & ~tokens.image].unique().tolist():
         members = (tokens.ids == token) & elsewhere
         mass, share = float(received[members].sum()), float(even[members].sum())
         place = _Place(mass, share, token, "")

@@ -27,6 +27,7 @@ from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.token_kinds import TokenKinds
 
 JOINED = "heads joined"
+OF_HEADS = ("num", "den", "moments", "maxima")  # of sums, what has an axis of heads
 SAME = 1e-4  # of a layer that every process has whole: their sums differ by rounding alone
 
 
@@ -49,7 +50,7 @@ def whole_table(model: nn.Module, table: HeadTable) -> HeadTable:
         return table
     begins, totals = zip(*(place_of(model, site) for site in table.sites), strict=True)
     sums, kinds = table.sums, table.kinds
-    arrays = {"num": sums.num, "den": sums.den, "moments": sums.moments}
+    arrays = {name: getattr(sums, name) for name in OF_HEADS}
     arrays |= {} if kinds is None else {f"kinds.{name}": value for name, value in vars(kinds).items()}
     words = {
         "begins": begins,
@@ -72,7 +73,7 @@ def _read(data: bytes, own: HeadTable) -> Part:
     table = HeadTable(
         sites,
         own.statistics,
-        replace(own.sums, **{name: arrays[name] for name in ("num", "den", "moments")}),
+        replace(own.sums, **{name: arrays[name] for name in OF_HEADS}),
         own.sinks,
         {**own.notes, "guard_error": words["guard_error"]},
         TokenKinds(**kinds) if kinds else None,
@@ -143,12 +144,7 @@ def join(parts: Sequence[Part]) -> HeadTable:
         return np.concatenate([arrays[number][:, heads] for number, heads in rows], 1)
 
     tables = [part.table for part in parts]
-    sums = replace(
-        first.sums,
-        num=beside([table.sums.num for table in tables]),
-        den=beside([table.sums.den for table in tables]),
-        moments=beside([table.sums.moments for table in tables]),
-    )
+    sums = replace(first.sums, **{name: beside([getattr(table.sums, name) for table in tables]) for name in OF_HEADS})
     kinds = first.kinds
     if kinds is not None:
         every = [table.kinds for table in tables if table.kinds is not None]

@@ -1,7 +1,8 @@
 """What a statistic is: which reductions it needs from the pass, and how their answers become one number for each head.
 
 A statistic of a head over many texts is `sum(numerator) / sum(denominator)`, both summed over texts: so the sums of
-batches, files and machines add up to the same number. One of your own takes ten lines (docs/reference/statistics.md):
+batches, files and machines add up to the same number. (A few are the largest value of any text: `maximum`.) One of
+your own takes ten lines (docs/reference/statistics.md):
 
     vowels = lambda tokens: torch.tensor([[p[:1] in "aeiou" for p in text] for text in tokens.pieces])
     mine = class_mass("vowel_mass", vowels, "mean weight on tokens that begin with a vowel", source="mine")
@@ -167,6 +168,8 @@ class Statistic:
     where it is about a whole row, as the entropy is. Examples of a role show links from among these cells.
     `by_row`: whether it is the mean of numbers that each row has by itself, wherever it stands, so that rows sampled
     from a text too long to read whole still give it (`measure_recording`).
+    `maximum`: it is the largest of its texts' values, no quotient of sums: `finish` gives a text's own maximum as the
+    numerator, and as the denominator 1, or 0 where the text has none. It has no interval.
     `maps`: of which maps it has a meaning, of a text's attention to itself (SELF), of cross-attention (CROSS), or both.
     """
 
@@ -184,6 +187,7 @@ class Statistic:
     cells: Cells | None = None
     by_row: bool = False
     maps: frozenset[str] = SELF_ONLY
+    maximum: bool = False
 
     @property
     def same_for_all_heads(self) -> bool:

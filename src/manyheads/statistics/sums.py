@@ -11,7 +11,7 @@ Source of the bootstrap: Hanley and MacGibbon 2006 (Poisson weights are the mult
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,15 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.statistics.intervals import MIN_WORTH, MOMENTS, Spread, Worth, difference_interval, ratio_spread
+from manyheads.statistics.intervals import (
+    MIN_WORTH,
+    MOMENTS,
+    Spread,
+    Worth,
+    difference_interval,
+    ratio_spread,
+    replicate_error,
+)
 
 REPLICATES = 100  # bootstrap replicates: a spread from 100 is good to 7 %
 HALVES = 2
@@ -32,6 +40,8 @@ class Sums:
     """`num` and `den` are `[half, head, statistic, 1 + replicate]`; replicate 0 is the plain sum.
 
     `moments` are sums of products of the texts' own numerators and denominators (`intervals.MOMENTS`).
+    `maxima` are the largest numerators of any text for the statistics in `maximum_columns` (`Statistic.maximum`), -inf
+    where no text has one: these are their values, and nothing is divided.
     """
 
     num: Float64[ndarray, "half head statistic replicate"]
@@ -39,37 +49,54 @@ class Sums:
     moments: Float64[ndarray, "half head statistic moment"]
     num_texts: int = 0
     num_tokens: int = 0
+    maximum_columns: tuple[int, ...] = ()
+    maxima: Float64[ndarray, "half head maximum"] = field(default_factory=lambda: np.zeros((HALVES, 0, 0)))
 
     @staticmethod
-    def empty(num_heads: int, num_statistics: int) -> Sums:
+    def empty(num_heads: int, num_statistics: int, maximum_columns: Sequence[int] = ()) -> Sums:
         shape = (HALVES, num_heads, num_statistics)
         num, den, moments = (np.zeros((*shape, size)) for size in (1 + REPLICATES, 1 + REPLICATES, len(MOMENTS)))
-        return Sums(num, den, moments)
+        maxima = np.full((HALVES, num_heads, len(maximum_columns)), -np.inf)
+        return Sums(num, den, moments, maximum_columns=tuple(maximum_columns), maxima=maxima)
 
     def __add__(self, other: Sums) -> Sums:
         """Errors: StatisticError where the two are not of the same heads and statistics."""
-        if self.num.shape != other.num.shape:
+        if self.num.shape != other.num.shape or self.maximum_columns != other.maximum_columns:
             raise StatisticError(
                 f"sums of shape {self.num.shape} and {other.num.shape} do not add: measure the same statistics."
             )
         texts, tokens = self.num_texts + other.num_texts, self.num_tokens + other.num_tokens
-        return Sums(self.num + other.num, self.den + other.den, self.moments + other.moments, texts, tokens)
+        num, den, moments = self.num + other.num, self.den + other.den, self.moments + other.moments
+        maxima = np.maximum(self.maxima, other.maxima)
+        return Sums(num, den, moments, texts, tokens, self.maximum_columns, maxima)
 
     @staticmethod
-    def of(num: Tensor, den: Tensor, seeds: Sequence[int], num_tokens: int) -> Sums:
+    def of(
+        num: Tensor, den: Tensor, seeds: Sequence[int], num_tokens: int, maximum_columns: Sequence[int] = ()
+    ) -> Sums:
         """Sums of one batch from per-text values `[text, head, statistic]`."""
-        sums, weights = Sums.empty(num.shape[1], num.shape[2]), text_weights(seeds)
+        sums, weights = Sums.empty(num.shape[1], num.shape[2], maximum_columns), text_weights(seeds)
         add_weighted(torch.from_numpy(sums.num), num, weights)
         add_weighted(torch.from_numpy(sums.den), den, weights)
-        add_moments(torch.from_numpy(sums.moments), num, den, seeds)
+        torch.from_numpy(sums.moments).add_(moments_of(num, den, seeds))
+        columns = list(maximum_columns)
+        take_maxima(torch.from_numpy(sums.maxima), num[..., columns], den[..., columns], seeds)
         return replace(sums, num_texts=len(seeds), num_tokens=num_tokens)
 
     def value(self, half: int | None = None) -> Float64[ndarray, "head statistic replicate"]:
-        """The quotients, NaN where nothing was counted; `half` 0 or 1, or None for all texts."""
+        """The quotients, NaN where nothing was counted; `half` 0 or 1, or None for all texts.
+
+        A maximum has no replicates: NaN.
+        """
         chosen = slice(None) if half is None else slice(half, half + 1)
         num, den = self.num[chosen].sum(0), self.den[chosen].sum(0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(den > 0, num / den, np.nan)
+            out = np.where(den > 0, num / den, np.nan)
+        if self.maximum_columns:
+            columns, largest = list(self.maximum_columns), self.maxima[chosen].max(0)
+            out[:, columns] = np.nan
+            out[:, columns, 0] = np.where(largest > -np.inf, largest, np.nan)
+        return out
 
     @cached_property
     def _spreads(self) -> dict[int | None, tuple[Spread, Worth]]:
@@ -96,6 +123,7 @@ class Sums:
             spread, worth = self.spread(half)
             enough = worth.texts >= MIN_WORTH
             low, high = spread.interval(self.value(half)[..., 0])
+            enough[:, list(self.maximum_columns)] = False
             self._intervals[half] = np.where(enough, low, np.nan), np.where(enough, high, np.nan)
         return self._intervals[half]
 
@@ -111,7 +139,8 @@ def paired_interval(
     both = [sums.spread() for sums in (before, after)]
     known = np.minimum(*(worth.texts for _, worth in both)) >= MIN_WORTH
     freedom = np.minimum(*(spread.freedom for spread, _ in both))
-    return difference_interval(after.value() - before.value(), freedom, known)
+    difference = after.value() - before.value()
+    return difference_interval(difference[..., 0], replicate_error(difference), freedom, known)
 
 
 def add_weighted(
@@ -128,30 +157,38 @@ def add_weighted(
             totals[half].flatten(0, 1).addmm_(values[texts].flatten(1).T.double(), half_weights[texts])
 
 
-def add_moments(
-    totals: Float64[Tensor, "half head statistic moment"],
+def moments_of(
     num: Float[Tensor, "text head statistic"],
     den: Float[Tensor, "text #head statistic"],
     seeds: Sequence[int],
-) -> None:
-    """Add each text's products of powers to `totals`, in place: `intervals.MOMENTS`, in their order."""
-    halves = torch.tensor([seed & 1 for seed in seeds], device="cpu")
+) -> Float64[Tensor, "half head statistic moment"]:
+    """Sums over the texts of each half of products of powers: `intervals.MOMENTS`, in their order."""
+    halves = np.array([seed & 1 for seed in seeds])
+    out = np.zeros((HALVES, len(MOMENTS), *num.shape[1:]))
     for half in range(HALVES):
-        texts = halves == half
-        if not bool(texts.any()):
-            continue
-        n, d = num[texts].double(), den[texts].double()
-        n_powers, d_powers = [torch.ones_like(n[:1]), n, n * n], [torch.ones_like(d[:1]), d, d * d]
-        for powers in (n_powers, d_powers):
-            powers += [powers[2] * powers[1], powers[2] * powers[2]]
-        for index, (a, b) in enumerate(MOMENTS):
-            if not a:
-                product = d_powers[b] if b else d > 0
-                totals[half, ..., index] += product.sum(0)
-            elif not b:
-                totals[half, ..., index] += n_powers[a].sum(0)
-            else:
-                totals[half, ..., index] += (n_powers[a] * d_powers[b]).sum(0)
+        n, d = (part.numpy()[halves == half].astype(np.float64) for part in (num, den))
+        n_powers, d_powers = [[x, x * x, x * x * x] for x in (n, d)]
+        product = np.empty_like(n)  # written over for each moment: it stays in the processor's cache
+        for total, (a, b) in zip(out[half], MOMENTS, strict=True):
+            # NumPy adds text after text: a column's sum does not depend on those beside it, as torch's does.
+            if a and b:
+                np.add.reduce(np.multiply(n_powers[a - 1], d_powers[b - 1], out=product), 0, out=total)
+                continue
+            powers, power = (n_powers, a) if a else (d_powers, b)
+            total[:] = (powers[1] ** 2 if power == 4 else powers[power - 1] if power else d > 0).sum(0)
+    return torch.from_numpy(np.moveaxis(out, 1, -1))
+
+
+def take_maxima(
+    totals: Float64[Tensor, "half head maximum"],
+    num: Float[Tensor, "text head maximum"],
+    den: Float[Tensor, "text head maximum"],
+    seeds: Sequence[int],
+) -> None:
+    """Raise `totals`, in place, to each text's value where it has one (a denominator above 0)."""
+    for text, seed in enumerate(seeds):
+        value = torch.where(den[text] > 0, num[text].double(), -torch.inf)
+        torch.maximum(totals[seed & 1], value, out=totals[seed & 1])
 
 
 def text_weights(seeds: Sequence[int]) -> Float64[ndarray, "text half replicate"]:

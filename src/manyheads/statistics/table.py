@@ -8,6 +8,7 @@ but are no part of "all".
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -20,8 +21,9 @@ from manyheads.statistics.corpus_run.chunks import Survey
 from manyheads.statistics.defined import coreference, masses
 from manyheads.statistics.defined.alignment import alignments
 from manyheads.statistics.defined.norms import norm_masses, norm_matches
+from manyheads.statistics.defined.pictures import IMAGES, pictures
 from manyheads.statistics.defined.rarest import tops
-from manyheads.statistics.defined.shape import effects, places, spread
+from manyheads.statistics.defined.shape import effects, logits, places, spread
 from manyheads.statistics.defined.syntax import (
     MIN_ARCS,
     PLACE,
@@ -40,6 +42,7 @@ STATISTICS: dict[str, Statistic] = {
         *places(),
         *(statistic for offset in masses.OFFSETS for statistic in masses.offset_mass(offset)),
         *masses.local_mass(),
+        *masses.distant_masses(*masses.DISTANT),
         *masses.token_classes(),
         *masses.token_matches(),
         *tops(),
@@ -54,11 +57,19 @@ map. Cross-attention has those whose `maps` say so, and besides:"""
 OF_CROSS: dict[str, Statistic] = {statistic.name: statistic for statistic in alignments()}
 """How a head aligns two texts: statistics of cross-attention alone."""
 
+OF_SCORES: dict[str, Statistic] = {statistic.name: statistic for statistic in logits()}
+"""Of scores before the softmax, which no map shows. By name alone: they are no part of "default" and "all"."""
+
+OF_IMAGES: dict[str, Statistic] = {statistic.name: statistic for statistic in pictures()}
+"""Where a head looks in the pictures of a text: where there are some, a part of "default" and "all"."""
+
 DEFAULT = (
     *("entropy", "effective_keys", "distance", "signed_distance", "previous_mass", "self_mass", "next_mass"),
     *("sink_mass", "first_mass", "special_mass", "punctuation_mass", "rare_mass", "duplicate_mass", "induction_mass"),
 )
-"""What a first look needs; `"all"` is the whole table, chance levels included."""
+"""What a first look needs; `"all"` is all that a map shows, chance levels included."""
+
+OF_PLACES = re.compile(r"distant_mass_(0|[1-9]\d{0,8})_([1-9]\d{0,8})(\.uniform)?")  # sink, recent
 
 ALIASES = {f"offset_{offset:+d}_mass": masses.offset_name(offset) for offset in (-1, 0, 1)}
 
@@ -67,26 +78,40 @@ HOW_TO_LIST = "manyheads stats --list shows them all"
 OF_SYNTAX = 'corpora.open_corpus("treebank.conllu")'
 OF_COREFERENCE = 'corpora.open_corpus("treebank.conllu", unit="passage") (as GUM and CorefUD have, in Entity=)'
 SHELL = frozenset("*?[")  # what makes a pattern of a name
-NAMED = STATISTICS | OF_CROSS
+NAMED = STATISTICS | OF_CROSS | OF_SCORES | OF_IMAGES
+
+
+def named(name: str) -> Statistic | None:
+    """The statistic of a name, where it is one of the table or `distant_mass` with numbers of its own."""
+    if match := OF_PLACES.fullmatch(name):
+        return masses.distant_masses(int(match[1]), int(match[2]))[match[3] is not None]
+    return NAMED.get(name)
 
 
 def choose(
-    request: str | Sequence[str | Statistic], survey: Survey | None = None, *, crosses: bool = False
+    request: str | Sequence[str | Statistic],
+    survey: Survey | None = None,
+    *,
+    crosses: bool = False,
+    images: bool = False,
 ) -> tuple[Statistic, ...]:
     """Statistics by name or pattern, "default", "all", or your own among them.
 
     A pattern is a shell's: "det.*" is every name that begins so, and "det" itself where there is one. `survey` is the
     beginning of the texts, for what is defined only where people have annotated them. `crosses`: whether "default" and
-    "all" have the statistics of cross-attention, too.
+    "all" have the statistics of cross-attention, too; `images`: whether there are pictures in the text, of which some
+    statistics are.
     Errors: StatisticError names the nearest, or what the texts lack.
     """
     if isinstance(request, str):
-        more = tuple(OF_CROSS) if crosses else ()
-        plain = tuple(name for name in more if OF_CROSS[name].kind == "statistic")
+        more = (*(OF_CROSS if crosses else ()), *(OF_IMAGES if images else ()))
+        plain = tuple(name for name in more if NAMED[name].kind == "statistic")
         request = {"default": (*DEFAULT, *plain), "all": (*STATISTICS, *more)}.get(request, (request,))
-    annotated = Annotated(survey)
+    annotated = Annotated(survey, images)
     names = [item if isinstance(item, Statistic) else _names(str(item), annotated) for item in request]
-    known = NAMED | annotated.statistics([name for part in names if isinstance(part, list) for name in part])
+    listed = [name for part in names if isinstance(part, list) for name in part]
+    known = {name: statistic for name in listed if (statistic := named(name)) is not None}
+    known |= annotated.statistics([name for name in listed if name not in known])
     out: dict[str, Statistic] = {}
     for part in names:
         for statistic in [part] if isinstance(part, Statistic) else [known[name] for name in part]:
@@ -104,8 +129,8 @@ def choose(
 def may_need_survey(request: str | Sequence[str | Statistic]) -> bool:
     """Whether the request has a name or a pattern that only the texts can tell the meaning of."""
     items = (request,) if isinstance(request, str) else request
-    known = {"default", "all", *NAMED, *ALIASES}
-    return any(isinstance(item, str) and item not in known for item in items)
+    known = {"default", "all", *ALIASES}
+    return any(isinstance(item, str) and item not in known and named(item) is None for item in items)
 
 
 def relations_of(survey: Survey) -> tuple[Relation, ...]:
@@ -121,8 +146,8 @@ def least_arcs(survey: Survey) -> int:
 class Annotated:
     """What is defined on texts that begin like this, besides the table."""
 
-    def __init__(self, survey: Survey | None) -> None:
-        self.survey = survey
+    def __init__(self, survey: Survey | None, images: bool = False) -> None:
+        self.survey, self.images = survey, images
         documents = () if survey is None else survey.documents
         self.golds: list[Gold] = [document.gold for document in documents if document.gold is not None]
 
@@ -138,7 +163,7 @@ class Annotated:
 
     def statistics(self, names: Sequence[str]) -> dict[str, Statistic]:
         """Those of these names, and of no others: a relation that nobody asked for costs nothing."""
-        requested = list(dict.fromkeys(name for name in names if name not in NAMED))
+        requested = list(dict.fromkeys(names))
         of_coreference = [name for name in requested if name in coreference.NAMES]
         of_syntax = [name for name in requested if name not in coreference.NAMES]
         chosen = syntax_statistics(self.relations, of_syntax) if of_syntax else []
@@ -180,9 +205,14 @@ def matches(name: str, pattern: str) -> bool:
 def _names(item: str, annotated: Annotated) -> list[str]:
     """The names that one item of a request stands for. Errors: StatisticError where there is none."""
     item = ALIASES.get(item, item)
-    if item in NAMED:
-        return [item]
-    pool = [*NAMED, *annotated.names]
+    if (statistic := named(item)) is not None:
+        if statistic.asks & IMAGES and not annotated.images:
+            raise StatisticError(
+                f"{item!r} is about the pictures in a text, and here are none: give measure a text and image=."
+            )
+        return [statistic.name]
+    # As what is annotated, what is about pictures is there for a pattern only where they are.
+    pool = [name for name in (*NAMED, *annotated.names) if annotated.images or name not in OF_IMAGES]
     names = [name for name in pool if matches(name, item)] if SHELL & {*item} else [item] if item in pool else []
     if names:
         return names
@@ -196,7 +226,7 @@ def _names(item: str, annotated: Annotated) -> list[str]:
 
 def table_markdown() -> str:
     """Every statistic as a Markdown row, its chance levels and the maps it is of named in two of the columns."""
-    rows, known = [], STATISTICS | OF_CROSS
+    rows, known = [], NAMED
     for statistic in known.values():
         if statistic.kind == "chance":
             continue

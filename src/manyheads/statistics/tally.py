@@ -27,18 +27,20 @@ from manyheads.spec import Site
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.intervals import MOMENTS
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.sums import HALVES, REPLICATES, Sums, add_moments, add_weighted, text_weights
+from manyheads.statistics.sums import HALVES, REPLICATES, Sums, add_weighted, moments_of, take_maxima, text_weights
 from manyheads.statistics.token_kinds import KindCounts, KindTally
 
 SUMS = ("num", "den", "own", "moments")
 """What of a tally adds, number by number."""
+STORED = (*SUMS, "maxima")
 
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
     """Two numbers a text, head and statistic of one batch, and how they were computed.
 
-    `den` holds one for each layer; of the statistics in `columns`, `own` holds one for each head instead.
+    `den` holds one for each layer; of the statistics in `columns`, `own` holds one for each head instead. Those in
+    `maximum_columns` are maxima (`Statistic.maximum`).
     """
 
     sites: tuple[Site, ...]
@@ -52,6 +54,7 @@ class Contribution:
     backend: dict[str, int] | None = None
     guard_error: float = 0.0
     edited: bool = False
+    maximum_columns: tuple[int, ...] = ()
 
     def own_of(self, columns: Sequence[int]) -> Float[Tensor, "t h o"]:
         """Denominators by head of these columns, whether their heads have their own or share their layer's."""
@@ -93,13 +96,14 @@ class Contribution:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the tensors, as plain data for JSON."""
-        names = ("columns", "num_tokens", "backend", "guard_error", "edited")
+        names = ("columns", "num_tokens", "backend", "guard_error", "edited", "maximum_columns")
         return {"sites": site_fields(self.sites), **{name: getattr(self, name) for name in names}}
 
     @staticmethod
     def read(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Contribution:
         numbers = {name: tensors[name] for name in ("num", "den", "own")}
-        facts = {**facts, "sites": read_sites(facts["sites"]), "columns": tuple(facts["columns"])}
+        columns = {name: tuple(facts[name]) for name in ("columns", "maximum_columns")}
+        facts = {**facts, "sites": read_sites(facts["sites"]), **columns}
         seeds = tuple(tensors["seeds"].tolist())
         return Contribution(seeds=seeds, **numbers, **facts, kinds=KindCounts.read(tensors))
 
@@ -117,20 +121,41 @@ class Tally:
     kinds: KindTally | None
     num_texts: int = 0
     num_tokens: int = 0
+    maximum_columns: tuple[int, ...] = ()
+    maxima: Float64[Tensor, "half h m"] = field(default_factory=lambda: torch.zeros(HALVES, 0, 0, dtype=torch.float64))
 
     @staticmethod
-    def empty(sites: tuple[Site, ...], size: int, columns: tuple[int, ...], with_kinds: bool) -> Tally:
+    def empty(
+        sites: tuple[Site, ...],
+        size: int,
+        columns: tuple[int, ...],
+        with_kinds: bool,
+        maximum_columns: tuple[int, ...] = (),
+    ) -> Tally:
         """Room for the heads of these sites and `size` statistics, and nothing in it."""
         layers = layers_of(sites)
         shapes = ((sum(layers), size), (len(layers), size), (sum(layers), len(columns)))
         num, den, own = (torch.zeros(HALVES, *shape, 1 + REPLICATES, dtype=torch.float64) for shape in shapes)
         moments = torch.zeros(HALVES, sum(layers), size, len(MOMENTS), dtype=torch.float64)
-        return Tally(sites, num, den, own, moments, columns, KindTally(layers) if with_kinds else None)
+        maxima = torch.full((HALVES, sum(layers), len(maximum_columns)), -torch.inf, dtype=torch.float64)
+        kinds = KindTally(layers) if with_kinds else None
+        return Tally(sites, num, den, own, moments, columns, kinds, maximum_columns=maximum_columns, maxima=maxima)
 
     @staticmethod
     def like(first: Contribution) -> Tally:
         """Empty, with room for batches of the same layers and statistics as `first`."""
-        return Tally.empty(first.sites, first.num.shape[2], first.columns, first.kinds is not None)
+        size, with_kinds = first.num.shape[2], first.kinds is not None
+        return Tally.empty(first.sites, size, first.columns, with_kinds, first.maximum_columns)
+
+    @staticmethod
+    def of(table: HeadTable) -> Tally:
+        """The sums of a table without kinds, to add to: every head has denominators of its own."""
+        sums = table.sums
+        num, den, moments, maxima = map(torch.from_numpy, (sums.num, sums.den, sums.moments, sums.maxima))
+        columns = tuple(range(num.shape[2]))
+        tally = Tally.empty(table.sites, len(columns), columns, False, sums.maximum_columns)
+        counted = {"num_texts": sums.num_texts, "num_tokens": sums.num_tokens}
+        return replace(tally, num=num, own=den, moments=moments, maxima=maxima, **counted)
 
     def add(self, batch: Contribution) -> None:
         # float64 sums depend on their order: batches are added one by one as they were measured, here and when a run
@@ -141,7 +166,17 @@ class Tally:
         add_weighted(self.den, batch.den, weights)
         if self.columns:
             add_weighted(self.own, batch.own_of(self.columns), weights)
-        add_moments(self.moments, batch.num, batch.own_of(range(batch.num.shape[2])), batch.seeds)
+        begin, columns = 0, list(batch.columns)
+        # Layer by layer, whose heads share the powers of one denominator: by head they took four times as long.
+        for layer, count in enumerate(layers_of(self.sites)):
+            heads = slice(begin, begin := begin + count)
+            moments = moments_of(batch.num[:, heads], batch.den[:, layer, None], batch.seeds)
+            if columns:
+                moments[:, :, columns] = moments_of(batch.num[:, heads, columns], batch.own[:, heads], batch.seeds)
+            self.moments[:, heads] += moments
+        if self.maximum_columns:
+            columns = list(self.maximum_columns)
+            take_maxima(self.maxima, batch.num[..., columns], batch.own_of(columns), batch.seeds)
         if self.kinds is not None and batch.kinds is not None:
             self.kinds.add(batch.kinds)
         self.sites = agreed((self.sites, batch.sites))
@@ -155,6 +190,7 @@ class Tally:
         other.widen(self.columns)
         for name in SUMS:
             getattr(self, name).add_(getattr(other, name))
+        torch.maximum(self.maxima, other.maxima, out=self.maxima)
         if self.kinds is not None and other.kinds is not None:
             self.kinds.add(other.kinds.counts())
         self.sites = agreed((self.sites, other.sites))
@@ -177,16 +213,19 @@ class Tally:
         den = self.den.repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         # The repeat is a copy: a table may be made of a run that goes on, and must not change its sums.
         den[:, :, list(self.columns)] = self.own
-        return Sums(self.num.numpy(), den.numpy(), self.moments.numpy(), self.num_texts, self.num_tokens)
+        numbers = (self.num.numpy(), den.numpy(), self.moments.numpy())
+        # A copy, as `den` is one.
+        maxima = self.maxima.clone().numpy()
+        return Sums(*numbers, self.num_texts, self.num_tokens, self.maximum_columns, maxima)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, as they are written to the disk (in memory that is shared)."""
-        out = {name: getattr(self, name) for name in SUMS}
+        out = {name: getattr(self, name) for name in STORED}
         return out | ({} if self.kinds is None else self.kinds.counts().tensors())
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the tensors, as plain data for JSON."""
-        names = ("columns", "num_texts", "num_tokens")
+        names = ("columns", "maximum_columns", "num_texts", "num_tokens")
         shape = {"size": self.num.shape[2], "kinds": self.kinds is not None}
         return {"sites": site_fields(self.sites), **shape, **{name: getattr(self, name) for name in names}}
 
@@ -196,11 +235,12 @@ class Tally:
         kinds = KindCounts.read(tensors)
         tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
         columns, sizes = tuple(facts["columns"]), (int(facts["num_texts"]), int(facts["num_tokens"]))
-        num, den, own, moments = (tensors[name] for name in SUMS)
-        out = Tally(sites, num, den, own, moments, columns, tally, *sizes)
+        num, den, own, moments, maxima = (tensors[name] for name in STORED)
+        maximum_columns = tuple(facts["maximum_columns"])
+        out = Tally(sites, num, den, own, moments, columns, tally, *sizes, maximum_columns, maxima)
         # Checked where the file is still known by name: added later, a shape of 1 would broadcast without a word.
-        room = Tally.empty(sites, out.num.shape[2], columns, False)
-        if any(getattr(out, name).shape != getattr(room, name).shape for name in SUMS):
+        room = Tally.empty(sites, out.num.shape[2], columns, False, maximum_columns)
+        if any(getattr(out, name).shape != getattr(room, name).shape for name in STORED):
             raise ValueError("its sums are not of its layers and statistics")
         return out
 

@@ -37,6 +37,7 @@ from manyheads.studio.views import experiments
 from manyheads.studio.views.atlas import Labels, atlas_of
 from manyheads.studio.views.recording import recording_info
 from manyheads.studio.views.tiles import Tiles
+from manyheads.studio.views.training import Histories
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -61,6 +62,7 @@ class Desk:
         self.recordings = Recordings(workspace)
         self.labels = Labels(workspace)
         self.tiles = Tiles()
+        self.histories = Histories(workspace)
         self.jobs = Jobs()
         self.queue = Queue()  # apart from the jobs: a tile must not wait behind a minute's work
         self.first = first

@@ -1,5 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .charts import Chart as Chart
+from .charts import GridChart as GridChart
 from .charts import Panel as Panel
 from .charts import PointsChart as PointsChart
 from .charts import RulChart as RulChart

@@ -82,6 +82,33 @@ class PointsChart:
     notes: tuple[str, ...]
 
 
+# ---------------------------------------------------------------------------------- lines over steps, ways side by side
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """One quantity: for each column the lines of its cell, over one y axis, from `bottom` on where that is given.
+
+    `powers`: the axis goes by powers of ten.
+    """
+
+    title: str
+    cells: tuple[tuple[Line, ...], ...]
+    bottom: float | None = None
+    powers: bool = False
+
+
+@dataclass(frozen=True)
+class GridChart:
+    """Ways to train in columns, quantities in rows, all over the same steps. A column's words are in lines."""
+
+    title: str
+    subtitle: str
+    columns: tuple[str, ...]
+    rows: tuple[GridRow, ...]
+    x_title: str = "training step"
+
+
 # ---------------------------------------------------------------------------------------------- remaining useful life
 
 
@@ -117,4 +144,4 @@ class RulChart:
     notes: tuple[str, ...]
 
 
-AnyChart = Chart | PointsChart | RulChart
+AnyChart = Chart | PointsChart | GridChart | RulChart

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from manyheads.base import no_access, replacing
 from manyheads.errors import ModelError
+from manyheads.watching import WatchedStep
 
 FORMAT = "manyheads.training"
 VERSION = 1
@@ -74,6 +75,15 @@ def head_column(head: object, statistic: str) -> str:
     return f"{HEADS}/{head}/{statistic}"
 
 
+def head_columns(watched: WatchedStep) -> dict[str, float]:
+    """A watched step as columns of a history. A maximum over no rows is not a number."""
+    return {
+        head_column(head, name): float(value)
+        for head, values in zip(watched.heads, watched.values, strict=True)
+        for name, value in zip(watched.names, values, strict=True)
+    }
+
+
 def metrics_table(histories: Mapping[str, History]) -> Any:
     """A row a run and step: the loss, the rate, the gradient's norm, and what the run measured."""
     import pandas as pd
@@ -121,7 +131,7 @@ class Saved:
 def save_state(
     path: str | os.PathLike[str],
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     history: History,
     facts: Mapping[str, Any],
 ) -> None:
@@ -129,10 +139,11 @@ def save_state(
     from safetensors.torch import save_file
 
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    # The optimizer knows parameters as objects; a file needs their names.
+    # Optimizers know parameters as objects; a file needs their names.
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for parameter, state in optimizer.state.items():
-        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
     # Dropout and the like go on where they were, or a resumed run would have other losses.
     tensors |= {f"random.{device}": state for device, state in random_states().items()}
     tensors |= {f"history.{name}": column for name, column in history.to_tensors().items()}
@@ -171,8 +182,14 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
     return Saved(facts, tensors)
 
 
-def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put weights, optimizer and random numbers back as they were. Errors: ModelError for tensors of another model."""
+def restore(saved: Saved, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Put weights, optimizers and random numbers back as they were. Errors: ModelError for tensors of another model."""
+    owners = {
+        id(parameter): optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
     try:
         # Weights first, by torch's own strict names and shapes:
         # they tell another model before the optimizer is touched.
@@ -185,7 +202,7 @@ def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) ->
                     f"{wrong[0]} of {name} is {tuple(state[wrong[0]].shape)}, not {tuple(parameter.shape)}"
                 )
             # AdamW counts steps on the CPU unless it is fused on a GPU: either way the state follows its parameter
-            optimizer.state[parameter] = {
+            owners[id(parameter)].state[parameter] = {
                 key: value if value.ndim == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
                 for key, value in state.items()
             }

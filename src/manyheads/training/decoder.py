@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError, ShapeError
@@ -28,7 +28,10 @@ INITIAL_STD = 0.02  # of the embedding: tied, it also makes the logits, which sh
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The sizes, under the names that transformers has for them. `intermediate_size` None: attention only."""
+    """The sizes, under the names that transformers has for them. `intermediate_size` None: attention only.
+
+    `qk_norm`: RMSNorm over each head's queries and keys, by which no score grows past what two weights allow.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -40,6 +43,7 @@ class DecoderConfig:
     max_position_embeddings: int = 4096
     rope_theta: float = 10_000.0
     is_decoder: bool = True
+    qk_norm: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,14 +77,18 @@ class Block(nn.Module):
             causal=True,
             batch_first=True,
             projections="split",
+            qk_norm=config.qk_norm,
             rope=Rope(config.rope_theta, max_positions=config.max_position_embeddings),
         )
         wide = config.intermediate_size
         self.feed_forward_norm = None if wide is None else nn.RMSNorm(width, eps=EPSILON)
         self.feed_forward = None if wide is None else SwiGLU(width, wide)
 
-    def forward(self, x: Float[Tensor, "b n m"], padding: Tensor | None = None) -> Float[Tensor, "b n m"]:
-        x = x + self.attention(self.attention_norm(x), key_padding_mask=padding, need_weights=False)[0]
+    def forward(
+        self, x: Float[Tensor, "b n m"], padding: Tensor | None = None, hidden: Tensor | None = None
+    ) -> Float[Tensor, "b n m"]:
+        seen = self.attention_norm(x)
+        x = x + self.attention(seen, key_padding_mask=padding, attn_mask=hidden, need_weights=False)[0]
         if self.feed_forward is None or self.feed_forward_norm is None:
             return x
         return x + self.feed_forward(self.feed_forward_norm(x))
@@ -107,8 +115,14 @@ class Decoder(nn.Module):
             for writer in writers:
                 writer.weight.mul_(len(writers) ** -0.5)  # type: ignore[union-attr,operator]
 
-    def forward(self, input_ids: Int[Tensor, "b n"], attention_mask: Tensor | None = None) -> DecoderOutput:
-        """`attention_mask`: 1 on tokens, 0 on padding behind them. Errors: ShapeError."""
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b n"],
+        attention_mask: Tensor | None = None,
+        hidden: Bool[Tensor, "l b h n n"] | None = None,
+    ) -> DecoderOutput:
+        """`attention_mask`: 1 on tokens, 0 on padding behind them. `hidden`: True where a head of a layer does not see
+        a key, besides those that come later. Errors: ShapeError."""
         most = self.config.max_position_embeddings
         if input_ids.shape[1] > most:
             raise ShapeError(
@@ -117,8 +131,8 @@ class Decoder(nn.Module):
             )
         padding = None if attention_mask is None or bool(attention_mask.all()) else ~attention_mask.bool()
         x = self.embedding(input_ids)
-        for block in self.blocks:
-            x = block(x, padding)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, padding, None if hidden is None else hidden[layer])
         x = self.norm(x)
         return DecoderOutput(F.linear(x, self.embedding.weight), x)
 

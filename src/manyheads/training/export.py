@@ -42,7 +42,7 @@ READABLE = 0o644
 def to_llama(model: Decoder) -> Any:
     """`LlamaForCausalLM` with the model's weights, float32, in eval mode.
 
-    Errors: ModelError for an attention-only decoder, or where logits are not the same.
+    Errors: ModelError for an attention-only decoder, for one that norms q and k, or where logits are not the same.
     """
     from transformers import LlamaForCausalLM
 
@@ -80,13 +80,16 @@ def save_llama(model: Decoder, tokenizer: Any, folder: str | os.PathLike[str], d
 
 
 def llama_config(model: Decoder) -> Any:
-    """Errors: ModelError for an attention-only decoder."""
+    """Errors: ModelError for an attention-only decoder, and for one that norms q and k."""
     from transformers import LlamaConfig
 
     config = model.config
     if config.intermediate_size is None:
         raise ModelError("an attention-only decoder is no Llama: export one with a feed-forward.")
-    sizes = {key: value for key, value in config.to_dict().items() if key not in ("is_decoder", "rope_theta")}
+    if config.qk_norm:
+        raise ModelError("a decoder with norms of q and k is no Llama: export one without qk_norm.")
+    others = ("is_decoder", "rope_theta", "qk_norm")
+    sizes = {key: value for key, value in config.to_dict().items() if key not in others}
     return LlamaConfig(
         **sizes,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},

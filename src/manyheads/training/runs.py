@@ -52,6 +52,7 @@ class Progress(Protocol):
 class Settings:
     """The loop's numbers. `rate`: the highest learning rate, reached after `warmup` steps, then a cosine's half wave
     down to `rate * floor`. `clip`: the gradient's norm at most. `precision`: float32 or bf16 (`loop.choose_precision`).
+    `optimizer`: adamw or muon (`loop.optimizers_of`). `qk_clip`: the largest score that `mh.QKClip` leaves a head.
     """
 
     steps: int
@@ -64,6 +65,8 @@ class Settings:
     precision: str = "float32"
     checkpoint_every: int = 200
     measure_every: int = 100
+    optimizer: str = "adamw"
+    qk_clip: float | None = None
 
     def __post_init__(self) -> None:
         counts = {"steps": self.steps, "checkpoint_every": self.checkpoint_every, "measure_every": self.measure_every}
@@ -72,6 +75,8 @@ class Settings:
                 raise PlanError(f"{name}={value}: give 1 or more.")
         if self.precision not in ("float32", "bf16"):
             raise PlanError(f"precision={self.precision!r} is none of ours: use float32 or bf16.")
+        if self.optimizer not in ("adamw", "muon"):
+            raise PlanError(f"optimizer={self.optimizer!r} is none of ours: use adamw or muon.")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0. Source: Loshchilov and Hutter 2017 (the cosine)."""
@@ -91,7 +96,9 @@ class Run:
     `loss(model, batch)` is a scalar with gradients: a mean over as many terms as `terms(batch)` says, so that processes
     can share a batch's rows. `measure(model, step)` gives what is recorded every `settings.measure_every` steps, and
     before the first and after the last: the model is in eval mode and without gradients then, and random numbers drawn
-    there do not move the training's. `because`: why this precision.
+    there do not move the training's. `watched`: statistics of every head that `mh.watch` reads in the training steps
+    themselves, in the first and every `settings.measure_every`-th. `may_diverge`: a loss that is not finite any more
+    ends the run, as one more finding, and is no error. `because`: why this precision.
     """
 
     name: str
@@ -102,6 +109,8 @@ class Run:
     measure: Callable[[nn.Module, int], Mapping[str, float]] | None = None
     because: str = ""
     terms: Callable[[Batch], int] = rows_of
+    watched: tuple[str, ...] = ()
+    may_diverge: bool = False
 
 
 # ---------------------------------------------------------------------------- numbers of runs that differ by their seed

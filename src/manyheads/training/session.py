@@ -2,8 +2,9 @@
 
 The folder holds one training from its first start to its last. `run.json` has the preset, its options and a digest of
 the data, and is written first; a start with others is refused. `checkpoint-<run>.safetensors` is where a run is;
-`metrics.parquet`, `heads.parquet` and `report.json` come at the end. So a second start goes on where the first one was,
-and one after the end reads everything back and writes tables and report again, which costs no training.
+`heads/<run>` grows while it trains, for who watches; `metrics.parquet`, `heads.parquet` (all runs' heads, one table)
+and `report.json` come at the end. So a second start goes on where the first one was, and one after the end reads
+everything back and writes tables and report again, which costs no training.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from manyheads.training.presets.table import preset_of
 from manyheads.training.runs import Progress, num_parameters
 from manyheads.training.together import require_gpu_for_each_process, together
 
-BEGUN, REPORT = "run.json", "report.json"
+BEGUN, REPORT, HEADS = "run.json", "report.json", "heads"
 UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`base.files` names it so)
 
 
@@ -104,7 +105,10 @@ def carry_out(
                 for name, make in training.runs.items():
                     report_step = None if progress is None else progress(f"training {name}")
                     checkpoint = checkpoint_of(folder, name)
-                    trained[name] = train(make(trained), checkpoint, device=place, progress=report_step, team=team)
+                    trained[name] = train(
+                        make(trained), checkpoint, device=place, progress=report_step, team=team,
+                        heads=folder / HEADS / name,
+                    )  # fmt: skip
         except LostProcessError as error:  # whoever reads it wants to know how this training goes on
             raise LostProcessError(
                 f"another process of this training is gone (killed, or out of memory), or torchrun was told to stop. "
@@ -146,6 +150,7 @@ def run_report(run: Trained) -> dict[str, Any]:
         "training_seconds": round(sum(history.taken("seconds")[1]), 1),
         "resumed_at": run.resumed_at,
         "computed": run.because,
+        **({"ended": run.ended} if run.ended else {}),
     }
 
 

@@ -7,9 +7,13 @@ import pytest
 import torch
 
 import manyheads as mh
+from manyheads import circuits
 from manyheads.interventions.save import fresh_process
+from manyheads.long_context import HeadSplit
+from manyheads.long_context.head_split import split_layers
 from manyheads.roles import copying_scores, head_diversity, probe_repeats, retrieval_scores
 from tests.device.conftest import TEXTS, assert_same, each
+from tests.device.simulated import counted_waits
 
 CORPUS = [*TEXTS, "a king found the old book", "she told the child a long story about rain , snow , fire and wind"]
 STEPS = {
@@ -52,6 +56,27 @@ def test_a_plan_of_several_steps_acts_on_padded_batches(name, both):
     assert_same(got.per_token, want.per_token, share=5e-5)
 
 
+def test_a_streaming_cache_writes_what_it_writes_on_the_host_and_a_step_waits_for_nothing(both):
+    results, waits = [], []
+    for lm in both("llama"):
+        flags = {site.layer: [site.layer == 1, True, False] for site in lm.spec.layers}
+        split = HeadSplit(lm.name, "", "", split_layers(lm.spec, "", flags, {}, {}), 2, 3, "hand", "none", "none")
+        lm.tokenizer.padding_side = "left"
+        inputs = lm.tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False).to(lm.device)
+        with mh.streaming(lm, split) as now, torch.no_grad():
+            written = lm.model.generate(**inputs, max_new_tokens=6, num_beams=2, do_sample=False, pad_token_id=0)
+            cache = now.cache()
+            lm.model(inputs["input_ids"][:1], past_key_values=cache)
+            with counted_waits() as ours:
+                logits = lm.model(inputs["input_ids"][:1, :1], past_key_values=cache).logits
+        results.append((written, logits))
+        waits.append(ours.total())
+    (want, want_logits), (got, got_logits) = results
+    assert got.device.type == "cuda" and waits[1] == 0
+    assert torch.equal(got.cpu(), want)
+    assert_same(got_logits, want_logits)
+
+
 @pytest.mark.parametrize("metric", each(["loss", "kl", "cosine"], "loss"))
 def test_effects(metric, both):
     host, device = both("bert" if metric == "cosine" else "llama")
@@ -64,6 +89,38 @@ def test_importance(estimator, both):
     host, device = both("llama")
     got, want = (mh.importance(lm, CORPUS, estimator=estimator) for lm in (device, host))
     assert_same(got.to_pandas(), want.to_pandas(), share=5e-5)
+
+
+PAIRS = (
+    ["the cat sat on the table", "a king found the old book"],
+    ["the dog sat on the table", "a king found the new book"],
+)
+
+
+@pytest.mark.parametrize("what", each(["k", "weights", "gradient of q"], "k"))
+def test_patching(what, both):
+    host, device = both("llama")
+    estimator = "gradient" if what.startswith("gradient") else "exact"
+    got, want = (
+        mh.patch(
+            lm,
+            *PAIRS,
+            answers=("was", "is"),
+            what=what[-1] if estimator == "gradient" else what,
+            estimator=estimator,
+            positions=[1, -1],
+            controls=3,
+        )
+        for lm in (device, host)
+    )
+    assert_same(got.per_text * got.gap, want.per_text * want.gap, share=5e-5)
+    if what == "k":
+        found, true = (mh.find_circuit(lm, *PAIRS, answers=("was", "is"), random_sets=2) for lm in (device, host))
+        assert found.heads == true.heads
+        paths = [
+            circuits.path_effect(lm, *PAIRS, "L0H1", "L1H2", answers=("was", "is")).per_text for lm in (device, host)
+        ]
+        assert_same(*paths, share=1e-3)
 
 
 @pytest.mark.slow

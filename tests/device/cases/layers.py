@@ -1,5 +1,7 @@
 """The operation, our layers, their caches and what trains them: outputs and gradients are the host's."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -39,6 +41,24 @@ def test_attend(name, rule, fresh):
     got = mh.attend(*on_device([q, k, v]), mask=mask, **on_device(options))
     assert (got.out.device.type, got.lse.device.type) == ("cuda", "cuda")
     assert_same((got.out, got.lse), (want.out, want.lse))
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 3.0], ids=["all rows", "few rows"])
+def test_max_logits(sharpness, fresh):
+    length = 131
+    q, k = sharpness * torch.randn(B, H, length, D, generator=fresh), torch.randn(B, G, length, D, generator=fresh)
+    bias, sinks = torch.randn(1, H, length, length, generator=fresh), torch.randn(H, generator=fresh)
+    holes = Mask.from_dense(torch.rand(B, H, length, length, generator=fresh) > 0.4)
+    masks = (None, Mask.causal(length, length), Mask.from_lengths(torch.tensor([length, 77]), length, length), holes)
+    for mask, rule in product(masks, ({}, {"softcap": 2.0}, {"sinks": sinks}, {"bias": bias})):
+        lse = mh.attend(q, k, k, mask=mask, **rule).lse
+        want, around = (mh.max_logits(q, k, lse, mask, **rule, bound=bound) for bound in (False, True))
+        moved = Mask.from_dense(on_device(holes.dense)) if mask is holes else mask
+        # Off the CPU the margin is TF32's: other rows are read and bounds are wider, and the maximum is the same.
+        got, bounds = (mh.max_logits(*on_device([q, k, lse]), moved, **on_device(rule), bound=x) for x in (False, True))
+        assert got.device.type == bounds.lower.device.type == "cuda"
+        assert_same(got, want)
+        assert (bounds.lower.cpu() <= around.lower).all() and (bounds.upper.cpu() >= around.upper).all()
 
 
 @pytest.mark.thinned
@@ -112,7 +132,7 @@ def test_a_feed_forward(kind, fresh):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["induction", "heads", "collapse", "supervised", "gqa"])
+@pytest.mark.parametrize("preset", ["induction", "heads", "collapse", "supervised", "gqa", "passkey"])
 def test_a_preset_trains(preset, tmp_path):
     for device in ("cuda", "cpu"):
         outcome = carry_out(preset, tmp_path / device, quick=True, steps=3, device=device)

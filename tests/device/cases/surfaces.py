@@ -29,7 +29,8 @@ def layers_of(recording):
 
 
 def test_windows_words_and_tiles(recorded):
-    for got, want in zip(*map(layers_of, recorded), strict=True):
+    """Of one layer of each stack: the others run the same lines."""
+    for got, want in zip(*([stack[-1] for stack in rec.stacks.values()] for rec in recorded), strict=True):
         rows, keys = torch.tensor([3, 0, 5]), torch.tensor([1, 0, 4])
         assert_same(got.weights_at(rows, keys), want.weights_at(rows, keys))
         assert_same(got.weights_at(*on_device([rows, keys])), want.weights_at(rows, keys))
@@ -135,19 +136,23 @@ def test_the_studio(both, tmp_path):
             window = studio.get(f"{base}/window/L1H2?format=csv&queries=3:5&keys=2:9")
             table = studio.get(f"{base}/table?format=csv&text=0")
             assert (window.status, table.status) == (200, 200), (window.body, table.body)
-            jobs = [studio.job(f"{base}/{path}") for path in ("importance", "heads/L1H2/worth")]
-            asked = {
-                "model": lm.name,
-                "text": TEXTS[0],
-                "plan": mh.Plan([mh.Ablate("L1H2")]).to_dict()["steps"],
-                "controls": 1,
-            }
-            jobs.append(studio.job("/api/experiments", asked))
-            for job in jobs:
-                assert job["state"] == "done", job["problem"]
             values = [[value for value in head["values"] if value is not None] for head in atlas["heads"]]
             answers.append((np.array(values), tiles, row, thumbnails / 255))
     (got_values, *got), (want_values, *want) = answers
     assert_same(got_values, want_values, share=5e-5)
     assert_same(got[:2], want[:2], share=5e-5)
     assert_same(got[2], want[2], share=1 / 200)  # rounded to 255 steps
+
+
+@pytest.mark.slow  # what the jobs call, `importance` and `effect`, is tried by the cases of heads
+def test_the_studios_jobs(both, tmp_path):
+    _, device = both("llama")
+    workspace = Workspace.of(folder=tmp_path)
+    workspace.add_model(device)
+    with studio_of(workspace) as studio:
+        base = f"/api/recordings/{studio.open(TEXTS[0], device.name)['id']}"
+        jobs = [studio.job(f"{base}/{path}") for path in ("importance", "heads/L1H2/worth")]
+        steps = mh.Plan([mh.Ablate("L1H2")]).to_dict()["steps"]
+        asked = {"model": device.name, "text": TEXTS[0], "plan": steps, "controls": 1}
+        for job in [*jobs, studio.job("/api/experiments", asked)]:
+            assert job["state"] == "done", job["problem"]

@@ -10,12 +10,14 @@ from tests.device.simulated import counted_waits
 from tests.models.eager import draw
 from tests.models.tiny import WORDS, tiny_tokenizer
 
-WAITS = {"record": 2, "default": 2, "all": 5}  # a layer: what the guard saw, large scores or answers, value norms, tops
+# A layer: what the guard saw, large scores or answers, value norms, tops.
+WAITS = {"record": 2, "default": 2, "all": 5, "logits": 2}
 ONCE = 12  # for a batch, whatever the number of layers: its inputs are sent, each of its masks is read
 READ = {
     "record": lambda lm, text: mh.record(lm, text),
     "default": lambda lm, text: mh.measure(lm, text, sinks=Sinks(first=True)),
     "all": lambda lm, text: mh.measure(lm, text, "all", sinks=Sinks(first=True)),
+    "logits": lambda lm, text: mh.measure(lm, text, "max_logit"),
 }
 
 

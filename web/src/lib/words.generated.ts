@@ -19,6 +19,7 @@ export const WORDS = {
   "KV cache": "Keys and values that a model keeps while it writes, so that it need not compute them again.",
   "output projection": "The matrix Wᴼ, which mixes the outputs of a layer's heads.",
   "sink": "A token that draws attention although it says nothing, as [CLS] and the first token often do.",
+  "streaming head": "A head that needs no tokens but its text's first ones and the last ones.",
   "statistic": "A number for each head, from its map: how spread, how far, how much on certain tokens.",
   "mass": "The mean weight on certain tokens, as a share of all attention.",
   "chance level": "The same number by luck: attention spread evenly, or words shuffled; the higher of the two.",

@@ -17,7 +17,7 @@ import {
   ablate, comparableHeads, layersOf, OPERATIONS, planInWords, reordered, stepsFor, type Step,
 } from "../../src/rooms/experiment/steps";
 
-const options = { factor: 0.5, source: "L*H0", layers: ["L0", "L2"], seed: 3, text: "" };
+const options = { factor: 0.5, source: "L*H0", layers: ["L0", "L2"], seed: 3, text: "", sink: 1, recent: 4 };
 const layers = [0, 1, 2].map((layer) => ({ stack: "", layer }));
 
 const result: ResultLike = {
@@ -47,6 +47,11 @@ describe("steps", () => {
   it("a text to resample from is told only where there is one", () => {
     expect(stepsFor("resample", "L0", options)[0]).toHaveProperty("text", null);
     expect(stepsFor("resample", "L0", { ...options, text: "hello" })[0]).toHaveProperty("text", "hello");
+  });
+  it("a streaming head sees so many first and last tokens, the server's numbers where none are given", () => {
+    expect(stepsFor("streaming", "L0", options)[0]).toMatchObject({ kind: "streaming", sink: 1, recent: 4 });
+    expect(planInWords(stepsFor("streaming", "L0", { ...options, sink: null, recent: null }))).toBe("L0 on a cache of the first 128 and last 256 tokens");
+    expect(stepsFor("zero", "L0", options)[0]).toMatchObject({ sink: null, recent: null });
   });
   it("layers of ticked heads", () => {
     expect(layersOf(new Set(["L0H1", "L2H0", "L2H1"]), layers)).toEqual(["L0", "L2"]);

@@ -1,7 +1,8 @@
 """What each step of a plan does to a head's output, given the attention call that computed it.
 
 Everything acts on `out`, per head, before the output projection. Zero and scale are factors; mean, resample and first
-replace vectors; average and copy compute new weights, block of rows by block of rows, so that no map is held in memory.
+replace vectors; average, copy and streaming compute new weights, block of rows by block of rows, so that no map is held
+in memory.
 Skipped projections and skipped positions are hooks on the modules that hold them.
 One plan serves all samples, or each sample has its own: then many ablations run as one batch.
 
@@ -18,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import PlanError
@@ -28,6 +29,7 @@ from manyheads.interventions.apply.positions import positions_in, without_positi
 from manyheads.interventions.effects.metrics import exact
 from manyheads.models import AttentionCall
 from manyheads.models.weights.projections import input_width, is_transposed
+from manyheads.nn import Mask, Rule, exact_arithmetic
 from manyheads.plan import (
     Ablate,
     Average,
@@ -43,7 +45,12 @@ from manyheads.plan import (
 from manyheads.spec import CROSS, ModelSpec, Site
 
 BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read
+STREAMED_ROWS = 256  # of one block where heads stream: as many keys more than `recent` are multiplied in vain
 NOTHING = 1e-6  # a change below this share of the largest number is rounding
+
+
+WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size", "local_attention")
+"""Fields of configs by which a layer may keep less than the whole text."""
 
 
 @dataclass(eq=False)
@@ -52,11 +59,13 @@ class TextPositions:
 
     A cache shows how many rows it holds as long as it holds all of them. Layers with a window keep only the end, and
     layers that attend to another text keep the other text: for both the count goes by the calls before, call after
-    call. A call that sees no more keys than it has rows begins a text anew.
+    call. A call that sees no more keys than it has rows begins a text anew. `keeps_all`: no layer of the model has a
+    window, so that a cache that holds fewer rows than there were was cut back, which counting cannot follow.
     """
 
     rows_before: dict[str, tuple[int, Int[Tensor, "b 1"]]] = field(default_factory=dict)  # and where texts begin
     last: Int[Tensor, "b q"] | None = None  # of the last layer that read its own text
+    keeps_all: bool = False
 
     def of(self, call: AttentionCall) -> Int[Tensor, "b q"]:
         """Each row's position in its text, from 0. To be called once for every attention call, in order.
@@ -76,8 +85,18 @@ class TextPositions:
         name = call.site.module
         if cached:
             rows, earlier_begins = self.rows_before.get(name, (cached, begins))
+            if self.keeps_all and cached < rows:
+                raise PlanError(
+                    f"{call.site}: its cache holds {cached:,} tokens where {rows:,} were read: tokens were taken back "
+                    f"(assisted or prompt-lookup generation), or the cache is another text's, and rows are counted "
+                    f"call by call. Generate without assistance, and fill a cache within the block."
+                )
             # A window's cache holds fewer rows than the text has, and its mask begins too late: calls before know both.
-            cached, begins = max(cached, rows), earlier_begins if len(earlier_begins) == num_texts else begins
+            # Unless all of a text's rows were padding so far: then it begins in this call, or later.
+            cached = max(cached, rows)
+            if len(earlier_begins) == num_texts:
+                dropped = max(0, cached + num_rows - mask.num_keys)
+                begins = torch.where(earlier_begins < rows, earlier_begins, begins + dropped)
         # By the layer's own path: layers of one model may keep windows of different lengths, or the whole past.
         self.rows_before[name] = (cached + num_rows, begins)
         self.last = (torch.arange(num_rows, device="cpu")[None] + cached - begins).clamp_min(0)
@@ -120,6 +139,9 @@ class Acts:
             for place, step in plan.on_heads.items():
                 sources = self.spec.select(step.source).by_layer() if isinstance(step, Copy) else {}
                 for layer, heads in self.spec.select(step.heads).by_layer().items():
+                    # Of a spec alone: a bare module's first call may be a single token, which shows no direction.
+                    if isinstance(step, Ablate) and step.kind == "streaming" and sites[layer].stack != CROSS:
+                        _require(sites[layer].causal, step, sites[layer])
                     acts[layer] += _act(index, place, step, heads, sources.get(layer, ()), sites[layer])
         self.known = {layer: tuple(layer_acts) for layer, layer_acts in acts.items()}
 
@@ -127,7 +149,7 @@ class Acts:
     def by_position(self) -> bool:
         """Whether some step's replacement depends on where a row stands in its text."""
         steps = (step for plan in self.plans for step in plan.steps)
-        return any(isinstance(step, Ablate) and step.kind in ("mean", "resample") for step in steps)
+        return any(isinstance(step, Ablate) and step.kind in ("mean", "resample", "streaming") for step in steps)
 
     def chosen(self, order: Sequence[int]) -> Acts:
         """The acts of some of the plans, in another order, each as often as it is named. For a loaded model only."""
@@ -199,8 +221,22 @@ def _act(
             yield Act(index, place, step, heads, heads)
         case SkipOutputProjection():
             yield Act(index, place, step, tuple(range(site.num_heads)))
+        case Ablate(kind="streaming") if site.stack == CROSS:
+            raise PlanError(
+                f"{describe(step)}: {site} attends to another text, which has no last keys before a row: name heads "
+                f"of causal self-attention."
+            )
         case _:
             yield Act(index, place, step, heads)
+
+
+def _require(is_causal: bool, step: Ablate, site: Site) -> None:
+    """Errors: PlanError where rows look ahead."""
+    if not is_causal:
+        raise PlanError(
+            f"{describe(step)}: rows of {site} look ahead, and a streaming head keeps what came before: it is defined "
+            f"for causal self-attention (decoders)."
+        )
 
 
 def _union(parts: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -245,6 +281,12 @@ class Editor:
     def open(self, model: nn.Module) -> None:
         """Take positions away where a plan says so, until the editor is closed. Errors: PlanError."""
         self.opened = True
+        config = getattr(model, "config", None)
+        text_config: Any = (
+            config.get_text_config() if config is not None and hasattr(config, "get_text_config") else None
+        )
+        windows = [getattr(text_config, name, None) for name in WINDOWS]
+        self.positions.keeps_all = text_config is not None and not any(windows)
         for index, plan in enumerate(self.acts.plans):
             for place, step in enumerate(plan.steps):
                 if not isinstance(step, SkipPositions):
@@ -340,6 +382,9 @@ class Editor:
             case Ablate(kind="mean"):
                 assert positions is not None
                 return self.computed.means(step, call.site, heads, positions).to(old)
+            case Ablate(kind="streaming"):
+                assert positions is not None
+                return streamed(call, samples, heads, positions, step)
             case Ablate():
                 assert positions is not None
                 return self.computed.elsewhere(step, call.site, heads, positions).to(old)
@@ -456,23 +501,87 @@ def shared_weights(call: AttentionCall, samples: slice, sources: list[int], head
     return torch.cat(blocks, 2)
 
 
-def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slice) -> Float[Tensor, "s n r k"]:
-    """The exact weights of some heads and rows, with gradients; rows that see nothing have none.
+@exact_arithmetic()
+def streamed(
+    call: AttentionCall, samples: slice, heads: list[int], positions: Int[Tensor, "s q"], step: Ablate
+) -> Float[Tensor, "s n q f"]:
+    """Outputs of heads that see their text's first `sink` keys and each row's last `recent` ones, of what they saw.
 
-    Masked scores become the lowest finite number, not -inf: a row that sees nothing would be NaN, and so would its
-    gradient. A sink takes its share of the softmax and has no value: its column is dropped afterwards.
+    A row's own key is its last one, so its text begins `positions` keys before that: in a window's cache before the
+    first key. Two runs of keys, `first` and `last`, which share none, under one softmax: rows come in blocks, each with
+    the few keys that its runs hold. Rows that lose no key keep their outputs, to the last bit.
+    Cost: O(q * (sink + recent) * d) time, O(block) memory. Errors: PlanError for rows that look ahead, and for several
+    texts in a row, whose first keys are unknown.
     """
+    assert step.sink is not None and step.recent is not None
+    mask, place = call.mask.expand(call.q.shape[0]), torch.arange(call.q.shape[2], device="cpu")[None]
+    own = place + max(0, int(mask.stop.max()) - place.shape[1]) if mask.stop.numel() else place  # each row's own key
+    mask = mask.texts(samples)
+    start, stop = mask.start, mask.stop
+    _require(not bool(((stop > start) & (stop > own + 1)).any()), step, call.site)
+    if mask.dense is None and bool(((start == own) & (stop == own + 1) & (positions > 0)).any()):
+        raise PlanError(
+            f"{describe(step)}: in {call.site} some row within a text sees itself alone, so several texts are packed "
+            f"into one (or attention is cut into chunks), and which keys are a text's first ones is not known: read "
+            f"the texts one by one, or padded."
+        )
+    text_begin = stop - 1 - positions
+    last = torch.maximum(start, stop - step.recent)
+    first = torch.maximum(start, text_begin)
+    first_stop = torch.minimum(text_begin + step.sink, last).maximum(first)
+    loses = (first > start) | (first_stop < last)  # [s q], on the host as all runs are
+    runs = [Mask(first, first_stop, mask.num_keys), Mask(last, stop, mask.num_keys)]
+    out = call.out[samples][:, heads]
+    rule, own_kv = call.rule.texts(samples).heads(heads), kv_heads(call, heads)
+    row_cells = max(1, len(out)) * len(heads) * (step.sink + step.recent + STREAMED_ROWS)
+    height = max(1, min(STREAMED_ROWS, BLOCK_CELLS // row_cells))
+    blocks = list(out.split(height, 2))
+    for index in range(len(blocks)):
+        rows = slice(index * height, index * height + blocks[index].shape[2])
+        if not bool(loses[:, rows].any()):
+            continue
+        scores, visible, values = [], [], []
+        q = exact(call.q[samples][:, heads, rows])
+        for run in runs:
+            filled = run.stop[:, rows] > run.start[:, rows]
+            if not bool(filled.any()):
+                continue
+            keys = slice(int(run.start[:, rows][filled].min()), int(run.stop[:, rows][filled].max()))
+            k, v = (exact(x[samples][:, :, keys][:, own_kv]) for x in (call.k, call.v))
+            scores.append(rule.finish(q @ k.transpose(2, 3) * rule.scale, rows, keys))
+            visible.append(run.visible(rows, keys, device=q.device))
+            if mask.dense is not None:  # a run is cut out of what the model's own mask shows, which may have holes
+                visible[-1] = visible[-1] & mask.visible(rows, keys, heads, q.device)
+            values.append(v)
+        weights = softmax_of(torch.cat(scores, -1), torch.cat(visible, -1), rule)
+        new = (weights @ torch.cat(values, 2)).to(out.dtype)
+        changed = loses[:, None, rows, None].to(out.device, non_blocking=True)
+        blocks[index] = torch.where(changed, new, blocks[index])
+    return torch.cat(blocks, 2)
+
+
+def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slice) -> Float[Tensor, "s n r k"]:
+    """The exact weights of some heads and rows, with gradients; rows that see nothing have none."""
     q, k = exact(call.q[samples][:, heads, rows]), exact(call.k[samples][:, kv_heads(call, heads)])
     rule = call.rule.texts(samples).heads(heads)
     scores = rule.finish(q @ k.transpose(2, 3) * rule.scale, rows)
     mask = call.mask.expand(call.q.shape[0]).texts(samples)
-    visible = mask.visible(rows, slice(None), heads, scores.device)
+    return softmax_of(scores, mask.visible(rows, slice(None), heads, scores.device), rule)
+
+
+def softmax_of(scores: Float[Tensor, "s n r k"], visible: Bool[Tensor, "s #n r k"], rule: Rule) -> Tensor:
+    """Weights of finished scores.
+
+    Masked scores become the lowest finite number, not -inf: a row that sees nothing would be NaN, and so would its
+    gradient. A sink takes its share of the softmax and has no value: its column is dropped afterwards.
+    """
+    num_keys = scores.shape[-1]
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     if rule.sinks is not None:
         sink = rule.sinks.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], -1)
     # Hidden cells again: in a row that sees nothing all scores are alike, and softmax would spread its weight evenly.
-    return scores.softmax(-1)[..., : k.shape[2]].masked_fill(~visible, 0)
+    return scores.softmax(-1)[..., :num_keys].masked_fill(~visible, 0)
 
 
 def kv_heads(call: AttentionCall, heads: Sequence[int]) -> list[int]:

@@ -30,13 +30,14 @@ class Batch:
     """Inputs of one forward pass; `places`, the indices of their texts in the corpus; the texts' labels, if any.
 
     `targets`: the tokens that a decoder beside an encoder should predict, -100 where none is; without
-    targets of its own it repeats the text.
+    targets of its own it repeats the text. `options`: arguments of the model that have no row for each text.
     """
 
     inputs: dict[str, Tensor]
     places: tuple[int, ...]
     labels: Tensor | None = None
     targets: Tensor | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def real(self) -> Bool[Tensor, "b n"] | None:
@@ -49,7 +50,7 @@ class Batch:
         inputs = {name: x.repeat_interleave(times, 0) for name, x in self.inputs.items()}
         places = tuple(place for place in self.places for _ in range(times))
         labels, targets = (None if x is None else x.repeat_interleave(times, 0) for x in (self.labels, self.targets))
-        return Batch(inputs, places, labels, targets)
+        return Batch(inputs, places, labels, targets, self.options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,7 @@ def exact(x: Tensor) -> Tensor:
 
 def outputs_of(lm: Any, batch: Batch, *, head: bool, grad: bool = False) -> Any:
     """The model's outputs for a batch; without the language-model or classification head unless `head`."""
-    return run(lm.model, lm.name, batch.inputs, head=head, grad=grad)
+    return run(lm.model, lm.name, {**batch.inputs, **batch.options}, head=head, grad=grad)
 
 
 Own = Callable[[Any, dict[str, Tensor]], Any]
@@ -179,7 +180,7 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     The tokens are those that the decoder reads, each predicted by the row before it; or, among ready inputs, `labels`
     as transformers defines them: -100 is not counted, and a decoder beside an encoder predicts label i in row i.
     """
-    logits, inputs = _logits(outputs, "loss", 3), batch.inputs
+    logits, inputs = logits_of(outputs, "loss", 3), batch.inputs
     side = "decoder_" if "decoder_input_ids" in inputs else ""
     ids, mask = inputs.get(f"{side}input_ids"), inputs.get(f"{side}attention_mask")
     labels = inputs.get("labels", batch.targets)
@@ -209,7 +210,7 @@ def _is_encoder_decoder(outputs: Any) -> bool:
 
 def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
     """Log-probabilities of the next token at each real position, NaN elsewhere."""
-    logs = exact(_logits(outputs, "kl", 3)).log_softmax(-1)
+    logs = exact(logits_of(outputs, "kl", 3)).log_softmax(-1)
     if _is_encoder_decoder(outputs):
         labels, real = batch.inputs.get("labels", batch.targets), batch.inputs.get("decoder_attention_mask")
         real = labels >= 0 if labels is not None else real
@@ -238,13 +239,13 @@ def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
 
 def class_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
     """The cross-entropy of each text's label (nats)."""
-    logits = exact(_logits(outputs, "class_loss", 2))
+    logits = exact(logits_of(outputs, "class_loss", 2))
     return F.cross_entropy(logits, _labels(batch, logits), reduction="none")
 
 
 def class_errors(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
     """1 where the likeliest class is not the text's label, else 0."""
-    logits = _logits(outputs, "class_error", 2)
+    logits = logits_of(outputs, "class_error", 2)
     return (logits.argmax(-1) != _labels(batch, logits)).float()
 
 
@@ -257,7 +258,7 @@ def _labels(batch: Batch, logits: Tensor) -> Tensor:
     return batch.labels.to(logits.device)
 
 
-def _logits(outputs: Any, metric: str, num_axes: int) -> Tensor:
+def logits_of(outputs: Any, metric: str, num_axes: int) -> Tensor:
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != num_axes:
         result = f"logits of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"

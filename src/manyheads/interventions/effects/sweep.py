@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -67,45 +67,100 @@ def sweep(
     `applied`; StatisticError for a metric that gives NaN.
     """
     prepared, _ = prepare(lm, list(plans), texts)
-    blocks, why = blocks_of(lm.model, lm.spec) if share else ([], "as asked")
-    acts = Acts(prepared.plans, lm.spec)
-    waiting = set(range(len(acts.plans)))
-    for block in blocks:  # each plan begins in the first block that it touches; those that touch none, in the last
-        sites = [attention.site for attention in block.attention]
-        touching = {act.plan for site in sites for act in acts.known[site.stack, site.layer]} & waiting
-        block.plans = sorted(waiting if block is blocks[-1] else touching)
-        # Each plan once, in its first block: there everything before
-        # it is known, and everything after it must run anyway.
-        waiting -= touching
-    runner = _Runner(lm, prepared.computed, acts, metric, blocks, num_tokens, why)
+    edits = _PlanEdits(Acts(prepared.plans, lm.spec), prepared.computed)
+    runner = Runner.of(lm, edits, metric, share=share, num_tokens=num_tokens)
     changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64, device="cpu")
     for done, batch in enumerate(corpus.batches):
-        changes[list(batch.places)] = runner.run(batch)
+        changes[list(batch.places)] = runner.run(batch)[1]
         if progress is not None:
             progress(done + 1, len(corpus.batches))
     require_numbers(changes, metric, "an intervention")
-    because = f"one by one: {runner.why}"
-    if runner.blocks:
-        known = sum(block.attention[0].known for block in runner.blocks if len(block.attention) == 1)
-        because = f"what layers share is computed once: {len(runner.blocks)} blocks, attention of {known} of them too"
-    return Sweep(changes, because)
+    return Sweep(changes, runner.because)
+
+
+@runtime_checkable
+class OpenEditor(Protocol):
+    """An edit for `tap`, and what it has to put right again when the pass is over."""
+
+    def __call__(self, call: AttentionCall) -> Tensor | None: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Edits(Protocol):
+    """Interventions by number, as a `Runner` carries them out: the plans of `sweep`, or patches from another run."""
+
+    @property
+    def count(self) -> int: ...
+
+    def touching(self, site: Site) -> set[int]:
+        """Which interventions act in a layer."""
+        ...
+
+    def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
+        """An editor for a batch of `size` texts, each of which stands once for every chosen intervention, in a row.
+
+        Without `each_its_own` one intervention serves the whole batch. `places`: for a tap on a part of the model,
+        paths from there -> the sites of the whole model.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _PlanEdits:
+    """Plans, with what was computed for them, as `Edits`."""
+
+    acts: Acts
+    computed: Computed
+
+    @property
+    def count(self) -> int:
+        return len(self.acts.plans)
+
+    def touching(self, site: Site) -> set[int]:
+        return {act.plan for act in self.acts.of(site)}
+
+    def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
+        acts = self.acts.chosen([*chosen] * (size if each_its_own else 1))
+        return Editor(acts, each_its_own, self.computed, places=places)
 
 
 @dataclass(eq=False)
-class _Runner:
-    """Runs all plans on one batch after another. `why`: the reason for sharing nothing, once `blocks` is empty."""
+class Runner:
+    """Carries all interventions out on one batch after another. `why`: the reason for sharing nothing, if so."""
 
     lm: Any
-    computed: Computed
-    acts: Acts
+    edits: Edits
     metric: Metric
     blocks: list[Block]
     num_tokens: int
     why: str
     checked: bool = False
 
-    def run(self, batch: Batch) -> Float64[Tensor, "b plan"]:
-        """Every plan's change in each text of a batch."""
+    @classmethod
+    def of(cls, lm: Any, edits: Edits, metric: Metric, *, share: bool = True, num_tokens: int = BATCH_TOKENS) -> Runner:
+        """A runner whose blocks know which interventions begin in them."""
+        blocks, why = blocks_of(lm.model, lm.spec) if share else ([], "as asked")
+        waiting = set(range(edits.count))
+        for block in blocks:  # each plan begins in the first block that it touches; those that touch none, in the last
+            touching = {plan for attention in block.attention for plan in edits.touching(attention.site)} & waiting
+            block.plans = sorted(waiting if block is blocks[-1] else touching)
+            # Each plan once, in its first block: there everything before
+            # it is known, and everything after it must run anyway.
+            waiting -= touching
+        return cls(lm, edits, metric, blocks, num_tokens, why)
+
+    @property
+    def because(self) -> str:
+        """How the interventions were carried out, in words."""
+        if not self.blocks:
+            return f"one by one: {self.why}"
+        known = sum(block.attention[0].known for block in self.blocks if len(block.attention) == 1)
+        return f"what layers share is computed once: {len(self.blocks)} blocks, attention of {known} of them too"
+
+    def run(self, batch: Batch) -> tuple[Tensor, Float64[Tensor, "b plan"]]:
+        """The unedited model's reading of a batch, and every intervention's change in each of its texts."""
         with keeping(self.lm.model, self.blocks, guard=not self.checked):
             plain = self._read(batch)
         require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
@@ -113,10 +168,10 @@ class _Runner:
         if self.blocks and not self.checked:
             self._check(batch, plain)
         self.checked = True
-        changes = torch.zeros(len(batch.places), len(self.acts.plans), dtype=torch.float64, device="cpu")
+        changes = torch.zeros(len(batch.places), self.edits.count, dtype=torch.float64, device="cpu")
         if not self.blocks:
-            for index in range(len(self.acts.plans)):
-                with self._tapped(self.lm.model, [index], each_its_own=False):
+            for index in range(self.edits.count):
+                with self._tapped(self.lm.model, [index], each_its_own=False, size=len(batch.places)):
                     changes[:, index] = self.metric.change(plain, self._read(batch)).cpu()
         for number, block in enumerate(self.blocks):
             ids = batch.inputs.get("input_ids")
@@ -133,7 +188,7 @@ class _Runner:
                 # In the order of `repeated`: text after text, each of them once for every plan.
                 change = self.metric.change(plain.repeat_interleave(times, 0), after)
                 changes[:, plans] = change.view(size, times).cpu()
-        return changes
+        return plain, changes
 
     def _read(self, batch: Batch) -> Tensor:
         return self.metric.read(outputs_of(self.lm, batch, head=self.metric.head), batch)
@@ -144,10 +199,10 @@ class _Runner:
         block, times = self.blocks[number], len(plans)
         first, is_single = block.attention[0], len(block.attention) == 1
         later_sites = [attention.site for later in self.blocks[number + 1 :] for attention in later.attention]
-        touches_later = any(act.plan in plans for site in later_sites for act in self.acts.of(site))
+        touches_later = any(not self.edits.touching(site).isdisjoint(plans) for site in later_sites)
         if first.known and is_single and not touches_later:
             # The attention is known from the plain pass: only the edit and the output projection are computed.
-            editor = self._editor(plans, each_its_own=True, size=size)
+            editor = self.edits.editor(plans, each_its_own=True, size=size, places={})
             try:
                 with standing_in(first.module, lambda *args, **kwargs: first.edited(editor, size, times)):
                     yield
@@ -170,10 +225,6 @@ class _Runner:
         with standing_in(block.module, edited):
             yield
 
-    def _editor(self, plans: list[int], *, each_its_own: bool, size: int, places: Any = None) -> Editor:
-        acts = self.acts.chosen(plans * (size if each_its_own else 1))
-        return Editor(acts, each_its_own, self.computed, places=places or {})
-
     @contextmanager
     def _tapped(
         self,
@@ -184,7 +235,7 @@ class _Runner:
         size: int = 1,
         places: dict[str, Site] | None = None,
     ) -> Iterator[None]:
-        editor = self._editor(plans, each_its_own=each_its_own, size=size, places=places)
+        editor = self.edits.editor(plans, each_its_own=each_its_own, size=size, places=places or {})
         try:
             with tap(module, edits=[editor], guard=False):
                 yield

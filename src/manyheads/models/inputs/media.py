@@ -43,6 +43,7 @@ from manyheads.models.loading.checkpoints import first_line
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.tap import tap
+from manyheads.models.weights.projections import image_token_of
 from manyheads.recording import Recording, Tokens
 from manyheads.recording.media import Frames, Grid, as_json, grid_of
 from manyheads.recording.tokens import data_seed
@@ -116,6 +117,11 @@ def require_reader(lm: Any, modality: str) -> None:
     if takes(lm.model) != modality:
         raise ModelError(f"{whose} reads text, not {modality}: give it a text, or load a model of {modality}.")
     how = f"take its tower alone, mh.load(lm.model.{tower}, processor=lm.processor), or " * hasattr(lm.model, tower)
+    if modality == PICTURES and image_token_of(lm.model.config) is not None:
+        raise ModelError(
+            f"{whose} reads pictures among the tokens of a text: give it a text too, as in record(lm, 'What is this?', "
+            f"image=...)."
+        )
     raise ModelError(f"{whose} reads {modality} only together with text: {how}use record_call with all its inputs.")
 
 
@@ -197,7 +203,12 @@ def settled(recording: Recording) -> Recording:
 def shown(lm: Any, image: Any) -> UInt8[ndarray, "h w rgb"]:
     """A picture as the model reads it (resized, cropped), for people's eyes. Errors as `pictures_given`'s."""
     processor = _processor(lm, PICTURES)
-    values = _processed(lm, PICTURES, images=[picture_of(image)])["pixel_values"][0].float().cpu()
+    return shown_pixels(processor, _processed(lm, PICTURES, images=[picture_of(image)])["pixel_values"][0])
+
+
+def shown_pixels(processor: Any, values: Tensor) -> UInt8[ndarray, "h w rgb"]:
+    """A processor's input of one picture, `[3, height, width]`, as a picture again."""
+    values = values.float().cpu()
     if getattr(processor, "do_normalize", False):
         mean, std = (
             torch.tensor(list(getattr(processor, name)))[:, None, None] for name in ("image_mean", "image_std")

@@ -34,7 +34,7 @@ from manyheads.models.taps.call import Aligner, AttentionCall, rolled
 from manyheads.nn import Mask
 from manyheads.recording import Gold, Tokens, text_seed
 from manyheads.recording.tokens import Stretch
-from manyheads.spec import CROSS
+from manyheads.spec import CROSS, VISION
 
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
@@ -494,7 +494,8 @@ class CallTexts:
         num_texts, _, num_rows, _ = call.q.shape
         key = (call.site.stack, num_texts, num_rows, call.crosses)
         if key not in self.known:
-            texts = self.decoder if call.site.stack in (DECODER, CROSS) else self.main
+            by_stack = {DECODER: self.decoder, CROSS: self.decoder, VISION: None}
+            texts = by_stack.get(call.site.stack, self.main)
             fits = texts is not None and (texts.tokens.num_texts, texts.width) == (num_texts, num_rows)
             # Where keys are other tokens, rows and keys begin at different places, and nothing can be rolled away.
             if texts is None or not fits or (call.crosses and bool(texts.first.any())):

@@ -211,6 +211,7 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
     if not isinstance(name, str) or not name.strip():
         raise ModelError(f"{name=} is no name for a model: give a text, or leave it out.")
     require_usable(model, name)
+    tokenizer = getattr(processor, "tokenizer", None) if tokenizer is None else tokenizer
     lm = LoadedModel(model, _or_none(tokenizer), name, "", _or_none(processor))
     if hasattr(model, "main_input_name"):  # transformers': any other may know what to do with one
         refuse_head_mask(model)

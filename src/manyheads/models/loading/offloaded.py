@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from manyheads.errors import ModelError
 
@@ -27,9 +28,26 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device(next((device for device in devices if device is not None), "cpu"))
 
 
+def read_weight(module: nn.Module) -> Any:
+    """`module.weight`, None where there is none. Reading it changes nothing, also in a model that trains.
+
+    A parametrised weight is computed when it is read, and a spectral norm takes a step of its power iteration then.
+    """
+    if not parametrize.is_parametrized(module, "weight"):
+        return getattr(module, "weight", None)
+    moving = [part for part in module.parametrizations.modules() if part.training]  # type: ignore[union-attr]
+    try:
+        for part in moving:
+            part.training = False
+        return module.weight
+    finally:
+        for part in moving:
+            part.training = True
+
+
 def weight_of(module: nn.Module) -> Tensor:
     """The module's weight with its numbers in it. Errors: ModelError where they are nowhere to be had."""
-    weight = module.weight
+    weight = read_weight(module)
     assert isinstance(weight, Tensor)
     if weight.device.type != "meta":
         return local_part(weight.detach())

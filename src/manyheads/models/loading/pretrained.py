@@ -23,6 +23,7 @@ from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, few, first_line
 from manyheads.models.weights.compact_form import build_compact, is_compact
+from manyheads.models.weights.projections import image_token_of
 from manyheads.sizing import FEW_LAYERS, require_few_layers
 from manyheads.sizing.units import gb
 
@@ -221,7 +222,32 @@ def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[A
             processor = AutoFeatureExtractor.from_pretrained(checkpoint.folder, **options)
     except Exception as error:  # whatever a foreign loader stumbles over is about this checkpoint
         return None, [f"its processor of {modality} cannot be used: {first_line(error).rstrip('.')}"]
-    return processor, [f"{modality} by {type(processor).__name__}, which lies beside it"]
+    remarks = [f"{modality} by {type(processor).__name__}, which lies beside it"]
+    if image_token_of(model.config) is None:
+        return processor, remarks
+    try:
+        both = _with_text(model.config, checkpoint.folder, options)
+    except Exception as error:  # as above
+        return processor, [*remarks, f"no text with pictures, since their processor failed: {first_line(error)}"]
+    return both, [*remarks, f"text with pictures by {type(both).__name__}"]
+
+
+def _with_text(config: Any, folder: Path, options: dict[str, Any]) -> Any:
+    """The processor of a vision-language model. Errors: whatever transformers has."""
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+    cls: Any = PROCESSOR_MAPPING[type(config)]
+    if find_spec("torchvision") is not None or "video_processor" not in cls.get_attributes():
+        return cls.from_pretrained(folder, backend="pil", **options)
+
+    # What makes inputs of films needs torchvision, and nothing here reads films.
+    class WithoutFilms(cls):
+        @classmethod
+        def get_attributes(cls) -> list[str]:
+            return [name for name in super().get_attributes() if name != "video_processor"]
+
+    WithoutFilms.__name__ = cls.__name__
+    return WithoutFilms.from_pretrained(folder, backend="pil", **options)
 
 
 def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
-from manyheads.models.weights.projections import output_projection, stack_of
+from manyheads.models.weights.projections import output_projection, stack_of, vision_towers
 from manyheads.nn import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
 from manyheads.spec import Site
 
@@ -90,13 +91,15 @@ class Tap:
     """An open tap. `sites` in the order in which layers first called; `guard_error` the worst so far.
 
     `because`: how many calls had their lse from where. `by_hand`: modules that made attention weights where no way in
-    could see them, path to class. `edited`: whether another tap of this thread edits the model.
+    could see them, path to class. `edited`: whether another tap of this thread edits the model. `guard`, where it is a
+    function, is asked for each site's module.
     """
 
     model: nn.Module
     on_call: Observer | None = None
     edits: Sequence[Edit] = ()
-    guard: bool = True
+    guard: bool | Callable[[str], bool] = True
+    training: bool = False
     thread: int = 0
     sites: dict[str, Site] = field(default_factory=dict)
     guard_error: float = 0.0
@@ -107,6 +110,11 @@ class Tap:
     calls: dict[str, int] = field(default_factory=dict)  # of this forward pass, by path
     projections: dict[str, nn.Module | None] = field(default_factory=dict)
     masks: MaskReader = field(default_factory=MaskReader)
+
+    @cached_property
+    def towers(self) -> tuple[str, ...]:
+        """Of a vision-language model, what the paths of its vision tower's modules begin with."""
+        return vision_towers(self.model)
 
     def site(self, raw: RawCall, causal: bool) -> Site:
         """The call's place in the model; layers are counted in the order in which they first call.
@@ -124,12 +132,20 @@ class Tap:
                 path,
                 encoder_decoder=bool(getattr(config, "is_encoder_decoder", False)),
                 crosses=raw.crosses or bool(getattr(raw.module, "is_cross_attention", False)),
+                vision=path.startswith(self.towers),
             )
             # Counted within the stack, by first call: paths of modules need not be in the order in which they run.
             layer = sum(site.stack == stack for site in self.sites.values())
             sizes = (raw.q.shape[1], raw.k.shape[1], raw.q.shape[3], raw.v.shape[3])
             self.sites[name] = Site(stack, layer, name, *sizes, causal)
         return self.sites[name]
+
+    def guards(self, raw: RawCall, site: Site) -> bool:
+        """Whether the guard is to look at a call."""
+        # Under dropout the outputs are not those of the weights: only where there is none can the two be compared.
+        if self.training and raw.dropout > 0:
+            return False
+        return self.guard if isinstance(self.guard, bool) else self.guard(site.module)
 
     def projection(self, raw: RawCall) -> nn.Module | None:
         """The output projection of the call's layer, looked for once a layer."""
@@ -140,12 +156,27 @@ class Tap:
         return self.projections[path]
 
 
+Attend = Callable[[Callable[..., Any], str, nn.Module, Tensor, Tensor, Tensor, dict[str, Any]], tuple[Tensor, None]]
+"""A function in the place of transformers' attention function. It gets that function, the name it was looked up by, and
+its arguments: module, query, key, value, and the others by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """A function that computes the attention of some modules of a transformers model, in one thread."""
+
+    modules: dict[int, nn.Module]  # by id
+    attend: Attend
+    thread: int
+
+
 @dataclass(eq=False)
 class Open:
-    """All open taps, of all threads. The tuple is replaced under the lock, never changed: readers need no lock."""
+    """All open taps, of all threads. The tuples are replaced under the lock, never changed: readers need no lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     taps: tuple[Tap, ...] = ()
+    stand_ins: tuple[StandIn, ...] = ()
 
     def on(self, module: nn.Module) -> list[Tap]:
         """The taps of this thread that watch this module, the first opened first."""
@@ -153,13 +184,21 @@ class Open:
         thread = threading.get_ident()
         return [tap for tap in self.taps if tap.thread == thread and id(module) in tap.paths]
 
+    def stand_in(self, module: nn.Module) -> StandIn | None:
+        """What this thread computes a module's attention by, where that is not its own function."""
+        thread = threading.get_ident()
+        return next((one for one in self.stand_ins if one.thread == thread and id(module) in one.modules), None)
+
 
 OPEN = Open()
 
 
 @dataclass(frozen=True, eq=False)
 class RawCall:
-    """One call, by whichever way it came in, for the taps. `lse`: the kernel's, where it gave one."""
+    """One call, by whichever way it came in, for the taps. `lse`: the kernel's, where it gave one.
+
+    `dropout`: with which probability the call left weights out.
+    """
 
     module: nn.Module
     q: Tensor
@@ -171,10 +210,13 @@ class RawCall:
     lse: CapturedLse | None = None
     crosses: bool = False
     gain: Tensor | None = None
+    dropout: float = 0.0
 
     def show(self, taps: list[Tap]) -> Tensor:
         """The outputs after every tap's edits: the same tensor where there were none."""
         q, k, v, kind = self.q, self.k, self.v, self.q.device.type
+        if all(state.training for state in taps):  # nobody differentiates what is read while a model trains
+            q, k, v = q.detach(), k.detach(), v.detach()
         if torch.is_autocast_enabled(kind):  # attention takes its inputs in that dtype, whatever they came in
             q, k, v = (x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
         # One for all taps on the module: whoever asks first pays the pass over q and k.
@@ -193,16 +235,18 @@ class RawCall:
             call = AttentionCall(
                 site, q, k, v, self.mask, self.rule, self.out, known, state.projection(self), self.gain
             )
-            if state.guard or state.on_call is not None:
-                _ = call.lse  # now: a static cache writes over k at the next step
-            with exact_arithmetic():
-                if state.guard:
-                    # What the model itself computed, before any edit: that is what a recording stands for.
-                    state.guard_error = max(state.guard_error, guarding.check(call, state.model))
-                if state.guard or state.on_call is not None:  # after the guard, which may put a finer lse in its place
-                    state.because[call.because] = state.because.get(call.because, 0) + 1
-                if state.on_call is not None:
-                    state.on_call(call)
+            checks = state.guards(self, site)
+            with torch.no_grad() if state.training else nullcontext():
+                if checks or state.on_call is not None:
+                    _ = call.lse  # now: a static cache writes over k at the next step
+                with exact_arithmetic():
+                    if checks:
+                        # What the model itself computed, before any edit: that is what a recording stands for.
+                        state.guard_error = max(state.guard_error, guarding.check(call, state.model))
+                    if checks or state.on_call is not None:  # after the guard, which may put a finer lse in its place
+                        state.because[call.because] = state.because.get(call.because, 0) + 1
+                    if state.on_call is not None:
+                        state.on_call(call)
             for edit in state.edits:
                 # Each edit is given what those before it left, so that
                 # steps compose in the order in which they were opened.

@@ -10,7 +10,7 @@ An untapped model passes through.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,10 +20,21 @@ from torch import Tensor, nn
 from manyheads.errors import ModelError
 from manyheads.models.taps import through_torch, through_transformers
 from manyheads.models.taps.call import Edit, Observer
-from manyheads.models.taps.open_taps import OPEN, RawCall, Tap, WatchFused, carrying_out, left_out, log, no_way_in
+from manyheads.models.taps.open_taps import (
+    OPEN,
+    Attend,
+    RawCall,
+    StandIn,
+    Tap,
+    WatchFused,
+    carrying_out,
+    left_out,
+    log,
+    no_way_in,
+)
 from manyheads.nn import LayerCall, add_hook, remove_hook
 
-__all__ = ["Tap", "tap"]
+__all__ = ["Tap", "require_tappable", "standing_in", "tap"]
 
 
 class _LayerHook:
@@ -38,7 +49,9 @@ class _LayerHook:
         sinks = call.rule.sinks
         rule = call.rule if sinks is None else replace(call.rule, sinks=sinks.detach())
         gain = getattr(call.module, "head_scale", None)
-        raw = RawCall(call.module, call.q, call.k, call.v, call.mask(), rule, out, watch.lse, call.crosses, gain)
+        raw = RawCall(
+            call.module, call.q, call.k, call.v, call.mask(), rule, out, watch.lse, call.crosses, gain, call.dropout
+        )
         return raw.show(OPEN.on(call.module))
 
 
@@ -51,19 +64,24 @@ def tap(
     on_call: Observer | None = None,
     edits: Sequence[Edit] = (),
     *,
-    guard: bool = True,
+    guard: bool | Callable[[str], bool] = True,
+    training: bool = False,
 ) -> Iterator[Tap]:
     """See, and change, every attention call of `model` made in this thread.
 
     `on_call` gets each call as the model computed it. Each edit gets the call and returns new per-head outputs, or
     None; edits act *before* the output projection, in order. The model is always restored, after an exception too.
     Outputs stay bit-identical where nothing is edited; only torch's own layers leave their fast path (`through_torch`).
+    `guard` may be asked for each site, by its module. `training`: the model may be in training mode and its parts
+    compiled (what these hide is the caller's care); `on_call` then gets calls without gradients, and the guard leaves
+    calls with dropout out, whose outputs are not what their weights give.
     Errors: ModelError for a model in training mode, compiled, or that attends only where nobody can see; GuardError
     where a recording would be wrong. Cost: the guard's few rows, and what `on_call` does.
     """
-    _require_tappable(model)
-    state = Tap(model, on_call, tuple(edits), guard, threading.get_ident())
-    state.paths = {id(module): path for path, module in model.named_modules()}
+    require_tappable(model, training)
+    state = Tap(model, on_call, tuple(edits), guard, training, threading.get_ident())
+    # A part that torch.compile stands around is the part itself, whoever runs it.
+    state.paths = {id(module): path.replace("_orig_mod.", "") for path, module in model.named_modules()}
     with OPEN.lock:
         # Under the lock from first to last: another thread may be closing the last tap, and taking the ways in away.
         # Each `install` looks first whether it is in place.
@@ -84,25 +102,50 @@ def tap(
             # meanwhile finds no tap there, and passes through.
             OPEN.taps = tuple(tap for tap in OPEN.taps if tap is not state)
             if not OPEN.taps:
-                through_transformers.remove()
                 remove_hook(_HOOK)
                 through_torch.remove()
+                if not OPEN.stand_ins:
+                    through_transformers.remove()
     if state.by_hand:
         if not state.sites:
             raise ModelError(no_way_in(model, type(model).__name__, state.by_hand))
         log.warning("left out: %s", left_out(state.by_hand))
 
 
-def _require_tappable(model: nn.Module) -> None:
+@contextmanager
+def standing_in(modules: Sequence[nn.Module], attend: Attend) -> Iterator[None]:
+    """Compute the attention of some modules of a transformers model by `attend`, in this thread, in the block.
+
+    Taps on such a module are refused when it attends. Errors: ModelError where one of them has a stand-in already.
+    """
+    stand_in = StandIn({id(module): module for module in modules}, attend, threading.get_ident())
+    with OPEN.lock:
+        if any(not one.modules.keys().isdisjoint(stand_in.modules) for one in OPEN.stand_ins):  # of any thread
+            raise ModelError("this model streams already (mh.streaming): leave that block first.")
+        through_transformers.install()
+        OPEN.stand_ins = (*OPEN.stand_ins, stand_in)
+    try:
+        yield
+    finally:
+        with OPEN.lock:
+            OPEN.stand_ins = tuple(one for one in OPEN.stand_ins if one is not stand_in)
+            if not OPEN.taps and not OPEN.stand_ins:
+                through_transformers.remove()
+
+
+def require_tappable(model: nn.Module, training: bool = False) -> None:
     """Errors: ModelError for a model whose calls cannot be seen, or would not be what they are in use."""
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"tap() takes a torch module, not a {type(model).__name__}: of a loaded model that is lm.model."
         )
-    for path, module in model.named_modules():
+    for path, module in () if training else model.named_modules():
         if module.training:
             where = f"{type(model).__name__} is" if module is model else f"{path} of {type(model).__name__} is"
-            raise ModelError(f"{where} in training mode, where dropout changes its weights: call model.eval() first.")
+            raise ModelError(
+                f"{where} in training mode, where dropout changes its weights: call model.eval() first, "
+                f"or watch() it as it trains."
+            )
         # Compiled code calls neither hooks nor function modes: it would run, and show nothing.
         if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or getattr(module, "_compiled_call_impl", None):
             raise ModelError(

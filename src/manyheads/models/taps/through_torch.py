@@ -161,7 +161,7 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
         result = ATTENTION(*args, **kwargs)  # errors are torch's own
     module = RUNNING.modules[-1]
     taps = OPEN.on(module)
-    q, k, v, attn_mask, is_causal, scale = _arguments_of(*args, **kwargs)
+    q, k, v, attn_mask, dropout, is_causal, scale = _arguments_of(*args, **kwargs)
     if min(x.ndim for x in (q, k, v)) < 2 or 0 in q.shape or 0 in k.shape:
         return result
     # torch broadcasts leading axes: all get four, as many texts, and k and v as many heads.
@@ -175,7 +175,7 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
     rule = Rule(q.shape[-1] ** -0.5 if scale is None else float(scale), bias=bias)
     out = four_axes(result)
     crosses = getattr(_TORCHS_LAYER_CALL, "crosses", False)
-    edited = RawCall(module, q, k, v, mask, rule, out, watch.lse, crosses).show(taps)
+    edited = RawCall(module, q, k, v, mask, rule, out, watch.lse, crosses, dropout=dropout).show(taps)
     # Unedited, the very tensor that torch returned: a tap that only looks on changes no bit and no layout.
     return result if edited is out else edited.reshape(result.shape)
 
@@ -190,9 +190,9 @@ def _arguments_of(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool, float | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool, float | None]:
     """Of a call's arguments, by place or by name, those that shape the weights. (torch's function has no signature.)"""
-    return query, key, value, attn_mask, is_causal, scale
+    return query, key, value, attn_mask, dropout_p, is_causal, scale
 
 
 def _torchs_layer(args: Any, kwargs: Any) -> Any:
@@ -217,7 +217,8 @@ def _torchs_layer(args: Any, kwargs: Any) -> Any:
             return TORCHS_LAYER(*bound.args, **bound.kwargs)[0], weights
         with carrying_out(), _WatchProducts() as products:
             result = TORCHS_LAYER(*args, **kwargs)
-        products.seen(module, arguments["num_heads"], crosses).show(taps)
+        dropout = arguments["dropout_p"] if arguments["training"] else 0.0
+        products.seen(module, arguments["num_heads"], crosses, dropout).show(taps)
         return result
     finally:
         _TORCHS_LAYER_CALL.crosses = before
@@ -244,7 +245,7 @@ class _WatchProducts(TorchDispatchMode):
                 self.scores = args
         return result
 
-    def seen(self, module: nn.Module, num_heads: int, crosses: bool) -> RawCall:
+    def seen(self, module: nn.Module, num_heads: int, crosses: bool, dropout: float) -> RawCall:
         """The call, as far as it could be picked out of the products. Errors: ModelError."""
         if self.values is None or self.out is None or not self.scores:
             raise ModelError(
@@ -260,4 +261,4 @@ class _WatchProducts(TorchDispatchMode):
             added = added[None] if len(added) == 1 else added.unflatten(0, (-1, num_heads))
         taps = OPEN.on(module)
         mask, bias_left = taps[0].masks.plain(added, 4, q.shape[2], k.shape[2], False)
-        return RawCall(module, q, k, v, mask, Rule(1.0, bias=bias_left), out, None, crosses)
+        return RawCall(module, q, k, v, mask, Rule(1.0, bias=bias_left), out, None, crosses, dropout=dropout)

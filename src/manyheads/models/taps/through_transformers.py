@@ -2,7 +2,8 @@
 
 While any tap is open, that look-up returns the model's *own* function inside a wrapper: no new name is registered, so
 masks, and branches that test a name, keep working, and outputs stay bit-identical. (Registering a name would lose the
-mask: docs/decisions/001.) A kernel's lse is taken from the model's own call: no second pass.
+mask: docs/decisions/001.) A kernel's lse is taken from the model's own call: no second pass. A stand-in
+(`tap.standing_in`) gets the model's own function by the same look-up, and calls it as it likes.
 
 More look-ups are wrapped: of flash-attn's functions and of flex attention's (`kernel_calls`); of the decoding step that
 `generate` compiles for a static cache, which runs uncompiled in a model that is tapped; and of continuous batching,
@@ -89,10 +90,17 @@ def _wrapped(function: Callable, name: str) -> Callable:
 
     def attention(module: nn.Module, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         # Models may keep the function that they looked up, also when the tap is long closed: then it only passes on.
-        taps = OPEN.on(module)
-        if not taps:
+        taps, stand_in = OPEN.on(module), OPEN.stand_in(module)
+        if not taps and stand_in is None:
             return function(module, query, key, value, *args, **kwargs)
         named = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+        if stand_in is not None:
+            if taps:
+                raise ModelError(
+                    "a model that streams (mh.streaming) has freed keys that a recording, a measurement and a plan "
+                    "need: leave one of the two blocks. mh.applied(lm, split.ablation()) streams with all keys kept."
+                )
+            return stand_in.attend(function, name, module, query, key, value, named)
         if (cache := named.get("cache")) is not None or name.startswith("paged|"):
             raise ModelError(PAGES.format(what=f"attention {name!r} with a {type(cache).__name__}"))
         is_flex = name == FLEX_NAME  # torch compiles it as it is called, which nothing may watch
@@ -134,7 +142,8 @@ def _wrapped(function: Callable, name: str) -> Callable:
             mask, bias = taps[0].masks.read(attention_mask, num_queries, num_keys, causal)
             rule = read_rule(query, named, bias)
         out = result[0].transpose(1, 2)  # [text, row, head, width], as these functions return it
-        edited = RawCall(module, query, key, value, mask, rule, out, lse).show(taps)
+        dropout = float(named.get("dropout") or 0.0)
+        edited = RawCall(module, query, key, value, mask, rule, out, lse, dropout=dropout).show(taps)
         if edited is out:
             return result
         return (edited.transpose(1, 2).contiguous(), *result[1:])
@@ -144,5 +153,5 @@ def _wrapped(function: Callable, name: str) -> Callable:
 
 
 def _tapped(model: nn.Module) -> bool:
-    """Whether this thread watches the model, or a part of it."""
-    return any(OPEN.on(module) for module in model.modules())
+    """Whether this thread watches the model, or a part of it, or computes its attention."""
+    return any(OPEN.on(module) or OPEN.stand_in(module) is not None for module in model.modules())

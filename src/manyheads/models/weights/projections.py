@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from manyheads.base import check_groups
 from manyheads.errors import ModelError, ShapeError
-from manyheads.models.loading.offloaded import local_part, weight_of, whole_weight
-from manyheads.spec import CROSS, Site
+from manyheads.models.loading.offloaded import local_part, read_weight, weight_of, whole_weight
+from manyheads.spec import CROSS, VISION, Site
 
 OUTPUT_NAMES = (
     "o_proj", "out_proj", "c_proj", "dense", "wo", "o", "proj", "out", "to_out", "output.dense", "proj_out", "out_lin",
@@ -72,7 +72,7 @@ def output_projection(model: nn.Module, path: str, width: int) -> tuple[str, nn.
 
 def input_width(module: nn.Module) -> int | None:
     """How many inputs a linear map takes: Linear, or transformers' Conv1D (GPT-2), whose matrix is transposed."""
-    weight = getattr(module, "weight", None)
+    weight = read_weight(module)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
     weight = local_part(weight)
@@ -81,7 +81,7 @@ def input_width(module: nn.Module) -> int | None:
 
 def _whole_width(module: nn.Module) -> int | None:
     """How many inputs a linear map takes in all processes that hold parts of it together."""
-    weight = getattr(module, "weight", None)
+    weight = read_weight(module)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
     return weight.shape[0] if is_transposed(module) else weight.shape[1]
@@ -98,14 +98,35 @@ def weight_by_head(module: nn.Module, num_heads: int, width: int) -> Float[Tenso
 
     Of a projection that is divided among processes whose heads are not, all of it: every process must call this.
     """
-    weight: Any = module.weight
+    weight = read_weight(module)
     weight = weight_of(module) if input_width(module) == num_heads * width else whole_weight(weight.detach())
     rows = weight if is_transposed(module) else weight.T
     return rows.reshape(num_heads, width, rows.shape[1])
 
 
-def stack_of(path: str, *, encoder_decoder: bool, crosses: bool) -> str:
-    """The stack of a layer by its path: "" in a model that has one kind, else encoder, decoder or cross."""
+def image_token_of(config: Any) -> int | None:
+    """The token in whose places a language model reads a picture's patches; None where it reads no pictures so."""
+    tokens = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
+    return next((token for token in tokens if type(token) is int), None)
+
+
+def vision_towers(model: nn.Module) -> tuple[str, ...]:
+    """What the paths of a vision tower's modules begin with, beside a language model that reads pictures in its text.
+
+    The tower is the module that was built from the config's part about vision.
+    """
+    config = getattr(model, "config", None)
+    tower = getattr(config, "vision_config", None)
+    if tower is None or image_token_of(config) is None:
+        return ()
+    built = (path for path, module in model.named_modules() if type(getattr(module, "config", None)) is type(tower))
+    return tuple(f"{path.replace('_orig_mod.', '')}." for path in built if path)
+
+
+def stack_of(path: str, *, encoder_decoder: bool, crosses: bool, vision: bool = False) -> str:
+    """The stack of a layer by its path: "" in a model that has one kind, else encoder, decoder, cross or vision."""
+    if vision:
+        return VISION
     if crosses or CROSS_NAMES.search(path):
         return CROSS
     if encoder_decoder:

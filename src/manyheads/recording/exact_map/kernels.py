@@ -155,8 +155,8 @@ def add_tile(
         same = line_labels[m][:, None] == label[None]
         if MATCHES[m][0] and not PLAIN:
             same = same & (key - row <= -MATCHES[m][2])
-        if MATCHES[m][1] and not PLAIN:
-            same = same & (key != row)
+        elif MATCHES[m][1] and not PLAIN:
+            same = same & (tl.abs(key - row) >= MATCHES[m][2])
         sum_of_same = tl.sum(part(weights * tl.where(same, 1.0, 0.0), PARTS), 1)
         if MATCHES[m][0] and PLAIN:
             sum_of_same *= keys_first
@@ -175,7 +175,7 @@ def line_sums(
 ):  # fmt: skip
     """Sums over what each line sees, `[s b h lines]`: the chosen STATS, then the MATCHES, then the columns.
 
-    STATS: which of mass, entropy, square, maximum, strongest and distance. MATCHES: (earlier, elsewhere, apart), a
+    STATS: which of mass, entropy, square, maximum, strongest and distance. MATCHES: (earlier, elsewhere, reach), a
     tuple each. C: columns as stored, `num_columns` of which are more than zeros. `tiles`: for each text and block of
     lines what `launches.planned_tiles` says of it.
     """

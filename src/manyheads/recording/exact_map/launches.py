@@ -218,7 +218,7 @@ class Reader:
             if own_columns:
                 empty = torch.zeros(len(self.q), num_rows if by_key else num_keys, dtype=torch.bfloat16, device="cpu")
                 own_columns += [empty] * (COLUMNS - len(own_columns))
-            reach = max([1, *(match.apart for match in own)])
+            reach = max([1, *(match.reach for match in own)])
             planned = partial(planned_tiles, *self._ends(), num_keys, self.shape, reach, by_key)
             tiles = self._once(("tiles", by_key, reach), planned)
             tensors = [tiles, stacked(own_columns, -1), *(labels[::-1] if by_key else labels)]
@@ -232,7 +232,7 @@ class Reader:
                         "BY_KEY": by_key,
                         "PARTS": self.shape.PARTS,
                         "STATS": tuple(kind() in stats for kind in (*kinds, *STATS[len(kinds) :])),
-                        "MATCHES": tuple((match.earlier, match.elsewhere, match.apart) for match in own),
+                        "MATCHES": tuple((match.earlier, match.elsewhere, match.reach) for match in own),
                         "C": len(own_columns),
                     },
                 )

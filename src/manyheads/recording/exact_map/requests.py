@@ -34,6 +34,7 @@ Column = Callable[[Tokens], Float[Tensor, "b k"]]
 WordsOf = Callable[[Tokens], Int[Tensor, "b k"]]
 Labels = Callable[[Tokens], tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]]
 
+ALL = "all"  # in place of a tensor of ones
 HIDDEN = -1e4  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlike -inf it survives 0 * x
 
 
@@ -301,13 +302,19 @@ class MatchLabels(NamedTuple):
 class Match(Request):
     """`[b h q]` sum of w where the row's label equals the key's. Labels below 0 match nothing.
 
-    `earlier` counts keys `j <= i - apart` only, `elsewhere` leaves out `j = i`.
+    `earlier` counts keys `j <= i - apart` only; `elsewhere` leaves out those nearer than `apart` on either side, and
+    `j = i` in any case. Keys all labelled alike but for a few make sums by place: all but the nearest, say.
     """
 
     labels: Labels
     earlier: bool = False
     elsewhere: bool = False
     apart: int = 0
+
+    @property
+    def reach(self) -> int:
+        """The least distance of a key that counts, on the sides that count at all."""
+        return max(self.apart, 1) if self.elsewhere else self.apart
 
     def of_tokens(self, tokens: Tokens) -> MatchLabels:
         """Ranks in place of labels: equal ones stay equal, and hashes fit where 32 bits or products are used."""
@@ -324,12 +331,17 @@ class Match(Request):
             answer[:, :, tile.rows] += cells.sum(-1)
 
     def cells(self, tile: Tile) -> Float[Tensor, "b h r c"] | None:
-        """The weights of matching cells, else 0; None where the tile has no match. In the tile's buffer."""
+        """The weights of matching cells, else 0; None where the tile has no match. To be read, not written to."""
         equal = tile.by_place(self, lambda: self.equal_labels(tile))
-        return None if equal is None else tile.times(equal)
+        if equal is None or equal is ALL:
+            return None if equal is None else tile.weights
+        return tile.times(equal)
 
-    def equal_labels(self, tile: Tile) -> Float[Tensor, "b one r c"] | None:
-        """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""
+    def equal_labels(self, tile: Tile) -> Float[Tensor, "b one r c"] | str | None:
+        """1 where the row's label equals the key's, else 0: one equality test, shared by all heads.
+
+        None where no cell's are equal; ALL where every cell's are, which a match by place has in most tiles.
+        """
         if self.earlier and tile.keys.start >= tile.rows.stop:
             return None
         batch, texts, on_host = tile.group.batch, tile.group.texts, tile.device.type == "cpu"
@@ -344,12 +356,16 @@ class Match(Request):
         tile_rows, tile_keys = batch.remember((self, "labels"), tile.device, lambda: labels.tile_labels(tile.device))
         equal = tile_rows[texts, tile.rows, None] == tile_keys[texts, None, tile.keys]
         # Where all keys of a tile lie well before its rows, neither condition can leave anything out.
-        if tile.keys.start < tile.rows.stop and tile.rows.start < tile.keys.stop + self.apart:
+        reach = self.reach
+        if tile.keys.start < tile.rows.stop + reach and tile.rows.start < tile.keys.stop + reach:
             if self.earlier:
-                equal &= tile.key_index <= tile.row_index - self.apart
-            if self.elsewhere:
-                equal &= tile.key_index != tile.row_index
-        return None if on_host and not bool(equal.any()) else equal[:, None].to(tile.weights.dtype)
+                equal &= tile.key_index <= tile.row_index - reach
+            elif self.elsewhere:
+                equal &= (tile.key_index - tile.row_index).abs() >= reach
+        count = int(equal.count_nonzero()) if on_host else -1
+        if count in (0, equal.numel()):
+            return ALL if count else None
+        return equal[:, None].to(tile.weights.dtype)
 
     def count(self, labels: MatchLabels, mask: Mask) -> Float[Tensor, "b q"]:
         """How many visible keys carry each row's label (seen by any head, where heads differ).
@@ -361,22 +377,26 @@ class Match(Request):
             row, key = torch.arange(num_rows, device="cpu")[:, None], torch.arange(num_keys, device="cpu")[None]
             equal = (labels.rows[:, :, None] == labels.keys[:, None]) & (labels.rows >= 0)[:, :, None]
             if self.earlier:
-                equal &= key <= row - self.apart
-            if self.elsewhere:
-                equal &= key != row
+                equal &= key <= row - self.reach
+            elif self.elsewhere:
+                equal &= (key - row).abs() >= self.reach
             return (equal & mask.dense.any(1)).sum(-1).double()
         row = torch.arange(num_rows, device="cpu")[None]
         start, stop = mask.start[:, :num_rows], mask.stop[:, :num_rows]
         if self.earlier:
-            stop = torch.minimum(stop, row + 1 - self.apart)
+            stop = torch.minimum(stop, row + 1 - self.reach)
         # Keys sorted by label and then by place: a row's matches within its run of keys are one interval of them.
         stride = num_keys + 1
         order = (labels.keys * stride + torch.arange(num_keys, device="cpu")[None]).sort(-1).values
-        low = torch.searchsorted(order, labels.rows * stride + start)
-        high = torch.searchsorted(order, labels.rows * stride + torch.maximum(stop, start))
-        count = high - low
-        if self.elsewhere:
-            count = count - ((labels.rows == labels.keys[:, :num_rows]) & (row >= start) & (row < stop)).long()
+
+        def among(start: Int[Tensor, "b q"], stop: Int[Tensor, "b q"]) -> Int[Tensor, "b q"]:
+            low = torch.searchsorted(order, labels.rows * stride + start)
+            return torch.searchsorted(order, labels.rows * stride + torch.maximum(stop, start)) - low
+
+        count = among(start, stop)
+        if self.elsewhere and not self.earlier:
+            near = (torch.maximum(start, row + 1 - self.reach), torch.minimum(stop, row + self.reach))
+            count = count - among(*near)
         return torch.where(labels.rows >= 0, count, 0).double()
 
 

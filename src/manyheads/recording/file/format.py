@@ -106,6 +106,9 @@ class _Plan:
         described: dict[str, Any] = {"rarity_because": tokens.rarity_because, "sinks": asdict(tokens.sinks)}
         if tokens.stretches:
             described["stretches"] = [list(stretch) for stretch in tokens.stretches]
+        if tokens.images:
+            described["images"] = [[asdict(image) for image in images] for images in tokens.images]
+            described["answers"] = list(tokens.answers)
         self.described_tokens.append(described)
         return number
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from manyheads.nn import Mask
 from manyheads.recording.file.safetensors_io import Entry, Part, TensorFile
+from manyheads.recording.media import ImageSpan
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
 from manyheads.spec import Site
 
@@ -38,7 +39,7 @@ MOST_PADDING = 64  # ... of more positions, so many for each token: it goes for 
 POSITIONED = ("q", "k", "v", "lse")  # a layer's tensors that have positions: [b heads positions ...]
 TOKEN_COLUMNS = ("ids", "special", "offsets", "rarity")  # what is said of each token: [b positions ...]
 TOKEN_TEXTS = ("pieces", "texts")
-TOKEN_LISTS = (*TOKEN_TEXTS, "stretches")  # what is said of each text, or of none
+TOKEN_LISTS = (*TOKEN_TEXTS, "stretches", "images", "answers")  # what is said of each text, or of none
 FILL: Mapping[str, float] = {"lse": -torch.inf, "ids": -1.0}
 
 
@@ -154,6 +155,12 @@ def check_tokens(tokens: Tokens, subject: str) -> None:
     for field in TOKEN_LISTS:
         if len(getattr(tokens, field)) not in (0, shape[0]):
             raise Misfit(f"{subject}.{field} is for {len(getattr(tokens, field))} texts, but there are {shape[0]}")
+    for images, answer, length in zip(tokens.images, tokens.answers, tokens.lengths.tolist(), strict=False):
+        sizes = [size for image in images for size in (image.rows, image.columns, *image.size)]
+        if min(sizes, default=1) < 1 or not 0 <= answer <= length or len(tokens.answers) != len(tokens.images):
+            raise Misfit(f"{subject}.images has sizes or an answer that are none")
+        if any(image.begin < 0 or image.span.stop > length for image in images):
+            raise Misfit(f"{subject}.images reaches beyond its text of {length} tokens")
     for text, (pieces, length) in enumerate(zip(tokens.pieces, tokens.lengths.tolist(), strict=False)):
         if len(pieces) < length:
             raise Misfit(f"{subject}.pieces has {len(pieces)} for text {text}, which has {length} tokens")
@@ -257,6 +264,14 @@ def read_site(about: dict[str, Any]) -> Site:
     return Site(**{field.name: take(about, field.name, KINDS[field.type]) for field in fields(Site)})
 
 
+def _read_image(about: object) -> ImageSpan:
+    begin, rows, columns = (take(about, name, int) for name in ("begin", "rows", "columns"))
+    size = each_of(take(about, "size", list), int, "size")
+    if len(size) != 2:
+        raise Misfit(f"an image's size is {size}, not a height and a width")
+    return ImageSpan(begin, rows, columns, (size[0], size[1]))
+
+
 def read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
     """The tokens whose tensors are called `name` in the file. Raises Misfit, RecordingError."""
     lengths = file.read(f"{name}.lengths")
@@ -296,8 +311,12 @@ def read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
     if not all(type(pair) is list and len(each_of(pair, int, "stretches")) in (2, 3) for pair in pairs):
         raise Misfit("its stretches are not all two or three numbers")
     stretches = tuple(Stretch(*pair) for pair in pairs)
+    lists["images"] = take(about, "images", list) if "images" in about else []
+    images = tuple(tuple(map(_read_image, each_of(each, dict, "images"))) for each in lists["images"])
+    answers = tuple(each_of(take(about, "answers", list), int, "answers")) if images else ()
     tokens = Tokens(
-        lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=sinks, stretches=stretches, **columns
-    )
+        lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=sinks, stretches=stretches,
+        images=images, answers=answers, **columns,
+    )  # fmt: skip
     check_tokens(tokens, name)
     return tokens

@@ -33,7 +33,8 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from manyheads.corpora import Corpus, Document, Failure, is_about_texts, reason_of
+from manyheads.corpora import Corpus, Document, Failure, Shard, is_about_texts, reason_of
+from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import StatisticError, TextError
 from manyheads.models import BATCH_TOKENS, Piece, Reading, batches
 from manyheads.models.inputs.texts import encoded, fault_in, is_long, pieces_of, rarity_of
@@ -47,33 +48,40 @@ CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some documents in a row: the first is number `begin` of the corpus, and reading was at `begin_at` before it."""
+    """Some documents in a row: the first is number `begin` of the corpus, and reading was at `begin_at` before it.
+
+    Of a shard, they are every `step`th of the corpus. No two chunks of its shards have the same number.
+    """
 
     number: int
     documents: tuple[Document, ...]
     begin: int
     begin_at: int
+    step: int = 1
 
     @property
     def end_at(self) -> int:
         return max(self.begin_at, self.documents[-1].at)
 
 
-def chunks(documents: Iterable[Document]) -> Iterator[Chunk]:
+def chunks(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[Chunk]:
     """Documents in chunks of at most `CHUNK_TEXTS` texts and `CHUNK_CHARACTERS` characters, at least one text each."""
-    number, begin, begin_at, collected, size = 0, 0, 0, [], 0
+    # Within a file shard, texts are numbered as they come: where its files lie in the corpus, nobody has counted.
+    first, step = (place.index, place.of) if place.by == "text" else (0, 1)
+    number, begin, begin_at, collected, size = place.index, first, 0, [], 0
     for document in documents:
         # By texts and characters, never by tokens: a border must be known before anything is tokenised, the same in
         # every process. A document longer than the limit is a chunk by itself.
         is_full = len(collected) == CHUNK_TEXTS or size + len(document.text) > CHUNK_CHARACTERS
         if collected and is_full:
-            chunk = Chunk(number, tuple(collected), begin, begin_at)
+            chunk = Chunk(number, tuple(collected), begin, begin_at, step)
             yield chunk
-            number, begin, begin_at, collected, size = number + 1, begin + len(collected), chunk.end_at, [], 0
+            number, begin, begin_at = number + place.of, begin + step * len(collected), chunk.end_at
+            collected, size = [], 0
         collected.append(document)
         size += len(document.text)
     if collected:
-        yield Chunk(number, tuple(collected), begin, begin_at)
+        yield Chunk(number, tuple(collected), begin, begin_at, step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +160,9 @@ def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
 
 def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:
     name = chunk.documents[index].name
-    return Failure(chunk.begin + index, f"{name}{where}", error if isinstance(error, str) else reason_of(error))
+    return Failure(
+        chunk.begin + chunk.step * index, f"{name}{where}", error if isinstance(error, str) else reason_of(error)
+    )
 
 
 def _encoded(lm: Any, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str, Any] | Exception]:
@@ -241,20 +251,21 @@ def read_head(lm: Any, stream: Iterator[Chunk], long: str, num_documents: int | 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What the head of a corpus shows, and in words from how much of it."""
+    """What the head of a corpus shows, and in words from how much of it. `texts`: a digest of that head."""
 
     rarity: Float32[Tensor, "vocabulary"]
     rarity_because: str
     sinks: Sinks
     num_documents: int
     because: str
+    texts: str
 
     def tensors(self) -> dict[str, Tensor]:
         return {"rarity": self.rarity}
 
     def words(self) -> dict[str, Any]:
         """All but the numbers, as JSON takes it."""
-        names = ("rarity_because", "num_documents", "because")
+        names = ("rarity_because", "num_documents", "because", "texts")
         return {"sinks": asdict(self.sinks), **{name: getattr(self, name) for name in names}}
 
     @staticmethod
@@ -265,7 +276,8 @@ class Learned:
         sinks = Sinks(bool(parked["first"]), ids, names, str(parked["because"]))
         if rarity.ndim != 1:
             raise ValueError(f"rarity has {rarity.ndim} axes")
-        return Learned(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), str(words["because"]))
+        because, texts = str(words["because"]), str(words["texts"])
+        return Learned(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), because, texts)
 
 
 def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:
@@ -283,7 +295,10 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
     count = len(head.survey.documents)
     which = f"all {count:,}" if head.whole else f"the first {count:,}"
     source = f"{which} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
-    return Learned(rarity.float(), because, sinks, count, source)
+    digest = hashlib.blake2b(digest_size=8)
+    for document in head.survey.documents:
+        digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
+    return Learned(rarity.float(), because, sinks, count, source, digest.hexdigest())
 
 
 def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
@@ -323,7 +338,7 @@ def inputs_of(
     """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
     definitions = [(x.name, x.source, x.meaning, x.column, x.block and x.block.name) for x in statistics]
     return {
-        "texts": corpus.key,
+        **texts_of(corpus),
         "model's weights": lm.weights_hash,
         "model's config": config_digest(lm.model),
         "dtype": str(lm.dtype).removeprefix("torch."),
@@ -332,24 +347,32 @@ def inputs_of(
         "manyheads' own code": code_digest(),
         "long": long,
         "kinds": str(kinds),
-        "sinks": "as found" if sinks is None else repr(sinks),
+        "sinks": "as found" if sinks is None else f"given: {(sinks.first, sinks.ids)}",
         # A batch is known by two numbers alone, so constants that cut other batches would count texts twice or never.
         "batches": f"{BATCH_TOKENS} tokens, {CHUNK_TEXTS} texts or {CHUNK_CHARACTERS} characters a chunk",
         "survey": f"{SURVEY_TOKENS} tokens or {SURVEY_TEXTS} texts",
     }
 
 
+def texts_of(corpus: Corpus) -> dict[str, str]:
+    """Those inputs that say which texts are measured."""
+    place = corpus.place or WHOLE
+    return {"texts": corpus.key, "shard": f"{place.index} of {place.of} by {place.by}"}
+
+
 def require_same(inputs: dict[str, str], known: dict[str, str], folder: Path) -> None:
     """Refuse to go on with other inputs. Errors: StatisticError names those that changed since the run began."""
-    other = [name for name in inputs.keys() | known.keys() if inputs.get(name) != known.get(name)]
-    if other:
-        differences = "; ".join(
-            f"{name} ({_short(known.get(name))} then, {_short(inputs.get(name))} now)" for name in sorted(other)
-        )
+    if different := differences(known, inputs, "then", "now"):
         raise StatisticError(
-            f"the run in {folder} was begun with other inputs: {differences}. What it has is left as it is: to measure "
+            f"the run in {folder} was begun with other inputs: {different}. What it has is left as it is: to measure "
             f"with these inputs, give another folder, or delete that one."
         )
+
+
+def differences(one: dict[str, str], two: dict[str, str], first: str, second: str) -> str:
+    """Which inputs differ and how, in words; "" where none does. `first` and `second` say which is which."""
+    other = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
+    return "; ".join(f"{name} ({_short(one.get(name))} {first}, {_short(two.get(name))} {second})" for name in other)
 
 
 def _short(value: str | None) -> str:

@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from manyheads.base import ALONE, Ranks, is_split, plural
+from manyheads.base import ALONE, Ranks, is_split
 from manyheads.base.processes import joined_processes
 from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
+from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.models import tokens_of
-from manyheads.models.inputs.texts import require_reader, story
+from manyheads.models.inputs.texts import require_reader
 from manyheads.recording import Sinks
 from manyheads.statistics.corpus_run import store
+from manyheads.statistics.corpus_run.basis import Basis
 from manyheads.statistics.corpus_run.chunks import (
     Chunk,
     Chunked,
@@ -38,9 +40,10 @@ from manyheads.statistics.corpus_run.chunks import (
     read_chunk,
     read_head,
     require_same,
+    texts_of,
 )
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.one_batch import Progress, has_cross, measure_batch, two_sided
+from manyheads.statistics.one_batch import Progress, has_cross, measure_batch
 from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
@@ -62,8 +65,37 @@ def measure_corpus(
     ranks: Ranks | None = None,
 ) -> HeadTable:
     """`measure` of a corpus: see there."""
+    total, basis, notes, _ = corpus_sums(lm, texts, statistics, long, sinks, kinds, progress, resume, ranks)
+    if not total.num_texts:
+        reasons = str(total.failures).rstrip(".") or "it is empty"
+        raise TextError(f"no text of this shard of {basis.notes['corpus']} could be measured: {reasons}.")
+    return whole_table(lm.model, basis.table(total.gathered, total.counts, total.failures, notes))
+
+
+def corpus_sums(
+    lm: Any,
+    texts: str | Iterable[Any] | Corpus,
+    statistics: Wanted,
+    long: str = "windows",
+    sinks: Sinks | None = None,
+    kinds: bool = False,
+    progress: Progress | None = None,
+    resume: str | Path | None = None,
+    ranks: Ranks | None = None,
+    survey: Corpus | None = None,
+    prepared: Prepared | None = None,
+    keyed: bool = False,
+    reading: str = "texts",
+) -> CorpusSums:
+    """The sums of a corpus, or of a shard of one.
+
+    `survey`: the corpus whose head is surveyed instead of this one's own; of a shard, it is the whole corpus' head.
+    `prepared`: what an earlier call made of that head, which is not read then. `keyed`: whether all inputs are named,
+    a digest of the weights among them.
+    """
     require_reader(lm, long)
     corpus = as_corpus(texts)
+    survey = survey or corpus.whole
     if resume is not None and not corpus.key:
         raise StatisticError(
             f"resume= needs texts that can be read again, and {corpus.origin} can be read once only: give a list, or a "
@@ -78,7 +110,25 @@ def measure_corpus(
     with ExitStack() as stack:
         together = ALONE if divided else ranks or stack.enter_context(joined_processes())
         folder = None if resume is None else Path(resume)
-        return _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack).table(statistics)
+        run = _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack, survey, prepared, keyed, reading)
+        return run.sums(statistics)
+
+
+class CorpusSums(NamedTuple):
+    """What a run comes to: sums, what they rest on, what a table notes of how it went, and what a further run needs."""
+
+    total: store.Total
+    basis: Basis
+    notes: dict[str, str]
+    prepared: Prepared
+
+
+class Prepared(NamedTuple):
+    """What a run makes of the head of its corpus before it measures anything."""
+
+    statistics: tuple[Statistic, ...]
+    learned: Learned
+    inputs: dict[str, str]
 
 
 @dataclass(eq=False)
@@ -94,21 +144,40 @@ class _Run:
     folder: Path | None
     progress: Progress | None
     stack: ExitStack
+    survey: Corpus | None
+    prepared: Prepared | None
+    keyed: bool
+    reading: str
     files: store.RunFolder | None = None
     inputs: dict[str, str] = field(default_factory=dict)
 
-    def table(self, wanted: Wanted) -> HeadTable:
+    def sums(self, wanted: Wanted) -> CorpusSums:
         """What an earlier run left, the survey, the batches, the sum over all processes."""
         known = self._known()
-        num_documents = None if known is None else known[1].num_documents
-        head = read_head(self.lm, chunks(self.corpus.open()), self.long, num_documents)
-        if not head.chunks:
-            empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
-            why = "the list is empty" if empty_list else f"{self.corpus.origin} holds none"
-            raise TextError(f"no text was given: {why}.")
-        request = wanted(head.survey) if callable(wanted) else wanted
-        statistics = choose(request, head.survey, crosses=has_cross(self.lm) and not self.kinds)
+        place, whole = self.corpus.place or WHOLE, self.corpus.whole or self.corpus
+        if self.prepared is not None:
+            head, statistics = None, self.prepared.statistics
+        else:
+            head = read_head(
+                self.lm,
+                chunks((self.survey or self.corpus).open()),
+                self.long,
+                None if known is None else known[1].num_documents,
+            )
+            if not head.chunks:
+                empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
+                why = "the list is empty" if empty_list else f"{(self.survey or self.corpus).origin} holds none"
+                raise TextError(f"no text was given: {why}.")
+            request = wanted(head.survey) if callable(wanted) else wanted
+            statistics = choose(request, head.survey, crosses=has_cross(self.lm) and not self.kinds)
+        if head is not None and self.survey is None:
+            stream, read = head.stream(), head.read
+        else:
+            # What was surveyed is not what is measured, though it may be a part of it: that is read again.
+            stream, read = chunks(self.corpus.open(), place), {}
         learned = self._learned(known, head, statistics)
+        basis = Basis.of(self.lm, self.inputs, statistics, learned, self.kinds, whole.origin)
+        prepared = Prepared(statistics, learned, self.inputs)
 
         def finished() -> bytes:
             total = None if self.files is None else self.files.finished()
@@ -119,13 +188,13 @@ class _Run:
         if self.folder is not None and (data := self.ranks.first(finished)):
             self._report(None, 1.0)
             total = store.Total.read(*store.unpacked(data))
-            return self._table(total, statistics, learned, f"finished before, read back from {self.folder}")
-        total, keep, before, done = self._begun()
+            return CorpusSums(total, basis, self._notes(f"finished before, read back from {self.folder}"), prepared)
+        total, keep, before, done = self._begun(basis)
         worker = Worker(
             self.lm, self.long, self.kinds, statistics, learned, total, before, keep, self.ranks.rank, self.ranks.world
         )
         try:
-            worker.measure(head.stream(), head.read, done, self._report)
+            worker.measure(stream, read, done, self._report)
         except (KeyboardInterrupt, LostProcessError):
             if self.folder is not None:
                 log.warning(
@@ -135,13 +204,19 @@ class _Run:
                 )
             raise
         everything = store.everywhere(total, self.ranks)
-        if not everything.num_texts:
+        # A shard may hold no text, or none that can be read: the others have what there is.
+        if not everything.num_texts and place == WHOLE:
             reasons = str(everything.failures).rstrip(".")
             raise TextError(f"no text of {self.corpus.origin} could be measured: {reasons}.")
+        everything.parts = {str(place): everything.counts.get("texts", 0)}
         if self.files is not None:
-            self.files.finish(everything, self.inputs)
+            self.files.finish(everything, basis)
         self._report(None, 1.0)
-        return self._table(everything, statistics, learned, f"gone on with after {before:,} texts" if before else "")
+        resumed = f"gone on with after {before:,} texts" if before else ""
+        return CorpusSums(everything, basis, self._notes(resumed), prepared)
+
+    def _notes(self, resumed: str) -> dict[str, str]:
+        return {"processes": f"{self.ranks.world}" if self.ranks.world > 1 else "", "resumed": resumed}
 
     def _known(self) -> tuple[dict[str, str], Learned] | None:
         """The inputs of an earlier run in the folder, and what it learned. None where there is none."""
@@ -166,19 +241,26 @@ class _Run:
         return words["inputs"], Learned.read(tensors, words["learned"])
 
     def _learned(
-        self, known: tuple[dict[str, str], Learned] | None, head: Head, statistics: tuple[Statistic, ...]
+        self, known: tuple[dict[str, str], Learned] | None, head: Head | None, statistics: tuple[Statistic, ...]
     ) -> Learned:
         """What the head of the corpus shows, from an earlier run where there is one; the same for all processes."""
         # A digest of all weights is worth its time only where there is something to compare it with.
-        if self.folder is not None or self.ranks.world > 1:
-            self.inputs = inputs_of(self.lm, self.corpus, statistics, self.long, self.sinks, self.kinds)
+        if self.prepared is not None:
+            self.inputs = {**self.prepared.inputs, **texts_of(self.corpus)}
+        elif self.keyed or self.folder is not None or self.ranks.world > 1:
+            named = inputs_of(self.lm, self.corpus, statistics, self.long, self.sinks, self.kinds)
+            self.inputs = {**named, "reading": self.reading}
 
         def compute() -> bytes:
             if known is not None and self.folder is not None:
                 require_same(self.inputs, known[0], self.folder)
                 learned = known[1]
             else:
-                learned = learn(self.lm, head, self.sinks, statistics)
+                if self.prepared is not None:
+                    learned = self.prepared.learned
+                else:
+                    assert head is not None, "a head is read where nothing is prepared"
+                    learned = learn(self.lm, head, self.sinks, statistics)
                 if self.files is not None:
                     self.files.begin(self.inputs, learned)
             return store.packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.words()})
@@ -191,7 +273,7 @@ class _Run:
             )
         return Learned.read(tensors, words["learned"])
 
-    def _begun(self) -> tuple[store.Total, Callable[[store.Batch], None], int, store.Done]:
+    def _begun(self, basis: Basis) -> tuple[store.Total, Callable[[store.Batch], None], int, store.Done]:
         """What this process adds to, and how; how many texts are measured already, and which batches these were.
 
         The first process goes on with all that earlier ones left, however many they were; the others begin empty.
@@ -199,11 +281,11 @@ class _Run:
         if (folder := self.folder) is None:
             total = store.Total()
             return total, total.add, 0, {}
-        parts = store.Parts(folder, self.inputs)
+        parts = store.Parts(folder, basis)
 
         def compute() -> bytes:
             nonlocal parts
-            parts = store.Parts.opened(folder, self.inputs)
+            parts = store.Parts.opened(folder, basis)
             return store.packed({"done": parts.total.covered()}, {"texts": parts.total.num_texts})
 
         tensors, words = store.unpacked(self.ranks.first(compute))
@@ -219,30 +301,6 @@ class _Run:
             self.progress(round(chunk.begin_at + share * (chunk.end_at - chunk.begin_at)), self.corpus.total)
         elif self.corpus.total is not None:
             self.progress(self.corpus.total, self.corpus.total)
-
-    def _table(
-        self, total: store.Total, statistics: tuple[Statistic, ...], learned: Learned, resumed: str
-    ) -> HeadTable:
-        counts, read = total.counts, total.counts["texts"]
-        windows, gold = read - counts["cut"] + counts["windows"], counts["cut_gold"]
-        in_windows = f"{plural(read, 'text')}, read in {windows:,} windows"
-        notes = {
-            "model": self.lm.name,
-            "loaded": self.lm.because,
-            "corpus": f"{self.corpus.origin} ({read:,} read)",
-            "failed": str(total.failures),
-            "surveyed": learned.because,
-            "texts": in_windows if counts["cut"] and windows > read else "",
-            "windows": story(windows, counts["cut"], read, self.lm.max_positions, self.long),
-            "gold": f"left out of {plural(gold, 'text')} too long to be read whole" if gold else "",
-            "rarity": learned.rarity_because,
-            "sinks": learned.sinks.because,
-            "processes": f"{self.ranks.world}" if self.ranks.world > 1 else "",
-            "resumed": resumed,
-            **two_sided(self.lm, statistics, self.kinds),
-        }
-        table = total.gathered.table(statistics, learned.sinks, notes, failures=total.failures)
-        return whole_table(self.lm.model, table)
 
 
 @dataclass(eq=False)

@@ -42,11 +42,14 @@ from manyheads.corpora import Failures
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.recording.file import safetensors_io
 from manyheads.recording.file.safetensors_io import TensorFile, bytes_of, write_tensors
+from manyheads.statistics.corpus_run.basis import Basis
 from manyheads.statistics.corpus_run.chunks import Learned, require_same
 from manyheads.statistics.tally import SUMS, Contribution, Gathered, Tally, agreed, counted, read_sites
 from manyheads.statistics.token_kinds import KindCounts, KindTally
 
-FORMAT, VERSION = "manyheads corpus run", 3  # before, sums had no moments; version 1 kept a journal. Neither is read
+# Before 5, a part did not say what it rests on; before 4, sums had no maxima; before 3, no moments; version 1 kept a
+# journal. None of these is read.
+FORMAT, VERSION = "manyheads corpus run", 5
 COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk, by the name under which a part counts each
 WORDS = "words"  # the name under which tensors in memory hold the JSON that belongs to them
 
@@ -106,12 +109,14 @@ class Batch:
 
 @dataclass(eq=False)
 class Total:
-    """The sum of many batches, and which these are."""
+    """The sum of many batches, and which these are. `parts`: what is whole in it, and of how many texts: shards of a
+    corpus ("17/512"), or texts that came without one, by their digest."""
 
     gathered: Gathered = field(default_factory=Gathered)
     failures: Failures = field(default_factory=Failures)
     counts: dict[str, int] = field(default_factory=dict)
     done: Done = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_texts(self) -> int:
@@ -133,6 +138,7 @@ class Total:
         """Add what other batches come to."""
         if isinstance(part, Total):
             self.gathered.merge(part.gathered)
+            self.parts |= part.parts
         elif part.adds is not None:
             self.gathered.add(part.adds)
         self.failures += part.failures
@@ -167,6 +173,7 @@ class Total:
             "edited": gathered.edited,
             "failures": self.failures.to_dict(),
             "counts": self.counts,
+            "parts": self.parts,
         }
 
     @staticmethod
@@ -175,6 +182,7 @@ class Total:
         gathered = Gathered(tally, dict(words["backend"]), float(words["guard_error"]), bool(words["edited"]))
         total = Total(gathered, Failures.read(words["failures"]), _read_counts(words["counts"]))
         total.count_done(tensors["done"])
+        total.parts = {str(name): int(count) for name, count in words["parts"].items()}
         return total
 
 
@@ -193,18 +201,18 @@ class Parts:
     """The parts of one process, open for more. `total` is what they come to; `paths` are the files that hold it."""
 
     folder: Path
-    inputs: dict[str, str]
+    basis: Basis
     total: Total = field(default_factory=Total)
     paths: list[Path] = field(default_factory=list)
     num_bytes: int = 0  # of all files but the last merged one: what merging saves the next start
 
     @staticmethod
-    def opened(folder: Path, inputs: dict[str, str]) -> Parts:
+    def opened(folder: Path, basis: Basis) -> Parts:
         """All parts in a folder, added up, to go on with. For one process alone, since parts that do not count go.
 
         Errors: StatisticError for a part that is damaged or of other inputs, FileAccessError.
         """
-        parts = Parts(folder, inputs)
+        parts = Parts(folder, basis)
         # Sums before batches, and the largest first: what a merged part replaces is met after it, and dropped. A name
         # decides this order and nothing else. Which batches a part covers, the file itself says.
         sizes = {path: _SUM.search(path.name) for path in sorted(folder.glob("part-*.safetensors"))}
@@ -218,7 +226,7 @@ class Parts:
                 log.warning("%s is damaged, as after a power cut: its batch is measured again", path)
                 _remove(path)
                 continue
-            require_same(inputs, known, folder)
+            require_same(basis.inputs, known.inputs, folder)
             with as_written(path):
                 # Any overlap drops the whole part: sums cannot be taken
                 # apart, and what overlaps was merged into a counted one.
@@ -238,7 +246,7 @@ class Parts:
         path = self.folder / batch.file_name
         # Unflushed, since the kernel writes it out whatever becomes of the process; only a power cut tears such a file,
         # and then its batch is measured again (`opened`).
-        write_part(path, batch, self.inputs, flushed=False)
+        write_part(path, batch, self.basis, flushed=False)
         self.paths.append(path)
         self.num_bytes += path.stat().st_size
         if len(self.paths) > MOST_PARTS or self.num_bytes > max(MERGE_BYTES, MERGE_SHARE * self.total.num_bytes):
@@ -247,7 +255,7 @@ class Parts:
     def merge(self) -> None:
         """Make one part of all. Killed in between, both lie there, and the merged one counts alone."""
         path = self.folder / self.total.file_name
-        write_part(path, self.total, self.inputs)  # flushed: it is on the disk before what it replaces goes
+        write_part(path, self.total, self.basis)  # flushed: it is on the disk before what it replaces goes
         for replaced in self.paths:
             if replaced != path:
                 _remove(replaced)
@@ -257,17 +265,16 @@ class Parts:
 _SUM = re.compile(r"-sum-of-(\d{1,18})\.")
 
 
-def write_part(path: Path, part: Batch | Total, inputs: dict[str, str], flushed: bool = True) -> None:
+def write_part(path: Path, part: Batch | Total, basis: Basis, flushed: bool = True) -> None:
     """Write one part, whole or not at all. Errors: FileAccessError."""
-    write_state(path, part.tensors(), {"inputs": inputs, **part.words()}, flushed)
+    write_state(path, part.tensors(), {**basis.words(), **part.words()}, flushed)
 
 
-def read_part(path: Path) -> tuple[Batch | Total, dict[str, str]]:
-    """A part, and of what inputs it is. Errors: FileAccessError; StatisticError for what is not as it was written."""
+def read_part(path: Path) -> tuple[Batch | Total, Basis]:
+    """A part, and what it rests on. Errors: FileAccessError; StatisticError for what is not as it was written."""
     tensors, words = read_state(path)
     with as_written(path):
-        kind = {"batch": Batch, "sums": Total}[words["holds"]]
-        return kind.read(tensors, words), {str(name): str(value) for name, value in words["inputs"].items()}
+        return as_part(tensors, words)
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], words: dict[str, Any], flushed: bool = True) -> None:
@@ -281,23 +288,38 @@ def write_state(path: Path, tensors: dict[str, Tensor], words: dict[str, Any], f
 def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON of a file. Errors: FileAccessError; StatisticError for what is not what was written."""
     try:
-        file = TensorFile(path, kind=FORMAT, newest=VERSION)
-        if int(file.metadata["format_version"]) < VERSION:
-            raise older_run(path.parent)
-        return {name: file.read(name) for name in file.entries}, file.json("about")
+        version, tensors, words = contents(path)
     except RecordingError as error:
         raise StatisticError(
             f"what a run left in {path.parent} cannot be gone on with: {error} To begin anew, give another folder or "
             f"delete this one."
         ) from error
+    if version < VERSION:
+        raise older_run(path.parent)
+    return tensors, words
+
+
+def contents(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
+    """A file's version, and, if that is this one's, its tensors and JSON. Errors: FileAccessError, RecordingError."""
+    file = TensorFile(path, kind=FORMAT, newest=VERSION)
+    version = int(file.metadata["format_version"])
+    return (version, {}, {}) if version < VERSION else (
+        version, {name: file.read(name) for name in file.entries}, file.json("about")
+    )  # fmt: skip
+
+
+def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[Batch | Total, Basis]:
+    """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is no part."""
+    kind = {"batch": Batch, "sums": Total}[words["holds"]]
+    return kind.read(tensors, words), Basis.read(words)
 
 
 def older_run(folder: Path) -> StatisticError:
-    """The refusal of a folder of format 1 (a journal of batches) or 2 (no moments, which intervals need)."""
+    """The refusal of a folder of format 1 (a journal of batches), 2 (no moments), 3 (no maxima) or 4."""
     return StatisticError(
         f"what a run left in {folder} cannot be gone on with: an older manyheads began it, which kept less than "
-        f"this one needs for its intervals. It is left as it is: end it with that version, or to begin anew, give "
-        f"another folder or delete this one."
+        f"this one needs for its intervals and maxima. It is left as it is: end it with that version, or to begin "
+        f"anew, give another folder or delete this one."
     )
 
 
@@ -404,10 +426,10 @@ class RunFolder:
         self._tidy()
         return total
 
-    def finish(self, total: Total, inputs: dict[str, str]) -> None:
+    def finish(self, total: Total, basis: Basis) -> None:
         """Keep everything as one part, and delete the parts that it was added up from."""
         # Flushed and in its place before any part goes: a process killed between the two leaves a whole run either way.
-        write_part(self.path / "finished.safetensors", total, inputs)
+        write_part(self.path / "finished.safetensors", total, basis)
         self._tidy()
 
     def _tidy(self) -> None:
@@ -449,6 +471,7 @@ def everywhere(total: Total, ranks: Ranks) -> Total:
     failures = sum((Failures.read(process["failures"]) for process in words), Failures())
     everything = Total(gathered, failures, counted(process["counts"] for process in words))
     everything.count_done(torch.cat(rows))
+    everything.parts = total.parts
     return everything
 
 
@@ -461,11 +484,16 @@ def _tally_everywhere(tally: Tally | None, words: list[dict[str, Any] | None], r
         return None
     sites = agreed(read_sites(process["sites"]) for process in measured)
     columns = tuple(sorted({column for process in measured for column in process["columns"]}))
-    total = tally or Tally.empty(sites, measured[0]["size"], columns, measured[0]["kinds"])
+    maximum_columns = tuple(measured[0]["maximum_columns"])
+    total = tally or Tally.empty(sites, measured[0]["size"], columns, measured[0]["kinds"], maximum_columns)
     # Before sums are added, every process must have denominators by head of the same statistics: shapes must agree.
     total.widen(columns)
     for name in SUMS:
         ranks.add(getattr(total, name))
+    if maximum_columns:
+        # A few numbers a head: every process takes the largest of all by itself.
+        others = [unpacked(data)[0]["maxima"] for data in ranks.gather(packed({"maxima": total.maxima}, {}))]
+        total.maxima = torch.stack(others).amax(0)
     total.sites = sites
     total.num_texts = sum(process["num_texts"] for process in measured)
     total.num_tokens = sum(process["num_tokens"] for process in measured)

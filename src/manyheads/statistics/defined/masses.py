@@ -1,7 +1,8 @@
 """Masses: the mean weight that a row gives to certain keys, over the rows that see one of them.
 
-By place (offsets, the local window, the first key), by class of token (sinks, punctuation, rare tokens ...) and by
-match between tokens (the same token elsewhere; the key after, or before, an earlier copy). Each has chance levels:
+By place (offsets, the local window, the first key, what is far from both), by class of token (sinks, punctuation, rare
+tokens ...) and by match between tokens (the same token elsewhere; the key after, or before, an earlier copy). Each has
+chance levels:
 
 - `<name>.uniform`: what a row gives those keys if it spreads its weight evenly over all keys that it sees. Exact.
 - `<name>.relabelled`: what this head gives them if the text's words are shuffled among the ordinary places. For a
@@ -17,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from manyheads.errors import StatisticError
 from manyheads.recording import Request, Tokens
 from manyheads.recording.exact_map.requests import Band, KeySum, Linear, Match, MatchReceived, RowsReceived
 from manyheads.statistics.statistic import (
@@ -39,6 +42,8 @@ from manyheads.statistics.statistic import (
 OFFSETS = tuple(range(-8, 9))
 BAND = Band(OFFSETS)
 LOCAL = 3  # a head that stays within three tokens either way is called local
+DISTANT = (4, 64)  # of the text's first keys and of a row's last ones: what is called distant lies beyond both
+MOST_PLACES = 10**9
 NAMED_OFFSETS = {-1: "previous_mass", 0: "self_mass", 1: "next_mass"}
 EVENLY = "if each row spread its weight evenly"
 SHUFFLED = "if the text's words were shuffled"
@@ -189,12 +194,62 @@ def local_mass() -> list[Statistic]:
     return [mass, uniform(mass, even)]
 
 
+@cache
+def distant_masses(sink: int, recent: int) -> tuple[Statistic, Statistic]:
+    """`distant_mass` and its chance level: one object for the same numbers, so that a table has one column of it."""
+
+    def beyond_sink(tokens: Tokens) -> tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]:
+        rows = torch.zeros(tokens.num_texts, tokens.longest, dtype=torch.long)
+        keys = rows.clone()
+        keys[:, :sink] = -1  # matches nothing
+        return rows, keys
+
+    request = Match(beyond_sink, elsewhere=True, apart=recent)
+
+    def finish(facts: Facts) -> PerText:
+        return facts.over_rows(facts[request], facts.reduced.matches(request) > 0)
+
+    def even(facts: Facts) -> PerText:
+        keys = facts.reduced.matches(request)
+        return facts.over_rows((keys / facts.visible.clamp_min(1))[:, None], keys > 0)
+
+    def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
+        return (distances(tokens).abs() >= recent) & (torch.arange(tokens.longest) >= sink)[None]
+
+    name = "distant_mass" if (sink, recent) == DISTANT else f"distant_mass_{sink}_{recent}"
+    meaning = f"mean weight outside of the first {sink} tokens of the text and the last {recent} ones that a row sees"
+    source = "Xiao et al. 2024, retrieval and streaming heads; the mean over rows with such a key"
+    mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (request,), finish, cells=cells)
+    return mass, uniform(mass, even)
+
+
+def distant_mass(sink: int = DISTANT[0], recent: int = DISTANT[1]) -> Statistic:
+    """The mean weight outside of a text's first `sink` keys and each row's last `recent` ones, itself included.
+
+    What a head would lose if it streamed, that is if its cache kept these keys alone. A share, 0 to 1: near 0 the head
+    may stream, from about a third on it reads far back (a "retrieval head"). Row i's last keys are i - recent + 1 to i;
+    where rows also look ahead, its near ones are those with |i - j| < recent. Only rows that see a distant key count,
+    so that texts of `sink + recent` tokens and fewer have none. Its name is `distant_mass`, for other numbers
+    `distant_mass_128_256`, which is also how `measure` takes it; its chance level ends in `.uniform`.
+    Source: Xiao et al. 2024, DuoAttention. Errors: StatisticError for a sink below 0 or a recent below 1.
+    """
+    for value, name, least in ((sink, "sink", 0), (recent, "recent", 1)):
+        if type(value) is not int or not least <= value <= MOST_PLACES:
+            raise StatisticError(f"distant_mass: {name}={value!r} should be a number of keys, {least} or more.")
+    return distant_masses(sink, recent)[0]
+
+
 # --- by class of token ---
 
 
 def separators(tokens: Tokens) -> Bool[Tensor, "b k"]:
     """Tokens that the tokenizer set behind or between texts ([SEP], an end of text): added after the first place."""
-    return tokens.real & ~tokens.ordinary & ~tokens.first
+    return added(tokens) & ~tokens.first
+
+
+def added(tokens: Tokens) -> Bool[Tensor, "b k"]:
+    """Special tokens but for patches of pictures, which the caller gave."""
+    return tokens.real & ~tokens.ordinary & ~tokens.image
 
 
 class TokenClass(NamedTuple):
@@ -213,7 +268,7 @@ WORDS_OR_SINKS = ("tokens", "sinks")
 CLASSES = (
     TokenClass("first", lambda t: t.first, "the first token", XIAO, False, ()),
     TokenClass("sink", lambda t: t.sink, "the model's own sinks, as found on text", XIAO, False, WORDS_OR_SINKS),
-    TokenClass("special", lambda t: t.real & ~t.ordinary, "tokens that the tokenizer added", CLARK, False),
+    TokenClass("special", added, "tokens that the tokenizer added", CLARK, False),
     TokenClass("separator", separators, "tokens that the tokenizer added, but for the first", CLARK, False),
     TokenClass("punctuation", lambda t: t.punctuation, "punctuation", CLARK),
     TokenClass("number", lambda t: t.number, "pieces that hold a digit", CLARK),

@@ -1,4 +1,4 @@
-"""The shape of attention, whatever the words: how spread, how far, how peaked, and how much of it moves anything.
+"""The shape of attention, whatever the words: how spread, how far, how peaked, how large its logits, what it moves.
 
 Oracle: `reference.statistics`. Entropies are in nats, distances in tokens.
 """
@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from manyheads.errors import StatisticError
+from manyheads.nn import LargestScores, largest_scores
 from manyheads.recording import Entropy, Maximum, Received, Request
 from manyheads.recording.exact_map.requests import Distance, KeySum, Mass, Square
 from manyheads.statistics.defined.masses import uniform
@@ -19,6 +21,7 @@ from manyheads.statistics.defined.norms import KOBAYASHI
 from manyheads.statistics.statistic import ANY_MAP, SELF_ONLY, SHARE, Facts, PerText, Statistic, row_count
 
 ANY = (0.0, math.inf)
+KIMI = "Kimi K2 2025, section 2.1 (QK-clip)"
 ON_PLACES = KeySum(
     lambda tokens: torch.arange(tokens.longest, dtype=torch.float64, device="cpu").expand(tokens.num_texts, -1)
 )
@@ -161,3 +164,50 @@ def effects() -> list[Statistic]:
             lambda _: (Received(),), sink_norm, asks=frozenset({"tokens", "sinks", "values"}),
         ),
     ]  # fmt: skip
+
+
+def logits() -> list[Statistic]:
+    """The largest logit of any text, by a search that reads few rows (`nn.largest_logits`) and no tiles."""
+
+    def largest(facts: Facts, uncapped: bool) -> LargestScores:
+        known: LargestScores | None = facts.of_layer.get("largest scores")
+        # Before softcap and bias costs more rows, which also give what is after them.
+        if known is None or (uncapped and known.uncapped is None):
+            layer = facts.layer
+            assert layer is not None, "a statistic of scores is measured where q and k are"
+            known = largest_scores(layer.q, layer.k, layer.lse, layer.mask, layer.rule, uncapped=uncapped)
+            facts.of_layer["largest scores"] = known
+        return known
+
+    def before_softcap(facts: Facts) -> Float[Tensor, "b h"]:
+        values = largest(facts, True).uncapped
+        assert values is not None, "it was asked for"
+        return values
+
+    def unscaled(facts: Facts) -> Float[Tensor, "b h"]:
+        assert facts.layer is not None, "a statistic of scores is measured where q and k are"
+        scale = facts.layer.rule.scale
+        if not scale > 0:
+            raise StatisticError(
+                f"max_logit_unscaled divides by the scale of the scores, and a layer of this model has {scale}: leave "
+                f"it out, and take max_logit_uncapped."
+            )
+        return before_softcap(facts) / scale
+
+    def of(name: str, meaning: str, value: Callable[[Facts], Float[Tensor, "b h"]]) -> Statistic:
+        def finish(facts: Facts) -> PerText:
+            values = value(facts).double().cpu()
+            # Not "above": NaN is a value, which is refused for all statistics in one place.
+            has_one = values != -torch.inf
+            same = bool((has_one == has_one[:, :1]).all())
+            return PerText(torch.where(has_one, values, 0.0), (has_one[:, :1] if same else has_one).double())
+
+        return Statistic(
+            name, "logit", (-math.inf, math.inf), KIMI, meaning, lambda _: (), finish, maps=ANY_MAP, maximum=True
+        )
+
+    return [
+        of("max_logit", "largest logit of any text, as the softmax sees it", lambda f: largest(f, False).finished),
+        of("max_logit_uncapped", "largest scale * q.k of any text, before softcap and bias", before_softcap),
+        of("max_logit_unscaled", "largest q.k of any text, before the scale, too", unscaled),
+    ]

@@ -21,7 +21,7 @@ HeadsText = Annotated[str, Field(max_length=4_000, examples=["L3H7, L5"])]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 How = Literal["mean", "max"]
-AblationKind = Literal["zero", "mean", "resample", "first"]
+AblationKind = Literal["zero", "mean", "resample", "first", "streaming"]
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -118,6 +118,8 @@ class AblateStep(RequestBody):
     per_position: bool = False
     text: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    sink: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    recent: Annotated[int, Field(ge=1, le=10**9)] | None = None
 
 
 class ScaleStep(RequestBody):

@@ -118,7 +118,7 @@ class EvidenceInfo(AnswerBody):
 
 
 class RoleInfo(AnswerBody):
-    """A head's role, measured on the bundled page. `family`: the group of roles with one colour and letter."""
+    """A head's role, measured on the bundled texts. `family`: the group of roles with one colour and letter."""
 
     name: str
     family: str
@@ -178,7 +178,7 @@ class Link(AnswerBody):
 
 
 class CardValue(AnswerBody):
-    """One statistic of one head on this text, its chance level, and its value on the bundled page (`page`)."""
+    """One statistic of one head on this text, its chance level, and its value on the bundled texts (`page`)."""
 
     statistic: StatisticInfo
     value: Number

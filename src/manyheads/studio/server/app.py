@@ -35,6 +35,7 @@ from manyheads.studio.state.workspace import Workspace
 STATIC = {
     "": ("index.html", "text/html; charset=utf-8"),
     "studio.js": ("studio.js", "text/javascript; charset=utf-8"),
+    "training.js": ("training.js", "text/javascript; charset=utf-8"),  # a room that the page loads when it is opened
     "studio.css": ("studio.css", "text/css; charset=utf-8"),
     "favicon.svg": ("favicon.svg", "image/svg+xml"),
 }

@@ -6,6 +6,8 @@ is given up when its request is closed. Docstrings of routes are part of the ser
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -18,6 +20,7 @@ from manyheads.corpora import reading_of
 from manyheads.lessons.answers import Verdict
 from manyheads.studio.jobs import Job, JobKind, Say
 from manyheads.studio.schema.base import (
+    MAX_NAME,
     MAX_STEPS,
     MAX_TEXT,
     AblationKind,
@@ -31,6 +34,7 @@ from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruni
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
+from manyheads.studio.schema.training import History, HistoryEntry
 from manyheads.studio.session import Desk
 from manyheads.studio.views import experiments, sizes
 from manyheads.studio.views import lessons as learning
@@ -61,6 +65,7 @@ TABLES: dict[int | str, dict[str, Any]] = {
     200: {"content": {kind: ROWS if "json" in kind else BYTES for kind in FILE_TYPES.values()}}
 }
 MAX_WAIT = 20.0
+LOOK_SECONDS = 0.4  # between two looks at a file that grows
 QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to see progress
 
 
@@ -122,7 +127,7 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/api/recordings/{recording}/roles", status_code=202)
     async def find_roles(recording: Ident) -> Job:
-        """Measure the role of each head of a recording's model on the bundled page."""
+        """Measure the role of each head of a recording's model on the bundled texts."""
         opened = desk.recordings.get(recording)
         return await start("roles", lambda say: desk.labels.roles(opened, say))
 
@@ -260,6 +265,36 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
     def check(slug: Slug, check: Slug, ask: CheckAsk) -> Verdict:
         """Judge an answer. The right one is computed, too."""
         return learning.check(slug, check, ask, load=desk.workspace.load)
+
+    @app.get("/api/histories")
+    def histories() -> list[HistoryEntry]:
+        """The files of watched trainings that can be opened."""
+        return desk.histories.entries()
+
+    @app.get("/api/histories/{history}")
+    async def history(
+        history: Ident,
+        seen: Annotated[str, Query(max_length=40)] = "",
+        wait: Annotated[float, Query(ge=0, le=MAX_WAIT)] = 0.0,
+    ) -> History:
+        """A watched training as far as it is written: as soon as it is no longer the version `seen`, or after `wait`
+        seconds."""
+        until = time.monotonic() + wait
+        while True:
+            state = await run_in_threadpool(desk.histories.state, history)
+            if state.version != seen or time.monotonic() >= until:
+                return state
+            await asyncio.sleep(LOOK_SECONDS)
+
+    @app.get("/api/histories/{history}/curves/{statistic}", response_class=Response, responses=BINARY)
+    def history_curves(history: Ident, statistic: Annotated[str, Path(max_length=MAX_NAME)]) -> Response:
+        """One statistic of every head over the steps of a training."""
+        return _binary(desk.histories.drawn(history, statistic))
+
+    @app.get("/api/histories/{history}/heads/{head}", response_class=Response, responses=BINARY)
+    def history_head(history: Ident, head: HeadPath) -> Response:
+        """Every statistic of one head over the steps of a training."""
+        return _binary(desk.histories.drawn_head(history, head))
 
     @app.get("/api/jobs/{job}")
     async def job(job: Ident, wait: Annotated[float, Query(ge=0, le=MAX_WAIT)] = 0.0) -> Job:

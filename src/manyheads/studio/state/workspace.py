@@ -25,8 +25,9 @@ from manyheads.models.loading.load import weights_dtype
 from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import FileEntry, ModelEntry
+from manyheads.watching.history import FIRST_PART
 
-RECORDING_ENDING = ".heads"
+RECORDING_ENDING, HISTORY_ENDING = ".heads", ".parquet"
 DEPTH = 2  # folders below a folder that are searched
 MOST_ENTRIES = 2_000  # of a folder: a home directory named by mistake must not be walked for minutes
 MODELS_KEPT = 2
@@ -44,7 +45,7 @@ class ModelPlace:
 
 @dataclass(eq=False)
 class Workspace:
-    """Models and recordings by name. `folder` receives pruned checkpoints; None where nothing may be written.
+    """Models, recordings and histories of trainings by name. `folder`: for pruned checkpoints; None: write none.
 
     `dropped` are the names of files that were dropped on the page. `device` and `dtype` are those of every model that
     is loaded here, as `load` takes them.
@@ -52,6 +53,7 @@ class Workspace:
 
     models: dict[str, ModelPlace] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
+    histories: dict[str, Path] = field(default_factory=dict)
     folder: Path | None = None
     dropped: set[str] = field(default_factory=set)
     device: str | None = None
@@ -85,7 +87,9 @@ class Workspace:
         return workspace
 
     def add_path(self, path: Path) -> None:
-        if path.is_dir():
+        if is_history(path):
+            self._add(path.resolve().name, path)
+        elif path.is_dir():
             for name, entry in _entries_below(path):
                 self._add(name, entry)
             if (path / "config.json").is_file():
@@ -94,20 +98,21 @@ class Workspace:
             self._add(path.name, path)
         elif path.exists():
             raise FileAccessError(
-                f"{path} is neither a recording ({RECORDING_ENDING}) nor a folder: the studio opens those. For a text: "
-                f"manyheads look --file {path} --open."
+                f"{path} is neither a recording ({RECORDING_ENDING}) nor a folder nor what a watched training wrote "
+                f"(.parquet): the studio opens those. For a text: manyheads look --file {path} --open."
             )
         else:
             raise FileAccessError(f"there is no file or folder {path}.")
 
     def _add(self, name: str, path: Path) -> None:
         """Under its own name, or with the folder's before it where that is taken."""
-        taken: Any = self.models if path.is_dir() else self.files
+        is_model = path.is_dir() and not is_history(path)
+        taken: Any = self.histories if is_history(path) else self.models if is_model else self.files
         if name in taken:
             name = f"{path.resolve().parent.name}/{name}"
             if name in taken:
                 return  # the same path, named twice
-        taken[name] = ModelPlace(name, str(path), str(path)) if path.is_dir() else path
+        taken[name] = ModelPlace(name, str(path), str(path)) if is_model else path
 
     def _place_for(self, model: str) -> ModelPlace:
         """The model that a name or a folder stands for: one of the list, else a new one, named as in `_add`."""
@@ -227,6 +232,27 @@ class Workspace:
                     return file
         return None
 
+    @staticmethod
+    def history_id(name: str) -> str:
+        """The id of a history, the same while it grows."""
+        return digest("history", name)
+
+    def history_name(self, history: str) -> str:
+        """Raises NotHere for a history that is not in the list."""
+        for name in self.histories:
+            if self.history_id(name) == history:
+                return name
+        raise NotHere("there is no such file of a training in this studio: manyheads studio heads.parquet.")
+
+    def history_path(self, history: str) -> Path:
+        """Raises NotHere."""
+        return self.histories[self.history_name(history)]
+
+
+def is_history(path: Path) -> bool:
+    """Whether a path is what a watched training writes, by its name alone: a folder of parts, or a .parquet file."""
+    return (path / FIRST_PART).is_file() or (path.suffix == HISTORY_ENDING and path.is_file())
+
 
 def digest(*parts: str) -> str:
     """A short id for what is made from these parts, the same in every process."""
@@ -249,7 +275,7 @@ def _entries_below(folder: Path) -> Iterator[tuple[str, Path]]:
                 continue
             name = entry.relative_to(folder).as_posix()
             if entry.is_dir():
-                if (entry / "config.json").is_file():
+                if (entry / "config.json").is_file() or (entry / FIRST_PART).is_file():
                     yield name, entry
                 elif depth + 1 < DEPTH:
                     waiting.append((entry, depth + 1))

@@ -440,6 +440,8 @@ def _step_words(step: Step) -> str:
     match step:
         case Ablate(kind="zero"):
             return f"without {step.heads}"
+        case Ablate(kind="streaming"):
+            return f"with {step.heads} seeing the text's first {step.sink} and its last {step.recent} tokens alone"
         case Ablate():
             return f"with {step.heads} {INSTEAD[step.kind]}"
         case Scale():

@@ -36,7 +36,7 @@ from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.decoder import Block, Decoder, DecoderConfig, batch_loss, next_token_loss
 from manyheads.training.export import NAMES, to_llama
 from manyheads.training.presets.code.data import data_digest, sources_for
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.presets.preset import WATCHED, AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.training.runs import Batch, Run, Settings, generator_of, num_parameters, paired, spread_of
 
 NAME = "gqa"
@@ -169,7 +169,7 @@ def scratch_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str) -> R
         return {"held_out_loss": float(next_token_loss(model, held_out.to(device_of(model))))}
 
     model = Decoder(config_of(scale, kind))
-    return Run(name, model, scale.settings, batch, batch_loss, measured, WHY_FLOAT32)
+    return Run(name, model, scale.settings, batch, batch_loss, measured, WHY_FLOAT32, watched=WATCHED)
 
 
 def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, teacher: nn.Module) -> Run:
@@ -201,7 +201,8 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
         }
 
     torch.manual_seed(seed)
-    return Run(name, with_fewer_kv_heads(teacher, KV_HEADS[kind]), settings, batch, loss, measured, WHY_FLOAT32)
+    student = with_fewer_kv_heads(teacher, KV_HEADS[kind])
+    return Run(name, student, settings, batch, loss, measured, WHY_FLOAT32, watched=WATCHED)
 
 
 THEIRS = {llama_name: name for name, llama_name in NAMES.items()}

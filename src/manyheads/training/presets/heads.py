@@ -28,7 +28,7 @@ from manyheads.models import device_of, record_call
 from manyheads.nn import FeedForward, MultiHeadAttention, Projection
 from manyheads.roles.compare.rows import LEAST_KEYS, MOST, pair_divergences, sharing_around
 from manyheads.training.charts import Points, PointsChart, PointsPanel
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.presets.preset import WATCHED, AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.training.runs import (
     HELD_OUT_STEP,
     Batch,
@@ -248,7 +248,9 @@ def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "
     # generators of its own: drawing it moves no other number.
     held_out = held_out_of(scale, seed)
     batch = scale.cards(seed).batch
-    return Run(name, model, scale.settings, batch, loss_of, lambda m, _: measure(m, held_out), WHY_FLOAT32, terms_of)
+    return Run(
+        name, model, scale.settings, batch, loss_of, lambda m, _: measure(m, held_out), WHY_FLOAT32, terms_of, WATCHED
+    )
 
 
 def held_out_of(scale: Scale, seed: int) -> Mapping[str, torch.Tensor]:

@@ -28,6 +28,7 @@ from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.checkpoints import History, head_column
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
 from manyheads.training.presets.preset import (
+    WATCHED,
     AllTrained,
     Findings,
     Preset,
@@ -35,7 +36,6 @@ from manyheads.training.presets.preset import (
     Setup,
     Training,
     by_head,
-    call_columns,
     live,
     probe_columns,
 )
@@ -68,12 +68,15 @@ def build(setup: Setup) -> Training:
 
     def make(_: AllTrained) -> Run:
         torch.manual_seed(setup.seed)
-        return Run(NAME, Decoder(CONFIG), scale.settings, data.batch, batch_loss, measured, WHY_FLOAT32)
+        watched = (*WATCHED, "previous_mass")
+        return Run(
+            NAME, Decoder(CONFIG), scale.settings, data.batch, batch_loss, measured, WHY_FLOAT32, watched=watched
+        )
 
     def measured(model: nn.Module, step: int) -> dict[str, float]:
         new, repeated = losses(model, ids, fresh)
         induction = probe_columns(live(model), PROBE, scale.samples)
-        return {"loss_new": new, "loss_repeated": repeated, **induction, **call_columns(model, ids, ["previous_mass"])}
+        return {"loss_new": new, "loss_repeated": repeated, **induction}
 
     def report(trained: AllTrained) -> Findings:
         return findings(trained[NAME].history, live(trained[NAME].model), ids, fresh, scale.samples)
@@ -129,7 +132,9 @@ def losses(model: nn.Module, ids: Int[Tensor, "b n"], fresh: Tensor) -> tuple[fl
 
 def findings(history: History, lm: LoadedModel, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int) -> Findings:
     """The circuit: its heads, when it formed, what is left of it without each, and what that does not show."""
-    induction, previous = best_head(history, "induction", 1), best_head(history, "previous_mass", 0)
+    looks = looked_at(lm.model, ids)
+    induction = best_head(history, "induction", 1)
+    previous = max((head for head in looks if head.startswith("L0H")), key=lambda head: looks[head]["previous_mass"])
     score = history.last(head_column(induction, "induction"))
     steps, values = history.taken(head_column(induction, "induction"))
     born = next((int(step) for step, value in zip(steps, values, strict=True) if value > BORN), None)
@@ -137,13 +142,12 @@ def findings(history: History, lm: LoadedModel, ids: Int[Tensor, "b n"], fresh: 
         kind: {head: without(lm, head, kind, ids, fresh, samples) for head in history.of_heads("induction")}
         for kind in ("zero", "mean")
     }
-    looks = looked_at(lm.model, ids)
     new, repeated = history.last("loss_new"), history.last("loss_repeated")
     numbers = {
         "induction_head": induction,
         "induction": score,
         "previous_token_head": previous,
-        "previous_mass": history.last(head_column(previous, "previous_mass")),
+        "previous_mass": looks[previous]["previous_mass"],
         "looks_at": looks,
         "born_at_step": born,
         "loss_new_tokens": new,

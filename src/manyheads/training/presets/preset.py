@@ -1,7 +1,8 @@
 """What a preset is: a name, and `build`, which turns a setup into runs and a way to report on them.
 
-Presets whose heads are watched while they train put head statistics beside the loss, as columns of the history: the
-numbers that `probe_repeats` and `mh.measure` give for any model. The live model is wrapped, read and left as it was.
+Heads are watched while they train (`Run.watched`, by `mh.watch`): WATCHED in every preset, and what else it is about.
+What no training step shows, a preset measures beside it and puts down as columns of the history: scores on probes and
+on held-out texts, as `probe_repeats` and `mh.measure` give them. The live model is wrapped, read and left as it was.
 
 A new preset is a module here with a `Preset`, and its line in `table.py`. `build` is called in every start, also in
 one that takes a stopped run up again, so whatever it makes must follow from the setup alone.
@@ -25,6 +26,8 @@ from manyheads.training.charts import AnyChart
 from manyheads.training.checkpoints import head_column
 from manyheads.training.loop import Trained
 from manyheads.training.runs import Run, Settings
+
+WATCHED = ("max_logit", "entropy", "first_mass")
 
 AllTrained = Mapping[str, Trained]
 MakeRun = Callable[[AllTrained], Run]

@@ -40,6 +40,7 @@ from manyheads.training.checkpoints import History, head_column
 from manyheads.training.decoder import Block, Decoder, DecoderConfig, next_token_loss
 from manyheads.training.presets.induction import CONFIG, RepeatedTokens, fresh_texts, losses
 from manyheads.training.presets.preset import (
+    WATCHED,
     AllTrained,
     Findings,
     MakeRun,
@@ -159,12 +160,10 @@ def way_run(name: str, way: Way, scale: Scale, seed: int) -> Run:
 
     def measured(model: nn.Module, step: int) -> Mapping[str, float]:
         new, repeated = losses(model, ids, fresh)
-        masses = call_columns(model, ids, [pattern.statistic for pattern in PATTERNS.values()])
-        return {"loss_new": new, "loss_repeated": repeated, **masses}
+        return {"loss_new": new, "loss_repeated": repeated}
 
-    return Run(
-        name, Decoder(scale.config), scale.settings, data.batch, partial(loss_of, way=way), measured, WHY_FLOAT32
-    )
+    model, loss, watched = Decoder(scale.config), partial(loss_of, way=way), (*WATCHED, "previous_mass")
+    return Run(name, model, scale.settings, data.batch, loss, measured, WHY_FLOAT32, watched=watched)
 
 
 def loss_of(model: nn.Module, batch: Mapping[str, Int[Tensor, "b n"]], way: Way) -> Tensor:

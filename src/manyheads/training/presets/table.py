@@ -30,7 +30,7 @@ STORED_PRESETS = ("collapse", "heads")
 class Listed:
     """`meaning`: one line, what the preset shows. `takes`: how long the whole of it takes on two cores, in words.
 
-    The preset is `PRESET` in the module of its name, or, where that is a folder, in the folder's `preset.py`.
+    The preset is `PRESET` in the module of its name (_ for -), or, where that is a folder, in the folder's `preset.py`.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Listed:
     takes: str
 
     def load(self) -> Preset:
-        name = f"{__package__}.{self.name}"
+        name = f"{__package__}.{self.name.replace('-', '_')}"
         spec = find_spec(name)
         folder = spec is not None and spec.submodule_search_locations is not None
         return import_module(f"{name}.preset" if folder else name).PRESET
@@ -64,6 +64,21 @@ PRESETS: Mapping[str, Listed] = MappingProxyType(
                 "supervised",
                 "a head pulled to a pattern by an auxiliary loss, beside a free one and a designed one",
                 "6 minutes",
+            ),
+            Listed(
+                "entropy-collapse",
+                "a learning rate at which heads' entropy falls to nothing and the loss is stuck, and three cures",
+                "3 minutes",
+            ),
+            Listed(
+                "qk-clip",
+                "max logits of over 1,000 under Muon, and the same training with QK-clip after each step",
+                "3 minutes",
+            ),
+            Listed(
+                "passkey",
+                "a decoder that fetches keys from far away: which heads need the whole context, and which do not",
+                "7 minutes",
             ),
             Listed("code", "a model of 2.75 M parameters learns Python from the standard library's source", "1 hour"),
             Listed(

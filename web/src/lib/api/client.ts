@@ -3,7 +3,7 @@
 import type { Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
-  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, FileEntry, HeadCard, How, Job, Lesson, LessonEntry, Pair,
+  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, FileEntry, HeadCard, History, HistoryEntry, How, Job, Lesson, LessonEntry, Pair,
   Progress, PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Trained, Workspace,
 } from "./types";
 
@@ -142,6 +142,26 @@ export class Client {
 
   check(slug: string, check: string, body: RequestBody<CheckAsk, "answer">): Promise<CheckResult> {
     return this.#post(`/api/lessons/${e(slug)}/checks/${e(check)}`, body);
+  }
+
+  // ------------------------------------------------------------------ watched trainings
+  histories(): Promise<HistoryEntry[]> {
+    return this.#json("/api/histories");
+  }
+
+  /** A training's state, as soon as it is no longer the version `seen`, or after `wait` seconds. */
+  history(id: string, seen: string, wait: number, signal?: AbortSignal): Promise<History> {
+    return this.#json(`/api/histories/${e(id)}${query({ seen, wait: wait || undefined })}`, signal);
+  }
+
+  /** One statistic of every head. */
+  historyCurves(id: string, statistic: string, signal?: AbortSignal): Promise<Envelope> {
+    return this.source.get(`/api/histories/${e(id)}/curves/${e(statistic)}`, signal).then((answer) => answer.orThrow().envelope());
+  }
+
+  /** Every statistic of one head. */
+  historyHead(id: string, head: string, signal?: AbortSignal): Promise<Envelope> {
+    return this.source.get(`/api/histories/${e(id)}/heads/${e(head)}`, signal).then((answer) => answer.orThrow().envelope());
   }
 
   // ------------------------------------------------------------------ jobs

@@ -4,6 +4,7 @@
 import type { Connection } from "./connection.svelte";
 import { FileSource } from "./file-source";
 import { Answer, ServerGone, type Source } from "./source";
+import { ROOMS } from "./types";
 
 /** The part of the model that anywidget passes to `render` which this file uses. */
 export interface WidgetModel {
@@ -31,6 +32,8 @@ let views = 0;
 
 export class NotebookSource implements Source {
   readonly home = "notebook";
+  /** Training is a part of the page that the studio's server hands out when it is opened. */
+  readonly rooms = ROOMS.filter((room) => room !== "training");
   readonly #name = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}-${(views += 1)}`;
   readonly #pending = new Map<string, PendingRequest>();
   #file: FileSource | null;

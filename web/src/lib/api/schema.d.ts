@@ -1,4 +1,4 @@
-// openapi.json sha256:f30da95005fef6f1b0e95c7d4f22962f5c6808b399dfdf824086431db445b845
+// openapi.json sha256:d10f35a18eea4b0930215dd7b1043437b7c31d6badd4aaacabfcc48a94af1743
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -32,6 +32,87 @@ export interface paths {
          * @description The result of an experiment that was run.
          */
         get: operations["experiment"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/histories": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Histories
+         * @description The files of watched trainings that can be opened.
+         */
+        get: operations["histories"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/histories/{history}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * History
+         * @description A watched training as far as it is written: as soon as it is no longer the version `seen`, or after `wait`
+         *     seconds.
+         */
+        get: operations["history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/histories/{history}/curves/{statistic}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * History Curves
+         * @description One statistic of every head over the steps of a training.
+         */
+        get: operations["history_curves"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/histories/{history}/heads/{head}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * History Head
+         * @description Every statistic of one head over the steps of a training.
+         */
+        get: operations["history_head"];
         put?: never;
         post?: never;
         delete?: never;
@@ -335,7 +416,7 @@ export interface paths {
         put?: never;
         /**
          * Find Roles
-         * @description Measure the role of each head of a recording's model on the bundled page.
+         * @description Measure the role of each head of a recording's model on the bundled texts.
          */
         post: operations["find_roles"];
         delete?: never;
@@ -560,17 +641,21 @@ export interface components {
              * @default zero
              * @enum {string}
              */
-            kind: "zero" | "mean" | "resample" | "first";
+            kind: "zero" | "mean" | "resample" | "first" | "streaming";
             /**
              * Per Position
              * @default false
              */
             per_position: boolean;
+            /** Recent */
+            recent?: number | null;
             /**
              * Seed
              * @default 0
              */
             seed: number;
+            /** Sink */
+            sink?: number | null;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -705,7 +790,7 @@ export interface components {
         };
         /**
          * CardValue
-         * @description One statistic of one head on this text, its chance level, and its value on the bundled page (`page`).
+         * @description One statistic of one head on this text, its chance level, and its value on the bundled texts (`page`).
          */
         CardValue: {
             /** Chance */
@@ -1091,6 +1176,88 @@ export interface components {
             model: string;
             /** Text */
             text: string;
+        };
+        /**
+         * History
+         * @description A watched training. `version` changes with the file; `last_step` is null before the first watched step.
+         *
+         *     `limits`: what alerts look for, of the statistics that there are, as in "entropy under 0.1 nats".
+         */
+        History: {
+            /** Alerts */
+            alerts: components["schemas"]["HistoryAlert"][];
+            /** Because */
+            because: string[];
+            /** Every */
+            every: number | null;
+            /** First Step */
+            first_step: number | null;
+            /** Heads */
+            heads: string[];
+            /** Id */
+            id: string;
+            /** Last Step */
+            last_step: number | null;
+            /** Limits */
+            limits: string[];
+            /** Model */
+            model: string;
+            /** Name */
+            name: string;
+            /** Num Steps */
+            num_steps: number;
+            /** Path */
+            path: string;
+            /** Statistics */
+            statistics: components["schemas"]["HistoryStatistic"][];
+            /** Version */
+            version: string;
+        };
+        /**
+         * HistoryAlert
+         * @description A head past a limit: the first watched step at which it was, its value there, whether it still is.
+         */
+        HistoryAlert: {
+            /** Head */
+            head: string;
+            /** Lasts */
+            lasts: boolean;
+            /** Limit */
+            limit: number;
+            /** Rule */
+            rule: string;
+            /** Statistic */
+            statistic: string;
+            /** Step */
+            step: number;
+            /** Value */
+            value: number | null;
+            /** Words */
+            words: string;
+        };
+        /**
+         * HistoryEntry
+         * @description A file that a watched training writes. `unreadable`: why it cannot be read, null where it can.
+         */
+        HistoryEntry: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Unreadable */
+            unreadable: string | null;
+        };
+        /**
+         * HistoryStatistic
+         * @description A statistic that a training was watched for. `is_maximum`: of a layer, the largest of its heads says most.
+         */
+        HistoryStatistic: {
+            /** Is Maximum */
+            is_maximum: boolean;
+            /** Meaning */
+            meaning: string;
+            /** Name */
+            name: string;
         };
         /**
          * Interview
@@ -1651,7 +1818,7 @@ export interface components {
         };
         /**
          * RoleInfo
-         * @description A head's role, measured on the bundled page. `family`: the group of roles with one colour and letter.
+         * @description A head's role, measured on the bundled texts. `family`: the group of roles with one colour and letter.
          */
         RoleInfo: {
             evidence: components["schemas"]["EvidenceInfo"];
@@ -2183,6 +2350,376 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    histories: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HistoryEntry"][];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    history: {
+        parameters: {
+            query?: {
+                seen?: string;
+                wait?: number;
+            };
+            header?: never;
+            path: {
+                history: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["History"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    history_curves: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                history: string;
+                statistic: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.manyheads.arrays": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    history_head: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                history: string;
+                head: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.manyheads.arrays": string;
                 };
             };
             /** @description Bad Request */
@@ -3393,7 +3930,7 @@ export interface operations {
     head_worth: {
         parameters: {
             query?: {
-                kind?: "zero" | "mean" | "resample" | "first";
+                kind?: "zero" | "mean" | "resample" | "first" | "streaming";
                 text?: number;
             };
             header?: never;

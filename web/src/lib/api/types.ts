@@ -20,6 +20,9 @@ export type Experiment = S["Experiment"];
 export type ExperimentAsk = S["ExperimentAsk"];
 export type FileEntry = S["FileEntry"];
 export type HeadCard = S["HeadCard"];
+export type History = S["History"];
+export type HistoryAlert = S["HistoryAlert"];
+export type HistoryEntry = S["HistoryEntry"];
 export type Interview = S["Interview"];
 export type Job = S["Job"];
 export type KindCard = S["KindCard"];
@@ -68,5 +71,5 @@ export function wordsOf(info: RecordingInfo): WordInfo[] {
 /** Cells along a side of a tile, at every level: part of a tile's address, so the server cuts maps the same way. */
 export const TILE = 256;
 
-export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn"] as const;
+export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn", "training"] as const;
 export type Room = (typeof ROOMS)[number];

@@ -32,6 +32,9 @@ export class Sandbox {
   factor = $state(0.5);
   seed = $state(0);
   otherText = $state("");
+  /** What a streaming head sees, in tokens; few, since texts here are short. */
+  sink = $state<number | null>(1);
+  recent = $state<number | null>(4);
   /** The number, in its layer, of the head that others copy from; `sources` holds exceptions by the layer's name. */
   source = $state(0);
   sources = $state.raw<Record<string, number>>({});
@@ -79,8 +82,8 @@ export class Sandbox {
   get draft(): Step[] {
     if (!this.ticked.size) return [];
     const layers = layersOf(this.ticked, this.layers);
-    const { factor, seed } = this;
-    return stepsFor(this.operation, this.words, { factor, source: this.sourceWords, layers, seed, text: this.otherText });
+    const { factor, seed, sink, recent } = this;
+    return stepsFor(this.operation, this.words, { factor, source: this.sourceWords, layers, seed, text: this.otherText, sink, recent });
   }
 
   /** Exactly what a run does: the steps so far, then the one that is ticked now. */
@@ -253,6 +256,7 @@ export class Sandbox {
     if (step.step === "ablate") {
       this.seed = step.seed;
       this.otherText = step.text ?? "";
+      if (step.kind === "streaming") [this.sink, this.recent] = [step.sink ?? null, step.recent ?? null];
     }
     if (step.step === "copy") {
       const sources = [...(headsNamed(step.source, this.layers) ?? [])].map(placeOf).filter((place) => place !== null);

@@ -20,11 +20,15 @@ interface OperationInfo {
   caveat: string;
 }
 
+/** The tokens that a streaming head sees where a step does not say how many: the server's own defaults. */
+const SINK = 128, RECENT = 256;
+
 export const OPERATIONS: readonly OperationInfo[] = [
   { operation: "zero", title: "output set to zero", words: "The head's output is replaced by zero.", caveat: "This also removes the head's mean output, on which later layers may rely." },
   { operation: "mean", title: "output set to its mean", words: "The head gives the same output at every token: its mean over the text.", caveat: "The mean of its output stays; what depends on the token goes." },
   { operation: "resample", title: "output of another text", words: "The head's output is taken from another text, at the same position.", caveat: "One draw; another seed gives another number." },
   { operation: "first", title: "all weight on the first token", words: "All of the head's weight goes to the first token that it sees.", caveat: "This changes little in a head that rests there already." },
+  { operation: "streaming", title: "only a short cache", words: "The head sees the text's first tokens and the last ones up to each token, nothing between.", caveat: "For models that read from left to right. Where the text is no longer than both together, nothing changes." },
   { operation: "scale", title: "scale the output", words: "The head's output is multiplied by a factor.", caveat: "0 sets it to zero, 1 changes nothing, 2 doubles it." },
   { operation: "average", title: "share their mean weights", words: "All ticked heads of a layer use the mean of their weights; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
   { operation: "copy", title: "copy one head's weights", words: "All ticked heads of a layer use the weights of one of them; each keeps its own values.", caveat: "They share the weights, and still read different values." },
@@ -62,6 +66,7 @@ export function stepInWords(step: Step): string {
         mean: `set ${step.heads} to ${step.per_position ? "the mean of each position" : "the mean"}`,
         resample: `set ${step.heads} to the output of another text`,
         first: `all weight of ${step.heads} on the first token`,
+        streaming: `${step.heads} on a cache of the first ${step.sink ?? SINK} and last ${step.recent ?? RECENT} tokens`,
       }[step.kind];
     case "scale":
       return `multiply ${step.heads} by ${step.factor}`;
@@ -84,7 +89,7 @@ export function planInWords(steps: readonly Step[]): string {
 export function stepsFor(
   operation: Operation,
   heads: string,
-  options: { factor: number; source: string; layers: readonly string[]; seed: number; text: string },
+  options: { factor: number; source: string; layers: readonly string[]; seed: number; text: string; sink: number | null; recent: number | null },
 ): Step[] {
   switch (operation) {
     case "scale":
@@ -97,6 +102,8 @@ export function stepsFor(
       return options.layers.map((layer) => ({ step: "skip_output_projection", layer }));
     case "resample":
       return [ablate(heads, operation, { seed: options.seed, text: options.text.trim() ? options.text : null })];
+    case "streaming":
+      return [ablate(heads, operation, { sink: options.sink ?? SINK, recent: options.recent ?? RECENT })];
     default:
       return [ablate(heads, operation)];
   }
@@ -104,7 +111,7 @@ export function stepsFor(
 
 /** An ablation with all defaults of the server filled in, so that equal steps are equal values. */
 export function ablate(heads: string, kind: AblateKind, options: Partial<AblateStep> = {}): AblateStep {
-  return { step: "ablate", heads, kind, per_position: false, text: null, seed: 0, ...options };
+  return { step: "ablate", heads, kind, per_position: false, text: null, seed: 0, sink: null, recent: null, ...options };
 }
 
 /** The layers of ticked heads for steps on layers: "L*" for all layers of a stack if every layer has one, else one by one. */

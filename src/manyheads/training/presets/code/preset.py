@@ -41,6 +41,7 @@ from manyheads.training.presets.code.data import (
     train_tokenizer,
 )
 from manyheads.training.presets.preset import (
+    WATCHED,
     AllTrained,
     Findings,
     Preset,
@@ -55,7 +56,8 @@ from manyheads.training.presets.preset import (
 from manyheads.training.runs import Run, Settings
 
 NAME = "code"
-STATISTICS = ("previous_mass", "induction_mass", "induction_mass.relabelled", "induction_mass.uniform")
+OF_TOKENS = ("induction_mass", "induction_mass.relabelled", "induction_mass.uniform")  # no watch sees tokens
+STATISTICS = ("previous_mass", *OF_TOKENS)
 READ_CHARACTERS = 3_000  # of each held-out module: some 1,000 tokens
 PROMPT = "def read_lines(path):\n"
 PROMPT_TOKENS = 40
@@ -169,10 +171,13 @@ def make_run(setup: Setup, scale: Scale, data: CodeData, because: str) -> Run:
         return {
             "held_out_loss": held_out_loss(model, data.held_out, scale.held_out_windows, scale.held_out_length),
             **probe_columns(lm, "arena", samples=4 if setup.quick else 16),
-            **text_columns(lm, texts, STATISTICS),
+            **text_columns(lm, texts, OF_TOKENS),
         }
 
-    return Run(NAME, Decoder(scale.config), scale.settings, windows.batch, batch_loss, measured, because)
+    watched = (*WATCHED, "previous_mass")
+    return Run(
+        NAME, Decoder(scale.config), scale.settings, windows.batch, batch_loss, measured, because, watched=watched
+    )
 
 
 def texts_to_read(data: CodeData, scale: Scale) -> list[str]:
@@ -288,7 +293,7 @@ def chart(history: History, copying: str, before: str) -> Chart:
             Panel("loss, nats a token", losses),
             Panel("weight on the token after an earlier copy, random tokens that repeat", heads("induction", copying),
                   0.0, 1.0),
-            Panel("weight on the token before, held-out source", heads("previous_mass", before), 0.0, 1.0),
+            Panel("weight on the token before", heads("previous_mass", before), 0.0, 1.0),
         ),
     )  # fmt: skip
 

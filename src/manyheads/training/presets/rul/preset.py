@@ -34,7 +34,7 @@ from manyheads.models import device_of, record_call
 from manyheads.nn import FeedForward, MultiHeadAttention
 from manyheads.training.charts import Reading, RulChart, Scatter
 from manyheads.training.checkpoints import head_column
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.presets.preset import WATCHED, AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.training.presets.rul.data import (
     CAP,
     LENGTH,
@@ -243,7 +243,7 @@ def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) ->
         cycles_back = (cycles_read(model, validating).mean(0) @ ages).tolist()
         return numbers | {head_column(f"L0H{head}", "cycles_back"): value for head, value in enumerate(cycles_back)}
 
-    return Run(name, net, scale.settings, batch, loss, measured)
+    return Run(name, net, scale.settings, batch, loss, measured, watched=WATCHED if attention else ())
 
 
 # ------------------------------------------------------------------------------------------------ what it shows

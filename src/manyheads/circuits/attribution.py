@@ -1,0 +1,527 @@
+"""Direct logit attribution: what each head, feed-forward, embedding and bias adds to a logit, or to a logit difference.
+
+The stream before the unembedding is a sum, and the unembedding is linear, so a logit is a sum too: a row for each head,
+for each layer's feed-forward (a mixture of experts is one), each embedding and each bias on the way. Rows add up to the
+model's own logit, which is checked on every text. The norms on the way act as they acted: their scale is held at the
+run's value, so a row says what the component added *to this run*, not what the logit would be without it (the scale
+would change too, and later layers would read another stream: `effect` and path patching measure that).
+
+A head's row is `out_h W_O[h] . gradient`, and splits further by key: `weight(q, k) (v_k W_O[h] . gradient)`, whose
+token it was. A head's own value bias is part of its row; biases of output projections, norms and the unembedding are
+rows; so is "norm rounding", where a norm rounds numbers that are next to nothing. A sink adds nothing: the weight that
+it takes is missing from the keys. Where the model caps its logits (Gemma 2),
+the sum is the logit before the cap. Activations between the last layer and the logits (BERT's head) are held at the
+share that they let through.
+
+Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits"; nostalgebraist 2020 (logit lens);
+Wang et al. 2022, section 3.1 (direct effects of heads on a logit difference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.base.html import html_table
+from manyheads.base.processes import require_all_heads
+from manyheads.circuits.residual import Entry, Stream, held, require_linear
+from manyheads.errors import HeadError, ModelError, StatisticError, TextError
+from manyheads.heads import Head
+from manyheads.models import CallTexts, batches, model_inputs, read_texts, tokens_of
+from manyheads.models.describe import run
+from manyheads.models.taps.call import TOLERANCE
+from manyheads.models.weights.projections import weight_by_head
+from manyheads.nn import exact_arithmetic
+from manyheads.recording import Layer, Tokens, write_frame
+from manyheads.recording.exact_map.one_pass import window_weights
+from manyheads.spec import CROSS, ModelSpec
+from manyheads.statistics import mean_interval
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
+    import pandas as pd
+
+EXACT = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+"""How far the sum may be from the model's own logit, as a share of what the rows add up without signs (1 at least)."""
+
+Answer = str | int
+Answers = Answer | tuple[Answer, Answer] | Sequence[Answer | tuple[Answer, Answer]]
+
+
+class KeyShare(NamedTuple):
+    """What a head added by one key: its position and token, the weight on it, and its part of the head's row."""
+
+    position: int
+    token: str
+    weight: float
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """What each component adds to the answer's logit (or logit difference): `values`, means over texts of `per_text`.
+
+    `components` in the order of the run: "embedding", "L0H0", ..., "L0 output bias", "L0 feed-forward", ...,
+    "transformer.ln_f bias", "unembedding bias"; `kinds`: "embedding", "head", "feed-forward" or "bias". In logits: 1 is
+    a factor e in the odds. `total[text]` is the sum of the rows, `logit` the model's own (before its cap, where it has
+    one), `capped` the logit as the model returns it. `answers`, `positions` and `tokens` of each text. `keys[text]`:
+    for each layer of heads, weights and values by head and key; None unless they were kept.
+    """
+
+    spec: ModelSpec
+    components: tuple[str, ...]
+    kinds: tuple[str, ...]
+    per_text: Float64[ndarray, "text component"]
+    logit: Float64[ndarray, "text"]
+    capped: Float64[ndarray, "text"]
+    answers: tuple[str, ...]
+    positions: tuple[int, ...]
+    tokens: tuple[tuple[str, ...], ...]
+    keys: tuple[dict[tuple[str, int], tuple[tuple[str, ...], ndarray, ndarray]], ...] | None
+    notes: dict[str, str]
+
+    @cached_property
+    def values(self) -> Float64[ndarray, "component"]:
+        return self.per_text.mean(0)
+
+    @cached_property
+    def interval(self) -> tuple[Float64[ndarray, "component"], Float64[ndarray, "component"]]:
+        """The 95 % interval of each value over texts (`statistics.mean_interval`); NaN for fewer than 5."""
+        return mean_interval(self.per_text)
+
+    @property
+    def total(self) -> Float64[ndarray, "text"]:
+        return self.per_text.sum(1)
+
+    @property
+    def error(self) -> float:
+        """The largest distance of a text's sum from the model's own logit."""
+        return float(np.abs(self.total - self.logit).max())
+
+    @cached_property
+    def heads(self) -> tuple[Head, ...]:
+        """The heads that have a row, in the model's order."""
+        return tuple(Head.parse(name) for name, kind in zip(self.components, self.kinds, strict=True) if kind == "head")
+
+    def ranking(self) -> tuple[Head, ...]:
+        """Heads from the one that adds most to the answer to the one that takes most from it."""
+        return tuple(sorted(self.heads, key=lambda head: -self[head]))
+
+    def __getitem__(self, component: str | Head) -> float:
+        """The value of a head ("L3H7") or of any other component by its name. Errors: HeadError."""
+        return float(self.values[self._place(component)])
+
+    def by_key(self, head: str | Head, text: int = 0) -> tuple[KeyShare, ...]:
+        """A head's row of one text, key by key: whose token's value it was. The parts sum to the head's row.
+
+        Errors: HeadError; StatisticError where keys were not kept; ModelError where something acts between the heads'
+        outputs and the output projection (a gate), so that a key's part is not known.
+        """
+        if self.keys is None:
+            raise StatisticError("keys were not kept: ask logit_attribution(..., keys=True).")
+        if not 0 <= text < len(self.keys):
+            raise StatisticError(f"{text=}: there are {len(self.keys)} texts, from 0.")
+        place = self.components[self._place(head)]
+        head = Head.parse(place)
+        if (head.stack, head.layer) not in self.keys[text]:
+            raise ModelError(
+                f"{head}: between what its layer's heads give and what the output projection reads something else acts "
+                f"(a gate, a norm), so its row cannot be split by key."
+            )
+        tokens, weights, values = self.keys[text][head.stack, head.layer]
+        rows = zip(tokens, weights[head.index].tolist(), values[head.index].tolist(), strict=True)
+        return tuple(KeyShare(position, *row) for position, row in enumerate(rows))
+
+    def _place(self, component: str | Head) -> int:
+        name = str(component)
+        if name not in self.components:
+            raise HeadError(
+                f"{name!r} has no row: there are {len(self.heads)} heads, {self.heads[0]} to {self.heads[-1]}, and "
+                f"{', '.join(n for n, k in zip(self.components, self.kinds, strict=True) if k != 'head')}."
+            )
+        return self.components.index(name)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each component: its name, kind, stack, layer and head (None for what is no head), value, ends."""
+        import pandas as pd
+
+        low, high = self.interval
+        heads = [Head.parse(n) if k == "head" else None for n, k in zip(self.components, self.kinds, strict=True)]
+        return pd.DataFrame(
+            {
+                "component": self.components,
+                "kind": self.kinds,
+                "stack": [None if head is None else head.stack for head in heads],
+                "layer": pd.array([None if head is None else head.layer for head in heads], dtype="Int64"),
+                "head": pd.array([None if head is None else head.index for head in heads], dtype="Int64"),
+                "value": self.values,
+                "low": low,
+                "high": high,
+            }
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        ends = ([None if np.isnan(end) else float(end) for end in side] for side in self.interval)
+        rows = zip(self.components, self.kinds, self.values.tolist(), *ends, strict=True)
+        return {
+            "answers": list(dict.fromkeys(self.answers)),
+            "texts": len(self.per_text),
+            "components": [
+                {"component": name, "kind": kind, "value": value, "low": start, "high": end}
+                for name, kind, value, start, end in rows
+            ],
+            "total": float(self.total.mean()),
+            "logit": float(self.logit.mean()),
+            "capped": float(self.capped.mean()),
+            "error": self.error,
+            "notes": self.notes,
+        }
+
+    def save(self, path: Any) -> None:
+        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
+        from pathlib import Path
+
+        write_frame(self.to_pandas(), Path(path))
+
+    def _repr_html_(self) -> str:
+        order = np.argsort(-np.abs(self.values), kind="stable")[:20]
+        rows = [[self.components[i], self.kinds[i], float(self.values[i])] for i in order]
+        note = (
+            f"{len(self.components) - len(rows)} more: to_pandas() has them all."
+            if len(rows) < len(self.values)
+            else ""
+        )
+        return html_table(["component", "kind", "value"], rows, caption=repr(self), note=note)
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{head} {self[head]:+.3g}" for head in self.ranking()[:3])
+        named = self.answers[0] if len(set(self.answers)) == 1 else f"{len(self.answers)} answers"
+        logit = f"logit of {named}: {self.logit.mean():.4g} over {len(self.logit)} texts"
+        return f"Attribution({self.spec.name}, {logit}; {best})"
+
+
+def logit_attribution(
+    lm: Any,
+    texts: str | Sequence[Any],
+    answers: Answers,
+    position: int | Sequence[int] = -1,
+    *,
+    first_token: bool = False,
+    keys: bool = True,
+) -> Attribution:
+    """What each component adds to the logit of an answer, or to the difference of two, at a position of each text.
+
+    `answers`: a word as the tokenizer has it (of most decoders with its blank, " Paris") or a token's id; a pair (a
+    tuple) means the first's logit less the second's; a list has one of either for each text. `first_token` takes the
+    first token of an answer that has several. `position`: of the token whose prediction is read, one for all texts or
+    one for each, from the end where negative, special tokens included; of an encoder-decoder, among what the decoder
+    reads. `keys=False` keeps no split by key (`Attribution.by_key`), which takes 16 bytes for each head, text and key.
+
+    Cost: one forward pass with the logits, a backward pass along the residual stream alone, q, k, v and the results of
+    every layer of one batch in memory. Errors: TextError for answers or positions that cannot be, texts longer than the
+    model; ModelError for a model without logits, or whose rows do not add up to them; GuardError.
+    Sources: see the module.
+    """
+    if not hasattr(lm, "model") or not hasattr(lm, "spec"):
+        how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
+        raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
+    require_all_heads(lm.model, lm.name, "logit_attribution")
+    reading = read_texts(lm, texts, "whole", pairs=True)
+    count = len(reading.pieces)
+    requested = _answers(lm, answers, count, first_token)
+    places = list(position) if isinstance(position, Sequence) else [position] * count
+    if len(places) != count or any(type(place) is not int for place in places):
+        raise TextError(f"{position=}: give one whole number for all texts, or one for each of the {count}.")
+    parts: dict[int, dict[str, Any]] = {}
+    for number, group in enumerate(batches(reading)):
+        tokens = tokens_of(reading, group, None, "")
+        chosen = [requested[index] for index in group]
+        read = _one_batch(lm, tokens, chosen, [places[index] for index in group], keys, guard=not number)
+        parts |= dict(zip(group, read, strict=True))
+    done = [parts[index] for index in range(count)]
+    # All texts have the same rows, but for rounding that no slope of a norm holds, which few have.
+    kind_of = {name: kind for part in done for name, (kind, _) in part["rows"].items()}
+    names, kinds = tuple(kind_of), tuple(kind_of.values())
+    notes = {
+        "model": lm.name,
+        "norms": "each norm's scale is held at its value in the run",
+        "sum": done[0]["sum"],
+    }
+    return Attribution(
+        lm.spec,
+        names,
+        kinds,
+        np.array([[part["rows"].get(name, ("", 0.0))[1] for name in names] for part in done]),
+        np.array([part["logit"] for part in done]),
+        np.array([part["capped"] for part in done]),
+        tuple(_named(lm, *answer) for answer in requested),
+        tuple(part["position"] for part in done),
+        tuple(part["tokens"] for part in done),
+        tuple(part["keys"] for part in done) if keys else None,
+        notes,
+    )
+
+
+def _answers(lm: Any, answers: Answers, count: int, first: bool) -> list[tuple[int, int | None]]:
+    """Each text's token, and the one that it is compared with. Errors: TextError."""
+    listed_answers = list(answers) if isinstance(answers, list) else [answers] * count
+    if len(listed_answers) != count:
+        raise TextError(
+            f"{len(listed_answers)} answers were given for {count} texts: give one for all, or a list with one for "
+            f"each; a pair is a tuple, as in (' Paris', ' Rome')."
+        )
+    size = lm.spec.vocab_size
+
+    def token(answer: Any) -> int:
+        if isinstance(answer, bool) or not isinstance(answer, int | str):
+            raise TextError(
+                f"answer {answer!r} is a {type(answer).__name__}: give a word, a token's id, or a pair of them."
+            )
+        if isinstance(answer, int):
+            if answer < 0 or (size is not None and answer >= size):
+                raise TextError(f"answer {answer} is no token: ids are 0 to {(size or 1) - 1}.")
+            return answer
+        ids = lm.tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
+        if not ids:
+            raise TextError(f"the tokenizer makes no token of the answer {answer!r}: give a word that it knows.")
+        if len(ids) > 1 and not first:
+            pieces = lm.tokenizer.convert_ids_to_tokens(ids)
+            raise TextError(
+                f"the answer {answer!r} has {len(ids)} tokens ({', '.join(map(repr, pieces))}), and a logit is of one: "
+                f"give a word of one token (often with its blank, {' ' + answer.strip()!r}), or first_token=True for "
+                f"the first."
+            )
+        return int(ids[0])
+
+    listed: list[tuple[int, int | None]] = []
+    for answer in listed_answers:
+        if isinstance(answer, tuple):
+            if len(answer) != 2:
+                raise TextError(
+                    f"answer {answer!r} has {len(answer)} parts: a pair has two, the first less the second."
+                )
+            listed.append((token(answer[0]), token(answer[1])))
+        else:
+            listed.append((token(answer), None))
+    return listed
+
+
+def _named(lm: Any, token: int, other: int | None) -> str:
+    names = [repr(str(lm.tokenizer.decode([number]))) for number in (token, other) if number is not None]
+    return " - ".join(names)
+
+
+def _one_batch(
+    lm: Any, tokens: Tokens, answers: list[tuple[int, int | None]], places: list[int], keys: bool, *, guard: bool
+) -> list[dict[str, Any]]:
+    """Of each text of a batch: its rows, name to kind and value; its logit; its parts by key."""
+    texts = CallTexts.of(lm, tokens)
+    own = texts.main if texts.decoder is None else texts.decoder
+    assert own is not None
+    lengths = own.tokens.lengths.tolist()
+    chosen = []
+    for place, length in zip(places, lengths, strict=True):
+        if not -length <= place < length:
+            raise TextError(
+                f"position {place} is not in a text of {length} tokens: give 0 to {length - 1}, or from -1 back."
+            )
+        chosen.append(place % length)
+    with held(lm.model, lm.spec, len(answers), guard=guard) as stream:
+        outputs = run(lm.model, lm.name, model_inputs(lm, tokens), head=True, grad=True)
+        logits = getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor) or logits.ndim != 3:
+        kind = "no logits" if logits is None else f"logits of shape {tuple(logits.shape)}"
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}) gives {kind}, and a logit is what a component adds to: load a "
+            f"model that predicts tokens (…ForCausalLM, …ForMaskedLM, …ForConditionalGeneration)."
+        )
+    with torch.enable_grad(), exact_arithmetic():
+        rows, place_index = (torch.tensor(index, device=logits.device) for index in (range(len(answers)), chosen))
+        own_logits = _exact(logits[rows, place_index].detach())
+        vector, factor, how = _vector(lm, stream, logits, rows, place_index, own_logits)
+        target, capped = _difference(vector * factor, answers), _difference(own_logits, answers)
+        require_linear(vector, stream.entries, lm.name)
+        entries = [entry for entry in stream.entries if entry.tensor.requires_grad]
+        gradients = torch.autograd.grad(target.sum(), [entry.tensor for entry in entries], allow_unused=True)
+    reached = [(entry, g) for entry, g in zip(entries, gradients, strict=True) if g is not None]
+    values = _rows(reached, rows, place_index)
+    rounding = torch.stack(stream.rounding).sum(0) if stream.rounding else None
+    if rounding is not None and bool((rounding != 0).any()):
+        values["norm rounding"] = "bias", _exact(rounding)
+    bias = getattr(stream.head, "bias", None)
+    if isinstance(bias, Tensor) and stream.read_by_head is not None:
+        values["unembedding bias"] = (
+            "bias",
+            factor * _difference(_exact(bias.detach()).expand(len(answers), -1), answers),
+        )
+    total = torch.stack([value for _, value in values.values()])
+    logit = target.detach() if "cap" in how else capped
+    _require_sum(lm, total, logit, logits.dtype)
+    splits = _by_key(lm, reached, texts, rows, place_index, values) if keys else [{}] * len(answers)
+    table = total.double().cpu().tolist()
+    kinds = [(name, kind) for name, (kind, _) in values.items()]
+    named = own.tokens.pieces
+    return [
+        {
+            "rows": {name: (kind, row[index]) for (name, kind), row in zip(kinds, table, strict=True)},
+            "logit": float(logit[index]),
+            "capped": float(capped[index]),
+            "position": chosen[index],
+            "tokens": tuple(named[index]) if named else (),
+            "keys": splits[index],
+            "sum": how,
+        }
+        for index in range(len(answers))
+    ]
+
+
+def _exact(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _difference(logits: Tensor, answers: list[tuple[int, int | None]]) -> Tensor:
+    """Each text's answer, less the other where there is one."""
+    rows = range(len(answers))
+    first = logits[rows, [token for token, _ in answers]]
+    if all(other is None for _, other in answers):
+        return first
+    compared = torch.tensor([other is not None for _, other in answers], device=logits.device)
+    return first - torch.where(compared, logits[rows, [other or 0 for _, other in answers]], 0)
+
+
+def _vector(
+    lm: Any, stream: Stream, logits: Tensor, rows: Tensor, place_index: Tensor, own: Tensor
+) -> tuple[Tensor, float, str]:
+    """All logits at the positions, a factor on them, and what they are in words; linear in the stream.
+
+    Where there is an unembedding module they are computed again, of the positions alone: the gradient of all logits is
+    as dear as the logits. Errors: ModelError where what follows it is no factor and no cap.
+    """
+    if stream.head is None or stream.read_by_head is None:
+        return _exact(logits[rows, place_index]), 1.0, "the model's own logit"
+    raw = _exact(stream.head(stream.read_by_head[rows, place_index]))
+    before = raw.detach()
+    cap = getattr(_text_config(lm.model), "final_logit_softcapping", None)
+    tolerance = 100 * EXACT[logits.dtype] * float(own.abs().amax().clamp_min(1))
+    if cap is not None and bool((cap * (before / cap).tanh() - own).abs().amax() <= tolerance):
+        return raw, 1.0, f"the logit before the model's cap of {cap:g}, which acts on the sum"
+    factor = float((before.double() * own.double()).sum() / before.double().square().sum().clamp_min(1e-300))
+    factor = 1.0 if abs(factor - 1) < 1e-5 else factor
+    if not bool((factor * before - own).abs().amax() <= tolerance):
+        raise ModelError(
+            f"{lm.name}: what follows the unembedding is neither a factor nor a cap that the config names: what its "
+            f"heads add to a logit is not known."
+        )
+    how = "the model's own logit"
+    return raw, factor, how if factor == 1 else f"{how}, {factor:.6g} of what the unembedding gives"
+
+
+def _text_config(model: Any) -> Any:
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+@torch.no_grad()
+def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor) -> dict[str, tuple[str, Tensor]]:
+    """Name -> kind and value of each text, in the order of the run."""
+    values: dict[str, tuple[str, Tensor]] = {}
+    single = _single_feed_forwards(reached)
+
+    def numbered(name: str) -> str:
+        """Layers that share their weights are one module: its second call is a row of its own."""
+        number = next(n for n in range(1, len(values) + 2) if (f"{name} #{n}" if n > 1 else name) not in values)
+        return name if number == 1 else f"{name} #{number}"
+
+    for entry, gradient in reached:
+        g = _exact(gradient.reshape(len(rows), -1, gradient.shape[-1])[rows, place_index])
+        if entry.kind != "heads":
+            value = (
+                entry.value
+                if entry.value.ndim == 1
+                else entry.value.reshape(len(rows), -1, g.shape[-1])[rows, place_index]
+            )
+            name = numbered(single.get(entry.name, entry.name))
+            values[name] = entry.kind, (_exact(value) * g).sum(-1)
+            continue
+        assert entry.call is not None and entry.module is not None
+        site = entry.call.site
+        weight = _exact(weight_by_head(entry.module, site.num_heads, site.v_dim))
+        out = _exact(entry.value[rows, place_index]).reshape(len(rows), site.num_heads, site.v_dim)
+        by_head = torch.einsum("bhf,hfm,bm->hb", out, weight, g)
+        for head, value in zip(site.heads, by_head, strict=True):
+            values[str(head)] = "head", value
+        bias = getattr(entry.module, "bias", None)
+        if isinstance(bias, Tensor):
+            values[f"{entry.name} output bias"] = "bias", (_exact(bias.detach()) * g).sum(-1)
+    return values
+
+
+def _single_feed_forwards(reached: list[tuple[Entry, Tensor]]) -> dict[str, str]:
+    """ "L0 mlp" -> "L0 feed-forward", where a layer has one alone."""
+    names = dict.fromkeys(entry.name for entry, _ in reached if entry.kind == "feed-forward")
+    layers = [name.partition(" ")[0] for name in names]
+    return {
+        name: f"{layer} feed-forward" for name, layer in zip(names, layers, strict=True) if layers.count(layer) == 1
+    }
+
+
+def _require_sum(lm: Any, total: Tensor, target: Tensor, dtype: torch.dtype) -> None:
+    """Errors: ModelError where rows do not add up to the model's own logit."""
+    off = (total.double().sum(0) - target.double()).abs()
+    allowed = EXACT[dtype] * total.double().abs().sum(0).clamp_min(1)
+    if not bool((off <= allowed).all()):
+        worst = int((off / allowed).argmax())
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}): the rows add up to {float(total.double().sum(0)[worst]):.6g} and "
+            f"the model's logit is {float(target[worst]):.6g}: something enters its residual stream that is not known "
+            f"here, so nothing is attributed."
+        )
+
+
+@torch.no_grad()
+def _by_key(
+    lm: Any,
+    reached: list[tuple[Entry, Tensor]],
+    texts: CallTexts,
+    rows: Tensor,
+    place_index: Tensor,
+    values: dict[str, tuple[str, Tensor]],
+) -> list[dict[tuple[str, int], tuple[tuple[str, ...], ndarray, ndarray]]]:
+    """Of each text and layer: the keys' tokens, and the weight and part of the row of each head and key."""
+    splits: list[dict[tuple[str, int], tuple[tuple[str, ...], ndarray, ndarray]]] = [{} for _ in rows]
+    for entry, gradient in reached:
+        if entry.kind != "heads":
+            continue
+        call, module = entry.call, entry.module
+        assert call is not None and module is not None
+        site, groups = call.site, call.v.shape[1]
+        g = _exact(gradient.reshape(len(rows), -1, gradient.shape[-1])[rows, place_index])
+        weight = _exact(weight_by_head(module, site.num_heads, site.v_dim))
+        u = torch.einsum("hfm,bm->bhf", weight, g)
+        u = u if call.gain is None else u * _exact(call.gain.detach())[:, None]
+        layer = Layer(call.q, call.k, call.lse, call.mask, call.rule, call.crosses)
+        keyed = texts.main if site.stack == CROSS else texts.decoder or texts.main
+        known = keyed is not None and keyed.width == call.k.shape[2]
+        own = torch.stack([values[str(head)][1] for head in site.heads], 1)
+        for text, row in enumerate(place_index.tolist()):
+            num_keys = int(keyed.tokens.lengths[text]) if known and keyed is not None else call.k.shape[2]
+            shown = slice(0, num_keys)
+            weights = window_weights(layer, text, range(site.num_heads), slice(row, row + 1), shown)[:, 0]
+            by_group = u[text].view(groups, -1, u.shape[-1]) @ _exact(call.v[text][:, shown]).transpose(1, 2)
+            parts = weights * by_group.flatten(0, 1)
+            off = (parts.double().sum(-1) - own[text].double()).abs()
+            allowed = TOLERANCE[call.v.dtype] * parts.double().abs().sum(-1).clamp_min(1)
+            if not bool((off <= allowed).all()):
+                continue  # something acts between the heads' outputs and the projection: `by_key` says so
+            names = keyed.tokens.pieces[text] if known and keyed is not None and keyed.tokens.pieces else ()
+            names = tuple(names) or tuple(f"token {key}" for key in range(num_keys))
+            splits[text][site.stack, site.layer] = names, weights.double().cpu().numpy(), parts.double().cpu().numpy()
+    return splits

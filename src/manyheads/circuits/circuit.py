@@ -1,0 +1,306 @@
+"""`find_circuit`: the fewest heads that keep an answer, when every other head has the numbers of the corrupted run.
+
+What a circuit is worth is measured by noising its complement: the model reads the clean text, every head outside of the
+circuit holds the output that it has on the corrupted one, and the heads inside compute on what reaches them. Its
+faithfulness is the share of the gap between the clean and the corrupted metric that is left: 1 with all heads, and with
+none what embeddings and feed-forward layers do without any head.
+
+The search starts from all heads. It measures what the removal of each would cost, puts them in that order, and removes
+the longest run of cheap ones at once that leaves at least `keep`; and so on with those that are left, until no single
+head can go. What is found is minimal in this sense: without any one of its heads the rest keep less. It need not be the
+only such set, nor the smallest: circuits with backups have several.
+
+`edges` asks further which heads speak to which: the path from each head of the circuit to each later one's queries,
+keys and values, with all other heads held (`path_effect`), on the pairs that measure the circuit.
+
+A set that was searched for fits the pairs on which it was. So half of the pairs are held out where there are enough,
+and the circuit is measured on these, beside random sets of as many heads. `without` is the other side, completeness:
+the same number when the circuit's heads alone are corrupted. Where it is near 0, nothing outside does the circuit's
+work.
+
+Sources: Wang et al. 2023, Interpretability in the Wild, section 4 (faithfulness, completeness, minimality); Conmy et
+al. 2023, ACDC (greedy removal by patching).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.base.processes import require_all_heads
+from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
+from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
+from manyheads.circuits.paths import CHANNELS, PathEffect, path_effect
+from manyheads.errors import StatisticError
+from manyheads.heads import Head
+from manyheads.interventions.effects.metrics import Metric
+from manyheads.models import BATCH_TOKENS
+from manyheads.recording import PerHeadResult
+from manyheads.spec import ModelSpec
+from manyheads.statistics import Progress
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
+    import pandas as pd
+
+RANDOM_SETS = 20
+LEAST_HELD_OUT = 4  # pairs: with fewer, none is held out
+MOST_EDGES = 600  # paths that are measured: those of some 20 heads
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit(PerHeadResult):
+    """The heads that keep an answer, and how well, on pairs that the search did not see (`notes["pairs"]`).
+
+    `faithfulness`: the share of the gap that the circuit keeps, all other heads corrupted; `found_with`, the same on
+    the pairs of the search. `without`: what is kept when the circuit's heads alone are corrupted. `random` and
+    `random_without`: the same two of random sets of as many heads. `costs[head]`: what the circuit loses, on the pairs
+    of the search, when this head is taken out of it. `steps`: heads left and faithfulness after each step. `edges`:
+    what each head tells each later one, the strongest first, where that was asked for.
+    """
+
+    spec: ModelSpec
+    chosen: tuple[Head, ...]
+    keep: float
+    metric: str
+    unit: str
+    clean: float
+    corrupted: float
+    faithfulness: float
+    found_with: float
+    without: float
+    random: tuple[float, ...]
+    random_without: tuple[float, ...]
+    costs: Float64[ndarray, "head"]
+    steps: tuple[tuple[int, float], ...]
+    notes: dict[str, str]
+    edges: tuple[PathEffect, ...] = ()
+
+    missing = "in this circuit of {first} to {last}."
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return self.chosen
+
+    @property
+    def share_of_random_above(self) -> float | None:
+        """The share of random sets that keep at least as much. None without random sets."""
+        return float(np.mean([value >= self.faithfulness for value in self.random])) if self.random else None
+
+    def __contains__(self, head: object) -> bool:
+        return any(head in (one, str(one)) for one in self.heads)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each head of the circuit: its name and place, and what the circuit loses without it."""
+        import pandas as pd
+
+        return pd.DataFrame({**self.head_columns(), "cost": self.costs})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "heads": self.to_pandas().to_dict("records"),
+            "keep": self.keep,
+            "metric": self.metric,
+            "unit": self.unit,
+            "clean": self.clean,
+            "corrupted": self.corrupted,
+            "faithfulness": self.faithfulness,
+            "found_with": self.found_with,
+            "without": self.without,
+            "random": list(self.random),
+            "random_without": list(self.random_without),
+            "steps": [{"heads": count, "faithfulness": value} for count, value in self.steps],
+            "edges": [
+                {"sender": str(*edge.senders), "receiver": str(edge.receiver), "channel": edge.channel}
+                | {"effect": edge.value, "low": edge.low, "high": edge.high}
+                for edge in self.edges
+            ],
+            "notes": self.notes,
+        }
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(str, self.heads)) or "no head"
+        total = len(self.spec.heads)
+        beside = f"; random sets {np.mean(self.random):.2f}" if self.random else ""
+        return f"Circuit({names}: {len(self.heads)} of {total} heads keep {self.faithfulness:.2f} of the gap{beside})"
+
+
+def find_circuit(
+    lm: Any,
+    clean: Any,
+    corrupted: Any,
+    metric: MetricLike = "logit_diff",
+    answers: Any = None,
+    keep: float = 0.9,
+    *,
+    first_token: bool = False,
+    hold_out: bool = True,
+    random_sets: int = RANDOM_SETS,
+    edges: bool = False,
+    seed: int = 0,
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> Circuit:
+    """The fewest heads that keep a share of the clean answer when all others hold their corrupted outputs.
+
+    `clean`, `corrupted`, `metric`, `answers` and `first_token` as in `patch`. `keep`: the least faithfulness, above 0,
+    at most 1. `hold_out`: of 4 texts or more, every second one (in an order drawn by `seed`) is kept from the search
+    and measures what it found. `random_sets`: so many sets of as many heads are measured beside the circuit. `edges`:
+    measure every path between two of its heads too, by denoising. `progress` counts heads that are decided, of all.
+
+    Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
+    Edges: four forward passes for each two heads of different layers and each of q, k and v.
+    Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads.
+    """
+    if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
+        raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
+    if type(random_sets) is not int or random_sets < 0:
+        raise StatisticError(f"{random_sets=}: give 0 or more sets of random heads.")
+    require_counts(num_tokens, seed)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
+    require_all_heads(lm.model, lm.name, "find_circuit")
+    order, story = list(range(pairs.num_texts)), "too few to hold some out: all of them were searched and measured"
+    sides: list[list[int]] = [order, order]
+    if not hold_out:
+        story = "all of them searched and measured, as asked"
+    elif not pairs.clean:
+        story = "ready inputs, none held out: all of them were searched and measured"
+    elif pairs.num_texts >= LEAST_HELD_OUT:
+        order = generator.permutation(pairs.num_texts).tolist()
+        sides = [sorted(order[::2]), sorted(order[1::2])]
+        story = f"{len(sides[0])} searched, {len(sides[1])} others measured"
+    measures = [_Measure.of(lm, pairs, texts, metric, answers, first_token, num_tokens) for texts in sides]
+    search, measure = measures[0], measures[1] if sides[1] is not sides[0] else measures[0]
+
+    circuit_heads, steps, costs = _search(search, list(lm.spec.heads), float(keep), progress)
+    count, heads = len(circuit_heads), list(lm.spec.heads)
+    sets = [[heads[index] for index in generator.choice(len(heads), count, replace=False)] for _ in range(random_sets)]
+    outside = [[head for head in heads if head not in one] for one in (circuit_heads, *sets)]
+    values = measure.of_sets([circuit_heads, *sets, *outside])
+    paths: list[PathEffect] = []
+    if edges:
+        texts = [_chosen(value, sides[1], pairs.num_texts) for value in (clean, corrupted, answers)]
+        paths = _paths(lm, circuit_heads, texts, metric, first_token, num_tokens)
+    notes = {"model": lm.name, **measure.notes, "pairs": story, "computed": search.because}
+    return Circuit(
+        lm.spec,
+        tuple(circuit_heads),
+        float(keep),
+        measure.metric.name,
+        measure.metric.unit,
+        float(measure.levels[0].mean()),
+        float(measure.levels[1].mean()),
+        values[0],
+        steps[-1][1],
+        values[random_sets + 1],
+        tuple(values[1 : random_sets + 1]),
+        tuple(values[random_sets + 2 :]),
+        np.array(costs, dtype=np.float64),
+        tuple(steps),
+        notes,
+        tuple(paths),
+    )
+
+
+def _paths(
+    lm: Any, heads: Sequence[Head], texts: Sequence[Any], metric: MetricLike, first_token: bool, num_tokens: int
+) -> list[PathEffect]:
+    """What each head tells each later one by each channel, the strongest first. Errors: StatisticError."""
+    order = {(site.stack, site.layer): index for index, site in enumerate(lm.spec.sites)}
+    ends = [
+        (sender, receiver, channel)
+        for sender in heads
+        for receiver in heads
+        if order[sender.stack, sender.layer] < order[receiver.stack, receiver.layer]
+        for channel in CHANNELS
+    ]
+    if len(ends) > MOST_EDGES:
+        raise StatisticError(
+            f"edges=True: a circuit of {len(heads)} heads has {len(ends):,} paths, and {MOST_EDGES} are measured at "
+            f"the most. Give a lower keep=, or call circuits.path_effect for the paths of interest."
+        )
+    clean, corrupted, answers = texts
+    options: dict[str, Any] = {"first_token": first_token, "num_tokens": num_tokens}
+    effects = [
+        path_effect(lm, clean, corrupted, [sender], receiver, channel, metric, answers, **options)
+        for sender, receiver, channel in ends
+    ]
+    return sorted(effects, key=lambda effect: -abs(effect.value))
+
+
+def _chosen(value: Any, texts: Sequence[int], count: int) -> Any:
+    """Some texts, or answers, of a list with one for each pair; what is one for all stays."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | tuple) and len(value) == count
+    return [value[text] for text in texts] if is_list else value
+
+
+def _search(
+    measure: _Measure, heads: list[Head], keep: float, progress: Progress | None
+) -> tuple[list[Head], list[tuple[int, float]], list[float]]:
+    """The heads that are left, how many were left with what after each step, and what each of them costs."""
+    circuit_heads, total = list(heads), len(heads)
+    steps = [(total, 1.0)]
+    while True:
+        alone = measure.of_sets([[head for head in circuit_heads if head != gone] for gone in circuit_heads])
+        if not circuit_heads or max(alone) < keep:
+            return circuit_heads, steps, [steps[-1][1] - value for value in alone]
+        cheapest = sorted(circuit_heads, key=dict(zip(circuit_heads, alone, strict=True)).__getitem__, reverse=True)
+        # All prefixes at once, the first of which is known to do: a run of cheap heads goes in one step.
+        prefixes = measure.of_sets([cheapest[count:] for count in range(1, len(cheapest) + 1)])
+        longest = max(count for count, value in enumerate(prefixes, 1) if value >= keep or count == 1)
+        circuit_heads = [head for head in circuit_heads if head in set(cheapest[longest:])]
+        steps.append((len(circuit_heads), prefixes[longest - 1]))
+        if progress is not None:
+            progress(total - len(circuit_heads), total)
+
+
+@dataclass(eq=False)
+class _Measure:
+    """Faithfulness of sets of heads on some pairs. `levels` of the clean and the corrupted runs, once known."""
+
+    lm: Any
+    pairs: Pairs
+    metric: Metric
+    reference: dict[int, Tensor]
+    notes: dict[str, str]
+    num_tokens: int
+    levels: Float64[Tensor, "two text"]
+    because: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        lm: Any,
+        pairs: Pairs,
+        texts: Sequence[int],
+        metric: MetricLike,
+        answers: Any,
+        first_token: bool,
+        num_tokens: int,
+    ) -> _Measure:
+        if len(texts) < pairs.num_texts:
+            answers = _chosen(answers, texts, pairs.num_texts)
+            pairs = pairs.chosen(texts, lm, max(1, num_tokens // 4))
+        reference: dict[int, Tensor] = {}
+        chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
+        return cls(lm, pairs, chosen, reference, notes, num_tokens, torch.zeros(2, 0, device="cpu").double())
+
+    def of_sets(self, sets: Sequence[Sequence[Head]]) -> list[float]:
+        """The mean faithfulness of each set: all other heads of the clean run have their corrupted outputs."""
+        if not sets:
+            return []
+        heads = list(self.lm.spec.heads)
+        patches = [Patch(tuple(head for head in heads if head not in set(inside))) for inside in sets]
+        swept = sweep_patches(
+            self.lm, self.pairs, patches, "out", self.metric, "noise", self.reference, num_tokens=self.num_tokens
+        )
+        self.levels, self.because = swept.levels, swept.because
+        return (1 + swept.changes.mean(0) / gap_of(swept.levels, self.metric)).tolist()

@@ -1,0 +1,413 @@
+"""Pairs of texts, clean and corrupted, that a model reads token by token alike, and what it answers on each.
+
+Patching takes numbers of one run into another: position 7 of the one must be position 7 of the other. So both texts of
+a pair have as many tokens, and a batch holds pairs of one length, without padding. A metric is one number a text: of
+the answer's logit, at the place where the answer belongs. That is the row after which a decoder would write on, or the
+mask of a masked language model.
+
+An answer given as a word is the token with which it continues the text, leading space and all; `read_answers` says
+which token that is. Words of several tokens are refused unless their first one is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from manyheads.errors import StatisticError, TextError
+from manyheads.interventions.effects import metrics
+from manyheads.interventions.effects.metrics import Batch, Metric, exact
+from manyheads.models import read_texts, tokens_of
+from manyheads.models.inputs.texts import Piece, Reading, model_inputs, writes_apart
+
+METRICS = ("logit_diff", "logit", "prob", "loss", "kl")
+UNITS = {"logit_diff": "logits", "logit": "logits", "prob": "", "loss": "nats", "kl": "nats"}
+AROUND = 4  # tokens either side of the first difference, in an error
+WIDE_LETTERS = "\u2e80"  # from here on, scripts without spaces between words
+
+Answer = str | int
+MetricLike = str | Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """Pairs of one length: their clean and their corrupted texts, in the same order, without padding."""
+
+    clean: Batch
+    corrupted: Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Aligned pairs in batches. `rows`: where each text's answer is read, -1 the last row; None where that is unknown.
+
+    `clean` and `corrupted` are the tokenised texts, () of ready inputs. `lengths`: tokens of each text.
+    """
+
+    batches: tuple[PairBatch, ...]
+    lengths: tuple[int, ...]
+    rows: Int[Tensor, "text"] | None
+    clean: tuple[Piece, ...] = ()
+    corrupted: tuple[Piece, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """A name for each position: the tokens of the only pair (where the two differ, both), else its number."""
+        if len(self.clean) != 1:
+            return tuple(map(str, range(self.lengths[0])))
+        both = zip(self.clean[0].pieces, self.corrupted[0].pieces, strict=True)
+        return tuple(one if one == other else f"{one}/{other}" for one, other in both)
+
+    def chosen(self, texts: Sequence[int], lm: Any, num_tokens: int) -> Pairs:
+        """Some of the pairs. Of texts only: ready inputs come in batches that are not taken apart."""
+        clean, corrupted = ([side[text] for text in texts] for side in (self.clean, self.corrupted))
+        return _paired(lm, clean, corrupted, dict(self.notes), num_tokens)
+
+
+def read_pairs(lm: Any, clean: Any, corrupted: Any, num_tokens: int) -> Pairs:
+    """Both texts of each pair, tokenised and held against each other; `num_tokens` of a batch.
+
+    `clean` and `corrupted`: a text each, or a list of texts each; of an encoder-decoder a text may be a (source,
+    target). Or ready inputs, a mapping or a list of mappings each, every mapping a batch without padding.
+    Errors: TextError for texts that do not align token by token, or are too long; ModelError without a tokenizer.
+    """
+    metrics.require_loaded(lm)
+    one_text = (str, Mapping, tuple) if writes_apart(lm) else (str, Mapping)  # a tuple: (source, target)
+    sides = [[side] if isinstance(side, one_text) else side for side in (clean, corrupted)]
+    if not all(isinstance(side, Sequence) and len(side) for side in sides):
+        raise TextError("clean and corrupted are a text each, or a list of at least one text each.")
+    if len(sides[0]) != len(sides[1]):
+        raise TextError(f"{len(sides[0])} clean texts and {len(sides[1])} corrupted ones: give one for each.")
+    if any(isinstance(item, Mapping) for side in sides for item in side):
+        return _ready(lm, sides[0], sides[1])
+    pieces = []
+    for name, side in zip(("clean", "corrupted"), sides, strict=True):
+        try:
+            pieces.append(read_texts(lm, side, "whole", pairs=True).pieces)
+        except TextError as error:
+            raise TextError(f"{name}: {error}") from error
+    for text, (one, other) in enumerate(zip(pieces[0], pieces[1], strict=True)):
+        _require_aligned(one, other, f"pair {text}" if len(pieces[0]) > 1 else "the pair")
+    return _paired(lm, pieces[0], pieces[1], {}, num_tokens)
+
+
+def _require_aligned(clean: Piece, corrupted: Piece, name: str) -> None:
+    """Errors: TextError where the two have not as many tokens, with the tokens around the first difference."""
+    sides = [(clean, corrupted)]
+    if clean.target is not None and corrupted.target is not None:
+        sides.append((clean.target, corrupted.target))
+    for one, other in sides:
+        if len(one.ids) != len(other.ids):
+            first = next((i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b), None)
+            first = min(len(one.ids), len(other.ids)) if first is None else first
+            around = slice(max(0, first - AROUND), first + AROUND + 1)
+            raise TextError(
+                f"{name}: the clean text has {len(one.ids)} tokens and the corrupted one {len(other.ids)}, and "
+                f"patching takes each position's numbers from the same position. They first differ at token {first}: "
+                f"clean {' '.join(map(repr, one.pieces[around]))}, corrupted "
+                f"{' '.join(map(repr, other.pieces[around]))}. Choose words of as many tokens."
+            )
+    if all(one.ids == other.ids for one, other in sides):
+        raise TextError(f"{name}: the clean and the corrupted text have the same tokens, so nothing can be patched.")
+
+
+def _paired(
+    lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece], notes: dict[str, str], num_tokens: int
+) -> Pairs:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for text, piece in enumerate(clean):
+        length, target = len(piece.ids), 0 if piece.target is None else len(piece.target.ids)
+        groups.setdefault((length, target), []).append(text)
+    listed: list[PairBatch] = []
+    for (length, target), texts in groups.items():
+        size = max(1, num_tokens // max(length, target, 1))
+        for begin in range(0, len(texts), size):
+            part = texts[begin : begin + size]
+            listed.append(PairBatch(*(_batch(lm, [side[text] for text in part], part) for side in (clean, corrupted))))
+    return Pairs(
+        tuple(listed),
+        tuple(len(piece.ids) for piece in clean),
+        _answer_rows(lm, clean, corrupted),
+        tuple(clean),
+        tuple(corrupted),
+        notes,
+    )
+
+
+def _batch(lm: Any, pieces: Sequence[Piece], places: Sequence[int]) -> Batch:
+    reading = Reading(tuple(pieces), "")
+    return Batch(model_inputs(lm, tokens_of(reading, range(len(pieces)), None, "")), tuple(places))
+
+
+def _ready(lm: Any, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
+    """Ready inputs, each mapping a batch. Errors: TextError for padding, or other shapes on either side."""
+    sides = [metrics.read_corpus(lm, side) for side in (clean, corrupted)]
+    lengths: list[int] = []
+    for one, other in zip(sides[0].batches, sides[1].batches, strict=True):
+        shapes = [{name: tuple(x.shape) for name, x in batch.inputs.items()} for batch in (one, other)]
+        if shapes[0] != shapes[1]:
+            raise TextError(f"clean inputs {shapes[0]} and corrupted ones {shapes[1]}: their shapes must be equal.")
+        for batch in (one, other):
+            if any("mask" in name and x.ndim == 2 and not bool(x.all()) for name, x in batch.inputs.items()):
+                raise TextError("inputs to patch have no padding: give texts of one length in a batch.")
+        first = next(iter(one.inputs.values()))
+        lengths += [first.shape[1] if first.ndim > 1 else 1] * len(one.places)
+    batches = tuple(map(PairBatch, sides[0].batches, sides[1].batches))
+    pairs = Pairs(batches, tuple(lengths), None)
+    if _predicts(lm) == "next":
+        return replace(pairs, rows=torch.full((len(lengths),), -1, device="cpu"))
+    return replace(pairs, rows=_masks(lm, pairs))
+
+
+def _masks(lm: Any, pairs: Pairs) -> Tensor | None:
+    """The mask's place in each ready text; None where it is not one and the same on both sides."""
+    mask = getattr(lm.tokenizer, "mask_token_id", None)
+    rows = torch.zeros(pairs.num_texts, dtype=torch.long, device="cpu")
+    for batch in pairs.batches:
+        masked = [
+            side.inputs.get("input_ids", torch.zeros(1, 1, device="cpu")) == mask
+            for side in (batch.clean, batch.corrupted)
+        ]
+        if mask is None or not torch.equal(*masked) or not bool((masked[0].sum(1) == 1).all()):
+            return None
+        rows[list(batch.clean.places)] = masked[0].to(torch.uint8).argmax(1).cpu()
+    return rows
+
+
+def _predicts(lm: Any) -> str:
+    """ "next": the model continues its text; "mask": it fills its mask; "": it has no logits over a vocabulary."""
+    generates = bool(getattr(lm.model, "can_generate", lambda: False)())
+    if generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites)):
+        return "next"
+    return "mask" if "MaskedLM" in type(lm.model).__name__ else ""
+
+
+def _answer_rows(lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
+    kind = _predicts(lm)
+    rows: list[int] = []
+    for one, other in zip(clean, corrupted, strict=True):
+        if kind == "next" and writes_apart(lm):
+            rows.append(-1)
+        elif kind == "next":
+            # The end mark that some tokenizers write is no part of what is continued.
+            row = max((i for i, special in enumerate(one.special) if not special), default=len(one.ids) - 1)
+            rows.append(-1 if row == len(one.ids) - 1 else row)
+        else:
+            mask = getattr(lm.tokenizer, "mask_token_id", None)
+            places = [[i for i, token in enumerate(piece.ids) if token == mask] for piece in (one, other)]
+            if kind != "mask" or len(places[0]) != 1 or places[0] != places[1]:
+                return None
+            rows += places[0]
+    return torch.tensor(rows, device="cpu")
+
+
+# -------------------------------------------------------------------------------------------------- answers and metrics
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The tokens whose logits are read: `right[text]`, and `wrong[text]` where the metric compares two."""
+
+    right: Int[Tensor, "text"]
+    wrong: Int[Tensor, "text"] | None
+    because: str
+
+
+def read_answers(lm: Any, pairs: Pairs, metric: str, answers: Any, first_token: bool) -> Answers:
+    """The answers' tokens, and in words which they are. Errors: TextError."""
+    wants_two = metric == "logit_diff"
+    example = 'answers=("Mary", "John"), right and wrong' if wants_two else 'answers="Mary"'
+    count = pairs.num_texts
+    single = isinstance(answers, Answer | tuple) or (
+        wants_two and isinstance(answers, list) and len(answers) == 2 and all(isinstance(x, Answer) for x in answers)
+    )
+    listed = [answers] * count if single else list(answers) if isinstance(answers, Sequence) else []
+    if len(listed) != count:
+        raise TextError(f"metric {metric!r} reads answers, one for all or one for each of {count} texts: {example}.")
+    tokens: list[list[int]] = []
+    words: dict[str, None] = {}
+    known: dict[tuple[Any, ...], tuple[int, str]] = {}
+    for text, answer in enumerate(listed):
+        options = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+        if not wants_two:
+            options = options[:1]
+        if len(options) != 1 + wants_two or not all(isinstance(x, Answer) and not isinstance(x, bool) for x in options):
+            raise TextError(f"the answers of text {text} are {answer!r}: give {example}, as words or token numbers.")
+        row: list[int] = []
+        for option in options:
+            key = (option, pairs.clean[text].text if isinstance(option, str) and pairs.clean else "")
+            if key not in known:
+                known[key] = _token_of(lm, pairs, text, option, first_token)
+            row.append(known[key][0])
+            words.setdefault(known[key][1])
+        if len(set(row)) < len(row):
+            raise TextError(
+                f"both answers of text {text}, {answer!r}, begin with the same token: nothing tells them apart."
+            )
+        tokens.append(row)
+    columns = torch.tensor(tokens, device="cpu")
+    shown = list(words)
+    because = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    return Answers(columns[:, 0], columns[:, 1] if wants_two else None, because)
+
+
+def _token_of(lm: Any, pairs: Pairs, text: int, answer: Answer, first_token: bool) -> tuple[int, str]:
+    """An answer's token and how it is written. Errors: TextError."""
+    if isinstance(answer, int):
+        size = lm.spec.vocab_size
+        if answer < 0 or (size is not None and answer >= size):
+            raise TextError(f"the answer {answer} is no token of {lm.name}, whose vocabulary has {size or 0:,}.")
+        return answer, f"token {answer}" if lm.tokenizer is None else _named(lm, answer)
+    if not pairs.clean:
+        raise TextError(f"the answer {answer!r} is a word, and the inputs are ready tensors: give token numbers.")
+    ids = _continuing(lm, pairs.clean[text], answer)
+    if not ids:
+        raise TextError(f"the answer {answer!r} has no token of its own here: give a word.")
+    if len(ids) > 1 and not first_token:
+        names = " ".join(_named(lm, token) for token in ids)
+        raise TextError(
+            f"the answer {answer!r} is {len(ids)} tokens here ({names}), and a logit is of one: choose a word of one "
+            f"token, or read its first one, first_token=True."
+        )
+    if ids[0] == getattr(lm.tokenizer, "unk_token_id", None):
+        raise TextError(f"the answer {answer!r} is no word of {lm.name}'s vocabulary: choose another.")
+    also = f", the first of {len(ids)} tokens of {answer!r}" if len(ids) > 1 else ""
+    return ids[0], f"{_named(lm, ids[0])}{also}"
+
+
+def _named(lm: Any, token: int) -> str:
+    return f"{lm.tokenizer.decode([token])!r} ({token})"
+
+
+def _continuing(lm: Any, piece: Piece, answer: str) -> list[int]:
+    """The tokens that an answer adds where it belongs: after the text, or in the mask's place. Errors: TextError."""
+    tokenizer, mask = lm.tokenizer, getattr(lm.tokenizer, "mask_token", None)
+    fault = f"the answer {answer!r} changes how the text beside it is cut into tokens, so it has none of its own"
+    if _predicts(lm) == "mask":
+        text_ids = list(piece.ids)
+        place = text_ids.index(tokenizer.mask_token_id)
+        ids = list(tokenizer(piece.text.replace(str(mask), answer, 1), verbose=False)["input_ids"])
+        rest = len(text_ids) - place - 1
+        if ids[:place] != text_ids[:place] or ids[len(ids) - rest :] != text_ids[place + 1 :]:
+            raise TextError(f"{fault}: give its token's number.")
+        return ids[place : len(ids) - rest]
+    side = "text" if piece.target is None else "text_target"
+    text = (piece.target or piece).text
+    # As a word after a word; behind anything else as written, so that `self.` may be continued by `name`.
+    spaced = text[-1:].isalnum() and answer[:1].isalnum() and max(text[-1:], answer[:1]) < WIDE_LETTERS
+    options = {"add_special_tokens": False, "verbose": False}
+    before, after = (
+        list(tokenizer(**{side: words}, **options)["input_ids"]) for words in (text, f"{text}{' ' * spaced}{answer}")
+    )
+    if after[: len(before)] != before:
+        raise TextError(f"{fault}: leave out a space at the text's end, or give the answer's token number.")
+    return after[len(before) :]
+
+
+def metric_of(
+    lm: Any, pairs: Pairs, metric: MetricLike, answers: Any, first_token: bool, reference: dict[int, Tensor]
+) -> tuple[Metric, Pairs, dict[str, str]]:
+    """The metric, the pairs as it wants them read, and notes.
+
+    `reference`: where whoever reads the clean runs puts their log-probabilities, which "kl" compares with.
+    Errors: StatisticError for a metric that this model cannot give; TextError for answers.
+    """
+    if callable(metric):
+        if answers is not None:
+            raise TextError("answers= is for the metrics by name: a function of your own reads what it needs.")
+        return metrics.choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
+    if metric not in METRICS:
+        raise StatisticError(f"{metric=} is unknown: use {', '.join(METRICS)}, or a function (outputs, inputs).")
+    kind = _predicts(lm)
+    if not kind:
+        raise StatisticError(
+            f"metric {metric!r} reads logits over a vocabulary, and {type(lm.model).__name__} has none: load a "
+            f"language model (causal or masked), or give a function (outputs, inputs)."
+        )
+    if pairs.rows is None:
+        raise StatisticError(
+            f"metric {metric!r} of a masked language model is read at its mask: write one "
+            f"{getattr(lm.tokenizer, 'mask_token', None) or 'mask token'} in each text, at the same place in both."
+        )
+    if metric == "kl" and answers is not None:
+        raise TextError("metric 'kl' compares all of a prediction with the clean run's: leave answers= out.")
+    tokens_read = None if metric == "kl" else read_answers(lm, pairs, metric, answers, first_token)
+    rows = pairs.rows
+    where = "at the mask" if kind == "mask" else "after the last token"
+    notes = {"metric": f"{metric} {where}"} | ({} if tokens_read is None else {"answers": tokens_read.because})
+    last = kind == "next" and bool((rows == -1).all())
+    if last and "logits_to_keep" in inspect.signature(lm.model.forward).parameters:
+        # A vocabulary is wider than the model: of all rows' logits one is read.
+        pairs = replace(
+            pairs, batches=tuple(PairBatch(*map(_last_only, (b.clean, b.corrupted))) for b in pairs.batches)
+        )
+
+    def read(outputs: Any, batch: Batch) -> Tensor:
+        logits = metrics.logits_of(outputs, metric, 3)
+        places = list(batch.places)
+        row = rows[places].to(logits.device)
+        logits = exact(logits[torch.arange(len(places), device=logits.device), row])
+        if metric == "kl":
+            logs = logits.log_softmax(-1)
+            if places[0] not in reference:
+                raise AssertionError("the clean run is read first")
+            clean = torch.stack([reference[place] for place in places])
+            return torch.nn.functional.kl_div(logs, clean, reduction="none", log_target=True).sum(-1)
+        assert tokens_read is not None
+        logits = logits.log_softmax(-1) if metric in ("prob", "loss") else logits
+        value = logits.gather(1, tokens_read.right[places, None].to(logits.device))[:, 0]
+        if tokens_read.wrong is not None:
+            return value - logits.gather(1, tokens_read.wrong[places, None].to(logits.device))[:, 0]
+        return {"prob": torch.exp, "loss": torch.neg}.get(metric, lambda x: x)(value)
+
+    return Metric(metric, UNITS[metric], notes["metric"], read, _difference), pairs, notes
+
+
+def remember_clean(outputs: Any, batch: Batch, rows: Tensor, reference: dict[int, Tensor]) -> None:
+    """Keep the clean run's log-probabilities where answers are read: what "kl" compares with."""
+    for index, place in enumerate(batch.places):
+        reference[place] = exact(outputs.logits[index, rows[place]]).log_softmax(-1).detach()
+
+
+def _difference(before: Tensor, after: Tensor) -> Tensor:
+    return after.double() - before.double()
+
+
+def _last_only(batch: Batch) -> Batch:
+    return replace(batch, options={"logits_to_keep": 1})
+
+
+def unrelated(lm: Any, batch: Batch, count: int, generator: torch.Generator) -> Batch | None:
+    """`count` texts of tokens drawn at random, as long as those of a batch, special tokens in their places.
+
+    None for inputs that are no tokens.
+    """
+    inputs: dict[str, Tensor] = {}
+    special = torch.tensor(
+        sorted(set(getattr(lm.tokenizer, "all_special_ids", None) or ())), dtype=torch.long, device="cpu"
+    )
+    if "input_ids" not in batch.inputs or lm.spec.vocab_size is None:
+        return None
+    plain = torch.ones(lm.spec.vocab_size, dtype=torch.bool, device="cpu")
+    plain[special[special < len(plain)]] = False
+    words = plain.nonzero()[:, 0]
+    for name, x in batch.inputs.items():
+        inputs[name] = x[:1].repeat_interleave(count, 0)
+        if name.endswith("input_ids"):
+            drawn = words[torch.randint(len(words), inputs[name].shape, generator=generator)].to(x.device)
+            is_fixed = torch.isin(inputs[name], special.to(x.device))
+            if name.startswith("decoder_"):
+                is_fixed[:, 0] = True  # the start token
+            inputs[name] = torch.where(is_fixed, inputs[name], drawn)
+    return Batch(inputs, batch.places[:1] * count, options=batch.options)

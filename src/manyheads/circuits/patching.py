@@ -1,0 +1,711 @@
+"""`patch`: what each head does to an answer, by giving it numbers of another run of the model.
+
+Two texts differ in what matters, and in nothing else: a clean one and a corrupted one. Patching takes what one head has
+in one run ("out", its output before the output projection; "q", "k", "v"; or "weights", its whole map) and puts it into
+the other run, all else left as it is. The change of the answer is what this head knows of the difference. Ablation asks
+what is lost without a head; patching asks which head carries *this*.
+
+- direction "denoise": a head of the corrupted run gets its clean numbers. How much of the clean answer comes back: what
+  is sufficient.
+- direction "noise": a head of the clean run gets its corrupted numbers. How much of the clean answer is lost: what is
+  necessary.
+
+q, k, v and weights act through one head's output, which is computed anew by `attend`, with the model's own mask,
+softcap, sinks and bias; no map is stored. k and v of a key/value head that serves several query heads (GQA) are
+replaced for one query head at a time: it alone reads the other run's keys, its neighbours read their own. That is finer
+than the model's own weights allow, and adds nothing up: patch the whole group with `Patch(heads=...)` of several heads.
+
+All heads of a layer run as one batch, and what is below them is computed once (`interventions.effects.sweep`).
+
+Attribution patching, `estimator="gradient"`, is the first-order estimate, (other - own) * d metric / d own, for every
+head and position at once. Sources: Vig et al. 2020; Meng et al. 2022; Nanda 2023, Attribution Patching; Heimersheim and
+Nanda 2024, How to use and interpret activation patching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.base.processes import require_all_heads
+from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, remember_clean, unrelated
+from manyheads.errors import HeadError, StatisticError
+from manyheads.heads import Head, HeadsLike
+from manyheads.interventions.apply.edits import BLOCK_CELLS, weights_of
+from manyheads.interventions.effects.importance import rank_correlation
+from manyheads.interventions.effects.metrics import Batch, Metric, exact, outputs_of, require_numbers
+from manyheads.interventions.effects.sweep import Runner
+from manyheads.models import BATCH_TOKENS, AttentionCall, tap
+from manyheads.nn import attend, exact_arithmetic
+from manyheads.recording import PerHeadResult
+from manyheads.spec import CROSS, ModelSpec, Site
+from manyheads.statistics import Progress, mean_interval
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
+    import pandas as pd
+
+WHAT = ("out", "q", "k", "v", "weights")
+OF_KEYS = ("k", "v")  # whose positions are those of keys; of all others those of rows
+DIRECTIONS = ("denoise", "noise")
+ESTIMATORS = ("exact", "gradient")
+CONTROLS = 10  # heads with an unrelated text's numbers: enough to see what is usual
+UNRELATED = 4  # texts that controls take them from: each costs a forward pass
+NO_GAP = 1e-6  # of the larger metric: below it clean and corrupted do not differ
+MOST_SHOWN = 3
+
+Calls = Mapping[tuple[str, int], AttentionCall]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Heads that take their numbers from another run together, at some positions (None: all).
+
+    `row`: which text of the other run; None: each text its own partner, else this one for all (an unrelated text).
+    """
+
+    heads: tuple[Head, ...]
+    positions: tuple[int, ...] | None = None
+    row: int | None = None
+
+
+@dataclass(eq=False)
+class Patches:
+    """Patches as a sweep's `Edits`. `partners` and `strangers`: the other runs' calls, set before each batch."""
+
+    patches: tuple[Patch, ...]
+    what: str
+    partners: Calls = field(default_factory=dict)
+    strangers: Calls = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.patches)
+
+    @cached_property
+    def layers(self) -> tuple[frozenset[tuple[str, int]], ...]:
+        return tuple(frozenset((head.stack, head.layer) for head in patch.heads) for patch in self.patches)
+
+    def touching(self, site: Site) -> set[int]:
+        return {index for index, layers in enumerate(self.layers) if (site.stack, site.layer) in layers}
+
+    def editor(
+        self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]
+    ) -> PatchEditor:
+        times = len(chosen) if each_its_own else 1
+        return PatchEditor(self, tuple(chosen), times, size, places)
+
+
+@dataclass(frozen=True, eq=False)
+class PatchEditor:
+    """The edit that carries patches out: sample i is text `i // times` under patch `chosen[i % times]`."""
+
+    patches: Patches
+    chosen: tuple[int, ...]
+    times: int
+    size: int
+    places: Mapping[str, Site]
+
+    def __call__(self, call: AttentionCall) -> Float[Tensor, "b h q f"] | None:
+        site = self.places.get(call.site.module, call.site)
+        key = (site.stack, site.layer)
+        listed = [self.patches.patches[index] for index in self.chosen]
+        entries = [
+            (sample, head.index, patch)
+            for sample in range(self.size * self.times)
+            for patch in (listed[sample % self.times],)
+            for head in patch.heads
+            if (head.stack, head.layer) == key
+        ]
+        if not entries:
+            return None
+        if call.out.shape[0] != self.size * self.times:
+            raise StatisticError(
+                f"{site.module} attends in a batch of {call.out.shape[0]} where there are {self.size * self.times} "
+                f"texts (it cuts them up): its heads cannot be patched text by text."
+            )
+        out = call.out.clone()
+        # What a text's entries share, its mask and its bias, is looked up once for all of them.
+        groups: dict[tuple[int, bool], list[tuple[int, int, Patch]]] = {}
+        for entry in entries:
+            groups.setdefault((entry[0] // self.times, entry[2].row is None), []).append(entry)
+        for (text, is_partner), group in groups.items():
+            samples, heads, rows = (
+                torch.tensor(column, device=out.device)
+                for column in (
+                    [sample for sample, _, _ in group],
+                    [head for _, head, _ in group],
+                    [text if patch.row is None else patch.row for _, _, patch in group],
+                )
+            )
+            other = (self.patches.partners if is_partner else self.patches.strangers)[key]
+            length = call.k.shape[2] if self.patches.what in OF_KEYS else call.q.shape[2]
+            where = chosen_positions([patch.positions for _, _, patch in group], length, out.device)
+            out[samples, heads] = patched(call, other, self.patches.what, samples, heads, rows, where).to(out.dtype)
+        return out
+
+    def close(self) -> None:
+        """Nothing is left behind: an edit acts on the call that it is given, and on nothing else."""
+
+
+def chosen_positions(positions: Sequence[tuple[int, ...] | None], length: int, device: torch.device) -> Tensor | None:
+    """True at each entry's positions, [entry, position]; None where every entry takes all."""
+    if all(places is None for places in positions):
+        return None
+    where = torch.zeros(len(positions), length, dtype=torch.bool, device="cpu")
+    for index, places in enumerate(positions):
+        where[index, slice(None) if places is None else list(places)] = True
+    return where.to(device)
+
+
+def patched(
+    call: AttentionCall,
+    other: AttentionCall,
+    what: str,
+    samples: Tensor,
+    heads: Tensor,
+    rows: Tensor,
+    where: Tensor | None,
+) -> Float[Tensor, "e q f"]:
+    """Outputs of entries (sample, head), all of one text, with `what` from `rows` of another run's call.
+
+    `where`: at which positions, [e, q] ([e, k] for k and v); None: at all. Cost: as `attend` of as many heads.
+    """
+    old = call.out[samples, heads]
+    if what == "out":
+        new = other.out[rows, heads]
+    else:
+        serves = call.q.shape[1] // call.k.shape[1]
+        kv_heads = heads // serves
+        sources = {"q": (call.q, heads, other.q), "k": (call.k, kv_heads, other.k), "v": (call.v, kv_heads, other.v)}
+        replaced = ("q", "k") if what == "weights" else (what,)
+        parts: list[Tensor] = []
+        for name, (own, index, theirs) in sources.items():
+            part = own[samples, index]
+            if name in replaced:
+                part = theirs[rows, index]
+                if what in OF_KEYS and where is not None:
+                    part = torch.where(where[..., None], part, own[samples, index])
+            parts.append(part[None])
+        # Entries stand where heads stood: one text, whose mask and bias hold for all of them.
+        giver, text = (other, rows[:1]) if what == "weights" else (call, samples[:1])
+        text, chosen = text.cpu(), heads.cpu()
+        mask = giver.mask.expand(len(giver.q)).texts(text)
+        if mask.dense is not None and mask.dense.shape[1] > 1:
+            mask = replace(mask, dense=mask.dense[:, chosen.to(mask.dense.device)])
+        rule = giver.rule.texts(text.to(giver.q.device)).heads(heads)
+        new = attend(*parts, mask=mask, **rule.options).out[0]
+    if where is None or what in OF_KEYS:
+        return new
+    return torch.where(where[..., None], new, old)
+
+
+# ----------------------------------------------------------------------------------------------------------- the result
+
+
+@dataclass(frozen=True, eq=False)
+class Patching(PerHeadResult):
+    """The effect of each head's patch: `values[head]`, or `values[head, position]` where each position was patched.
+
+    A value is a share of the gap, the mean metric of the clean runs less that of the corrupted ones. Direction
+    "denoise": the share that this patch alone brings back to the corrupted run (0: the metric stays as corrupted, 1: as
+    clean). Direction "noise": the share that it alone takes from the clean run (0: as clean, 1: as corrupted). So a
+    high value is a head that matters in either; `level` has the metric itself on the scale 0 = corrupted, 1 = clean.
+    Values may lie below 0 and above 1. Times `gap` they are in `unit`.
+
+    `per_text[text, head]` (and position) are the pairs', shares of the mean gap too, so that a pair with a small gap of
+    its own counts no more than others. `clean` and `corrupted`: each pair's metric. `control`: the values of randomly
+    drawn heads that got an unrelated text's numbers instead. `positions`: the tokens, where each was patched.
+    """
+
+    spec: ModelSpec
+    chosen: tuple[Head, ...]
+    what: str
+    direction: str
+    estimator: str
+    metric: str
+    unit: str
+    per_text: Float64[ndarray, "text *shape"]
+    clean: Float64[ndarray, "text"]
+    corrupted: Float64[ndarray, "text"]
+    control: tuple[float, ...]
+    positions: tuple[str, ...] | None
+    notes: dict[str, str]
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return self.chosen
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.per_text)
+
+    @property
+    def gap(self) -> float:
+        """The mean metric of the clean runs less that of the corrupted ones."""
+        return float(self.clean.mean() - self.corrupted.mean())
+
+    @cached_property
+    def values(self) -> Float64[ndarray, "*shape"]:
+        return self.per_text.mean(0)
+
+    @property
+    def level(self) -> Float64[ndarray, "*shape"]:
+        """The mean metric under each patch, 0 where it is the corrupted runs' and 1 where it is the clean runs'."""
+        return self.values if self.direction == "denoise" else 1 - self.values
+
+    @cached_property
+    def interval(self) -> tuple[Float64[ndarray, "*shape"], Float64[ndarray, "*shape"]]:
+        """The 95 % interval of each value over pairs (`statistics.mean_interval`), the gap taken as given."""
+        low, high = mean_interval(self.per_text.reshape(self.num_texts, -1))
+        return low.reshape(self.values.shape), high.reshape(self.values.shape)
+
+    @property
+    def by_head(self) -> Float64[ndarray, "head"]:
+        """One value a head: its own, or that of the position with its largest effect."""
+        if self.values.ndim == 1:
+            return self.values
+        strongest = np.abs(self.values).argmax(1)
+        return self.values[np.arange(len(self.values)), strongest]
+
+    def ranking(self) -> tuple[Head, ...]:
+        """Heads from the largest effect, of either sign, to the smallest."""
+        order = np.argsort(-np.abs(self.by_head), kind="stable")
+        return tuple(self.heads[index] for index in order)
+
+    def share_of_controls_above(self, head: str | Head) -> float | None:
+        """The share of controls with an effect at least as large: a small one is unusual. None without controls."""
+        own = abs(float(self.by_head[self.head_place(head)]))
+        return float(np.mean([abs(value) >= own for value in self.control])) if self.control else None
+
+    def __getitem__(self, head: str | Head) -> Any:
+        """A head's value; where each position was patched, an array of them."""
+        heads = self.spec.select(head)
+        if len(heads) != 1:
+            raise HeadError(f"{head!r} is {len(heads)} heads: ask for one, as in patching['L3H7'].")
+        value = self.values[self.head_place(heads.heads[0])]
+        return float(value) if value.ndim == 0 else value
+
+    def agreement(self, other: Patching) -> float:
+        """Spearman's rank correlation of two patchings of the same heads and positions. Errors: StatisticError."""
+        if self.heads != other.heads or self.values.shape != other.values.shape:
+            raise StatisticError("these two patchings are of different heads or positions: compare like with like.")
+        return rank_correlation(self.values.reshape(-1), other.values.reshape(-1))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each head (and position): its name and place, effect, low, high, and the effect in the unit."""
+        import pandas as pd
+
+        low, high = self.interval
+        count = 1 if self.positions is None else len(self.positions)
+        columns: dict[str, Any] = {
+            name: [entry for entry in column for _ in range(count)] for name, column in self.head_columns().items()
+        }
+        if self.positions is not None:
+            columns["position"] = [*range(count)] * len(self.heads)
+            columns["token"] = [*self.positions] * len(self.heads)
+        effects = self.values.reshape(-1)
+        return pd.DataFrame(
+            {
+                **columns,
+                "effect": effects,
+                "low": low.reshape(-1),
+                "high": high.reshape(-1),
+                "change": effects * self.gap,
+            }
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        frame = self.to_pandas().astype(object)
+        return {
+            "what": self.what,
+            "direction": self.direction,
+            "estimator": self.estimator,
+            "metric": self.metric,
+            "unit": self.unit,
+            "texts": self.num_texts,
+            "clean": float(self.clean.mean()),
+            "corrupted": float(self.corrupted.mean()),
+            "heads": frame.where(frame.notna(), None).to_dict("records"),
+            "control": list(self.control),
+            "notes": self.notes,
+        }
+
+    def __repr__(self) -> str:
+        place = {head: index for index, head in enumerate(self.heads)}
+        top = ", ".join(f"{head} {self.by_head[place[head]]:+.2f}" for head in self.ranking()[:MOST_SHOWN])
+        how = f"{self.what}, {self.direction}, {self.metric} on {self.num_texts} pair{'s' * (self.num_texts > 1)}"
+        return f"Patching({len(self.heads)} heads, {how}; largest: {top})"
+
+
+# ------------------------------------------------------------------------------------------------------------- patching
+
+
+def patch(
+    lm: Any,
+    clean: Any,
+    corrupted: Any,
+    metric: MetricLike = "logit_diff",
+    answers: Any = None,
+    what: str = "out",
+    *,
+    direction: str = "denoise",
+    positions: str | Sequence[int] = "all",
+    heads: HeadsLike | None = None,
+    estimator: str = "exact",
+    first_token: bool = False,
+    controls: int = CONTROLS,
+    seed: int = 0,
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> Patching:
+    """Every head's effect on an answer when it takes its numbers from another run.
+
+    `clean`, `corrupted`: two texts of as many tokens, or a list of each for many pairs; also ready inputs (mappings).
+    `metric`: "logit_diff" (of `answers`, right and wrong), "logit", "prob" and "loss" (-log probability) of the right
+    answer, "kl" (KL of the clean run's prediction to this one), or a function (outputs, inputs) that returns one number
+    a text. `answers`: ("Mary", "John") for all pairs, or a list with one entry for each; as words they are the tokens
+    that continue the text (a space goes before a word after a word, else write it), as numbers token ids; `notes` says
+    which were read. Masked models answer at their mask. `what`: "out", "q", "k", "v" or "weights" (the other run's
+    weights with the head's own values). `direction`: "denoise", clean numbers into the corrupted run, or "noise", the
+    other way. `positions`: "all" at once, "each" by itself, or a list (negative ones count from the end): rows of out,
+    q and weights, keys of k and v. `heads`: these alone. `controls`: so many heads, drawn by `seed`, get the numbers
+    that they have on a text of random tokens of the same length: what patching any head with anything does.
+
+    Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
+    "each"; "gradient": one forward and one backward pass and one forward pass more, and no controls.
+    Errors: TextError for texts that do not align, or answers of several tokens (`first_token` reads the first one);
+    StatisticError for metrics that this model cannot give, and pairs whose metrics do not differ; HeadError,
+    ModelError.
+    """
+    _require_known(what=(what, WHAT), direction=(direction, DIRECTIONS), estimator=(estimator, ESTIMATORS))
+    require_counts(num_tokens, seed)
+    if type(controls) is not int or controls < 0:
+        raise StatisticError(f"controls={controls!r}: give 0 or more random heads.")
+    pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
+    require_all_heads(lm.model, lm.name, "patch")
+    reference: dict[int, Tensor] = {}
+    chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
+    places = _positions(lm, pairs, positions, what)
+    listed = tuple(lm.spec.heads if heads is None else lm.spec.select(heads))
+    notes = {"model": lm.name, "patched": _story(lm.spec, what, direction), **notes, **pairs.notes}
+    by_position = positions == "each"
+    if estimator == "gradient":
+        levels, effects, notes["computed"] = _gradients(lm, pairs, chosen, what, direction, listed, reference, progress)
+        effects = effects if by_position else effects[..., slice(None) if places is None else list(places)].sum(-1)
+        control: list[float] = []
+    else:
+        spots: list[tuple[int, ...] | None] = [(i,) for i in range(pairs.lengths[0])] if by_position else [places]
+        patches = [Patch((head,), spot) for head in listed for spot in spots]
+        generator = np.random.Generator(np.random.PCG64(seed))
+        if controls and unrelated(lm, pairs.batches[0].clean, 1, torch.Generator()) is None:
+            controls, notes["control"] = 0, "none: these inputs are no tokens, of which a text could be drawn"
+        drawn = generator.integers(len(patches), size=controls)
+        randoms = [replace(patches[index], row=number % UNRELATED) for number, index in enumerate(drawn)]
+        swept = sweep_patches(
+            lm, pairs, [*patches, *randoms], what, chosen, direction, reference, seed=seed, num_tokens=num_tokens,
+            progress=progress,
+        )  # fmt: skip
+        levels, notes["computed"] = swept.levels, swept.because
+        shape = (pairs.num_texts, len(listed), len(spots)) if by_position else (pairs.num_texts, len(listed))
+        effects, control = (
+            swept.changes[:, : len(patches)].reshape(shape),
+            swept.changes[:, len(patches) :].mean(0).tolist(),
+        )
+        if controls:
+            notes["control"] = swept.strangers
+    gap = gap_of(levels, chosen)
+    sign = 1.0 if direction == "denoise" else -1.0
+    return Patching(
+        lm.spec,
+        listed,
+        what,
+        direction,
+        estimator,
+        chosen.name,
+        chosen.unit,
+        sign / gap * effects.numpy(),
+        levels[0].numpy(),
+        levels[1].numpy(),
+        tuple(sign / gap * value for value in control),
+        pairs.positions if by_position else None,
+        notes,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SweptPatches:
+    """`changes[text, patch]` of the metric, `levels` of the clean and of the corrupted runs, and how, in words."""
+
+    levels: Float64[Tensor, "two text"]
+    changes: Float64[Tensor, "text patch"]
+    because: str
+    strangers: str
+
+
+def sweep_patches(
+    lm: Any,
+    pairs: Pairs,
+    patches: Sequence[Patch],
+    what: str,
+    metric: Metric,
+    direction: str,
+    reference: dict[int, Tensor],
+    *,
+    seed: int = 0,
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> SweptPatches:
+    """The change that each patch makes in the run into which it goes, each text's own."""
+    edits = Patches(tuple(patches), what)
+    runner = Runner.of(lm, edits, metric, num_tokens=num_tokens)
+    levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
+    changes = torch.zeros(pairs.num_texts, len(patches), dtype=torch.float64, device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    story = f"heads drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
+    needs_strangers = any(one.row is not None for one in patches)
+    into = DIRECTIONS.index(direction)  # the run that is edited: denoise, the corrupted one
+    for done, batch in enumerate(pairs.batches):
+        sides = (batch.corrupted, batch.clean)
+        edits.partners, partner_level = run_of(lm, pairs, batch, into == 0, metric, reference, guard=not done)
+        if needs_strangers:
+            stranger = unrelated(lm, batch.clean, UNRELATED, generator)
+            assert stranger is not None, "looked at before"
+            edits.strangers, _ = calls_of(lm, stranger, guard=False)
+        plain, change = runner.run(sides[into])
+        places = list(batch.clean.places)
+        levels[1 - into, places], levels[into, places] = plain.double().cpu(), partner_level
+        changes[places] = change
+        if progress is not None:
+            progress(done + 1, len(pairs.batches))
+    require_numbers(levels, metric, "these texts")
+    require_numbers(changes, metric, "a patch")
+    return SweptPatches(levels, changes, runner.because, story)
+
+
+def run_of(
+    lm: Any,
+    pairs: Pairs,
+    batch: PairBatch,
+    is_clean: bool,
+    metric: Metric,
+    reference: dict[int, Tensor],
+    *,
+    guard: bool = False,
+) -> tuple[Calls, Float64[Tensor, "b"]]:
+    """The calls of one side's run, and its metric. "kl" compares with the clean run, which is read first."""
+    if metric.name == "kl" and not is_clean:
+        _, outputs = calls_of(lm, batch.clean, guard=False)
+        assert pairs.rows is not None
+        remember_clean(outputs, batch.clean, pairs.rows, reference)
+    calls, outputs = calls_of(lm, batch.clean if is_clean else batch.corrupted, guard=guard)
+    if metric.name == "kl" and is_clean:
+        assert pairs.rows is not None
+        remember_clean(outputs, batch.clean, pairs.rows, reference)
+    return calls, metric.read(outputs, batch.clean if is_clean else batch.corrupted).double().cpu()
+
+
+def calls_of(
+    lm: Any, batch: Batch, *, guard: bool, edits: Sequence[Callable[[AttentionCall], Tensor | None]] = ()
+) -> tuple[Calls, Any]:
+    """Every layer's call of one pass, by (stack, layer), and the model's outputs."""
+    calls: dict[tuple[str, int], AttentionCall] = {}
+
+    def keep(call: AttentionCall) -> None:
+        calls[call.site.stack, call.site.layer] = call
+
+    with tap(lm.model, on_call=keep, edits=edits, guard=guard):
+        outputs = outputs_of(lm, batch, head=True)
+    return calls, outputs
+
+
+def gap_of(levels: Float64[Tensor, "two text"], metric: Metric) -> float:
+    clean, corrupted = levels.mean(1).tolist()
+    if not abs(clean - corrupted) > NO_GAP * max(abs(clean), abs(corrupted)):
+        raise StatisticError(
+            f"{metric.name} is {clean:.6g} on the clean texts and {corrupted:.6g} on the corrupted ones: there is no "
+            f"difference that a head could carry. Choose texts, or answers, that the model tells apart."
+        )
+    return clean - corrupted
+
+
+def _require_known(**options: tuple[str, tuple[str, ...]]) -> None:
+    for name, (value, known) in options.items():
+        if value not in known:
+            raise StatisticError(f"{name}={value!r} is unknown: use {', '.join(known)}.")
+
+
+def require_counts(num_tokens: int, seed: int) -> None:
+    """Errors: StatisticError for a batch that holds nothing, and for a seed that is none."""
+    if type(num_tokens) is not int or num_tokens < 1:
+        raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
+    if type(seed) is not int or seed < 0:
+        raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
+
+
+def _positions(lm: Any, pairs: Pairs, positions: str | Sequence[int], what: str) -> tuple[int, ...] | None:
+    """The positions that are patched together; None: all, or each by itself. Errors: StatisticError."""
+    if positions == "all":
+        return None
+    if any(site.stack == CROSS for site in lm.spec.sites):
+        raise StatisticError(
+            f"positions={positions!r}: {lm.name} reads two texts, and a position would not say of which: use 'all'."
+        )
+    if positions != "each" and (
+        isinstance(positions, str) or not isinstance(positions, Sequence) or not len(positions)
+    ):
+        raise StatisticError(f"positions={positions!r}: use 'all', 'each', or a list of numbers.")
+    if wrong := [p for p in positions if positions != "each" and (isinstance(p, bool) or not isinstance(p, int))]:
+        raise StatisticError(f"positions={positions!r}: {wrong[0]!r} is no whole number.")
+    length = min(pairs.lengths)
+    if positions == "each" or max(pairs.lengths) != length:
+        if max(pairs.lengths) != length and (positions == "each" or any(int(place) >= 0 for place in positions)):
+            raise StatisticError(
+                f"positions={positions!r}: texts of {length} to {max(pairs.lengths)} tokens have no positions in "
+                f"common: give pairs of one length, or positions from the end (-1)."
+            )
+        if positions == "each":
+            return None
+    if wrong := [place for place in positions if not -length <= place < length]:
+        raise StatisticError(f"position {wrong[0]!r} is none of a text of {length} tokens: 0 to {length - 1}, or -1.")
+    # Counted from the start where that is one place in all texts: -1 and the last number are the same position.
+    return tuple(dict.fromkeys(place % length if max(pairs.lengths) == length else place for place in positions))
+
+
+def _story(spec: ModelSpec, what: str, direction: str) -> str:
+    side = "clean numbers into the corrupted run" if direction == "denoise" else "corrupted numbers into the clean run"
+    parts = {
+        "out": "a head's output before the output projection",
+        "q": "a head's queries",
+        "k": "the keys that a head reads",
+        "v": "the values that a head reads",
+        "weights": "a head's weights, with its own values",
+    }
+    shared = what in OF_KEYS and any(site.num_kv_heads < site.num_heads for site in spec.sites)
+    alone = "; heads that share a key/value head are patched one by one, the others of a group read their own" * shared
+    return f"{parts[what]}: {side}{alone}"
+
+
+# ----------------------------------------------------------------------------------------------- attribution patching
+
+
+def _gradients(
+    lm: Any,
+    pairs: Pairs,
+    metric: Metric,
+    what: str,
+    direction: str,
+    heads: Sequence[Head],
+    reference: dict[int, Tensor],
+    progress: Progress | None,
+) -> tuple[Float64[Tensor, "two text"], Float64[Tensor, "text head position"], str]:
+    """Metrics of both runs, and each head's estimated change at each position."""
+    if metric.name == "kl" and direction == "noise":
+        raise StatisticError(
+            "metric 'kl' is least at the clean run, so its gradient there is 0 and estimates nothing: use "
+            "direction='denoise', another metric, or estimator='exact'."
+        )
+    levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
+    effects = torch.zeros(pairs.num_texts, len(heads), max(pairs.lengths), dtype=torch.float64, device="cpu")
+    into = DIRECTIONS.index(direction)
+    for done, batch in enumerate(pairs.batches):
+        partners, partner_level = run_of(lm, pairs, batch, into == 0, metric, reference, guard=not done)
+        edited = (batch.corrupted, batch.clean)[into]
+        places = list(edited.places)
+        with torch.enable_grad(), _shifted(lm) as (calls, shifts):
+            reading = metric.read(outputs_of(lm, edited, head=True, grad=True), edited)
+        if not reading.requires_grad:
+            raise StatisticError(
+                f"metric {metric.name!r} is a metric without a gradient (a count, an argmax, or numbers that left the "
+                f"graph): use estimator='exact'."
+            )
+        # Texts do not depend on each other, so one backward pass through the sum gives each text its own slopes.
+        slopes = torch.autograd.grad(reading.sum(), list(shifts.values()), allow_unused=True)
+        by_layer = {
+            key: attributed(calls[key], partners[key], slope, what)
+            for key, slope in zip(shifts, slopes, strict=True)
+            if slope is not None
+        }
+        for index, head in enumerate(heads):
+            if (head.stack, head.layer) in by_layer:
+                part = by_layer[head.stack, head.layer][:, head.index].double().cpu()
+                # Stacks may read texts of unlike lengths, and then only sums over positions are asked for.
+                if part.shape[1] > effects.shape[2]:
+                    part = part.sum(1, keepdim=True)
+                # At the end of the axis, so that positions from the end mean the same in texts of unlike lengths.
+                begin = effects.shape[2] - part.shape[1] if max(pairs.lengths) != min(pairs.lengths) else 0
+                effects[places, index, begin : begin + part.shape[1]] = part
+        levels[1 - into, places], levels[into, places] = reading.detach().double().cpu(), partner_level
+        if progress is not None:
+            progress(done + 1, len(pairs.batches))
+    require_numbers(effects, metric, "its gradient")
+    return levels, effects, f"(other - own) * d {metric.name} / d own, the first-order estimate of a patch"
+
+
+@contextmanager
+def _shifted(lm: Any) -> Iterator[tuple[dict[tuple[str, int], AttentionCall], dict[tuple[str, int], Tensor]]]:
+    """Zeros that are added to every head's output while the block runs: what a metric's derivative is taken in."""
+    calls: dict[tuple[str, int], AttentionCall] = {}
+    shifts: dict[tuple[str, int], Tensor] = {}
+
+    def shift(call: AttentionCall) -> Tensor:
+        key = (call.site.stack, call.site.layer)
+        calls[key] = replace(call, **{name: getattr(call, name).detach() for name in ("q", "k", "v", "out")})
+        shifts[key] = torch.zeros_like(call.out).requires_grad_()
+        return call.out + shifts[key]
+
+    with tap(lm.model, edits=[shift], guard=False):
+        yield calls, shifts
+
+
+@exact_arithmetic()
+def attributed(
+    call: AttentionCall, other: AttentionCall, slope: Float[Tensor, "b h q f"], what: str
+) -> Float[Tensor, "b h n"]:
+    """Each position's part in the first-order change, given the slope in the heads' outputs.
+
+    "out" and "weights" act on an output directly; q, k and v through softmax, whose derivative is taken block of rows
+    by block of rows. O(block) memory.
+    """
+    num_heads = call.q.shape[1]
+    if what in ("out", "weights"):
+        new = other.out
+        if what == "weights":
+            v, serves = call.v, num_heads // call.v.shape[1]
+            assert v.shape[1] * serves == num_heads
+            new = attend(other.q, other.k, v, mask=other.mask, **other.rule.options).out
+        return (exact(slope) * (exact(new) - exact(call.out))).sum(-1)
+    serves = num_heads // call.k.shape[1]
+    # A key/value head once for every query head that it serves: each reads the other run's by itself.
+    own = {"q": call.q, **{name: getattr(call, name).repeat_interleave(serves, 1) for name in OF_KEYS}}
+    theirs = other.q if what == "q" else getattr(other, what).repeat_interleave(serves, 1)
+    own = {name: exact(x) for name, x in own.items()}
+    leaf = own[what].clone().requires_grad_()
+    total = torch.zeros_like(leaf)
+    own[what] = leaf
+    step = max(1, BLOCK_CELLS // max(1, len(leaf) * num_heads * call.k.shape[2]))
+    rule = replace(
+        call.rule,
+        **{
+            name: getattr(call.rule, name).detach()
+            for name in ("sinks", "bias")
+            if getattr(call.rule, name) is not None
+        },
+    )
+    alone = replace(call, **own, rule=rule)
+    for row in range(0, call.q.shape[2], step):
+        rows = slice(row, row + step)
+        with torch.enable_grad():
+            out = weights_of(alone, slice(None), list(range(num_heads)), rows) @ own["v"]
+            side = (out * exact(slope[:, :, rows])).sum()
+        total += torch.autograd.grad(side, leaf)[0]
+    return (total * (exact(theirs) - leaf.detach())).sum(-1)

@@ -1,0 +1,157 @@
+"""Path patching: what one head tells another, by the way from its output to the other one's queries, keys or values.
+
+Patching a head changes everything after it. A path is one way of these: the sender's output is taken from the other
+run, every other head before the receiver holds the output that it has in the edited run, and what then reaches the
+receiver's q, k or v is put there, and nowhere else. Feed-forward layers in between compute on what reaches them: the
+way through them is a part of the path, the way through other heads is not.
+
+Source: Wang et al. 2023, Interpretability in the Wild, section 3.1 and appendix B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.base.processes import require_all_heads
+from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
+from manyheads.circuits.patching import (
+    DIRECTIONS,
+    Patch,
+    PatchEditor,
+    Patches,
+    calls_of,
+    gap_of,
+    require_counts,
+    run_of,
+)
+from manyheads.errors import HeadError, StatisticError
+from manyheads.heads import Head, HeadsLike
+from manyheads.interventions.effects.metrics import outputs_of, require_numbers
+from manyheads.models import BATCH_TOKENS, AttentionCall, tap
+from manyheads.statistics import mean_interval
+
+CHANNELS = ("q", "k", "v")
+
+
+@dataclass(frozen=True, eq=False)
+class PathEffect:
+    """What goes from some heads to another one's `channel`, as a share of the gap between the clean and corrupted runs.
+
+    Read as a value of `Patching`: `value` is the mean over pairs of `per_text`; `low` and `high`, its 95 % interval,
+    are None for fewer than 5 pairs. `clean`, `corrupted`: the mean metrics.
+    """
+
+    senders: tuple[Head, ...]
+    receiver: Head
+    channel: str
+    direction: str
+    metric: str
+    unit: str
+    per_text: Float64[ndarray, "text"]
+    clean: float
+    corrupted: float
+    notes: dict[str, str]
+
+    @property
+    def value(self) -> float:
+        return float(self.per_text.mean())
+
+    @property
+    def low(self) -> float | None:
+        return self._ends[0]
+
+    @property
+    def high(self) -> float | None:
+        return self._ends[1]
+
+    @property
+    def _ends(self) -> tuple[float | None, float | None]:
+        low, high = (float(end[0]) for end in mean_interval(self.per_text[:, None]))
+        return (None, None) if np.isnan(low) else (low, high)
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.senders))
+        span = "" if self.low is None else f" ({self.low:.3f} to {self.high:.3f})"
+        return f"{names} -> {self.channel} of {self.receiver}: {self.value:+.3f}{span} of the gap, {self.direction}"
+
+
+def path_effect(
+    lm: Any,
+    clean: Any,
+    corrupted: Any,
+    sender: HeadsLike,
+    receiver: str | Head,
+    channel: str = "q",
+    metric: MetricLike = "logit_diff",
+    answers: Any = None,
+    *,
+    direction: str = "denoise",
+    first_token: bool = False,
+    num_tokens: int = BATCH_TOKENS,
+) -> PathEffect:
+    """The effect of one path: from `sender`, one head or several, to the `channel` ("q", "k", "v") of `receiver`.
+
+    All else as in `patch`. Cost: four forward passes. Errors: as `patch`; HeadError for a sender that does not run
+    before the receiver.
+    """
+    if channel not in CHANNELS:
+        raise StatisticError(f"{channel=} is unknown: use {', '.join(CHANNELS)}.")
+    if direction not in DIRECTIONS:
+        raise StatisticError(f"{direction=} is unknown: use {', '.join(DIRECTIONS)}.")
+    require_counts(num_tokens, 0)
+    pairs = read_pairs(lm, clean, corrupted, num_tokens)
+    require_all_heads(lm.model, lm.name, "path_effect")
+    senders, receivers = tuple(lm.spec.select(sender)), tuple(lm.spec.select(receiver))
+    if len(receivers) != 1:
+        raise HeadError(f"{receiver!r} is {len(receivers)} heads: a path ends in one, as in 'L3H7'.")
+    order = {(site.stack, site.layer): index for index, site in enumerate(lm.spec.sites)}
+    end = (receivers[0].stack, receivers[0].layer)
+    if late := [head for head in senders if order[head.stack, head.layer] >= order[end]]:
+        raise HeadError(f"{late[0]} does not run before {receivers[0]}: a path goes from a layer to a later one.")
+    reference: dict[int, Tensor] = {}
+    chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
+    into = DIRECTIONS.index(direction)
+    levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
+    changes = torch.zeros(pairs.num_texts, dtype=torch.float64, device="cpu")
+    for done, batch in enumerate(pairs.batches):
+        edited, places = (batch.corrupted, batch.clean)[into], list(batch.clean.places)
+        partners, levels[into, places] = run_of(lm, pairs, batch, into == 0, chosen, reference, guard=not done)
+        own, levels[1 - into, places] = run_of(lm, pairs, batch, into == 1, chosen, reference)
+
+        def hold(call: AttentionCall, own: Any = own, partners: Any = partners) -> Tensor | None:
+            """Every head before the receiver as in the edited run; the senders as in the other one."""
+            key = (call.site.stack, call.site.layer)
+            if order[key] >= order[end]:
+                return None
+            out = own[key].out.clone()
+            heads = [head.index for head in senders if (head.stack, head.layer) == key]
+            out[:, heads] = partners[key].out[:, heads]
+            return out
+
+        reached, _ = calls_of(lm, edited, guard=False, edits=[hold])
+        patches = Patches((Patch(receivers),), channel, partners=reached)
+        with tap(lm.model, edits=[PatchEditor(patches, (0,), 1, len(places), {})], guard=False):
+            after = chosen.read(outputs_of(lm, edited, head=True), edited)
+        changes[places] = after.double().cpu() - levels[1 - into, places]
+    require_numbers(torch.cat([levels, changes[None]]), chosen, "these texts")
+    gap = gap_of(levels, chosen)
+    sign = 1.0 if direction == "denoise" else -1.0
+    return PathEffect(
+        senders,
+        receivers[0],
+        channel,
+        direction,
+        chosen.name,
+        chosen.unit,
+        (sign / gap * changes).numpy(),
+        float(levels[0].mean()),
+        float(levels[1].mean()),
+        {"model": lm.name, **notes},
+    )

@@ -1,0 +1,383 @@
+"""The residual stream of one forward pass, with everything that branches off it held as it acted.
+
+What a head, a feed-forward or an embedding adds to the stream reaches the logits by two ways: straight along it, and
+through later heads and feed-forwards that read it. Direct attribution is about the first. `held` runs the model so
+that only the first is differentiable: each attention module and each feed-forward runs without gradient and its result
+enters the stream as a leaf; each norm on the way keeps its scale (mean and standard deviation of that run), each
+activation on the way the share that it let through. The map from leaves to logits is then linear, whatever the
+architecture (pre-norm, post-norm, norms after a branch, parallel branches, multipliers), and one backward pass, which
+meets additions and norms only, gives the gradient in every leaf: what it adds is gradient times leaf.
+
+Nothing is believed. `require_linear` walks the graph from the logits and refuses whatever is not known to be linear, by
+name; a norm whose scale cannot be told from its input and output is refused; and whoever adds up compares the sum with
+the model's own logits. The model is not changed: hooks, for this thread alone, taken off at the end.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from manyheads.errors import ModelError
+from manyheads.models import AttentionCall, tap
+from manyheads.models.weights.projections import output_projection
+from manyheads.spec import ModelSpec
+
+NORM_FIT = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+"""How far a norm's output may be from a scale, a gain and a bias times its input, as a share of the output.
+
+In float64, too, many models compute their norms in float32.
+"""
+LINEAR = re.compile(
+    r"(Add|Sub|Neg|View|UnsafeView|ReshapeAlias|Reshape|Clone|Slice|Select|Index|IndexSelect|Alias|ToCopy|T|Transpose|"
+    r"Permute|Unsqueeze|Squeeze|Expand|Cat|Stack|Sum|Split|SplitWithSizes|Unbind|ConstantPadNd|Contiguous|AsStrided|"
+    r"MovedimBackward|Roll|Flatten|Unflatten|Detach|CopySlices|CopyBackwards|_Held|Gather|Where|MaskedFill|"
+    r"Mul|Div|Mm|Bmm|Addmm|Linear|Matmul|Mv)(Backward)?\d*"
+)
+"""Steps of autograd that are linear in what they differentiate, the last row as long as that is one of their inputs."""
+
+
+ACTIVATIONS = {F.gelu, F.relu, F.silu, F.tanh, torch.tanh, torch.relu}
+
+
+class NormForm(NamedTuple):
+    """A norm as it acted: `y = slope * x + bias`, where `x` is centred first if `centres`.
+
+    `slope` is each row's scale times the weights' `gain` (1 where there is none), as far as the output shows it with
+    the model's own rounding in it; `rest` is the rounding where `x` is next to nothing and no slope can hold it.
+    """
+
+    centres: bool
+    gain: Float[Tensor, "m"]
+    slope: Float[Tensor, "*rows m"]
+    rest: Float[Tensor, "*rows m"]
+
+    def transposed(self, gradient: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows m"]:
+        """The gradient in the norm's input, its scale held."""
+        back = gradient.to(self.slope.dtype) * self.slope
+        return (back - back.mean(-1, keepdim=True) if self.centres else back).to(gradient.dtype)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm, by its class's name: LayerNorm, LlamaRMSNorm, T5LayerNorm, our own."""
+    return "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
+
+
+@torch.no_grad()
+def norm_form(module: nn.Module, x: Float[Tensor, "*rows m"], y: Float[Tensor, "*rows m"], path: str) -> NormForm:
+    """What a norm did to `x`, told from its weights and its output `y`. Errors: ModelError where no form fits.
+
+    Centred or not, a gain of `weight`, `1 + weight` or none: the form that comes nearest is taken, each row's scale by
+    least squares, so that neither the epsilon nor the dtype in which the module computes matters.
+    """
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+    weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
+    width = x.shape[-1]
+    weight, bias = (
+        v.detach().to(kind) if isinstance(v, Tensor) and v.shape == (width,) else None for v in (weight, bias)
+    )
+    flat, out = x.detach().to(kind), y.detach().to(kind)
+    out = out if bias is None else out - bias
+    size = out.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(kind).tiny)
+    best: tuple[float, NormForm] | None = None
+    for centres in (False, True):
+        centred = flat - flat.mean(-1, keepdim=True) if centres else flat
+        for gain in (flat.new_ones(width),) if weight is None else (weight, 1 + weight):
+            read = centred * gain
+            scale = (read * out).sum(-1, keepdim=True) / read.square().sum(-1, keepdim=True).clamp_min(1e-30)
+            off = float(((out - scale * read).norm(dim=-1, keepdim=True) / size).max()) if len(out) else 0.0
+            if best is None or off < best[0]:
+                # The output's own ratio, so that sums hold to the last digit although the norm rounds; but not where
+                # the input is next to nothing, and rounding most of the output.
+                own = out / (scale * read)
+                holds = (own - 1).abs() <= NORM_FIT[x.dtype]
+                slope = scale * gain * torch.where(holds, own, 1)
+                best = off, NormForm(centres, gain, slope, torch.where(holds, 0, out - scale * read))
+    assert best is not None
+    if not best[0] <= NORM_FIT[x.dtype]:
+        raise ModelError(
+            f"{path} ({type(module).__name__}) is no norm that is known: its output is {best[0]:.2g} of its length "
+            f"away from a scale times its input, gain and bias. What passes it cannot be attributed."
+        )
+    return best[1]
+
+
+class _Held(torch.autograd.Function):
+    """Gives `y`, which a module made of `x`; its gradient in `x` is what `transposed` makes of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, transposed: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.transposed = transposed
+        return y.clone()  # a result of its own: models add in place
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return ctx.transposed(gradients[0]), None, None
+
+
+def _passed(x: Any, output: Any) -> Tensor | None:
+    """An activation's output, its gradient the share of each number that it let through; None where none is due."""
+    if not torch.is_grad_enabled() or not isinstance(x, Tensor) or not x.requires_grad or output is x:
+        return None
+    if not isinstance(output, Tensor) or output.shape != x.shape:
+        return None
+    share = torch.where(x == 0, 0, output / x).detach()
+    return _Held.apply(x, output.detach(), lambda g: g * share)
+
+
+class _Activations(TorchFunctionMode):
+    """Holds activations that a model calls as functions between its layers and its logits (RoBERTa's head)."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = function(*args, **(kwargs or {}))
+        held = _passed(args[0], output) if function in ACTIVATIONS and args else None
+        return output if held is None else held
+
+
+@dataclass(eq=False)
+class Entry:
+    """One place where something enters the stream: `value` is added at `tensor`, whose gradient says what it is worth.
+
+    `kind`: "embedding", "heads", "feed-forward" or "bias". Of heads, `value` is what the output projection read, `call`
+    the attention call that gave it, and `module` that projection; else `value` has the shape of `tensor`, or is `[m]`.
+    """
+
+    name: str
+    kind: str
+    tensor: Tensor
+    value: Tensor
+    call: AttentionCall | None = None
+    module: nn.Module | None = None
+
+
+@dataclass(eq=False)
+class Stream:
+    """What `held` saw: entries in the order of the run, and what the unembedding read. `head`: that module.
+
+    `rounding`, after the backward pass: of each norm on the way, what its rounding adds to each text's logit.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    head: nn.Module | None = None
+    read_by_head: Tensor | None = None
+    rounding: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """Where a model branches off its stream: output projections and feed-forwards, path to module, and the blocks."""
+
+    attention: dict[str, nn.Module]
+    outputs: dict[str, nn.Module]
+    feed_forwards: dict[str, tuple[nn.Module, str]]  # with the name of their row
+    blocks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module, spec: ModelSpec) -> Branches:
+        """Errors: ModelError where a layer has no output projection, or stands in no numbered block."""
+        attention: dict[str, nn.Module] = {}
+        outputs: dict[str, nn.Module] = {}
+        first: dict[str, str] = {}  # block -> its first site
+        for site in spec.sites:
+            path = site.module.partition("#")[0]
+            match = re.match(r"(.*?\.\d+)(\.|$)", f".{path}")
+            if match is None:
+                raise ModelError(f"{spec.name}: {path} is in no numbered block, so its residual stream is not known.")
+            output = output_projection(model, path, site.num_heads * site.v_dim)
+            if output is None:
+                raise ModelError(
+                    f"{spec.name}: {site}, module {path!r}, has no output projection with "
+                    f"{site.num_heads * site.v_dim} inputs in it or beside it, so what its heads add is not known."
+                )
+            attention[path], outputs[output[0]] = model.get_submodule(path), output[1]
+            first.setdefault(match[1].removeprefix("."), str(site))
+        owners = {path.rpartition(".")[0] for path in first}
+        blocks = tuple(
+            path for path, _ in model.named_modules() if path.rpartition(".")[0] in owners and path[-1:].isdigit()
+        )
+        branches: dict[str, tuple[nn.Module, str]] = {}
+        taken = (*attention, *outputs)
+        for block in blocks:
+            label = first.get(block, block)
+            parts = [] if block in attention else list(_feed_forwards(model.get_submodule(block), block, taken))
+            branches |= {path: (module, f"{label} {path.removeprefix(block + '.')}") for path, module in parts}
+        return cls(attention, outputs, branches, blocks)
+
+
+def _feed_forwards(module: nn.Module, path: str, attention: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:
+    """The largest parts of a block that have matrices and neither attend nor hold a norm of the stream."""
+    for name, part in module.named_children():
+        inside = f"{path}.{name}"
+        if inside in attention or is_norm(part):
+            continue
+        if any(other.startswith(f"{inside}.") for other in attention) or any(is_norm(m) for m in part.modules()):
+            yield from _feed_forwards(part, inside, attention)
+        elif any(weight.ndim >= 2 for weight in part.parameters()):
+            yield inside, part
+
+
+@contextmanager
+def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = True) -> Iterator[Stream]:
+    """Run the model once inside the block, with gradients on: the stream's entries are then in its graph.
+
+    `num_texts`: of the batch. Errors: ModelError, as `Branches.of`; as `tap`.
+    """
+    branches, stream, thread = Branches.of(model, spec), Stream(), threading.get_ident()
+    pending: list[AttentionCall] = []
+    whole: Any = model
+    stream.head = whole.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    tables = (m for path, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" not in path.lower())
+    words = whole.get_input_embeddings() if hasattr(model, "get_input_embeddings") else next(tables, None)
+
+    def here(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Hooks fire in every thread that runs the model: only ours is held."""
+        return lambda *args: function(*args) if threading.get_ident() == thread else None
+
+    def off(module: nn.Module, args: Any) -> None:
+        torch.set_grad_enabled(False)
+
+    def leaf_of(output: Tensor) -> tuple[Tensor, Tensor]:
+        # The leaf itself may not be changed in place, which models do when they add to it: they get a copy.
+        torch.set_grad_enabled(True)
+        leaf = output.detach().requires_grad_()
+        return leaf, leaf.clone()
+
+    def project(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        leaf, result = leaf_of(output)
+        call = pending.pop()
+        stream.entries.append(Entry(str(call.site), "heads", leaf, args[0].detach(), call, module))
+        return result
+
+    def feed_forward(name: str) -> Callable[..., Any]:
+        def enter(module: nn.Module, args: Any, output: Any) -> Any:
+            first, rest = (output[0], output[1:]) if isinstance(output, tuple | list) else (output, None)
+            leaf, result = leaf_of(first)
+            stream.entries.append(Entry(name, "feed-forward", leaf, leaf.detach()))
+            return result if rest is None else type(output)((result, *rest))
+
+        return enter
+
+    def embed(name: str) -> Callable[..., Any]:
+        def enter(module: nn.Module, args: Any, output: Any) -> Any:
+            if not torch.is_grad_enabled() or not isinstance(output, Tensor) or not output.is_floating_point():
+                return None
+            if num_texts > 1 and (output.ndim == 2 or len(output) == 1):  # positions, which all texts share
+                output = output.expand(num_texts, -1, -1)
+            leaf, result = leaf_of(output)
+            stream.entries.append(Entry(name, "embedding", leaf, leaf.detach()))
+            return result
+
+        return enter
+
+    def norm(path: str) -> Callable[..., Any]:
+        def enter(module: nn.Module, args: Any, output: Any) -> Any:
+            if not torch.is_grad_enabled() or not args or not args[0].requires_grad:
+                return None
+            x, y = args[0], output.detach()
+
+            def back(gradient: Tensor) -> Tensor:
+                # Computed in the backward pass alone, which meets few of the norms: most lie before a branch.
+                form = norm_form(module, x, y, path)
+                stream.rounding.append((gradient * form.rest).reshape(num_texts, -1).sum(-1))
+                return form.transposed(gradient)
+
+            result = _Held.apply(x, y, back)
+            bias = getattr(module, "bias", None)
+            if isinstance(bias, Tensor):
+                stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach()))
+            return result
+
+        return enter
+
+    def added_bias(path: str) -> Callable[..., Any]:
+        def enter(module: nn.Module, args: Any, output: Any) -> None:
+            if torch.is_grad_enabled() and isinstance(output, Tensor) and output.requires_grad:
+                stream.entries.append(Entry(f"{path} bias", "bias", output, module.bias.detach()))  # type: ignore[union-attr,operator]
+
+        return enter
+
+    def activation(module: nn.Module, args: Any, output: Any) -> Any:
+        return _passed(args[0], output) if args else None
+
+    def read_head(module: nn.Module, args: Any, output: Any) -> None:
+        torch.set_grad_enabled(True)
+        stream.read_by_head = args[0]
+
+    with ExitStack() as stack, torch.enable_grad():
+
+        def hook(module: nn.Module, after: Callable[..., Any], before: Callable[..., Any] | None = None) -> None:
+            if before is not None:
+                stack.callback(module.register_forward_pre_hook(here(before)).remove)
+            stack.callback(module.register_forward_hook(here(after)).remove)
+
+        for module in {id(module): module for module in branches.attention.values()}.values():
+            stack.callback(module.register_forward_pre_hook(here(off)).remove)
+        for module in branches.outputs.values():
+            hook(module, project)
+        for module, name in branches.feed_forwards.values():
+            hook(module, feed_forward(name), off)
+        if stream.head is not None:
+            hook(stream.head, read_head, off)
+        branched = (*branches.outputs, *branches.feed_forwards)
+        for path, module in model.named_modules():
+            if any(path == part or path.startswith(f"{part}.") for part in branched) or module is stream.head:
+                continue
+            is_leaf = not any(True for _ in module.children())
+            if is_norm(module):
+                hook(module, norm(path))
+            elif is_leaf and (isinstance(module, nn.Embedding) or "Embedding" in type(module).__name__):
+                place = "position embedding" if "pos" in path.lower() or path.endswith("wpe") else f"{path} embedding"
+                is_words = words is not None and getattr(module, "weight", None) is getattr(words, "weight", words)
+                hook(module, embed("embedding" if is_words else place))
+            elif is_leaf and isinstance(getattr(module, "bias", None), Tensor):
+                hook(module, added_bias(path))
+            elif is_leaf and not list(module.parameters()) and not re.search("Dropout|Identity", type(module).__name__):
+                hook(module, activation)
+        with tap(model, on_call=pending.append, guard=guard), _Activations():
+            yield stream
+        if pending:
+            raise ModelError(
+                f"{spec.name}: {pending[0].site}, module {pending[0].site.module!r}, uses its output projection "
+                f"without calling it as a module, so what its heads add to the stream is not seen."
+            )
+
+
+def require_linear(target: Tensor, entries: list[Entry], name: str) -> None:
+    """Errors: ModelError where a step between entries and `target` is not known to be linear, or mixes two of them."""
+    leaves = {id(entry.tensor) for entry in entries if entry.tensor.is_leaf}
+    live: dict[Any, bool] = {}
+    todo: list[tuple[Any, bool]] = [(target.grad_fn, False)]
+    while todo:
+        node, seen = todo.pop()
+        parents = [parent for parent, _ in node.next_functions if parent is not None]
+        if not seen:
+            if node in live:
+                continue
+            live[node] = hasattr(node, "variable") and id(node.variable) in leaves
+            todo.append((node, True))
+            todo += [(parent, False) for parent in parents]
+            continue
+        alive = [parent for parent in parents if live[parent]]
+        live[node] = live[node] or bool(alive)
+        if not alive:
+            continue
+        step = type(node).__name__
+        many = re.match(r"(Mul|Div|Mm|Bmm|Addmm|Linear|Matmul|Mv)Backward", step)
+        products = node.next_functions[1:] if step.startswith("Addmm") else node.next_functions
+        factors = [parent for parent, _ in products if parent is not None and live[parent]]
+        divides = step.startswith("Div") and node.next_functions[-1][0] is not None and live[node.next_functions[-1][0]]
+        if LINEAR.fullmatch(step) is None or divides or (many and len(factors) > 1):
+            raise ModelError(
+                f"{name}: between its layers and its logits stands a step that is not linear ({step}), which is not "
+                f"known here: what its heads add to a logit cannot be told apart."
+            )

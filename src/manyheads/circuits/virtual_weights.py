@@ -1,0 +1,586 @@
+"""Which heads read what earlier heads write: Q-, K- and V-composition from the weights alone, or measured on texts.
+
+From weights. Head A adds `x W_OV^A` to the stream, and head B reads it through its query-key product `W_QK^B` (by its
+queries: Q-composition; by its keys: K-composition) or its values (`W_OV^B`, V-composition). The score is the part of
+A's output that B's matrix meets, `|W_QK^B W_OV^A| / (|W_QK^B| |W_OV^A|)`, Frobenius norms, 0 to 1. Two matrices that
+know nothing of each other meet by chance: if one keeps its singular values and its directions are drawn at random (a
+Haar-random rotation), the squared score has mean 1 / m, and its variance has a closed form as well. `z` is the distance
+of the squared score from that mean in its standard deviations; no draw is made.
+
+Norms fold where they are linear: the gain of the norm before a layer goes into what reads through it, with a
+LayerNorm's centring (also of what is written: the stream then has m - 1 directions), the gain of a norm after a branch
+(Gemma 2) into what writes, gains of per-head query and key norms into those. What does not fold: every norm's scale,
+which differs from token to token; the gains of norms that the stream itself passes between two layers (post-norm models
+such as BERT); biases. Rotary positions turn q and k apart: the product is that of distance 0 (a token and itself), and
+at other distances Q- and K-composition see it turned within pairs of dimensions.
+
+On texts (`composition(lm, texts)`). A's contribution is taken out of what B reads, and out of nothing else: all other
+heads and feed-forwards add what they added (path patching, A -> B, straight along the stream; norms act anew). What B's
+queries, keys or values become by it says how much of B's map, or of its output, came from A.
+
+Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits", section on composition; Collins and
+Sniady 2006 (moments of Haar-random rotations); Goldowsky-Dill et al. 2023 (path patching).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float64
+from numpy import ndarray
+from torch import Tensor, nn
+
+from manyheads.base.processes import require_all_heads
+from manyheads.circuits.residual import Branches, NormForm, is_norm, norm_form
+from manyheads.errors import HeadError, ModelError, StatisticError
+from manyheads.heads import Head, HeadsLike
+from manyheads.interventions.effects.sweep import standing_in
+from manyheads.models import AttentionCall, CallTexts, batches, model_inputs, read_texts, tap, tokens_of
+from manyheads.models.describe import probe_inputs, run
+from manyheads.models.weights.projections import Projections, holders_of, output_projection, weight_by_head
+from manyheads.nn import exact_arithmetic, log_sum_exp
+from manyheads.recording import Layer
+from manyheads.recording.exact_map.one_pass import window_weights
+from manyheads.spec import CROSS, ModelSpec, Site
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
+    import pandas as pd
+
+KINDS = ("q", "k", "v")
+GRAM_CELLS = 1 << 26  # of all heads' Gram matrices at a time: 268 MB in float32
+TILE_ROWS = 64  # of a Gram matrix: fewer, and making a tile takes longer than multiplying by it
+TOGETHER = 4  # layers whose heads are read as one product
+EXACT_WORK = 5e11  # multiplications up to which float64 is used: some seconds
+BLOCK_ROWS = 256  # of a map, in measuring on texts
+
+
+class Link(NamedTuple):
+    """What head `reader` reads by its queries, keys or values (`kind`) of what `writer` wrote."""
+
+    writer: Head
+    reader: Head
+    kind: str
+    score: float
+    z: float
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """Q-, K- and V-composition of all pairs of heads: `scores[kind][reader, writer]`, in the order of `heads`.
+
+    `kind` is "q", "k" or "v". NaN where the writer is not before the reader in the same stream. `scores` are 0 to 1,
+    `z` their distance from chance; `chance`, the root of the mean squared score of random directions. `measured`, where
+    texts were given: for "q" and "k" the mean over rows of half the sum of |change of weight| of the reader's map (0 to
+    1) without the writer, for "v" the relative change of the reader's output; NaN for pairs that were not asked for.
+    """
+
+    spec: ModelSpec
+    scores: dict[str, Float64[ndarray, "reader writer"]]
+    z: dict[str, Float64[ndarray, "reader writer"]]
+    chance: float
+    measured: dict[str, Float64[ndarray, "reader writer"]] | None
+    notes: dict[str, str]
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return self.spec.heads.heads
+
+    def strongest(self, kind: str | None = None, count: int = 10) -> tuple[Link, ...]:
+        """The pairs furthest above chance (largest `z`), of one kind or all. Errors: StatisticError."""
+        links: list[Link] = []
+        for name in self._kinds(kind):
+            z, scores = self.z[name], self.scores[name]
+            order = np.argsort(-np.nan_to_num(z, nan=-np.inf), axis=None, kind="stable")[:count]
+            for reader, writer in zip(*np.unravel_index(order, z.shape), strict=True):
+                if not np.isnan(z[reader, writer]):
+                    pair = self.heads[writer], self.heads[reader]
+                    links.append(Link(*pair, name, float(scores[reader, writer]), float(z[reader, writer])))
+        return tuple(sorted(links, key=lambda link: -link.z)[:count])
+
+    def link(self, writer: str | Head, reader: str | Head, kind: str) -> Link:
+        """One pair. Errors: HeadError for a head that is not there; StatisticError for another kind."""
+        (name,) = self._kinds(kind)
+        places = [self.spec.select(head).heads for head in (writer, reader)]
+        if any(len(heads) != 1 for heads in places):
+            raise HeadError(f"{writer!r} and {reader!r} should be one head each, as in 'L0H3' and 'L1H2'.")
+        (a,), (b,) = places
+        place = self.heads.index(b), self.heads.index(a)
+        return Link(a, b, name, float(self.scores[name][place]), float(self.z[name][place]))
+
+    def _kinds(self, kind: str | None) -> tuple[str, ...]:
+        if kind is not None and kind not in KINDS:
+            raise StatisticError(f"{kind=} is no composition: use one of {', '.join(map(repr, KINDS))}.")
+        return KINDS if kind is None else (kind,)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each pair and kind that can be: writer, reader, kind, score, z, and measured where texts were."""
+        import pandas as pd
+
+        frames = []
+        names = np.array([str(head) for head in self.heads])
+        for kind in KINDS:
+            readers, writers = np.nonzero(~np.isnan(self.scores[kind]))
+            columns: dict[str, Any] = {"writer": names[writers], "reader": names[readers], "kind": kind}
+            columns |= {"score": self.scores[kind][readers, writers], "z": self.z[kind][readers, writers]}
+            if self.measured is not None:
+                columns["measured"] = self.measured[kind][readers, writers]
+            frames.append(pd.DataFrame(columns))
+        return pd.concat(frames, ignore_index=True)
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{w} -> {r} by {kind} (z {z:.1f})" for w, r, kind, _, z in self.strongest(count=3))
+        return f"Composition({self.spec.name}, {len(self.heads)} heads; furthest above chance: {best or 'no pairs'})"
+
+
+def composition(
+    lm: Any,
+    texts: str | Sequence[Any] | None = None,
+    *,
+    writers: HeadsLike | None = None,
+    readers: HeadsLike | None = None,
+) -> Composition:
+    """Which heads read what earlier heads write: from the weights, and with `texts` also measured on them.
+
+    `writers` and `readers`: the heads of the pairs that are measured, all by default; scores from weights are of all.
+
+    Cost: for N heads of width d in a stream of width m, about N^2 m^2 multiplications by Gram matrices of m columns, a
+    block at a time (no product of two heads is made). On texts: a forward pass without feed-forwards for each writer,
+    and both maps of each pair, 256 rows at a time. Errors: ModelError where q, k, v or the output projection of a layer
+    are not found (latent attention), HeadError, TextError.
+    """
+    if not hasattr(lm, "model") or not hasattr(lm, "spec"):
+        how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
+        raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
+    require_all_heads(lm.model, lm.name, "composition")
+    if texts is None and (writers is not None or readers is not None):
+        raise HeadError("writers= and readers= are of pairs that are measured on texts: give texts, or leave them out.")
+    spec: ModelSpec = lm.spec
+    with torch.no_grad(), exact_arithmetic():
+        matrices, width, notes = _matrices(lm)
+        scores, z = _scores(spec, matrices, width)
+        measured = None if texts is None else _measured(lm, texts, writers, readers, scores)
+    return Composition(spec, scores, z, width**-0.5, measured, notes)
+
+
+# -------------------------------------------------------------------------------------------------------- from weights
+
+
+class Grams(NamedTuple):
+    """Gram matrices G = left^T right of some heads' matrices over the stream, as their two factors.
+
+    `X^T X` of a product `X = A W`, where W is short, is `W^T (A^T A) W`: the factors are W and `(A^T A) W`, and the
+    only square matrix that is made is A^T A, of the head's width.
+    """
+
+    left: Float[Tensor, "n d m"]
+    right: Float[Tensor, "n d m"]
+
+    @classmethod
+    def of(cls, matrix: Float[Tensor, "n d m"], other: Float[Tensor, "n d m"]) -> Grams:
+        """Of the products `other^T matrix`, m x m each."""
+        return cls(matrix, other @ other.transpose(1, 2) @ matrix)
+
+    @classmethod
+    def together(cls, grams: Sequence[Grams]) -> Grams:
+        wide = max(part.left.shape[1] for part in grams)  # zeros in the place of narrower heads' rest change nothing
+        return cls(*(torch.cat([F.pad(x, (0, 0, 0, wide - x.shape[1])) for x in f]) for f in zip(*grams, strict=True)))
+
+
+@dataclass(eq=False)
+class _OfSite:
+    """A layer's heads: what each writes, and what each reads by q, k and v."""
+
+    site: Site
+    writes: Grams
+    reads: dict[str, Grams]
+
+
+def _matrices(lm: Any) -> tuple[list[_OfSite], int, dict[str, str]]:
+    """Every layer's matrices with norms folded, the directions that the stream has, and what was folded, in words."""
+    spec, folds = lm.spec, _folds(lm)
+    large = sum(site.num_heads for site in spec.sites) ** 2 * float(spec.embed_dim or 1) ** 2 > EXACT_WORK
+    kind = torch.float32 if large else torch.float64
+    centred = any(form is not None and form.centres for fold in folds for form in fold.reads.values())
+    out: list[_OfSite] = []
+    for site, fold in zip(spec.sites, folds, strict=True):
+        path = site.module.partition("#")[0]
+        module = lm.model.get_submodule(path)
+        holders = holders_of(module, site)
+        output = output_projection(lm.model, path, site.num_heads * site.v_dim)
+        if not holders or output is None:
+            raise ModelError(
+                f"{spec.name}: q, k, v and the output projection of {site}, module {path!r} "
+                f"({type(module).__name__}), were not found as matrices by head, so their composition is not known."
+            )
+        projections = Projections(site, module, holders, *output, {})
+        weight = {part: projections.read(part)[0].to(kind) for part in "qkv"}
+        for part, gain in fold.gains.items():
+            weight[part] = weight[part] * gain.to(kind)[..., None]
+        for part, form in fold.reads.items():
+            if form is not None:
+                weight[part] = weight[part] * form.gain.to(kind)
+            if centred:
+                weight[part] = weight[part] - weight[part].mean(-1, keepdim=True)
+        written = weight_by_head(projections.output, site.num_heads, site.v_dim).to(kind)
+        if fold.writes is not None:
+            written = written * fold.writes.gain.to(kind)
+        if centred:
+            written = written - written.mean(-1, keepdim=True)
+        group = torch.arange(site.num_heads, device=written.device) // (site.num_heads // site.num_kv_heads)
+        q, k, v = weight["q"], weight["k"][group], weight["v"][group]
+        # What is read is met on the right of W_K^T W_Q, W_Q^T W_K and W_O^T W_V; what is written, on the left of W_OV.
+        reads = {"q": Grams.of(q, k), "k": Grams.of(k, q), "v": Grams.of(v, written)}
+        out.append(_OfSite(site, Grams.of(written, v), reads))
+    norms = "gains and centring of LayerNorm" if centred else "gains"
+    unread = sum(all(form is None for form in fold.reads.values()) for fold in folds)
+    notes = {"folded": f"{norms} of the norms before layers, into what reads through them"}
+    if unread == len(folds):
+        notes["folded"] = "nothing: layers read the stream without a norm"
+    if any(fold.writes is not None for fold in folds):
+        notes["folded"] += "; gains of the norms after them, into what writes"
+    if any(fold.gains for fold in folds):
+        notes["folded"] += "; gains of query and key norms"
+    notes["not folded"] = "each norm's scale, which differs by token; biases"
+    if any(fold.passes for fold in folds):
+        notes["not folded"] += "; gains of the norms that the stream itself passes between layers (post-norm)"
+    notes["positions"] = "rotary positions, where there are any: the product at distance 0"
+    notes["dtype"] = str(kind).removeprefix("torch.")
+    return out, int(out[0].writes.left.shape[-1]) - centred, notes
+
+
+@dataclass(eq=False)
+class _Fold:
+    """Norms around a layer: before what reads by q, k and v, after what writes; gains by dimension of q and k.
+
+    `passes`: whether the norm before the layer is one that the stream itself passes, in another block.
+    """
+
+    reads: dict[str, NormForm | None]
+    writes: NormForm | None
+    gains: dict[str, Tensor]
+    passes: bool
+
+
+def _folds(lm: Any) -> list[_Fold]:
+    """The norms around each layer, told from one small forward pass: whose output is what the layer reads."""
+    model, spec = lm.model, lm.spec
+    norms: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+    tensors: dict[tuple[str, str], Tensor] = {}  # path, what: the tensor
+
+    def keep_norm(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if args and isinstance(output, Tensor) and isinstance(args[0], Tensor):
+                norms.append((path, module, args[0].detach(), output.detach()))
+
+        return hook
+
+    def keep_input(path: str, what: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            layer_input = args[0] if args else kwargs.get("hidden_states")
+            if isinstance(layer_input, Tensor):
+                tensors.setdefault((path, what), layer_input.detach())
+
+        return hook
+
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            if is_norm(module):
+                stack.callback(module.register_forward_hook(keep_norm(path)).remove)
+        for site in spec.sites:
+            path = site.module.partition("#")[0]
+            module = model.get_submodule(path)
+            hook = module.register_forward_pre_hook(keep_input(path, "all"), with_kwargs=True)
+            stack.callback(hook.remove)
+            for holder in holders_of(module, site):
+                hook = holder.module.register_forward_pre_hook(keep_input(path, holder.parts), with_kwargs=True)
+                stack.callback(hook.remove)
+            output = output_projection(model, path, site.num_heads * site.v_dim)
+            if output is not None:
+
+                def keep_output(module: nn.Module, args: Any, result: Any, path: str = path) -> None:
+                    tensors.setdefault((path, "out"), result.detach())
+
+                stack.callback(output[1].register_forward_hook(keep_output).remove)
+        with torch.no_grad():
+            run(model, lm.name, probe_inputs(model))
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        return a.shape == b.shape and torch.equal(a, b)
+
+    folds: list[_Fold] = []
+    for site in spec.sites:
+        path = site.module.partition("#")[0]
+        block = path.rpartition(".")[0]
+        reads: dict[str, NormForm | None] = {}
+        passes = False
+        for part in "qkv":
+            layer_input = next((x for (where, what), x in tensors.items() if where == path and part in what), None)
+            layer_input = tensors.get((path, "all")) if layer_input is None else layer_input
+            before = [entry for entry in norms if layer_input is not None and same(entry[3], layer_input)]
+            reads[part] = norm_form(before[0][1], before[0][2], before[0][3], before[0][0]) if before else None
+            passes |= bool(before) and not before[0][0].startswith(_block_of(path))
+        written = tensors.get((path, "out"))
+        after = [entry for entry in norms if written is not None and same(entry[2], written)]
+        writes = norm_form(after[0][1], after[0][2], after[0][3], after[0][0]) if after else None
+        gains: dict[str, Tensor] = {}
+        for name, module, x, y in norms:
+            inside = name.removeprefix(f"{path}.")
+            if inside == name or getattr(module, "weight", None) is None:
+                continue
+            for part, count in (("q", site.num_heads), ("k", site.num_kv_heads)):
+                if inside.startswith(part) or inside.endswith(f"_{part}"):
+                    gains[part] = _gain_by_head(module, x, y, name, count, site.qk_dim)
+        folds.append(_Fold(reads, writes, gains, passes and bool(block)))
+    return folds
+
+
+def _block_of(path: str) -> str:
+    """ "model.layers.3." of "model.layers.3.self_attn"."""
+    parts = path.split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[: number + 1])
+
+
+def _gain_by_head(module: nn.Module, x: Tensor, y: Tensor, path: str, count: int, width: int) -> Tensor:
+    """The gain of a query or key norm, for each dimension (of each head, where it has a row for each)."""
+    weight: Any = module.weight
+    if weight.shape == (count, width):  # Cohere: a row of gains for each head
+        return weight.detach()
+    gain = norm_form(module, x, y, path).gain
+    return gain.view(count, width) if gain.numel() == count * width else gain
+
+
+def _scores(spec: ModelSpec, matrices: list[_OfSite], width: int) -> tuple[dict[str, ndarray], dict[str, ndarray]]:
+    """Scores and their distance from chance, NaN where no pair can be."""
+    order = {head: index for index, head in enumerate(spec.heads.heads)}
+    scores, z = ({kind: np.full((len(order), len(order)), np.nan) for kind in KINDS} for _ in range(2))
+    has_encoder = any(of.site.stack == "encoder" for of in matrices)
+    for stream in ("encoder", ""):
+        wrote = [(index, of) for index, of in enumerate(matrices) if (of.site.stack == "encoder") == (stream != "")]
+        # Kind after kind, layer after layer: what a few layers read is one product with all that was written before.
+        read = [
+            (kind, index, of)
+            for kind in KINDS
+            for index, of in enumerate(matrices)
+            if _reads_stream(of.site, kind, has_encoder) == stream
+        ]
+        if not read or not wrote:
+            continue
+        rows = [(kind, index, order[head]) for kind, index, of in read for head in of.site.heads]
+        columns = [(index, order[head]) for index, of in wrote for head in of.site.heads]
+        steps: list[tuple[slice, int]] = []
+        begin = 0
+        for _, part in groupby(read, key=lambda entry: (entry[0], entry[1] // TOGETHER)):
+            layers = list(part)
+            count = sum(of.site.num_heads for _, _, of in layers)
+            before = sum(index < layers[-1][1] for index, _ in columns)
+            steps.append((slice(begin, begin + count), before))
+            begin += count
+        x = Grams.together([of.reads[kind] for kind, _, of in read])
+        y = Grams.together([of.writes for _, of in wrote])
+        values = _against_chance(x, y, width, steps)
+        can = np.array([index for _, index, _ in rows])[:, None] > np.array([index for index, _ in columns])[None]
+        for kind in KINDS:
+            chosen = [row for row, (name, _, _) in enumerate(rows) if name == kind]
+            cells = np.ix_([rows[row][2] for row in chosen], [place for _, place in columns])
+            for table, value in zip((scores, z), values, strict=True):
+                table[kind][cells] = np.where(can[chosen], value[chosen], np.nan)
+    return scores, z
+
+
+def _reads_stream(site: Site, kind: str, has_encoder: bool) -> str | None:
+    """Which stream a layer's q, k or v read: "encoder" or "" (the decoder's, or the only one); None: another's."""
+    if site.stack == CROSS and kind != "q":
+        return "encoder" if has_encoder else None
+    return "encoder" if site.stack == "encoder" else ""
+
+
+def _against_chance(
+    x: Grams, y: Grams, width: int, steps: list[tuple[slice, int]]
+) -> tuple[Float64[ndarray, "r w"], Float64[ndarray, "r w"]]:
+    """Scores of every pair, and z of their squares under random rotations of `width` directions.
+
+    The squared score is `<G, H> / (tr G tr H)` of the two Gram matrices. For a Haar-random rotation R, `<G, R H R^T>`
+    has the mean `tr G tr H / m` and the variance `2 |G0|^2 |H0|^2 / ((m - 1) (m + 2))`, where G0 and H0 are G and H
+    less `tr / m` on the diagonal.
+    """
+    traces, spreads = [], []
+    for grams in (x, y):
+        trace = (grams.left * grams.right).sum((1, 2)).double()
+        inner = (grams.right @ grams.left.transpose(1, 2)).double()  # d x d, with the eigenvalues of G
+        square = (inner * inner.transpose(1, 2)).sum((1, 2))
+        traces.append(trace.clamp_min(1e-300))
+        spreads.append((square - trace.square() / width).clamp_min(0) / traces[-1].square())
+    squared = gram_products(x, y, steps) / (traces[0][:, None] * traces[1])
+    deviation = (2 * spreads[0][:, None] * spreads[1] / ((width - 1) * (width + 2))).sqrt()
+    # Of a matrix that reads or writes all directions alike every rotation gives the same score: nothing stands out.
+    z = torch.where(deviation > 0, (squared - 1 / width) / deviation, 0)
+    return squared.clamp_min(0).sqrt().cpu().numpy(), z.cpu().numpy()
+
+
+def gram_products(x: Grams, y: Grams, steps: Sequence[tuple[slice, int]] | None = None) -> Float64[Tensor, "r w"]:
+    """`<G, H>` of every pair of Gram matrices of m x m, by tiles of their cells.
+
+    That is m^2 / 2 multiplications a pair, where the product of the two heads' short matrices is d f m: for heads of 64
+    in a stream of 2,048 a quarter. Both are symmetric: cells right of the diagonal tiles count twice. `steps`: slices
+    of x, and with how many of y's first each is multiplied, 0 elsewhere.
+    """
+    width, steps = x.left.shape[-1], steps or [(slice(None), len(y.left))]
+    total = torch.zeros(len(x.left), len(y.left), dtype=torch.float64, device=x.left.device)
+    columns = max(TILE_ROWS, GRAM_CELLS // (TILE_ROWS * (len(x.left) + len(y.left))))
+    for top in range(0, width, TILE_ROWS):
+        bottom = min(top + TILE_ROWS, width)
+        # Each tile of Gram matrices is made once, for all kinds and layers.
+        lefts = [grams.left[:, :, top:bottom].transpose(1, 2).contiguous() for grams in (x, y)]
+        for begin in range(top, width, columns):
+            tiles = [
+                left @ grams.right[:, :, begin : begin + columns] for left, grams in zip(lefts, (x, y), strict=True)
+            ]
+            tiles[0][:, :, max(0, bottom - begin) :] *= 2
+            flat = [tile.flatten(1) for tile in tiles]
+            for rows, count in steps:
+                total[rows, :count] += flat[0][rows] @ flat[1][:count].T
+    return total
+
+
+# ------------------------------------------------------------------------------------------------------------ on texts
+
+
+def _measured(
+    lm: Any, texts: Any, writers: HeadsLike | None, readers: HeadsLike | None, scores: dict[str, ndarray]
+) -> dict[str, ndarray]:
+    """The change of each reader's map (q, k) or output (v) without each writer, means over texts; NaN elsewhere."""
+    spec: ModelSpec = lm.spec
+    if any("#" in site.module for site in spec.sites):
+        raise ModelError(f"{spec.name}: layers share their weights, so one layer's heads cannot be taken out alone.")
+    order = {head: index for index, head in enumerate(spec.heads.heads)}
+    from_heads = spec.heads if writers is None else spec.select(writers)
+    to_heads = spec.heads if readers is None else spec.select(readers)
+    reading = read_texts(lm, texts, "whole", pairs=True)
+    totals = {kind: np.zeros((len(order), len(order))) for kind in KINDS}
+    branches = Branches.of(lm.model, spec)
+    for group in batches(reading):
+        tokens = tokens_of(reading, group, None, "")
+        inputs, of_texts = model_inputs(lm, tokens), CallTexts.of(lm, tokens)
+        plain = _Pass(lm, branches, inputs)
+        for writer in from_heads:
+            changed = _Pass(lm, branches, inputs, plain, writer)
+            for reader in to_heads:
+                place = order[reader], order[writer]
+                kinds = [kind for kind in KINDS if not np.isnan(scores[kind][place])]
+                if not kinds:
+                    continue
+                site = str(spec.site_of(reader))
+                change = _change(plain.calls[site], changed.calls[site], plain.outputs[site], of_texts, reader, kinds)
+                for kind, value in change.items():
+                    totals[kind][place] += value
+    is_measured = np.zeros((len(order), len(order)), dtype=bool)
+    is_measured[np.ix_([order[head] for head in to_heads], [order[head] for head in from_heads])] = True
+    return {
+        kind: np.where(is_measured & ~np.isnan(scores[kind]), totals[kind] / len(reading.pieces), np.nan)
+        for kind in KINDS
+    }
+
+
+class _Pass:
+    """One forward pass: each layer's call and what its output projection gave; or with a head taken out of the stream.
+
+    With `plain` and `writer`, feed-forwards and output projections give what they gave there, less the writer's part:
+    so every layer is shown the plain stream without that part.
+    """
+
+    def __init__(
+        self,
+        lm: Any,
+        branches: Branches,
+        inputs: dict[str, Tensor],
+        plain: _Pass | None = None,
+        writer: Head | None = None,
+    ) -> None:
+        self.calls: dict[str, AttentionCall] = {}
+        self.outputs: dict[str, tuple[nn.Module, Tensor, Tensor]] = {}  # projection, what it read, what it gave
+        self.results: dict[str, Any] = {}
+        last: list[str] = []
+
+        def see(call: AttentionCall) -> None:
+            self.calls[str(call.site)] = call
+            last.append(str(call.site))
+
+        def project(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+            site = last[-1]
+            if plain is None or writer is None:
+                self.outputs[site] = module, args[0], output
+                return None
+            _, read, output = plain.outputs[site]
+            own_site = self.calls[site].site
+            if writer not in own_site.heads:
+                return output
+            columns = slice(writer.index * own_site.v_dim, (writer.index + 1) * own_site.v_dim)
+            return (
+                output - read[..., columns] @ weight_by_head(module, own_site.num_heads, own_site.v_dim)[writer.index]
+            )
+
+        with ExitStack() as stack:
+            for module in branches.outputs.values():
+                stack.callback(module.register_forward_hook(project).remove)
+            for path, (module, _) in branches.feed_forwards.items():
+                if plain is None:
+
+                    def keep(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
+                        self.results[path] = output
+
+                    stack.callback(module.register_forward_hook(keep).remove)
+                else:
+                    held = plain.results.get(path)
+                    stack.enter_context(standing_in(module, lambda *args, held=held, **kwargs: held))
+            stack.enter_context(tap(lm.model, on_call=see, guard=plain is None))
+            run(lm.model, lm.name, inputs)
+
+
+def _change(
+    plain: AttentionCall,
+    changed: AttentionCall,
+    output: tuple[nn.Module, Tensor, Tensor],
+    texts: CallTexts,
+    reader: Head,
+    kinds: list[str],
+) -> dict[str, float]:
+    """The sum over texts of each kind's change of one head, row block by row block."""
+    tokens, _ = texts.read_by(plain)
+    index, site = reader.index, plain.site
+    group = site.kv_head_of(index)
+    of_head = (slice(None), slice(index, index + 1)), (slice(None), slice(group, group + 1))
+    rule = plain.rule.heads([index])
+    q, k, v = plain.q[of_head[0]], plain.k[of_head[1]], plain.v[of_head[1]]
+    new_q, new_k, new_v = changed.q[of_head[0]], changed.k[of_head[1]], changed.v[of_head[1]]
+
+    def layer(q: Tensor, k: Tensor) -> Layer:
+        return Layer(q, k, log_sum_exp(q, k, plain.mask, rule)[0], plain.mask, rule, plain.crosses)
+
+    base = layer(q, k)
+    others = {kind: layer(new_q, k) if kind == "q" else layer(q, new_k) for kind in kinds if kind != "v"}
+    weight = weight_by_head(output[0], site.num_heads, site.v_dim)[index].double()
+    totals = dict.fromkeys(kinds, 0.0)
+    for text, length in enumerate(tokens.lengths.tolist()):
+        keys = slice(0, k.shape[2])
+        moved = dict.fromkeys(kinds, 0.0)
+        size = 0.0
+        for begin in range(0, length, BLOCK_ROWS):
+            rows = slice(begin, min(begin + BLOCK_ROWS, length))
+            weights = window_weights(base, text, [0], rows, keys)[0].double()
+            for kind, other in others.items():
+                moved[kind] += 0.5 * float((window_weights(other, text, [0], rows, keys)[0] - weights).abs().sum())
+            if "v" in kinds:
+                off = weights @ (new_v[text, 0] - v[text, 0]).double() @ weight
+                moved["v"] += float(off.square().sum())
+                size += float((weights @ v[text, 0].double() @ weight).square().sum())
+        for kind in kinds:
+            totals[kind] += (moved[kind] / max(size, 1e-300)) ** 0.5 if kind == "v" else moved[kind] / length
+    return totals

@@ -1,0 +1,298 @@
+"""`manyheads patch CLEAN CORRUPTED`: which heads carry an answer. And `manyheads circuit`: the fewest that keep it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from manyheads import circuits, corpora, figures
+from manyheads.cli.arguments import (
+    MODEL_HELP,
+    PICTURE_ENDINGS,
+    TABLE_ENDINGS,
+    AsJson,
+    DeviceName,
+    DtypeName,
+    ModelChoice,
+    check_output,
+    load_model,
+    to_file,
+)
+from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import StatisticError, TextError
+
+if TYPE_CHECKING:
+    from manyheads.circuits import Circuit, Patching
+
+LISTED = 10
+DEFAULT = "tiny-code"
+PAIRS_HELP = 'Pairs from a file: .jsonl, a line {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...} each.'
+METRIC_HELP = "logit_diff, logit, prob, loss or kl."
+RIGHT_HELP = "The right answer: a word that continues the clean text."
+WRONG_HELP = "The wrong answer, for logit_diff."
+POSITIONS_HELP = "all (the default), each, or numbers: 3,-1."
+
+CleanText = Annotated[str | None, typer.Argument(metavar="CLEAN", help="The clean text.", show_default=False)]
+CorruptedText = Annotated[
+    str | None, typer.Argument(metavar="CORRUPTED", help="The same, changed in one thing.", show_default=False)
+]
+PairsFile = Annotated[Path | None, typer.Option("--pairs", metavar="FILE", help=PAIRS_HELP)]
+RightAnswer = Annotated[str | None, typer.Option("--right", metavar="WORD", help=RIGHT_HELP)]
+WrongAnswer = Annotated[str | None, typer.Option("--wrong", metavar="WORD", help=WRONG_HELP)]
+PatchMetric = Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)]
+FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of several tokens, read the first one.")]
+PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+
+
+@dataclass(frozen=True)
+class GivenPairs:
+    """Pairs of texts and their answers, as the library takes them, and where they came from."""
+
+    clean: list[str]
+    corrupted: list[str]
+    answers: Any
+    origin: str
+
+
+def patch(
+    clean_text: CleanText = None,
+    corrupted_text: CorruptedText = None,
+    right: RightAnswer = None,
+    wrong: WrongAnswer = None,
+    pairs: PairsFile = None,
+    model: PatchModel = DEFAULT,
+    what: Annotated[str, typer.Option("--what", metavar="NAME", help="out, q, k, v or weights.")] = "out",
+    direction: Annotated[
+        str,
+        typer.Option("--direction", metavar="NAME", help="denoise (clean into corrupted) or noise (the other way)."),
+    ] = "denoise",
+    positions: Annotated[str, typer.Option("--positions", metavar="WHICH", help=POSITIONS_HELP)] = "all",
+    metric: PatchMetric = "logit_diff",
+    estimator: Annotated[
+        str, typer.Option("--estimator", metavar="NAME", help="exact, or gradient (an estimate in two passes).")
+    ] = "exact",
+    first_token: FirstToken = False,
+    controls: Annotated[
+        int, typer.Option("--controls", metavar="N", min=0, help="How many heads get an unrelated text's numbers.")
+    ] = 10,
+    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    plot: Annotated[Path | None, to_file("--plot", "Draw the grid of effects: .png, .svg or .pdf.")] = None,
+    as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+) -> None:
+    """Which heads carry an answer: each takes its numbers from another text, all else left as it is.
+
+    Two texts of as many tokens differ in one thing. An effect of 1 is the whole difference between their answers.
+
+    For example: manyheads patch "a b c d a" "x b c d a" --right b --wrong c --what out --plot heads.svg
+    """
+    talk = Talk()
+    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(plot, "--plot", PICTURE_ENDINGS)
+    pairs_read = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
+    places = _positions(positions)
+    lm = load_model(talk, ModelChoice(model, device, dtype))
+    with talk.step("patching every head") as progress:
+        result = circuits.patch(
+            lm, pairs_read.clean, pairs_read.corrupted, metric, pairs_read.answers, what, direction=direction,
+            positions=places, estimator=estimator, first_token=first_token, controls=controls, progress=progress,
+        )  # fmt: skip
+    if save is not None:
+        result.save(save)
+    if plot is not None:
+        figures.save_patching(result, plot)
+    if as_json:
+        emit_document({"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()})
+    else:
+        print_whole(patching_lines(result, pairs_read))
+        print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
+
+
+def circuit(
+    clean_text: CleanText = None,
+    corrupted_text: CorruptedText = None,
+    right: RightAnswer = None,
+    wrong: WrongAnswer = None,
+    pairs: PairsFile = None,
+    model: PatchModel = DEFAULT,
+    keep: Annotated[float, typer.Option("--keep", metavar="X", help="The least share of the answer to keep.")] = 0.9,
+    metric: PatchMetric = "logit_diff",
+    first_token: FirstToken = False,
+    edges: Annotated[bool, typer.Option("--edges", help="Measure what its heads tell each other, too.")] = False,
+    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    plot: Annotated[Path | None, to_file("--plot", "Draw its heads and edges: .png, .svg or .pdf.")] = None,
+    as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+) -> None:
+    """The fewest heads that keep an answer when all others have the corrupted text's numbers.
+
+    With four pairs or more, half of them are held out and measure what was found on the others.
+
+    For example: manyheads circuit --pairs induction.jsonl --keep 0.8 --plot circuit.svg
+    """
+    talk = Talk()
+    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(plot, "--plot", PICTURE_ENDINGS)
+    pairs_read = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
+    lm = load_model(talk, ModelChoice(model, device, dtype))
+    with talk.step("removing heads") as progress:
+        result = circuits.find_circuit(
+            lm,
+            pairs_read.clean,
+            pairs_read.corrupted,
+            metric,
+            pairs_read.answers,
+            keep,
+            first_token=first_token,
+            edges=edges or plot is not None,
+            progress=progress,
+        )
+    if save is not None:
+        result.save(save)
+    if plot is not None:
+        figures.save_circuit(result, plot)
+    if as_json:
+        emit_document({"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()})
+    else:
+        print_whole(circuit_lines(result, pairs_read))
+        print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
+
+
+def given_pairs(
+    clean_text: str | None,
+    corrupted_text: str | None,
+    right: str | None,
+    wrong: str | None,
+    file: Path | None,
+    metric: str,
+) -> GivenPairs:
+    """The pairs of the command line or of a file. Errors: TextError, FileAccessError."""
+    if (file is None) == (clean_text is None):
+        raise TextError("give a clean and a corrupted text in quotes, with --right and --wrong; or --pairs FILE.")
+    if file is None:
+        if corrupted_text is None:
+            raise TextError("one text was given: patching needs two, CLEAN and CORRUPTED, each in quotes.")
+        return GivenPairs(
+            [clean_text or ""], [corrupted_text], _answers([(right, wrong)], metric, ""), "the command line"
+        )
+    if corrupted_text is not None or right is not None or wrong is not None:
+        raise TextError(f"--pairs {file} holds texts and answers: leave out those of the command line.")
+    rows: list[dict[str, str]] = []
+    for number, line in enumerate(corpora.read_whole(file).decode("utf-8-sig", "replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TextError(f"{file}, line {number} is not JSON: {error}.") from error
+        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("clean", "corrupted")):
+            raise TextError(
+                f'{file}, line {number}: a pair is {{"clean": ..., "corrupted": ..., "right": ..., "wrong": ...}}.'
+            )
+        rows.append(row)
+    if not rows:
+        raise TextError(f"{file} holds no pair: give one a line, as JSON.")
+    answers = _answers([(row.get("right"), row.get("wrong")) for row in rows], metric, f" in {file}")
+    origin = f"{len(rows)} pair{'s' * (len(rows) > 1)} of {file}"
+    return GivenPairs([row["clean"] for row in rows], [row["corrupted"] for row in rows], answers, origin)
+
+
+def _answers(rows: list[tuple[str | None, str | None]], metric: str, where: str) -> Any:
+    """One answer, or one pair of them, for each pair of texts; None for "kl". Errors: TextError."""
+    if metric == "kl":
+        return None
+    if any(right is None for right, _ in rows):
+        raise TextError(f'the right answer is missing{where}: give --right WORD (in a file: "right").')
+    if metric != "logit_diff":
+        return [right for right, _ in rows]
+    if any(wrong is None for _, wrong in rows):
+        raise TextError(
+            f'the wrong answer is missing{where}: give --wrong WORD (in a file: "wrong"), or --metric logit.'
+        )
+    return rows
+
+
+def _positions(text: str) -> str | list[int]:
+    if text in ("all", "each"):
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise StatisticError(f"--positions {text}: use all, each, or numbers, as 3,-1.") from None
+
+
+def patching_lines(result: Patching, pairs_read: GivenPairs) -> list[Text]:
+    """What was patched, the heads with the largest effects, and what an unrelated text's numbers do."""
+    unit = f" {result.unit}" if result.unit else ""
+    lines = [
+        Text.assemble((clean(result.notes["model"]), "bold"), f": {clean(result.notes['patched'])}"),
+        Text(
+            f"{result.metric} {result.clean.mean():.3f}{unit} on the clean text, {result.corrupted.mean():.3f} on the "
+            f"corrupted one; an effect of 1 is the whole gap"
+        ),
+        Text(),
+    ]
+    table = result.to_pandas().assign(size=abs(result.values.reshape(-1)))
+    top = table.sort_values("size", ascending=False, kind="stable").head(LISTED)
+    effects = aligned(top["effect"].tolist())
+    for (_, row), effect in zip(top.iterrows(), effects, strict=True):
+        place = f"  at {row['position']} {clean(str(row['token']))!r}" if "position" in top else ""
+        span = "" if result.num_texts < 5 else f"  ({row['low']:.2f} to {row['high']:.2f})"
+        lines.append(Text(f"  {row['head']:<12}{effect:>10}{span}{place}"))
+    control = result.notes.get("control", "none")
+    if result.control:
+        control = f"{min(result.control):.2f} to {max(result.control):.2f}: {control}"
+    rows = {"pairs": pairs_read.origin, "control": control, "answers": result.notes.get("answers", "none")}
+    rows |= {"metric": result.notes["metric"], "computed": result.notes["computed"]}
+    return [*lines, Text(), *(Text(f"{name:<10}{clean(words)}") for name, words in rows.items())]
+
+
+def circuit_lines(result: Circuit, pairs_read: GivenPairs) -> list[Text]:
+    """The heads of a circuit, what each costs, and how well they do beside random sets."""
+    total = len(result.spec.heads)
+    lines = [
+        Text.assemble(
+            (clean(result.notes["model"]), "bold"), f": {len(result.heads)} of {total} heads keep the answer"
+        ),
+        Text(f"{result.metric} {result.clean:.3f} on clean texts, {result.corrupted:.3f} on corrupted ones"),
+        Text(),
+        *(
+            Text(f"  {head!s:<12}{cost:>8}  is lost without it")
+            for head, cost in zip(result.heads, aligned(result.costs.tolist()), strict=True)
+        ),
+        Text(),
+        Text(
+            f"keeps     {result.faithfulness:.3f} of the gap, all other heads corrupted "
+            f"({result.found_with:.3f} where it was searched)"
+        ),
+        Text(f"without   {result.without:.3f} of the gap is left when these heads alone are corrupted"),
+    ]
+    if result.random:
+        keeps, lefts = ((min(values), max(values)) for values in (result.random, result.random_without))
+        lines.append(
+            Text(
+                f"random    {len(result.random)} sets of as many heads keep {keeps[0]:.3f} to {keeps[1]:.3f}, and "
+                f"leave {lefts[0]:.3f} to {lefts[1]:.3f}"
+            )
+        )
+    if result.edges:
+        edges = [
+            f"  {edge.senders[0]} -> {edge.channel} of {edge.receiver}  {edge.value:+.3f}" for edge in result.edges
+        ]
+        lines += [
+            Text(),
+            Text("what its heads tell each other, as shares of the gap"),
+            *map(Text, edges[:LISTED]),
+            Text(),
+        ]
+    rows = {"pairs": f"{pairs_read.origin}: {result.notes['pairs']}", "metric": result.notes["metric"]}
+    rows |= {"answers": result.notes["answers"]} if "answers" in result.notes else {}
+    return [*lines, *(Text(f"{name:<10}{clean(words)}") for name, words in rows.items())]

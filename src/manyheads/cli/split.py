@@ -1,0 +1,170 @@
+"""`manyheads split`: which key/value heads need the whole context, which may stream, and what that costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from manyheads import corpora, figures, long_context
+from manyheads.base import plural
+from manyheads.cli.arguments import (
+    MODEL_HELP,
+    PICTURE_ENDINGS,
+    AsJson,
+    DeviceName,
+    DtypeName,
+    ModelChoice,
+    Texts,
+    check_output,
+    count_option,
+    load_model,
+    opened_corpus,
+    read_source,
+    to_file,
+)
+from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import FileAccessError, StatisticError, TextError
+from manyheads.sizing import units
+
+if TYPE_CHECKING:
+    from manyheads.long_context import HeadSplit
+
+TEXTS_HELP = (
+    "Files, each a text (.jsonl: a text a line); - is stdin. Only texts longer than sink + recent tokens count. "
+    "Default: bundled texts, joined to twice as many."
+)
+CRITERIA = ("effect", "needle_effect", "distant_mass", "needle")
+OWN_TEXTS = 32
+LABEL_WIDTH = 12
+
+
+def split(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXTS", help=TEXTS_HELP, show_default=False)] = None,
+    keep: Annotated[
+        float, typer.Option("--keep", metavar="SHARE", help="The share of key/value heads that keep everything.")
+    ] = 0.5,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="NAME",
+            help="effect, needle_effect (of pass keys alone), or, in one pass, distant_mass or needle.",
+        ),
+    ] = "effect",
+    sink: Annotated[int, count_option(help="First positions that a streaming head keeps.")] = 128,
+    recent: Annotated[int, count_option(help="Last positions that a streaming head keeps.")] = 256,
+    context: Annotated[
+        int | None,
+        count_option(help="Positions of the cache that is saved; 128k is 131,072. Default: all.", show_default=False),
+    ] = None,
+    batch: Annotated[int, count_option(help="Texts of that cache.")] = 1,
+    random: Annotated[int, typer.Option("--random", metavar="N", min=0, help="How many random splits to compare.")] = 5,
+    save: Annotated[Path | None, to_file("--save", "Write the split: .json.")] = None,
+    plot: Annotated[Path | None, to_file("--plot", "Draw scores and the curve: .png, .svg or .pdf.")] = None,
+    as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+) -> None:
+    """Which key/value heads need the whole context, and what is lost if the others see the first and last tokens only.
+
+    Every other text chooses the heads, the remaining ones show what is lost, beside as many heads chosen at random.
+
+    For example: manyheads split tiny-code --keep 0.5 --sink 4 --recent 64
+    """
+    talk = Talk()
+    check_output(save, "--save", (".json",))
+    check_output(plot, "--plot", PICTURE_ENDINGS)
+    if by not in CRITERIA:
+        raise StatisticError(f"--by {by} is unknown: use {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}.")
+    requested = _texts_of(texts or [])
+    lm = load_model(talk, ModelChoice(model, device, dtype))
+    own = requested if requested is not None else _own_texts(lm, model, 2 * (sink + recent))
+    with talk.step("letting heads stream, one after another, then many") as progress:
+        result = long_context.split_heads(
+            lm, own.texts, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
+            progress=progress,
+        )  # fmt: skip
+    if save is not None:
+        result.save(save)
+    if plot is not None:
+        figures.save_split(result, plot)
+    if as_json:
+        emit_document({"origin": own.origin, "loaded": lm.because, "split": result.to_dict()})
+    else:
+        print_whole(split_lines(result, own))
+        print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
+
+
+def _texts_of(sources: list[str]) -> Texts | None:
+    """The texts of files, each a text; None where none was named. Errors: TextError, FileAccessError."""
+    texts: list[Any] = []
+    for source in sources:
+        if Path(source).is_dir():
+            raise FileAccessError(f"{source} is a folder: name its files, as in {source}/*.txt.")
+        if Path(source).suffix.lower() not in (".jsonl", ".ndjson"):
+            texts.append(read_source([], source).text)
+            continue
+        for document in opened_corpus([source]).open():
+            if document.problem:
+                raise TextError(f"{document.name} cannot be read: {document.problem}")
+            texts.append(document.text)
+    return Texts(texts, f"{plural(len(texts), 'text')} of {plural(len(sources), 'file')}") if sources else None
+
+
+def _own_texts(lm: Any, model: str, length: int) -> Texts:
+    """Bundled texts, joined until each has about that many tokens."""
+    reading = corpora.reading_of(model)
+    joined: list[Any] = [""]
+    for text in reading.texts():
+        if len(lm.tokenizer(joined[-1], verbose=False)["input_ids"]) >= length:
+            joined.append("")
+        joined[-1] += f"{text}\n\n"
+    joined = joined[:-1][:OWN_TEXTS]  # the last may be short
+    return Texts(joined, f"{len(joined)} long texts, joined of {reading.texts_are}")
+
+
+def split_lines(result: HeadSplit, texts: Texts) -> list[Text]:
+    """The verdict, the heads that keep everything, then the numbers, each with its label."""
+    evidence = result.evidence
+    lines = [
+        Text.assemble((clean(result.model), "bold"), ": which key/value heads need the whole context"),
+        Text(evidence["verdict"]["words"], style="bold"),
+        Text(),
+    ]
+    table = result.to_pandas()
+    whole = ", ".join(table[table.keeps_everything].query_heads)
+    rows = [("split", str(result)), ("whole", whole)]
+    highest = table.sort_values("score", ascending=False, kind="stable").head(6)
+    scores = zip(highest.query_heads, aligned(highest.score.tolist()), strict=True)
+    named = ", ".join(f"{heads} {score}" for heads, score in scores)
+    rows.append(("highest", f"{named} ({result.by}, {result.unit})"))
+    for name, words in (("loss", "nats a token"), ("recall", "of needles"), ("generation", "of 32 tokens alike")):
+        if (numbers := evidence[name]) is None:
+            rows.append((name, f"none: {result.notes['needles'] if name == 'recall' else 'no place to write to'}"))
+            continue
+        random = f"; at random {sum(numbers['random']) / len(numbers['random']):+.4f}" if numbers["random"] else ""
+        ends = "" if numbers["low"] is None else f" ({numbers['low']:.4f} to {numbers['high']:.4f})"
+        rows.append((name, f"{numbers['before']:.4f}, with the split {numbers['change']:+.4f}{ends}{random}, {words}"))
+    cache, used = evidence["cache"], evidence["texts"]
+    saved = cache["whole"] - cache["split"]
+    rows.append(("cache", f"{units.gb(cache['split'])} of {units.gb(cache['whole'])} ({units.gb(saved)} "
+                          f"saved): {cache['context']:,} positions, batch {cache['batch']}"))  # fmt: skip
+    agreement = [
+        f"{pair} {'none' if value is None else f'{value:.2f}'}" for pair, value in evidence["agreement"].items()
+    ]
+    rows.append(("agreement", "; ".join(agreement) or "one criterion alone"))
+    left = f"; {used['left_out']} too short" if used["left_out"] else ""
+    rows.append(("texts", f"{texts.origin}: {used['choosing']} chose, {used['reporting']} report{left}"))
+    rows += [(name, result.notes[name]) for name in ("windows", "computed") if name in result.notes]
+    lines += [Text(f"{label:<{LABEL_WIDTH}}{clean(words)}") for label, words in rows]
+    lines += [Text(), Text("What is lost by the share that is kept (loss, nats a token)", style="bold")]
+    for point in evidence["curve"]:
+        random = point["loss"]["random"]
+        beside = f"   at random {sum(random) / len(random):+.4f}" if random else ""
+        lines.append(Text(f"  {point['keep']:>4.0%}   {point['loss']['change']:+.4f}{beside}"))
+    return lines

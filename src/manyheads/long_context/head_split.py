@@ -1,0 +1,365 @@
+"""`HeadSplit`: which key/value heads keep the whole context, which keep a window, and on what evidence.
+
+A cache holds one row of keys and values for every position and key/value head. A *retrieval* head keeps all of them. A
+*streaming* head keeps the text's first `sink` positions and the last `recent` ones, and what lies between is freed. The
+query heads of a group share one cache, so a split is of key/value heads; where it was measured by query head, `joined`
+says how a group's numbers became one.
+Source: Xiao et al. 2024, DuoAttention.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from manyheads.base import no_access, read_bytes, replacing
+from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
+from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.plan import Ablate
+from manyheads.spec import ModelSpec, Site
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
+    import pandas as pd
+
+KIND = "manyheads head split"
+FORMAT = 1
+OF_ONE_SHARE = frozenset({"loss", "recall", "generation", "cache", "verdict"})  # entries of `evidence`
+LARGEST_FILE = 64 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
+
+ChosenBy = Literal["effect", "needle_effect", "distant_mass", "needle", "file", "hand"]
+JoinedBy = Literal["group", "maximum", "mean", "none"]
+
+
+@dataclass(frozen=True)
+class SplitLayer:
+    """A layer's key/value heads: `kept[g]` is whether head g keeps everything, `scores[g]` how much it needs that.
+
+    `query_scores[h]` is the same for each query head where query heads were measured one by one, else empty. `window`:
+    how many positions a row of the layer sees at most, 0 where it sees all. A layer without attention has no heads, and
+    its tuples are empty.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    qk_dim: int
+    v_dim: int
+    kept: tuple[bool, ...]
+    scores: tuple[float, ...]
+    query_scores: tuple[float, ...] = ()
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class HeadSplit:
+    """Key/value heads of one model, divided into those that keep everything ("retrieval") and those that stream.
+
+    - `model`, `weights_hash`: of which model (`LoadedModel.weights_hash`); the hash is "" in a list of heads whose file
+      says nothing of it. `stack`: of which stack, "" in a decoder. `layers[i]` is layer i.
+    - `sink`, `recent`: how many first and last positions a streaming head keeps.
+    - `by`: what chose the heads; `unit`: what a score is; `joined`: how the query heads of a group became one score:
+      "group" where they were measured together, "none" where every query head has keys and values of its own.
+    - `evidence`: what was measured with the split, as plain data (`split_heads` describes it).
+    - A layer whose own window is at most `sink + recent` has nothing to save: its heads count as streaming, no plan
+      touches them, and `keep` is a share of the others.
+    - `notes`: how things were computed, in words.
+
+    It is written by `save` as JSON, and read by `open`. Equal splits are equal values.
+    """
+
+    model: str
+    weights_hash: str
+    stack: str
+    layers: tuple[SplitLayer, ...]
+    sink: int
+    recent: int
+    by: ChosenBy
+    unit: str
+    joined: JoinedBy
+    evidence: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------------------------------------ which heads
+
+    @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """{stack: number of query heads of each layer}, as in a model's spec."""
+        return {self.stack: tuple(layer.num_heads for layer in self.layers)}
+
+    @property
+    def retrieval(self) -> HeadSet:
+        """The query heads whose keys and values are all kept."""
+        return self._query_heads(kept=True)
+
+    @property
+    def streaming(self) -> HeadSet:
+        """The query heads whose keys and values are kept at the beginning and the end alone."""
+        return self._query_heads(kept=False)
+
+    def _query_heads(self, kept: bool) -> HeadSet:
+        heads = [
+            Head(self.stack, number, index)
+            for number, layer in enumerate(self.layers)
+            for index in range(layer.num_heads)
+            if layer.kept[index * layer.num_kv_heads // layer.num_heads] is kept
+        ]
+        return parse_heads(heads, self.shape)
+
+    @property
+    def keep(self) -> float:
+        """The share of key/value heads that keep everything, from 0 to 1."""
+        flags = [kept for _, layer in self.dividable for kept in layer.kept]
+        return sum(flags) / max(1, len(flags))
+
+    @property
+    def dividable(self) -> tuple[tuple[int, SplitLayer], ...]:
+        """The layers in which a head can save something by streaming, with their numbers."""
+        held = self.sink + self.recent
+        return tuple(
+            (number, layer) for number, layer in enumerate(self.layers) if layer.kept and not 0 < layer.window <= held
+        )
+
+    def with_keep(self, keep: float) -> HeadSplit:
+        """The same scores with another share of heads kept: the `keep` of them with the highest scores, at least one.
+
+        Of equal scores the earlier layer and head is kept. What was measured with the old share is left out of
+        `evidence`, the curve over all shares stays. Errors: StatisticError for a share that is not above 0, up to 1.
+        """
+        require_share(keep)
+        scores = {(number, g): score for number, layer in self.dividable for g, score in enumerate(layer.scores)}
+        chosen = set(sorted(scores, key=lambda head: -scores[head])[: max(1, round(keep * len(scores)))])
+        layers = tuple(
+            replace(layer, kept=tuple((number, g) in chosen for g in range(layer.num_kv_heads)))
+            for number, layer in enumerate(self.layers)
+        )
+        evidence = {name: value for name, value in self.evidence.items() if name not in OF_ONE_SHARE}
+        return replace(self, layers=layers, evidence=self.evidence if layers == self.layers else evidence)
+
+    def query_heads(self, layer: int, kv_head: int) -> HeadSet:
+        """The query heads that share a key/value head. Errors: HeadError where the model has no such head."""
+        size = self.layers[layer].num_heads // self.layers[layer].num_kv_heads
+        heads = [Head(self.stack, layer, index) for index in range(kv_head * size, (kv_head + 1) * size)]
+        return parse_heads(heads, self.shape)
+
+    def ablation(self) -> Ablate:
+        """The plan's step that makes the streaming heads stream. Errors: HeadError where none does."""
+        numbers = {number for number, _ in self.dividable}
+        streaming = parse_heads([head for head in self.streaming if head.layer in numbers], self.shape)
+        if not streaming:
+            raise HeadError(f"all heads of this split of {self.model} keep everything: there is nothing to stream.")
+        return Ablate(streaming, kind="streaming", sink=self.sink, recent=self.recent)
+
+    # ------------------------------------------------------------------------------------------------ what it saves
+
+    def cache_bytes(self, context: int, batch: int = 1, element_bytes: int | float = 2, *, whole: bool = False) -> int:
+        """Bytes of keys and values of `batch` texts of `context` positions; with `whole`, without the split.
+
+        Arithmetic: a streaming head holds min(context, sink + recent) positions of `qk_dim + v_dim` elements; no head
+        holds more than its layer's window.
+        """
+        rows = 0
+        for layer in self.layers:
+            own = min(context, layer.window or context)
+            held = min(own, self.sink + self.recent)
+            rows += sum((own if kept or whole else held) * (layer.qk_dim + layer.v_dim) for kept in layer.kept)
+        return round(rows * batch * element_bytes)
+
+    # ------------------------------------------------------------------------------------------------ of which model
+
+    def require_model(self, lm: Any) -> None:
+        """Errors: ModelError where this is a split of another model than `lm`, by its shape or by its weights."""
+        sites = {site.layer: site for site in lm.spec.stacks.get(self.stack, ())}
+        counted = tuple(shape_of(sites.get(number)) for number in range(1 + max(sites, default=-1)))
+        own = tuple((layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim) for layer in self.layers)
+        if own != counted:
+            raise ModelError(
+                f"this is a split of {self.model} ({described(own)}), and {lm.name} has {described(counted)}: split "
+                f"this model by mh.split_heads(lm, texts)."
+            )
+        if self.weights_hash and self.weights_hash != lm.weights_hash:
+            raise ModelError(
+                f"this is a split of {self.model}, whose weights have the digest {self.weights_hash[:8]}, and those of "
+                f"{lm.name} have {lm.weights_hash[:8]}: split this model by mh.split_heads(lm, texts)."
+            )
+
+    # ------------------------------------------------------------------------------------------------ tables and files
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each key/value head: layer, index, its query heads, score, and whether it keeps everything."""
+        import pandas as pd
+
+        rows = [
+            (number, index, _group_text(layer, number, self.stack, index), layer.scores[index], layer.kept[index])
+            for number, layer in enumerate(self.layers)
+            for index in range(layer.num_kv_heads)
+        ]
+        return pd.DataFrame(rows, columns=["layer", "kv_head", "query_heads", "score", "keeps_everything"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, which `from_dict` reads."""
+        return {"kind": KIND, "format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: object, label: str = "this split") -> HeadSplit:
+        """Read what `to_dict` gave. Errors: FileAccessError, naming what is missing, unknown or wrong."""
+        document = dict(cast("Mapping[str, Any]", data)) if isinstance(data, Mapping) else {}
+        if document.pop("kind", None) != KIND:
+            raise FileAccessError(f'{label} is no split of heads: it lacks "kind": "{KIND}".')
+        if (version := document.pop("format", None)) != FORMAT or isinstance(version, bool):
+            raise FileAccessError(
+                f"{label} has format {version!r}, and {FORMAT} is the newest known: upgrade manyheads."
+            )
+        if (names := {item.name for item in fields(cls)}) != set(document):
+            raise FileAccessError(f"{label} is damaged: these fields are missing or unknown: {names ^ set(document)}.")
+        try:
+            layers = tuple(_layer_of(entry, number) for number, entry in enumerate(document["layers"]))
+            split = cls(**{**document, "layers": layers})
+            _check(split)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise FileAccessError(f"{label} is damaged: {error}.") from error
+        return split
+
+    def save(self, path: str | Path) -> None:
+        """Write the split as JSON, whole or not at all. Errors: FileAccessError."""
+        with replacing(path) as temporary:
+            Path(temporary).write_text(json.dumps(self.to_dict(), ensure_ascii=False, indent=1), encoding="utf-8")
+
+    @classmethod
+    def open(cls, path: str | Path) -> HeadSplit:
+        """Read what `save` wrote. Errors: FileAccessError."""
+        return cls.from_dict(json_in(file_bytes(path), path, "as a split of heads is"), str(path))
+
+    def export(self, format: str, place: str | os.PathLike[str]) -> list[Path]:
+        """Write the split as a list of heads that another project reads. Returns the paths of the files.
+
+        `format` and `place`: "duo" (DuoAttention, kvpress), a folder; "lukv" (kvpress), a file that ends in .npy;
+        "headkv" (HeadKV, Retrieval_Head), "minference", "vllm-hook" and "llama.cpp", one that ends in .json. An earlier
+        file is replaced; a folder with a config.json that is no export's is refused. `mh.read_heads` reads each of them
+        as a split with the same heads kept. docs/reference/head-lists.md says what each field holds, and what a format
+        cannot say. Errors: HeadError for an unknown format, or one that cannot hold this split; FileAccessError.
+        """
+        from manyheads.long_context.head_lists import write_heads  # it makes splits, and so imports this module
+
+        return write_heads(self, format, place)
+
+    def __str__(self) -> str:
+        flags = [kept for layer in self.layers for kept in layer.kept]
+        return (
+            f"{sum(flags)} of {len(flags)} key/value heads of {self.model} keep everything, by {self.by}; the others "
+            f"the first {self.sink} and last {self.recent} positions"
+        )
+
+
+def file_bytes(path: str | os.PathLike[str]) -> bytes:
+    """A file's bytes. Errors: FileAccessError, also for a file larger than any list of heads."""
+    try:
+        data = read_bytes(path, LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise no_access("read", path, error) from error
+    if len(data) > LARGEST_FILE:
+        raise FileAccessError(f"{path} is larger than {LARGEST_FILE:,} bytes: no list of heads is.")
+    return data
+
+
+def is_split(data: bytes) -> bool:
+    """Whether a file's bytes are those of a saved split, or were meant to be: `from_dict` says what is wrong."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, Mapping) and cast("Mapping[str, Any]", document).get("kind") == KIND
+
+
+def json_in(data: bytes, path: str | os.PathLike[str], meant: str = "") -> object:
+    """A file's bytes as JSON. Errors: FileAccessError."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileAccessError(f"{path} is no JSON{f', {meant}' if meant else ''}: {error}.") from error
+
+
+def require_share(keep: float) -> None:
+    """Errors: StatisticError for what is no share of heads."""
+    if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
+        raise StatisticError(f"keep={keep!r} is no share of key/value heads to keep: give one above 0, up to 1.")
+
+
+def shape_of(site: Site | None) -> tuple[int, int, int, int]:
+    """Query heads, key/value heads, and the widths of keys and values of a layer; zeros where it has no attention."""
+    return (0, 0, 0, 0) if site is None else (site.num_heads, site.num_kv_heads, site.qk_dim, site.v_dim)
+
+
+def described(shapes: tuple[tuple[int, int, int, int], ...]) -> str:
+    """ "28 layers of 16 heads on 8 of 128", or of layers that are not alike, which shapes there are."""
+    kinds = [
+        f"{heads} heads on {kv_heads} of {qk_dim}" for heads, kv_heads, qk_dim, _ in dict.fromkeys(shapes) if heads
+    ]
+    return f"{len(shapes)} layers of {' or '.join(kinds) or 'no heads'}"
+
+
+def _group_text(layer: SplitLayer, number: int, stack: str, index: int) -> str:
+    size = layer.num_heads // layer.num_kv_heads
+    heads = [Head(stack, number, query) for query in range(index * size, (index + 1) * size)]
+    return str(parse_heads(heads, {stack: (0,) * number + (layer.num_heads + 1,)}))  # + 1: never shortened to "L3"
+
+
+def _layer_of(entry: Mapping[str, Any], number: int) -> SplitLayer:
+    """Errors: TypeError and ValueError for what is not a layer's."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    layer = SplitLayer(**values)
+    sizes = (layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim, layer.window)
+    if any(type(size) is not int or size < 0 for size in sizes):
+        raise ValueError(f"layer {number}: sizes {sizes} are no whole numbers")
+    if bool(layer.num_heads) != bool(layer.num_kv_heads) or layer.num_heads % max(1, layer.num_kv_heads):
+        raise ValueError(f"layer {number}: {layer.num_heads} heads do not share {layer.num_kv_heads} key/value heads")
+    lengths = (len(layer.kept), len(layer.scores))
+    if lengths != (layer.num_kv_heads,) * 2 or len(layer.query_scores) not in (0, layer.num_heads):
+        raise ValueError(f"layer {number} has other lists than its {layer.num_kv_heads} key/value heads need")
+    if any(type(kept) is not bool for kept in layer.kept):
+        raise ValueError(f"layer {number}: kept={layer.kept} are not true or false")
+    if any(type(score) not in (int, float) or not math.isfinite(score) for score in layer.scores + layer.query_scores):
+        raise ValueError(f"layer {number}: a score is no finite number")
+    return layer
+
+
+def _check(split: HeadSplit) -> None:
+    """Errors: ValueError for fields that cannot be."""
+    texts = ("model", "weights_hash", "stack", "by", "unit", "joined")
+    if wrong := [name for name in texts if not isinstance(getattr(split, name), str)]:
+        raise ValueError(f"{wrong[0]}={getattr(split, wrong[0])!r} is no text")
+    for name, least in (("sink", 0), ("recent", 1)):
+        value = getattr(split, name)
+        if type(value) is not int or value < least:
+            raise ValueError(f"{name}={value!r} is no number of positions, {least} or more")
+    if not any(layer.num_heads for layer in split.layers):
+        raise ValueError("no layer has a head")
+
+
+def split_layers(
+    spec: ModelSpec,
+    stack: str,
+    kept: Mapping[int, Any],
+    scores: Mapping[int, Any],
+    query_scores: Mapping[int, Any],
+    windows: Mapping[int, int] = MappingProxyType({}),
+) -> tuple[SplitLayer, ...]:
+    """The layers of a split of a model, from what is known of each layer that attends: which heads are kept, scores.
+
+    `query_scores` and `windows` may be empty. A layer without attention has no heads.
+    """
+    sites = {site.layer: site for site in spec.stacks[stack]}
+    return tuple(
+        SplitLayer(
+            *shape_of(sites.get(number)),
+            tuple(bool(value) for value in kept.get(number, ())),
+            tuple(float(value) for value in scores.get(number, ())),
+            tuple(float(value) for value in query_scores.get(number, ())),
+            windows.get(number, 0),
+        )
+        for number in range(1 + max(sites))
+    )

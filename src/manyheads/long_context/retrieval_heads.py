@@ -1,0 +1,507 @@
+"""`split_heads`: which key/value heads need the whole context, chosen on some texts, and what that costs on others.
+
+A head's need is one of four numbers. Its *effect*: by how much the next-token loss rises when the query heads of its
+group stream together, all others whole. Its *needle effect*: the same of the answers' tokens alone, which nothing near
+them tells; in the mean over a text those few tokens may drown. Its *distant mass*: the weight beyond the text's first
+`sink` keys and each row's last `recent` ones. Its *needle* score: how often it looks at the token that is to be copied
+from far away. The first two are what streaming does; the other two are read off the weights, in one pass each, and say
+what heads look at. `agreement` is how alike they rank.
+
+Every other text chooses, the remaining ones report: the loss with everything, with the split, and with as many heads
+drawn at random. Without the last, a small loss would say nothing: where nothing far away is needed, any split is good.
+Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024 (needles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.base import plural
+from manyheads.base.processes import require_all_heads
+from manyheads.errors import ModelError, StatisticError, TextError
+from manyheads.interventions import METRICS, choose_metric, editors_of, sweep
+from manyheads.interventions.effects.effect import carried_out
+from manyheads.interventions.effects.importance import rank_correlation
+from manyheads.interventions.effects.metrics import Batch, Corpus, Metric, require_loaded, token_losses
+from manyheads.long_context.head_split import HeadSplit, JoinedBy, SplitLayer, require_share, split_layers
+from manyheads.long_context.needles import Needle, hidden_needles, reading_of_ids, retrieval_scores, right_answers
+from manyheads.models import (
+    BATCH_TOKENS,
+    AttentionCall,
+    CallTexts,
+    Reading,
+    batches,
+    model_inputs,
+    observe,
+    read_texts,
+    tokens_of,
+)
+from manyheads.models.inputs.generation import generate
+from manyheads.plan import Ablate, Plan
+from manyheads.spec import CROSS
+from manyheads.statistics import Progress, distant_mass, mean_interval, number
+from manyheads.statistics.one_batch import Measured
+
+By = Literal["effect", "needle_effect", "distant_mass", "needle"]
+SHARES = tuple(share / 10 for share in range(1, 11))  # of the curve
+RANDOM = 5
+NEEDLES = 8  # in each half
+WRITTEN, PROMPTS = 32, 6  # tokens that are written on after some texts
+GREEDY = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+LOSS = METRICS["loss"]
+CAUSAL = ("effect", "needle_effect")  # what a group's streaming does; the others are read off query heads' weights
+LEAST = {"sink": 0, "random": 0, "seed": 0}  # of a number; of all others 1
+UNITS = {
+    "effect": "nats a token",
+    "needle_effect": "nats a token of an answer",
+    "distant_mass": "share",
+    "needle": "share",
+}
+
+
+def split_heads(
+    lm: Any,
+    texts: Sequence[Any],
+    keep: float = 0.5,
+    *,
+    by: By = "effect",
+    sink: int = 128,
+    recent: int = 256,
+    also: Sequence[By] = (),
+    needles: Sequence[Needle] | None = None,
+    context: int | None = None,
+    batch: int = 1,
+    random: int = RANDOM,
+    seed: int = 0,
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> HeadSplit:
+    """Which key/value heads of a decoder keep the whole context and which may stream, with evidence from other texts.
+
+    `texts`: strings, or sequences of token ids where there is no tokenizer; only those longer than `sink + recent`
+    count. Every other one chooses, the rest report. `keep`: the share of key/value heads of the whole model that keep
+    everything, those with the highest score `by`. Query heads that share a key/value head stream together ("effect",
+    "needle_effect"), or the highest of their scores counts. `also`: what else is computed, for `agreement`; distant
+    mass is always, and "needle" where needles fit. `needles`: those of a probe of your own, of which every other one
+    chooses; without them pass keys are hidden in the texts (random tokens, where there is no tokenizer). `context` and
+    `batch`: for the cache that is saved; by default all positions of the model. `random`: how many random splits,
+    drawn from `seed`.
+
+    `evidence` of the result:
+
+    - "texts": how many chose, reported and were left out, and the share of rows that lose keys in those that report.
+    - "criteria": scores of each key/value head by each criterion; "agreement": their rank correlations (Spearman).
+    - "loss", of the reporting half, nats a token: `before`, `after`, `change` with `low` and `high` (95 % over texts),
+      `random` (the change by each random split), and `better`: how much less is lost than by their mean, with
+      `better_low` and `better_high` (paired by text).
+    - "recall": the same of the share of needles that are written right; `before` is 0 where the model cannot do it at
+      all, and then needles say nothing of its heads. None where no needle fits into the texts.
+    - "generation": the same of the share of 32 greedily written tokens until the first that differs from the model's
+      own (1: the same text). None where no position is left to write to, or the model has no `generate`.
+    - "cache": bytes of keys and values at `context`, with the split and whole. "verdict": `level` and `words`.
+    - "curve": for keep = 0.1, 0.2 ... 1, and `keep` itself, the entry `loss`, and `recall` as one number.
+
+    Cost: by effect, about (L + 1) / 2 forward passes over the first half for the groups of one layer, in a model of L
+    layers, and by needle effect as many over that half's needles; then 9 * (1 + `random`) passes over the other half,
+    and 9 + `random` over its needles. A text's logits are held whole. Errors: StatisticError, TextError, ModelError,
+    PlanError.
+    Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024, Retrieval heads.
+    """
+    stack = _stack_of(lm)
+    require_share(keep)
+    numbers = {"sink": sink, "recent": recent, "batch": batch, "random": random, "seed": seed, "num_tokens": num_tokens}
+    _check((by, *also), numbers)
+    context = lm.max_positions if context is None else context
+    if context is not None and (type(context) is not int or context <= sink + recent):
+        raise StatisticError(
+            f"sink + recent = {sink + recent} positions, and the context has {context!r}: nothing would ever stream. "
+            f"Give a smaller sink= or recent=, or a longer context."
+        )
+    choosing, reporting, left_out = _halves(lm, texts, sink + recent)
+    if needles is None:
+        hide = partial(hidden_needles, lm, sink=sink, recent=recent, count=NEEDLES)
+        probes = [hide(half.rows, seed=seed + place) for place, half in enumerate((choosing, reporting))]
+    else:
+        probes = [list(needles[::2]), list(needles[1::2])]
+
+    # --- choosing: a score for every key/value head, by each criterion ---
+    distant, windows = _distant(lm, choosing, stack, sink, recent, num_tokens)
+    none = {site.layer: (0.0,) * site.num_kv_heads for site in lm.spec.stacks[stack]}
+    layers = split_layers(lm.spec, stack, none, none, {}, windows)
+    grouped = any(layer.num_heads != layer.num_kv_heads for layer in layers)
+    joined: JoinedBy = "none" if not grouped else "group" if by in CAUSAL else "maximum"
+    split = HeadSplit(lm.name, lm.weights_hash, stack, layers, sink, recent, by, UNITS[by], joined)
+    if not split.dividable:
+        raise StatisticError(
+            f"every layer of {lm.name} has a window of at most sink + recent = {sink + recent} positions, so that all "
+            f"its heads stream already. Give a smaller sink= or recent=."
+        )
+    by_query = {"distant_mass": distant} | ({"needle": retrieval_scores(lm, probes[0], stack)} if probes[0] else {})
+    criteria = {
+        name: {place: _of_groups(split.layers[place], scores[place]) for place, _ in split.dividable}
+        for name, scores in by_query.items()
+    }
+    computed = "read off the weights of one pass"
+    if "effect" in (by, *also):
+        # A sweep expands batches, so its plain ones are smaller.
+        corpus = _corpus(lm, choosing.reading, num_tokens // 4)
+        values, computed = _effects(lm, split, corpus, LOSS, num_tokens, progress)
+        criteria["effect"] = _by_layer(split, choosing.by_text(values).mean(1))
+    if "needle_effect" in (by, *also) and probes[0]:
+        corpus = _corpus(lm, reading_of_ids([needle.ids for needle in probes[0]]), num_tokens // 4)
+        metric = replace(LOSS, read=partial(_answer_losses, needles=probes[0]), by_token=False)
+        values, computed = _effects(lm, split, corpus, metric, num_tokens, progress)
+        criteria["needle_effect"] = _by_layer(split, values.mean(1))
+    if missing := [name for name in (by, *also) if name not in criteria]:
+        raise StatisticError(
+            f"{missing[0]!r} is scored on needles, and none fits: the longest text has {choosing.longest} tokens, and "
+            f"a needle lies beyond sink + recent = {sink + recent} from its question. Give longer texts, or needles=."
+        )
+    split = with_scores(split, criteria[by], by_query.get(by, {})).with_keep(keep)
+
+    # --- reporting: every share of heads, by score and at random, on the other half ---
+    generator = np.random.Generator(np.random.PCG64(seed))
+    drawn = [
+        with_scores(split, {place: generator.random(layer.num_kv_heads) for place, layer in split.dividable}, {})
+        for _ in range(random)
+    ]
+    shares = sorted({*SHARES, float(keep)})
+    plans = [_plan(order.with_keep(share)) for order in (split, *drawn) for share in shares]
+    corpus = _corpus(lm, reporting.reading, num_tokens)
+    losses = reporting.by_text(_readings(lm, plans, corpus, _mean_loss, progress))
+    own, step = shares.index(float(keep)), len(shares)
+    recall, recalls = None, [None] * step
+    if probes[1]:
+        corpus = _corpus(lm, reading_of_ids([needle.ids for needle in probes[1]]), num_tokens)
+        # Random splits at one share alone: what a curve of them would show, that of the loss shows already.
+        readings = _readings(
+            lm, plans[:step] + plans[own::step], corpus, partial(right_answers, needles=probes[1]), progress
+        )
+        recall = compared(readings[0], readings[1 + step :], -1)
+        recalls = readings[1 : 1 + step].mean(1).tolist()
+    curve = [
+        {"keep": share, "loss": compared(losses[0], losses[1:][place::step], 1), "recall": recalls[place]}
+        for place, share in enumerate(shares)
+    ]
+    written = _written(lm, reporting, plans[own::step], sink + recent)
+    rows = [len(row) for row in reporting.rows]
+    size = {"context": context or max(rows), "batch": batch, "element_bytes": lm.dtype.itemsize}
+    evidence: dict[str, Any] = {
+        "texts": {
+            "choosing": choosing.num_texts, "reporting": reporting.num_texts, "left_out": left_out,
+            "tokens": sum(rows), "rows_that_lose_keys": sum(n - sink - recent for n in rows) / sum(rows),
+        },
+        "criteria": {
+            name: [scores[place].tolist() if place in scores else [] for place in range(len(layers))]
+            for name, scores in criteria.items()
+        },
+        "agreement": _agreement(criteria),
+        "curve": curve,
+        "loss": curve[own]["loss"],
+        "recall": recall,
+        "generation": None if written is None else compared(written[0], written[1:], -1),
+        "cache": {**size, "whole": split.cache_bytes(**size, whole=True), "split": split.cache_bytes(**size)},
+    }  # fmt: skip
+    evidence["verdict"] = verdict_of(split, evidence["loss"], evidence["recall"])
+    notes = {"computed": computed, "random": f"{random} orders of all heads, from seed {seed}"}
+    if needles is None:
+        kind = "random tokens" if lm.tokenizer is None else "pass keys"
+        fits = f"{kind} in {len(probes[0])} and {len(probes[1])} texts"
+        notes["needles"] = fits if all(probes) else "none fits into texts as long as these"
+    if narrow := sorted({place for place, _ in enumerate(layers)} - {place for place, _ in split.dividable}):
+        named = ", ".join(f"L{place}" for place in narrow if layers[place].kept)
+        notes |= {"windows": f"{named}: windows of at most sink + recent, which stream already"} if named else {}
+    return replace(split, evidence=evidence, notes=notes)
+
+
+def with_scores(split: HeadSplit, scores: Mapping[int, ndarray], query_scores: Mapping[int, ndarray]) -> HeadSplit:
+    """The split with other scores of some layers' key/value heads, and of their query heads."""
+    layers = tuple(
+        replace(
+            layer,
+            scores=tuple(map(float, scores[place])),
+            query_scores=tuple(map(float, query_scores[place])) if place in query_scores else (),
+        )
+        if place in scores
+        else layer
+        for place, layer in enumerate(split.layers)
+    )
+    return replace(split, layers=layers)
+
+
+def compared(whole: Float64[ndarray, "text"], split: Readings, sign: int) -> dict[str, Any]:
+    """What a split (`split[0]`) changes beside random ones (the rest), by text. `sign` is 1 where more is worse."""
+    change, random = split[0] - whole, split[1:]
+    better = sign * (random - split[0]).mean(0) if len(random) else np.full(len(whole), np.nan)
+    ends = mean_interval(np.stack([change, better], 1))
+    if sign < 0:  # shares stay between 0 and 1, and an interval of a few texts may reach beyond
+        ends = (np.clip(end, [-whole.mean(), -1], [1 - whole.mean(), 1]) for end in ends)
+    (low, better_low), (high, better_high) = (end.tolist() for end in ends)
+    return {
+        "before": float(whole.mean()),
+        "after": float(split[0].mean()),
+        "change": float(change.mean()),
+        "low": number(low),
+        "high": number(high),
+        "random": (random - whole).mean(1).tolist(),
+        "better": number(float(better.mean())),
+        "better_low": number(better_low),
+        "better_high": number(better_high),
+    }
+
+
+def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, Any] | None) -> dict[str, str]:
+    """Whether the split loses less than random ones, in a level and in words."""
+    words = f"the split loses {loss['change']:+.4f} nats a token"
+    if loss["better"] is not None:
+        words += f", {plural(len(loss['random']), 'random split')} of as many heads {np.mean(loss['random']):+.4f}"
+    if not split.streaming or split.keep == 1:
+        level, words = "nothing streams", "Nothing streams: all heads keep everything."
+    elif loss["better"] is None:
+        level, words = "no verdict", f"No verdict, for want of random splits: {words}."
+    elif loss["better_low"] is None:
+        level, words = "no verdict", f"No verdict: {words}; too few texts, or texts too alike, for an interval."
+    else:
+        level = "better" if loss["better_low"] > 0 else "worse" if loss["better_high"] < 0 else "as good"
+        begin = {"better": "Better than random", "worse": "Worse than random", "as good": "No better than random"}
+        span = f"{loss['better_low']:.4f} to {loss['better_high']:.4f}"
+        words = f"{begin[level]}: {words}; {loss['better']:.4f} less (95 % over texts: {span})."
+    if recall is not None and not recall["before"]:
+        words += " The model finds no needle even with everything, so needles say nothing of its heads."
+    return {"level": level, "words": words}
+
+
+# -------------------------------------------------------------------------------------------------------- what is read
+
+
+Readings = Float64[ndarray, "plan text"]
+
+
+@dataclass(frozen=True)
+class Half:
+    """Rows of tokens, and of which text each is: windows of one text count once."""
+
+    reading: Reading
+    text_of: tuple[int, ...]
+
+    @property
+    def rows(self) -> list[tuple[int, ...]]:
+        return [piece.ids for piece in self.reading.pieces]
+
+    @property
+    def num_texts(self) -> int:
+        return len(set(self.text_of))
+
+    @property
+    def longest(self) -> int:
+        return max(map(len, self.rows))
+
+    def by_text(self, values: Float64[ndarray, "plan row"]) -> Readings:
+        """The mean over each text's windows."""
+        text_of = np.array(self.text_of)
+        return np.stack([values[:, text_of == text].mean(1) for text in dict.fromkeys(self.text_of)], 1)
+
+
+def _halves(lm: Any, texts: Any, reach: int) -> tuple[Half, Half, int]:
+    """Every other of the texts that are longer than what a streaming head sees, the others, and how many are not.
+
+    Errors: TextError, ModelError; StatisticError where fewer than two are long enough.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Sequence | Tensor) or len(texts) < 2:
+        raise TextError("a split needs a list of at least two texts: one half chooses the heads, the other reports.")
+    items: list[Any] = texts.tolist() if isinstance(texts, Tensor) else list(texts)
+    items = [item.tolist() if isinstance(item, Tensor) else item for item in items]
+    if all(isinstance(item, list | tuple) and item and all(type(token) is int for token in item) for item in items):
+        longest, size = max(map(len, items)), lm.spec.vocab_size
+        if lm.max_positions is not None and longest > lm.max_positions:
+            raise TextError(
+                f"a text has {longest} tokens, and {lm.name} has {lm.max_positions} positions: token ids are read as "
+                f"they are. Cut them."
+            )
+        if wrong := {token for item in items for token in item if not 0 <= token < (size or token + 1)}:
+            raise TextError(f"token {min(wrong)} is none of the {size} tokens of {lm.name}.")
+        reading = reading_of_ids(items)
+    elif lm.tokenizer is None:
+        raise ModelError(
+            f"{lm.name} has no tokenizer, so it cannot read text: give texts as lists of token ids, or load it with "
+            f"tokenizer=."
+        )
+    else:
+        reading = read_texts(lm, items)
+    pieces = [piece for piece in reading.pieces if len(piece.ids) > reach]
+    sources = list(dict.fromkeys(piece.source for piece in pieces))
+    if len(sources) < 2:
+        longest = max(len(piece.ids) for piece in reading.pieces)
+        raise StatisticError(
+            f"sink + recent = {reach} positions, and {len(sources)} of {len(items)} texts are longer (the longest has "
+            f"{longest} tokens): in the others nothing streams. Give at least two longer texts, or a smaller sink= or "
+            f"recent=."
+        )
+
+    def half(chosen: Sequence[int]) -> Half:
+        members = tuple(piece for piece in pieces if piece.source in set(chosen))
+        return Half(Reading(members, reading.because), tuple(piece.source for piece in members))
+
+    return half(sources[::2]), half(sources[1::2]), len(items) - len(sources)
+
+
+def _stack_of(lm: Any) -> str:
+    """The stack whose heads are split. Errors: ModelError for what is no decoder; StatisticError for no loss."""
+    require_loaded(lm)
+    require_all_heads(lm.model, lm.name, "split_heads")
+    if any(site.stack == CROSS for site in lm.spec.sites):
+        raise ModelError(
+            f"{lm.name} has cross-attention, whose keys are another text's: a split is for decoders that read one text."
+        )
+    stacks = {name: sites for name, sites in lm.spec.stacks.items() if all(site.causal for site in sites)}
+    if len(stacks) != 1:
+        raise ModelError(
+            f"{lm.name} has {len(stacks) or 'no'} stacks of causal self-attention, and a split is of one: rows that "
+            f"look ahead need every key. Use a decoder."
+        )
+    choose_metric(lm, "loss")
+    return next(iter(stacks))
+
+
+def _check(criteria: Sequence[str], numbers: Mapping[str, int]) -> None:
+    """Errors: StatisticError."""
+    if unknown := [name for name in criteria if name not in UNITS]:
+        raise StatisticError(f"by={unknown[0]!r} chooses no heads: use {', '.join(UNITS)}.")
+    for name, value in numbers.items():
+        least = LEAST.get(name, 1)
+        if type(value) is not int or value < least:
+            raise StatisticError(f"{name}={value!r}: give a whole number, {least} or more.")
+
+
+# -------------------------------------------------------------------------------------------------- scores of the heads
+
+
+def _distant(
+    lm: Any, half: Half, stack: str, sink: int, recent: int, num_tokens: int
+) -> tuple[dict[int, ndarray], dict[int, int]]:
+    """Each query head's distant mass, by layer, over all rows that see a distant key; and the layers' windows."""
+    sums: dict[int, Float64[Tensor, "two h"]] = {}
+    visible: dict[int, int] = {}
+
+    def see(call: AttentionCall, measured: Measured) -> None:
+        if call.site.stack == stack:
+            measured.observe(call)
+            # One number a layer and batch, of runs that are the host's.
+            visible[call.site.layer] = max(visible.get(call.site.layer, 0), int(call.mask.counts().max()))
+
+    for group in batches(half.reading, num_tokens):
+        tokens = tokens_of(half.reading, group, None, "")
+        measured = Measured(CallTexts.of(lm, tokens), (distant_mass(sink, recent),))
+        observe(lm, tokens, partial(see, measured=measured))
+        for site, finished in measured.values.values():
+            both = torch.stack([finished.num[..., 0], finished.own_of([0])[..., 0]], 1).sum(0)
+            sums[site.layer] = sums.get(site.layer, 0.0) + both
+    masses = {layer: (num / den.clamp_min(1)).numpy() for layer, (num, den) in sums.items()}
+    return masses, {layer: most for layer, most in visible.items() if most < half.longest}
+
+
+def _effects(
+    lm: Any, split: HeadSplit, corpus: Corpus, metric: Metric, num_tokens: int, progress: Progress | None
+) -> tuple[Float64[ndarray, "plan row"], str]:
+    """What it changes in each row when each key/value head's query heads stream, all others whole; how it was computed.
+
+    A plan for each key/value head of the layers that can be divided, in their order.
+    """
+    groups = [(place, g) for place, layer in split.dividable for g in range(layer.num_kv_heads)]
+    plans = [Plan(Ablate(split.query_heads(*group), kind="streaming", sink=split.sink, recent=split.recent))
+             for group in groups]  # fmt: skip
+    swept = sweep(lm, plans, corpus, metric, num_tokens=num_tokens, progress=progress)
+    return swept.changes.numpy().T, swept.because
+
+
+def _by_layer(split: HeadSplit, values: Float64[ndarray, "plan"]) -> dict[int, ndarray]:
+    ends = np.cumsum([layer.num_kv_heads for _, layer in split.dividable])[:-1]
+    return dict(zip((place for place, _ in split.dividable), np.split(values, ends), strict=True))
+
+
+def _answer_losses(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Float64[Tensor, "b"]:
+    """The mean cross-entropy of each needle's answer, each of its tokens after those before it (nats)."""
+    losses = token_losses(outputs, batch).double()
+    spans = [needles[place].answer for place in batch.places]
+    return torch.stack([losses[row, begin - 1 : end - 1].mean() for row, (begin, end) in enumerate(spans)])
+
+
+def _of_groups(layer: SplitLayer, scores: Float64[ndarray, "h"]) -> Float64[ndarray, "g"]:
+    """The highest score of each key/value head's query heads."""
+    return scores.reshape(layer.num_kv_heads, -1).max(1)
+
+
+def _agreement(criteria: Mapping[str, Mapping[int, ndarray]]) -> dict[str, float | None]:
+    """Spearman's rank correlation of each two criteria; None where one of them gives all heads the same score."""
+    flat = {name: np.concatenate(list(scores.values())) for name, scores in criteria.items()}
+    return {
+        f"{a} ~ {b}": None if min(np.ptp(flat[a]), np.ptp(flat[b])) == 0 else rank_correlation(flat[a], flat[b])
+        for a, b in combinations(sorted(flat), 2)
+    }
+
+
+# --------------------------------------------------------------------------------------------- the other half's numbers
+
+
+def _plan(split: HeadSplit) -> Plan:
+    return Plan([split.ablation()] if split.keep < 1 else [])
+
+
+def _corpus(lm: Any, reading: Reading, num_tokens: int) -> Corpus:
+    groups = batches(reading, num_tokens)
+    made = tuple(Batch(model_inputs(lm, tokens_of(reading, group, None, "")), tuple(group)) for group in groups)
+    return Corpus(made, len(reading.pieces), reading.num_tokens)
+
+
+def _readings(
+    lm: Any, plans: Sequence[Plan], corpus: Corpus, read: Callable[[Any, Batch], Tensor], progress: Progress | None
+) -> Float64[ndarray, "plan row"]:
+    """What `read` gives of each row, of the model as it is and under each plan."""
+    # A metric whose change is the reading itself: differences are taken by text, later. Plans that are equal (nearby
+    # shares of few heads) run once.
+    metric = Metric("reading", "", "one number a row", read, lambda before, after: after)
+    once = {plan: place for place, plan in enumerate(dict.fromkeys([Plan([]), *plans]))}
+    readings = carried_out(lm, editors_of(lm, list(once), None), corpus, metric, progress)[2].numpy()
+    return readings[[once[plan] for plan in (Plan([]), *plans)]]
+
+
+def _mean_loss(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
+    return token_losses(outputs, batch).double().nanmean(-1)
+
+
+def _written(lm: Any, half: Half, plans: Sequence[Plan], reach: int) -> Readings | None:
+    """The share of the model's own greedy continuation that comes before the first token another model would write.
+
+    Until then the two write the same text, so one pass over the finished text tells what each would write next.
+    """
+    ends = [
+        len(row) if lm.max_positions is None else min(len(row), lm.max_positions - WRITTEN - 1) for row in half.rows
+    ]
+    prompts = [row[:end] for row, end in zip(half.rows, ends, strict=True) if end > reach][:PROMPTS]
+    if not prompts or not hasattr(lm.model, "generate"):
+        return None
+    finished = []
+    for prompt in prompts:
+        texts = generate(lm, [prompt], WRITTEN, GREEDY).main
+        assert texts is not None and texts.tokens.ids is not None
+        finished.append(texts.tokens.ids[0].tolist())
+
+    def same(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
+        next_tokens, shares = outputs.logits.argmax(-1), []
+        for row, place in enumerate(batch.places):
+            begin, end = len(prompts[place]), len(finished[place])
+            written = torch.tensor(finished[place][begin:], device=next_tokens.device)
+            shares.append((next_tokens[row, begin - 1 : end - 1] == written).cumprod(0).double().mean())
+        return torch.stack(shares)
+
+    return _readings(lm, plans, _corpus(lm, reading_of_ids(finished), BATCH_TOKENS), same, None)

@@ -1,0 +1,182 @@
+"""A recording of tensors that somebody else computed: q, k and, where they have it, each row's log-sum-exp.
+
+q and k say everything about a map, so whoever has them (another library's hooks, a serving engine's dump, a module of
+one's own) needs no model here. Keys are as they were multiplied: after rotation, after a norm of q and k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from manyheads.errors import RecordingError, ShapeError
+from manyheads.nn import Mask, Rule, log_sum_exp
+from manyheads.nn.attention import check_attention
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.layer import LayerRecord
+from manyheads.recording.recording import Recording
+from manyheads.recording.tokens import Tokens
+from manyheads.spec import CROSS, Site
+
+MaskLike: TypeAlias = "str | Mask | Tensor"
+"""What says which keys a row sees: "causal", "full", a Mask, or a boolean tensor `b h q k` (True = may look)."""
+
+CHECKED_ROWS = 8  # of each text and layer, computed again where an lse is given
+SAME = {torch.float64: 1e-6, torch.float32: 1e-3}  # of 1 + |lse|, by the coarser dtype of q and lse
+HALF_SAME = 0.05  # in 16 bits, where kernels round q, k or the lse once more
+
+
+def record_tensors(
+    q: Tensor | Sequence[Tensor],
+    k: Tensor | Sequence[Tensor],
+    lse: Tensor | Sequence[Tensor] | None = None,
+    *,
+    mask: MaskLike | Sequence[MaskLike] = "causal",
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    lengths: Sequence[int] | None = None,
+    tokens: Tokens | None = None,
+    modules: Sequence[str] = (),
+    layer_numbers: Sequence[int] = (),
+    provenance: Mapping[str, object] | None = None,
+) -> Recording:
+    """A recording of one layer, `q: [b, h, n, d]` and `k: [b, g, n, d]`, or of a list of layers.
+
+    Texts are left-aligned: text b has the first `lengths[b]` keys (all, unless given). Where there are fewer queries
+    than keys, they are the last ones of each text. `scale` is 1 / sqrt(d) unless given. An `lse` is checked on some
+    rows against q and k; without one it is computed, at the cost of one attention call without values. `sinks` and
+    `bias` as in `attend`, of every layer.
+    Errors: ShapeError for tensors that do not fit each other; RecordingError for an lse that is not theirs.
+    """
+    q, k = _listed(q, "q"), _listed(k, "k")
+    given_lse = [None] * len(q) if lse is None else _listed(lse, "lse")
+    masks = list(mask) if isinstance(mask, Sequence) and not isinstance(mask, str) else [mask] * len(q)
+    if not q or len({len(q), len(k), len(given_lse), len(masks)}) > 1:
+        raise ShapeError(
+            f"q has {len(q)} layers, k {len(k)}, lse {len(given_lse)} and mask {len(masks)}: give one tensor of each "
+            f"layer, or one layer."
+        )
+    if tokens is None:
+        num_texts, longest = (k[0].shape[0], k[0].shape[2]) if k[0].ndim == 4 else (0, 0)
+        lengths = [longest] * num_texts if lengths is None else list(lengths)
+        if len(lengths) != num_texts or not all(0 < length <= longest for length in lengths):
+            raise ShapeError(f"{lengths=} of {num_texts} texts of at most {longest} positions: give one for each text.")
+        tokens = Tokens.unnamed(lengths)
+    numbers = list(layer_numbers) or list(range(len(q)))
+    layers = [
+        _layer(
+            q[place], k[place], given_lse[place], masks[place], number, tokens,
+            modules[place] if modules else f"layer {number}", (scale, softcap, sinks, bias),
+        )
+        for place, number in enumerate(numbers)
+    ]  # fmt: skip
+    return Recording({layers[0].site.stack: layers}, tokens, {"model": "given tensors", **(provenance or {})})
+
+
+def _listed(value: Any, name: str) -> list[Tensor]:
+    values = [value] if isinstance(value, Tensor) else list(value)
+    if wrong := [type(x).__name__ for x in values if not isinstance(x, Tensor)]:
+        raise ShapeError(f"{name} holds a {wrong[0]}: give torch tensors, as in torch.from_numpy(array).")
+    return values
+
+
+def _layer(
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor | None,
+    mask: MaskLike,
+    number: int,
+    tokens: Tokens,
+    module: str,
+    options: tuple[float | None, float | None, Tensor | None, Tensor | None],
+) -> LayerRecord:
+    scale, softcap, sinks, bias = options
+    with torch.no_grad():
+        q, k = q.detach(), k.detach()
+        if q.ndim != 4 or k.ndim != 4 or {len(q), len(k)} != {tokens.num_texts}:
+            raise ShapeError(
+                f"layer {number}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}: give four axes (text, head, "
+                f"position, width), of {tokens.num_texts} texts as the first layer."
+            )
+        runs = _mask(mask, q, k, tokens.lengths)
+        check_attention(q, k, k, runs, softcap, sinks, bias, "auto")
+        rule = Rule(1 / math.sqrt(q.shape[-1]) if scale is None else scale, softcap, sinks, bias)
+        crosses = q.shape[2] != k.shape[2]
+        if lse is None:
+            lse, because = log_sum_exp(q, k, runs, rule)
+        else:
+            because = "given"
+            if lse.shape != q.shape[:3]:
+                raise ShapeError(
+                    f"layer {number}: lse has shape {tuple(lse.shape)}, and q has {tuple(q.shape)}: give one number "
+                    f"for each text, head and query."
+                )
+            _check_lse(Layer(q, k, lse, runs, rule, crosses), tokens, number)
+    site = Site(
+        CROSS if crosses else "", number, module, q.shape[1], k.shape[1], q.shape[3], q.shape[3], mask == "causal"
+    )
+    lengths = torch.full_like(tokens.lengths, q.shape[2]) if crosses else tokens.lengths
+    own = Tokens.unnamed(lengths.tolist()) if crosses else tokens
+    return LayerRecord(site, q, k, None, lse.detach(), runs, rule, lengths, own, because)
+
+
+def _mask(mask: MaskLike, q: Tensor, k: Tensor, lengths: Int[Tensor, "b"]) -> Mask:
+    """The runs of a layer, with padding hidden."""
+    num_texts, _, num_rows, num_keys = *q.shape[:3], k.shape[2]
+    if isinstance(mask, Tensor):
+        if mask.dtype != torch.bool or mask.ndim != 4 or mask.shape[2:] != (num_rows, num_keys):
+            raise ShapeError(
+                f"mask is {mask.dtype} of shape {tuple(mask.shape)}: give a boolean one (text, head, "
+                f"{num_rows} queries, {num_keys} keys), True where a query may look, or 'causal', 'full', a Mask."
+            )
+        mask = Mask.from_dense(mask)
+    elif isinstance(mask, str) and mask in ("causal", "full"):
+        # Queries are the last ones of each text: where a text is shorter, its keys end earlier, and so do they.
+        shortened = (k.shape[2] - lengths[:, None]) * (num_rows != num_keys)
+        runs = Mask.causal(num_rows, num_keys) if mask == "causal" else Mask.full(num_rows, num_keys)
+        mask = Mask(runs.start.expand(num_texts, -1), (runs.stop - shortened).clamp_min(0), num_keys)
+    elif not isinstance(mask, Mask):
+        raise ShapeError(f"{mask=} says nothing of which keys a row sees: give 'causal', 'full', a Mask or a tensor.")
+    if (mask.num_queries, mask.num_keys) != (num_rows, num_keys):
+        raise ShapeError(
+            f"the mask is of {mask.num_queries} queries and {mask.num_keys} keys, q and k of {num_rows} and {num_keys}."
+        )
+    if num_rows == num_keys and int(lengths.min()) < num_keys:
+        mask = mask.trimmed(torch.zeros_like(lengths), lengths)
+        if mask.num_keys < num_keys:  # as wide as the tensors, whose padding nobody sees
+            more = num_keys - mask.num_keys
+            start, stop = (torch.nn.functional.pad(x, (0, more)) for x in (mask.start, mask.stop))
+            dense = None if mask.dense is None else torch.nn.functional.pad(mask.dense, (0, more, 0, more))
+            mask = Mask(start, stop, num_keys, dense)
+    return mask
+
+
+def _check_lse(layer: Layer, tokens: Tokens, number: int) -> None:
+    """Errors: RecordingError where some rows' lse are not those of q and k."""
+    allowed = max(SAME.get(x.dtype, HALF_SAME) for x in (layer.q, layer.lse))
+    for text in range(tokens.num_texts):
+        length = layer.q.shape[2] if layer.crosses else int(tokens.lengths[text])
+        rows = torch.linspace(0, length - 1, min(length, CHECKED_ROWS), device="cpu").round().long().unique()
+        part = layer.one_text(text, rows, layer.k.shape[2])
+        own = log_sum_exp(part.q, part.k, part.mask, part.rule)[0]
+        theirs = part.lse.to(own.dtype)
+        seen = own > -torch.inf
+        apart = torch.where(seen, (theirs - own).abs(), 0.0).nan_to_num(nan=torch.inf)
+        worst = float((apart / (1 + torch.where(seen, own, 0.0).abs())).max())
+        if worst <= allowed:
+            continue
+        base_2 = torch.where(seen, (theirs * math.log(2) - own).abs() / (1 + own.abs()), 0.0)
+        hint = "give the natural logarithm of the sum of exp(score), with scores scaled, masked and capped, or no lse"
+        if float(base_2.nan_to_num(nan=torch.inf).max()) <= allowed:
+            hint = "it is in base 2 (as FlashInfer's): multiply it by ln 2"
+        raise RecordingError(
+            f"layer {number}, text {text}: this lse is not that of q and k, from which it differs by {worst:.1g} of "
+            f"its size: {hint}."
+        )

@@ -1,0 +1,157 @@
+"""What sums rest on: what must agree where they are added, and what a table needs to know besides the numbers.
+
+It is written into every part of a run, so a part that was carried to another machine says by itself which model it is
+of, which statistics it has, and which shard of which corpus it is.
+"""
+
+# device: words and a table's numbers are the host's
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from manyheads.base import plural
+from manyheads.corpora import Failures
+from manyheads.errors import StatisticError
+from manyheads.models.inputs.texts import story
+from manyheads.recording import Sinks
+from manyheads.statistics.corpus_run.chunks import Learned, differences
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.one_batch import two_sided
+from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.statistics.tally import Gathered
+
+DESCRIBED = ("name", "unit", "source", "meaning", "kind", "by_row", "maximum", "column")
+"""Of a statistic, what a file says of it besides its range, and what it asks and is of. How it is computed is code."""
+ANY = "as they were given"  # in place of a corpus and its shard, where sums are of whatever texts came
+NAMED_SHARDS = 12  # of those that are missing, the first so many are named
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """`inputs` are what numbers depend on, by name. `notes` are a table's, of the model and the texts' beginning."""
+
+    inputs: dict[str, str]
+    statistics: tuple[Statistic, ...]
+    sinks: Sinks
+    notes: dict[str, str]
+    max_positions: int | None
+
+    @staticmethod
+    def of(
+        lm: Any, inputs: dict[str, str], statistics: tuple[Statistic, ...], learned: Learned, kinds: bool, origin: str
+    ) -> Basis:
+        """The basis of a run. `inputs` are its folder's; what was learned must agree, too, where parts are added."""
+        sinks = f"{(learned.sinks.first, learned.sinks.ids)}"
+        agreeing = {**inputs, "surveyed texts": learned.texts, "sinks found": sinks} if inputs else {}
+        notes = {
+            "model": lm.name,
+            "loaded": lm.because,
+            "corpus": origin,
+            "surveyed": learned.because,
+            "rarity": learned.rarity_because,
+            "sinks": learned.sinks.because,
+            **two_sided(lm, statistics, kinds),
+        }
+        return Basis(agreeing, statistics, learned.sinks, notes, lm.max_positions)
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards there are of the corpus; 0 where there is no corpus."""
+        shard = self.inputs.get("shard", ANY)
+        return 0 if shard == ANY else int(shard.split()[2])
+
+    def missing(self, parts: Iterable[str]) -> list[int]:
+        """The shards that are not among these parts."""
+        known = {*parts}
+        return [number for number in range(self.num_shards) if f"{number}/{self.num_shards}" not in known]
+
+    def require_adds(self, other: Basis, first: str, second: str) -> None:
+        """Errors: StatisticError names what differs between two that are to be added, called `first` and `second`."""
+        one, two = ({**basis.inputs, "shard": _division(basis)} for basis in (self, other))
+        names = [", ".join(statistic.name for statistic in basis.statistics) for basis in (self, other)]
+        if names[0] != names[1]:
+            one["statistics"], two["statistics"] = names
+        if different := differences(one, two, f"in {first}", f"in {second}"):
+            raise StatisticError(
+                f"{first} and {second} do not add, since they differ in {different}. Measure all parts with the same "
+                f"inputs."
+            )
+
+    def words(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        described = [
+            {
+                **{name: getattr(statistic, name) for name in DESCRIBED},
+                "range": [None if abs(end) == float("inf") else end for end in statistic.range],
+                "asks": sorted(statistic.asks),
+                "maps": sorted(statistic.maps),
+            }
+            for statistic in self.statistics
+        ]
+        own = {name: getattr(self, name) for name in ("inputs", "notes", "max_positions")}
+        return {**own, "statistics": described, "sinks": asdict(self.sinks)}
+
+    @staticmethod
+    def read(words: dict[str, Any]) -> Basis:
+        """Raises LookupError, TypeError or ValueError for what is not of that kind."""
+        inputs, notes = ({str(k): str(v) for k, v in words[name].items()} for name in ("inputs", "notes"))
+        parked, positions = words["sinks"], words["max_positions"]
+        sinks = Sinks(bool(parked["first"]), tuple(parked["ids"]), tuple(parked["names"]), str(parked["because"]))
+        statistics = tuple(map(_described, words["statistics"]))
+        return Basis(inputs, statistics, sinks, notes, None if positions is None else int(positions))
+
+    def table(
+        self,
+        gathered: Gathered,
+        counts: dict[str, int],
+        failures: Failures,
+        notes: dict[str, str],
+    ) -> HeadTable:
+        """The table of sums that rest on this. `notes` are further ones."""
+        read, cut = counts.get("texts", 0), counts.get("cut", 0)
+        windows, gold = read - cut + counts.get("windows", 0), counts.get("cut_gold", 0)
+        in_windows = f"{plural(read, 'text')}, read in {windows:,} windows"
+        own = {**self.notes, "corpus": f"{self.notes['corpus']} ({read:,} read)"}
+        notes = {
+            **{name: own.pop(name) for name in ("model", "loaded", "corpus")},
+            "failed": str(failures),
+            "surveyed": own.pop("surveyed"),
+            "texts": in_windows if cut and windows > read else "",
+            "windows": story(windows, cut, read, self.max_positions, self.inputs.get("long", "windows")),
+            "gold": f"left out of {plural(gold, 'text')} too long to be read whole" if gold else "",
+            **{name: own.pop(name) for name in ("rarity", "sinks")},
+            **notes,
+            **own,
+        }
+        return gathered.table(self.statistics, self.sinks, notes, failures=failures)
+
+
+def named_shards(numbers: Sequence[int]) -> str:
+    """Shards by number, the first of them, for a message."""
+    more = f" and {len(numbers) - NAMED_SHARDS:,} more" if len(numbers) > NAMED_SHARDS else ""
+    return ", ".join(map(str, numbers[:NAMED_SHARDS])) + more
+
+
+def _division(basis: Basis) -> str:
+    """How the corpus is divided, whichever of the shards this is."""
+    return basis.inputs.get("shard", ANY).rpartition(" of ")[2]
+
+
+def _described(fields: dict[str, Any]) -> Statistic:
+    """A statistic as a file describes it: what its numbers mean. It measures nothing."""
+    name, (low, high) = str(fields["name"]), fields["range"]
+
+    def finish(_: Facts) -> PerText:
+        raise StatisticError(f"{name!r} was read from a file, which says what it means and not how it is measured.")
+
+    return Statistic(
+        **{key: fields[key] for key in DESCRIBED},
+        range=(-float("inf") if low is None else low, float("inf") if high is None else high),
+        asks=frozenset(fields["asks"]),
+        maps=frozenset(fields["maps"]),
+        needs=lambda _: (),
+        finish=finish,
+    )

@@ -1,0 +1,249 @@
+"""A tap for training: each attention call of a forward pass that will be trained on, and nothing else of the loop.
+
+`TrainingTap` puts a hook on the model that opens a tap for the length of one forward pass, and only when it is wanted:
+between such passes nothing of ours is in the way, and the model's other steps run as they would without it. What is
+read is computed without gradients, from tensors that are let go at once; the model's own outputs are returned as they
+are, so losses and gradients stay the same to the bit.
+
+Which forward passes count: those that build a graph (`torch.is_grad_enabled()`), since these are trained on, whatever
+mode the model is in; an evaluation under `no_grad` in the middle of a step does not. Gradient checkpointing runs layers
+again during the backward pass, when the tap is closed. A whole model that is checkpointed is recognised by the autograd
+engine that runs it.
+
+Compiled code calls no hooks, and to break it up would cost more than to run it twice. So a model with anything compiled
+in it is read by a probe: before the first forward pass of a wanted step, one pass of the same batch through the same
+weights, uncompiled, in evaluation mode (no dropout) and without gradients. Cost: one forward pass more, which is about
+a third of a step. Random numbers are put back afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from manyheads.errors import ModelError
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.taps.call import AttentionCall, Observer
+from manyheads.models.taps.open_taps import RUNNING, Tap, no_way_in
+from manyheads.models.taps.tap import tap
+from manyheads.models.taps.through_torch import unwatched
+
+INSIDE = "read in the training step itself: weights before dropout"
+PROBE = (
+    "read by a probe, since {what} is compiled, where nothing can be seen: one more forward pass of the step's first "
+    "batch, uncompiled, without gradients and without dropout"
+)
+Compiled: Any = torch._dynamo.eval_frame.OptimizedModule
+Inputs = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+class TrainingTap:
+    """Shows `observe` the attention calls of the model's training passes while `wanted()`, until `close()`.
+
+    `on_pass(args, kwargs)` is called before each such pass with the model's inputs. `because` says how calls are read.
+    Whoever watches calls `next_step()` when a step is over. `method`: what is called for a pass, where that is not the
+    model itself (Lightning calls `training_step`).
+    The guard checks each layer against the model's own output the first time that it is seen without dropout.
+    Errors: ModelError for what is no module, for replicas (`nn.DataParallel`), and, in the forward pass, for a model
+    whose attention cannot be seen; GuardError in the forward pass that shows it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        observe: Observer,
+        wanted: Callable[[], bool],
+        on_pass: Callable[[Sequence[Any], Mapping[str, Any]], None] | None = None,
+        method: str = "",
+    ) -> None:
+        self.model, wrappers = unwrapped(model)
+        self.observe, self.wanted, self.on_pass = observe, wanted, on_pass
+        what = compiled_part(self.model, wrappers)
+        self.because = PROBE.format(what=what) if what else INSIDE
+        self.probes, self.probing, self.probed = bool(what), False, False
+        self.run: Callable[..., Any] = getattr(self.model, method) if method else self.model
+        self.checked: set[str] = set()  # sites that the guard has seen
+        self._open: list[ExitStack] = []
+        self._remove: list[Callable[[], object]] = []
+        compiled_call = getattr(self.model, "_compiled_call_impl", None)
+        outermost = next((wrapper for wrapper in wrappers if isinstance(wrapper, Compiled)), self.model)
+        if method:  # its own, on this module alone; the class' is found again once it is gone
+            wrapper = _Method(self, self.run)
+            setattr(self.model, method, wrapper)
+            self._remove.append(lambda: wrapper.remove(self.model, method))
+        elif compiled_call is not None and outermost is self.model:  # model.compile() would compile hooks, too
+            self.model._compiled_call_impl = _Preceded(self, compiled_call)
+            self._remove.append(lambda: setattr(self.model, "_compiled_call_impl", compiled_call))
+        else:
+            handles = [outermost.register_forward_pre_hook(self._enter, with_kwargs=True)]
+            if not self.probes:
+                handles.append(outermost.register_forward_hook(self._leave, always_call=True))
+            self._remove += [handle.remove for handle in handles]
+
+    def next_step(self) -> None:
+        """A step is over: the next pass is the first of another one, which a probe reads."""
+        self.probed = False
+
+    def close(self) -> None:
+        """Take the hooks off. The model is as it was."""
+        while self._remove:
+            self._remove.pop()()
+        while self._open:  # closed in the middle of a pass
+            self._open.pop().__exit__(*sys.exc_info())
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """A model that is saved or copied while it is watched takes no watch with it: its copy's hooks do nothing."""
+        return _Nothing, ()
+
+    def _enter(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if self.probing or self._open or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        # Inside of the backward pass: a checkpointed model runs again, and was counted the first time.
+        if torch._C._current_graph_task_id() != -1 or not self.wanted():
+            return
+        if self.probes and self.probed:
+            return
+        if self.on_pass is not None:
+            self.on_pass(args, kwargs)
+        if self.probes:
+            self.probed = True
+            self._probe(args, kwargs)
+            return
+        stack = ExitStack()
+        state = stack.enter_context(self._tap())
+        # Torch called the hooks for all modules before this one, and so the root is not on the stack of what runs.
+        RUNNING.modules.append(self.model)
+        stack.push(lambda kind, *_: self._require_seen(state) if kind is None else None)
+        self._open.append(stack)
+
+    def _leave(self, module: nn.Module, *_: Any) -> None:
+        # Also called on the way out of an error, which is the one to be seen then: nothing is asked of that pass.
+        if self._open:
+            self._open.pop().__exit__(*sys.exc_info())
+
+    def _tap(self) -> Any:
+        return tap(self.model, self._observe, guard=self._guards, training=True)
+
+    def _observe(self, call: AttentionCall) -> None:
+        with unwatched():  # hundreds of small operations, none of them the model's
+            self.observe(call)
+
+    def _guards(self, path: str) -> bool:
+        """Whether the guard is to look at a site: the first time only."""
+        new = path not in self.checked
+        self.checked.add(path)
+        return new
+
+    def _require_seen(self, state: Tap) -> None:
+        if not state.sites:
+            raise ModelError(no_way_in(self.model, type(self.model).__name__, state.by_hand))
+
+    def _probe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """The batch once more through the same weights, uncompiled: see the top of the page."""
+        device = device_of(self.model)
+        training = [module for module in self.model.modules() if module.training]
+        self.probing = True
+        try:
+            self.model.eval()
+            with (
+                torch.no_grad(),
+                torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]),
+                torch.compiler.set_stance("force_eager"),
+                self._tap() as state,
+            ):
+                self.run(*args, **kwargs)
+            self._require_seen(state)
+        finally:
+            self.probing = False
+            for module in training:  # one by one: a loop may keep some parts in evaluation mode
+                module.training = True
+
+
+class _Preceded:
+    """A compiled call, before which a tap may probe the model."""
+
+    def __init__(self, owner: TrainingTap, call: Callable[..., Any]) -> None:
+        self.owner, self.call = owner, call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.owner._enter(self.owner.model, args, kwargs)
+        return self.call(*args, **kwargs)
+
+
+class _Method:
+    """A method of a model, in place of which it is called as a pass of the model."""
+
+    def __init__(self, owner: TrainingTap | _Nothing, method: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, method)  # a loop may look at its arguments
+        self.owner: TrainingTap | _Nothing = owner
+        self.method = method  # after it, which copies what another watch's wrapper has
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.owner._enter(self.owner.model, args, kwargs)
+        try:
+            return self.method(*args, **kwargs)
+        finally:
+            self.owner._leave(self.owner.model)
+
+    def remove(self, model: nn.Module, name: str) -> None:
+        """Take this wrapper off, in whatever order those of several watches go."""
+        self.owner = _Nothing()
+        method = getattr(model, name)
+        while isinstance(method, _Method) and isinstance(method.owner, _Nothing):
+            method = method.method
+        vars(model).pop(name, None)
+        if isinstance(method, _Method) or getattr(method, "__self__", None) is not model:
+            setattr(model, name, method)  # another watch's, or one that the model had for itself alone
+
+
+class _Nothing:
+    """Stands in a copied or saved model where the hooks of its watch were; a copy's hooks are called on it."""
+
+    probing, _open, model = True, (), nn.Module()
+
+    def _enter(self, *_: Any) -> None: ...
+
+    def _leave(self, *_: Any) -> None: ...
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, list[nn.Module]]:
+    """The model inside of what `torch.compile` and DistributedDataParallel put around it, and these, outermost first.
+
+    Errors: ModelError.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"a torch module is watched, not a {type(model).__name__}: of a loaded model that is lm.model."
+        )
+    if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
+        raise ModelError(
+            "nn.DataParallel runs copies of the model in threads of their own, which cannot be watched: use "
+            "DistributedDataParallel."
+        )
+    wrappers: list[nn.Module] = []
+    while True:
+        inner = getattr(model, "_orig_mod", None) if isinstance(model, Compiled) else None
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        if inner is None:
+            return model, wrappers
+        wrappers.append(model)
+        model = inner
+
+
+def compiled_part(model: nn.Module, wrappers: Sequence[nn.Module] = ()) -> str:
+    """Which part of a model is compiled, in words; "" where nothing is."""
+    if any(isinstance(wrapper, Compiled) for wrapper in wrappers):
+        return type(model).__name__
+    for path, module in model.named_modules():
+        # By torch.compile(module), module.compile(), or a compiled function put in the place of its forward.
+        by_function = hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+        if isinstance(module, Compiled) or getattr(module, "_compiled_call_impl", None) is not None or by_function:
+            return path or type(module).__name__
+    return ""

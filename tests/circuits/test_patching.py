@@ -1,0 +1,352 @@
+"""Patches equal plain hooks on the models' own modules; gradients equal finite differences.
+
+The oracle (`by_hooks`) shares no code with what it judges. All in float64, where the two differ by rounding alone.
+"""
+
+import pytest
+import torch
+from transformers import BertForMaskedLM
+
+import manyheads as mh
+from manyheads.errors import HeadError, ModelError, StatisticError, TextError
+from manyheads.interventions.effects.importance import rank_correlation
+from tests.circuits.by_hooks import PLACES, ByHooks
+from tests.interventions.checkpoints import COMPACT, STOCK, VOCABULARY
+from tests.interventions.surgeries import loaded
+from tests.models.eager import draw
+from tests.models.tiny import tiny_bert, tiny_tokenizer
+
+SAME = 1e-8  # of the largest change, in float64
+LENGTH, TEXTS = 9, 2
+SIX = ("gpt2", "llama", "gpt_neox", "gemma2", "bert", "opt")
+MORE = ("mistral", "qwen3", "gpt_oss", "t5")
+WHAT = ("out", "q", "k", "v", "weights")
+
+
+def made(name, fresh):
+    """A tiny lively model in float64 with two texts on either side, and its oracle."""
+    model = {**STOCK, **COMPACT}[name].make(fresh).double()
+    if name == "gpt_oss":
+        model.config._experts_implementation = "eager"  # the grouped product of experts has no float64
+    lm = mh.load(model, tokenizer=False)
+    sides = [{"input_ids": torch.randint(3, VOCABULARY, (TEXTS, LENGTH), generator=fresh)} for _ in range(2)]
+    if name == "t5":
+        for side in sides:
+            side["decoder_input_ids"] = torch.randint(3, VOCABULARY, (TEXTS, LENGTH - 2), generator=fresh)
+    weights = torch.randn(VOCABULARY, generator=fresh, dtype=torch.float64)
+
+    def metric(outputs, inputs):
+        return outputs.logits[:, -1] @ weights + (outputs.logits[:, -2, 5] / 3).sin()
+
+    site = next(site for site in lm.spec.sites if site.stack in ("", "decoder"))
+    oracle = ByHooks(
+        model, PLACES[name], site.num_heads, site.num_kv_heads, site.v_dim, lambda outputs: metric(outputs, None)
+    )
+    return lm, *sides, metric, oracle
+
+
+def truth(oracle, heads, sides, what, direction, spots, share=1.0):
+    """The oracle's change of the edited run's answer, [head, spot, text]."""
+    clean, corrupted = sides
+    into, other = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
+    plain, rows = oracle.run(into), []
+    for head in heads:
+        for place in spots:
+            where = slice(None) if place == "all" else [place] if isinstance(place, int) else place
+            rows.append(oracle.patched(into, other, head.layer, head.index, what, where, share) - plain)
+    return torch.stack(rows).unflatten(0, (len(heads), len(spots)))
+
+
+def changes_of(got):
+    """What a result says of the same, in the metric's unit."""
+    sign = 1 if got.direction == "denoise" else -1
+    return torch.from_numpy(sign * got.gap * got.per_text.reshape(*got.per_text.shape[:2], -1)).permute(1, 2, 0)
+
+
+def assert_patched(name, what, direction, positions, fresh):
+    lm, clean, corrupted, metric, oracle = made(name, fresh)
+    got = mh.patch(
+        lm, clean, corrupted, metric, what=what, direction=direction, positions=positions, controls=0, num_tokens=120
+    )
+    assert torch.allclose(torch.from_numpy(got.clean), oracle.run(clean), atol=1e-9)
+    mine = [index for index, head in enumerate(got.heads) if head.stack in ("", "decoder")]
+    spots = range(LENGTH) if positions == "each" else [positions]
+    want = truth(oracle, [got.heads[index] for index in mine], (clean, corrupted), what, direction, spots)
+    assert want.abs().max() > 1e-4, "no patch changed anything: this proves nothing"
+    assert (want - changes_of(got)[mine]).abs().max() <= SAME * want.abs().max()
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("name", SIX)
+def test_every_head_is_patched_as_by_hooks(name, what, fresh):
+    assert_patched(name, what, "denoise", "all", fresh)
+
+
+@pytest.mark.parametrize(("name", "what"), list(zip(SIX, (*WHAT, "k"), strict=True)))
+def test_so_it_is_at_some_positions(name, what, fresh):
+    assert_patched(name, what, "noise", [2, -3], fresh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("name", SIX)
+def test_so_it_is_at_each_position(name, what, fresh):
+    assert_patched(name, what, "noise", "each", fresh)
+
+
+@pytest.mark.parametrize(("name", "what"), list(zip(MORE, ("q", "v", "weights", "k"), strict=True)))
+def test_windows_norms_sinks_and_a_second_text(name, what, fresh):
+    assert_patched(name, what, "noise", "all", fresh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("name", MORE)
+def test_so_they_are_for_everything_else(name, what, fresh):
+    assert_patched(name, what, "denoise", "all", fresh)
+
+
+# ------------------------------------------------------------------------------------------------- attribution patching
+
+STEP = 1e-4  # of the way from one run to the other, either side: the error is its square, times the third derivative
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("gpt2", "out"), ("llama", "k"), ("gemma2", "q"), ("opt", "v"), ("gpt_neox", "weights")]
+)
+def test_a_gradient_is_the_finite_difference_on_the_way_to_the_other_run(name, what, fresh):
+    lm, clean, corrupted, metric, oracle = made(name, fresh)
+    got = mh.patch(lm, clean, corrupted, metric, what=what, positions="each", estimator="gradient")
+    spots = [1, LENGTH - 2]
+    ends = [truth(oracle, got.heads, (clean, corrupted), what, "denoise", spots, share) for share in (STEP, -STEP)]
+    want = (ends[0] - ends[1]) / (2 * STEP)
+    assert want.abs().max() > 1e-3
+    assert (changes_of(got)[:, spots] - want).abs().max() <= 1e-5 * want.abs().max()
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_positions_of_a_gradient_add_up(what, fresh):
+    lm, clean, corrupted, metric, _ = made("llama", fresh)
+
+    def patched(positions):
+        return mh.patch(lm, clean, corrupted, metric, what=what, positions=positions, estimator="gradient").values
+
+    each = patched("each")
+    assert patched("all") == pytest.approx(each.sum(1), abs=1e-9 * abs(each).max())
+    assert patched([0, -2]) == pytest.approx(each[:, 0] + each[:, -2], abs=1e-9 * abs(each).max())
+
+
+def test_where_all_is_linear_the_gradient_is_exact(fresh):
+    """A small step: the other text differs from the first by its embedding alone, and by little."""
+    lm, clean, _, metric, _ = made("llama", fresh)
+    table = lm.model.get_input_embeddings().weight
+    with torch.no_grad():
+        table[4] = table[3] + 1e-5 * torch.randn(table[3].shape, generator=fresh, dtype=torch.float64)
+    clean["input_ids"][:, 3], other = 3, clean["input_ids"].clone()
+    other[:, 3] = 4
+    exact, estimated = (
+        mh.patch(lm, clean, {"input_ids": other}, metric, estimator=estimator, controls=0)
+        for estimator in ("exact", "gradient")
+    )
+    assert exact.agreement(estimated) > 0.99
+    assert exact.values == pytest.approx(estimated.values, abs=1e-3 * abs(exact.values).max())
+    assert exact.agreement(estimated) == rank_correlation(exact.values, estimated.values)
+
+
+# ---------------------------------------------------------------------------------------------------- texts and answers
+
+CLEAN = ("the king gave the book to the", "a dog saw the red bird near the")
+CORRUPTED = ("the queen gave the map to the", "a cat saw the old fish near the")
+ANSWERS = [("child", "queen"), ("river", "house")]
+
+
+def logits_of(lm, text):
+    with torch.no_grad():
+        return lm.model(**lm.tokenizer(text, return_tensors="pt")).logits[0, -1].double()
+
+
+@pytest.mark.parametrize("metric", ["logit_diff", "logit", "prob", "loss", "kl"])
+def test_a_metric_by_name_is_that_of_the_answers_logits(metric, fresh):
+    lm = loaded("gpt2", draw(fresh))
+    answers = {"logit_diff": ANSWERS, "kl": None}.get(metric, [right for right, _ in ANSWERS])
+    got = mh.patch(lm, CLEAN, CORRUPTED, metric, answers, controls=0)
+    for index, (one, other, (right, wrong)) in enumerate(zip(CLEAN, CORRUPTED, ANSWERS, strict=True)):
+        for text, value in ((one, got.clean[index]), (other, got.corrupted[index])):
+            logits = logits_of(lm, text)
+            r, w = lm.tokenizer.convert_tokens_to_ids([right, wrong])
+            logs, clean = logits.log_softmax(-1), logits_of(lm, one).log_softmax(-1)
+            want = {
+                "logit_diff": logits[r] - logits[w],
+                "logit": logits[r],
+                "prob": logs[r].exp(),
+                "loss": -logs[r],
+                "kl": (clean.exp() * (clean - logs)).sum(),
+            }[metric]
+            assert value == pytest.approx(float(want), abs=1e-4 * max(1.0, abs(float(want))))
+    assert got.metric == metric and got.notes["metric"] == f"{metric} after the last token"
+    if metric == "prob":
+        assert got.notes["answers"].startswith("'child' (")
+
+
+def test_a_masked_model_answers_at_its_mask(fresh):
+    lm = mh.load(tiny_bert(BertForMaskedLM, seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    one, other = "the king gave the [MASK] a book", "the queen gave the [MASK] a map"
+    got = mh.patch(lm, one, other, answers=("child", "dog"), controls=0)
+    ids = lm.tokenizer(one, return_tensors="pt")
+    place = ids["input_ids"][0].tolist().index(lm.tokenizer.mask_token_id)
+    with torch.no_grad():
+        logits = lm.model(**ids).logits[0, place]
+    child, dog = lm.tokenizer.convert_tokens_to_ids(["child", "dog"])
+    assert got.clean[0] == pytest.approx(float(logits[child] - logits[dog]), abs=1e-4)
+    assert got.notes["metric"] == "logit_diff at the mask"
+
+
+def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
+    lm = loaded("llama", draw(fresh))
+    texts = [(*CLEAN, "the old king"), (*CORRUPTED, "the new king")]
+    answers = [*ANSWERS, ("was", "were")]
+    together = mh.patch(lm, *texts, answers=answers, num_tokens=90)
+    for index in range(3):
+        alone = mh.patch(lm, texts[0][index], texts[1][index], answers=answers[index], controls=0)
+        assert together.per_text[index] * together.gap == pytest.approx(alone.values * alone.gap, abs=1e-4)
+    assert together.num_texts == 3 and len(together.control) == 10
+    with pytest.raises(StatisticError, match=r"texts of 3 to 8 tokens have no positions in common: give pairs of one"):
+        mh.patch(lm, *texts, answers=answers, positions="each")
+    mh.patch(lm, *texts, answers=answers, positions=[-1], controls=0)
+
+
+def test_a_result_says_what_it_is(fresh, tmp_path):
+    lm = loaded("llama", draw(fresh))
+    texts = [
+        [words.replace("book", thing).replace("map", thing) for thing in ("book", "tree", "sun", "fire", "snow")]
+        for words in (CLEAN[0], CORRUPTED[0])
+    ]
+    noise, denoise = (
+        mh.patch(lm, *texts, answers=ANSWERS[0], what="v", direction=direction, seed=3)
+        for direction in ("noise", "denoise")
+    )
+    assert (denoise.level == denoise.values).all() and noise.level == pytest.approx(1 - noise.values)
+    low, high = noise.interval
+    assert ((low < noise.values) & (noise.values < high)).all()
+    ranking = noise.ranking()
+    assert sorted(ranking, key=lambda head: -abs(noise[head])) == list(ranking)
+    assert noise["L1H2"] == noise.values[noise.head_place("L1H2")]
+    frame = noise.to_pandas()
+    assert list(frame.columns) == ["head", "stack", "layer", "index", "effect", "low", "high", "change"]
+    assert frame["change"].to_numpy() == pytest.approx(noise.values * noise.gap)
+    noise.save(tmp_path / "heads.csv")
+    assert 0 <= noise.share_of_controls_above("L0H1") <= 1 and len(noise.control) == 10
+    assert noise.control == mh.patch(lm, *texts, answers=ANSWERS[0], what="v", direction="noise", seed=3).control
+    assert "heads that share a key/value head are patched one by one" in noise.notes["patched"]
+    assert noise.to_dict()["heads"][3]["head"] == str(noise.heads[3])
+    few = mh.patch(lm, *texts, answers=ANSWERS[0], what="v", direction="noise", heads="L1H1, L2", controls=0)
+    assert [few[head] for head in few.heads] == pytest.approx([noise[head] for head in few.heads], abs=1e-5)
+    with pytest.raises(HeadError, match="ask for one, as in patching"):
+        noise["L1"]
+    with pytest.raises(StatisticError, match="of different heads or positions"):
+        noise.agreement(few)
+
+
+def test_each_position_has_its_token_and_a_row(fresh):
+    lm = loaded("gpt2", draw(fresh))
+    got = mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0], positions="each", controls=0)
+    assert got.positions == ("the", "king/queen", "gave", "the", "book/map", "to", "the")
+    assert got.values.shape == (12, 7) and len(got.to_pandas()) == 84
+    # Before the texts differ nothing can be patched; in the last layer only the last row is read.
+    assert abs(got.values[:, 0]).max() < 1e-5 and abs(got["L2H1"][:-1]).max() < 1e-5
+    strongest = abs(got["L0H2"]).max()
+    assert abs(got.by_head[got.head_place("L0H2")]) == strongest
+    everywhere = mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0], positions=range(7), controls=0)
+    assert everywhere.values == pytest.approx(mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0]).values, abs=1e-5)
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (
+            TextError,
+            r"clean text has 7 tokens and the corrupted one 8.*first differ at token 1: "
+            r"clean 'the' 'king' 'gave' 'the' 'book' 'to', corrupted 'the' 'old' 'queen' 'gave' 'the' 'book'",
+            {"corrupted": "the old queen gave the book to the"},
+        ),
+        (TextError, "have the same tokens, so nothing can be patched", {"corrupted": CLEAN[0]}),
+        (TextError, "1 clean texts and 2 corrupted ones", {"corrupted": list(CORRUPTED)}),
+        (TextError, "give a text each, or a list of at least one|are a text each", {"clean": []}),
+        (TextError, r"reads answers, one for all or one for each of 1 texts: answers=\(", {"answers": None}),
+        (TextError, "is 2 tokens here .* read its first one, first_token=True", {"answers": ("old king", "dog")}),
+        (TextError, "begin with the same token", {"answers": ("king", "king")}),
+        (TextError, "is no word of", {"answers": ("zyzzyva", "dog")}),
+        (TextError, "is no token of .* whose vocabulary has", {"answers": (5, 10**6)}),
+        (TextError, "are 'dog': give answers=", {"answers": "dog"}),
+        (TextError, "leave answers= out", {"metric": "kl"}),
+        (StatisticError, "metric='accuracy' is unknown: use logit_diff", {"metric": "accuracy"}),
+        (StatisticError, "what='keys' is unknown: use out, q", {"what": "keys"}),
+        (StatisticError, "direction='both' is unknown", {"direction": "both"}),
+        (StatisticError, "estimator='ablation' is unknown", {"estimator": "ablation"}),
+        (StatisticError, "position 7 is none of a text of 7 tokens", {"positions": [7]}),
+        (StatisticError, "positions='last': use 'all', 'each'", {"positions": "last"}),
+        (StatisticError, "controls=-1: give 0 or more", {"controls": -1}),
+        (
+            StatisticError,
+            "least at the clean run, so its gradient there is 0",
+            {"metric": "kl", "answers": None, "direction": "noise", "estimator": "gradient"},
+        ),
+        (
+            StatisticError,
+            "a metric without a gradient",
+            {
+                "metric": lambda outputs, inputs: outputs.logits[:, -1].argmax(-1),
+                "answers": None,
+                "estimator": "gradient",
+            },
+        ),
+        (
+            StatisticError,
+            "there is no difference that a head could carry",
+            {"metric": lambda outputs, inputs: outputs.logits[:, 0, 3], "answers": None},
+        ),
+        (
+            StatisticError,
+            "gave NaN or infinity",
+            {"metric": lambda outputs, inputs: outputs.logits[:, 0, 3] * torch.nan, "answers": None},
+        ),
+        (
+            TextError,
+            "answers= is for the metrics by name",
+            {"metric": lambda outputs, inputs: outputs.logits[:, -1, 3]},
+        ),
+        (HeadError, "no", {"heads": "L7H1"}),
+    ],
+)
+def test_mistakes_are_named(error, message, changes):
+    lm = loaded("gpt2", 3)
+    arguments = {"clean": CLEAN[0], "corrupted": CORRUPTED[0], "answers": ANSWERS[0], **changes}
+    with pytest.raises(error, match=message):
+        mh.patch(lm, **arguments)
+
+
+def test_models_that_answer_nothing_say_so():
+    with pytest.raises(
+        StatisticError, match=r"reads logits over a vocabulary, and BertModel has none: load a language"
+    ):
+        mh.patch(loaded("bert", 1), CLEAN[0], CORRUPTED[0], answers=ANSWERS[0])
+    lm = mh.load(tiny_bert(BertForMaskedLM), tokenizer=tiny_tokenizer())
+    with pytest.raises(StatisticError, match=r"write one \[MASK\] in each text, at the same place in both"):
+        mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0])
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        mh.patch(mh.load(lm.model, tokenizer=False), "a b", "a c", answers=ANSWERS[0])
+    with pytest.raises(TextError, match="inputs to patch have no padding"):
+        ids = torch.arange(3, 9)[None]
+        inputs = {"input_ids": ids, "attention_mask": (ids > 4).long()}
+        mh.patch(loaded("gpt2", 1), inputs, {**inputs, "input_ids": ids + 1}, answers=(3, 4))
+
+
+def test_the_first_token_of_an_answer_is_read_where_that_is_asked():
+    lm = loaded("gpt2", 3)
+    got = mh.patch(lm, CLEAN[0], CORRUPTED[0], "logit", "old king", first_token=True, controls=0)
+    assert "the first of 2 tokens of 'old king'" in got.notes["answers"]
+    assert got.values == pytest.approx(mh.patch(lm, CLEAN[0], CORRUPTED[0], "logit", "old", controls=0).values)

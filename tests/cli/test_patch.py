@@ -1,0 +1,129 @@
+"""`manyheads patch` and `manyheads circuit`: what they say is what the library found, and bad input is one line."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import manyheads as mh
+from manyheads import figures
+
+from .conftest import assert_refused
+
+TEXT = "def f(self, {0}, {1}):\n    self.{0} = {0}\n    self.{2} ="
+NAMES = (("name", "size"), ("path", "mode"), ("key", "value"), ("type", "data"))
+
+
+@pytest.fixture(scope="module")
+def tiny_code():
+    return mh.load("tiny-code")
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    rows = [
+        {"clean": TEXT.format(a, b, b), "corrupted": TEXT.format(a, b, a), "right": f" {b}", "wrong": f" {a}"}
+        for a, b in NAMES
+    ]
+    path.write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+def told(count=4):
+    return (
+        [TEXT.format(a, b, b) for a, b in NAMES[:count]],
+        [TEXT.format(a, b, a) for a, b in NAMES[:count]],
+        [(f" {b}", f" {a}") for a, b in NAMES[:count]],
+    )
+
+
+def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
+    ran = run("patch", "--pairs", pairs, "--what", "v", "--direction", "noise", "--controls", "2",
+              "--save", "heads.csv", "--plot", "heads.svg")  # fmt: skip
+    clean, corrupted, answers = told()
+    found = mh.patch(tiny_code, clean, corrupted, answers=answers, what="v", direction="noise", controls=2)
+    assert ran.code == 0
+    assert ran.lines[0].startswith("tiny-code: the values that a head reads: corrupted numbers into the clean run")
+    first = found.ranking()[0]
+    assert ran.lines[3].split()[0] == str(first)
+    assert float(ran.lines[3].split()[1]) == pytest.approx(found[first], abs=1e-3)
+    assert "pairs     4 pairs of pairs.jsonl" in ran.out.replace(str(tmp_path) + "/", "")
+    assert "' size' (" in ran.out and "wrote heads.csv" in ran.out and "wrote heads.svg" in ran.out
+    assert pd.read_csv("heads.csv")["effect"].tolist() == pytest.approx(found.values.tolist(), abs=1e-5)
+    drawn = (tmp_path / "heads.svg").read_text(encoding="utf-8")
+    assert "which heads carry the answer" in drawn and f"{found[first]:.2f}" in drawn and "L3" in drawn
+
+
+def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
+    clean, corrupted, answers = told(1)
+    ran = run("patch", clean[0], corrupted[0], "--right", " size", "--wrong", " name", "--positions", "each",
+              "--controls", "0", "--json", "--plot", "each.png")  # fmt: skip
+    document = json.loads(ran.out)
+    found = mh.patch(tiny_code, clean, corrupted, answers=answers, positions="each", controls=0)
+    assert [row["effect"] for row in document["heads"]] == pytest.approx(found.values.reshape(-1).tolist(), abs=1e-5)
+    assert document["heads"][0]["low"] is None and document["origin"] == "the command line"
+    assert {row["token"] for row in document["heads"]} == set(found.positions)
+
+
+def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
+    ran = run("circuit", "--pairs", pairs, "--keep", "0.5", "--json")
+    clean, corrupted, answers = told()
+    found = mh.find_circuit(tiny_code, clean, corrupted, answers=answers, keep=0.5)
+    document = json.loads(ran.out)
+    assert [row["head"] for row in document["heads"]] == [str(head) for head in found.heads]
+    assert document["faithfulness"] == pytest.approx(found.faithfulness, abs=1e-4)
+    said = run("circuit", "--pairs", pairs, "--keep", "0.5", "--save", "circuit.csv", "--plot", "circuit.svg")
+    assert said.lines[0] == f"tiny-code: {len(found.heads)} of 32 heads keep the answer"
+    assert f"keeps     {found.faithfulness:.3f} of the gap" in said.out and "2 searched, 2 others measured" in said.out
+    assert len(pd.read_csv("circuit.csv")) == len(found.heads)
+    drawn = Path("circuit.svg").read_text(encoding="utf-8")
+    assert f"{len(found.heads)} of 32 heads keep the answer" in drawn and "into its" in drawn
+    assert all(f">H{head.index}<" in drawn for head in found.heads)
+    assert "what its heads tell each other" in said.out and f"of {found.heads[-1]}" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a clean and a corrupted text in quotes"),
+        (["a b"], "one text was given: patching needs two"),
+        (["a b", "a c"], "the right answer is missing: give --right WORD"),
+        (["a b", "a c", "--right", "d"], "the wrong answer is missing: give --wrong WORD"),
+        (["a b", "a c", "--pairs", "pairs.jsonl"], "give a clean and a corrupted text in quotes"),
+        (["--pairs", "pairs.jsonl", "--right", "x"], "holds texts and answers: leave out those of the command line"),
+        (["--pairs", "nothing.jsonl"], "nothing.jsonl"),
+        (["--pairs", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
+        (["--pairs", "half.jsonl"], "half.jsonl, line 1: a pair is"),
+        (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
+        (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
+        (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell what to write by that ending"),
+        (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
+    ],
+)
+def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"clean": "a", "corrupted": "b", "right": "c", "wrong": "d"}\n{nothing')
+    (tmp_path / "half.jsonl").write_text('{"clean": "a"}')
+    (tmp_path / "empty.jsonl").write_text("\n")
+    assert_refused(run("patch", *arguments), message)
+
+
+def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):
+    """T5: three stacks, some of whose heads work against the answer."""
+    import torch
+
+    from ..models.odd import tiny_t5
+
+    lm = mh.load(tiny_t5(), tokenizer=False)
+    sides = [
+        {name: torch.randint(3, 60, (1, 7), generator=fresh) for name in ("input_ids", "decoder_input_ids")}
+        for _ in range(2)
+    ]
+    found = mh.patch(lm, *sides, answers=(5, 9), controls=0)
+    figures.save_patching(found, tmp_path / "t5.svg")
+    drawn = (tmp_path / "t5.svg").read_text(encoding="utf-8")
+    assert "encoder:L0" in drawn and "cross:L2" in drawn and "No control was made." in drawn
+    assert drawn.count("#D55E00".lower()) + drawn.count("#D55E00") >= sum(
+        found.values < -0.05 * abs(found.values).max()
+    )
