@@ -32,8 +32,9 @@ def pytest_collection_finish():
 
 
 def pytest_configure(config):
-    seeds.seed_hypothesis()
-    if not config.option.markexpr:  # `make test-all`
+    everything = not config.option.markexpr  # `make test-all`
+    seeds.seed_hypothesis(100 if everything else 25)
+    if everything:
         checking.running.calls = math.inf
 
 

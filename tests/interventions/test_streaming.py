@@ -139,6 +139,7 @@ def assert_streams(lm, name, inputs, begins, sink=SINK, recent=RECENT):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.sampled(8)
 def test_a_streaming_head_is_the_models_own_attention_under_a_dense_mask(name, side, fresh):
     lm = loaded(name, fresh)
     inputs, begins = some_inputs(name, fresh, side)

@@ -48,6 +48,7 @@ def text(fresh, length=Q):
 
 
 @every_option
+@pytest.mark.sampled(8)
 def test_weights_from_the_record_are_the_references(fresh, options):
     layer, x = made(fresh, **options), text(fresh)
     (record,) = mh.record_call(layer, x, need_weights=False).layers
@@ -131,6 +132,7 @@ def test_layers_inside_a_model_are_named_by_their_path_and_measured(fresh):
 
 
 @every_option
+@pytest.mark.sampled(8)
 def test_an_edit_acts_before_heads_are_mixed(fresh, options):
     """Heads 1 and 4 at zero is what the layer gives once their columns of W^O are zero: surgery, on a copy."""
     layer, x = made(fresh, **options), text(fresh)

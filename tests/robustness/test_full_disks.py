@@ -86,6 +86,7 @@ def limited_files():
 
 
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.sampled(3)
 def test_where_files_may_not_be_that_large_the_older_one_stays(name, limited_files, tmp_path):
     writer, path = WRITERS[name], tmp_path / name
     writer.write(path, 1)

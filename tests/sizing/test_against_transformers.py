@@ -73,6 +73,7 @@ def test_there_are_as_many_architectures_as_promised():
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(24)
 def test_parameters_are_those_of_the_real_model(name):
     family, options = CASES[name]
     config = real.config_of(family, **options)
@@ -125,6 +126,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OWN_NAMES])
+@pytest.mark.sampled(20)
 def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(family):
     """Only sizes are said; biases, ties, shared experts and the widths of heads are the family's own."""
     known = real.CONFIG_MAPPING[family]()
@@ -150,6 +152,7 @@ def test_the_cache_holds_the_bytes_of_the_real_one(name):
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2", "deepseek_v3"])
 @pytest.mark.parametrize("length", [5, 20])
+@pytest.mark.sampled(6)
 def test_what_is_set_aside_is_what_a_static_cache_takes(name, length):
     model, config = described(name)
     kept = StaticCache(config=model.config, max_cache_len=length)

@@ -82,6 +82,7 @@ def float64_scores(scores):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("rows", [None, 1000])
+@pytest.mark.sampled(9)
 def test_max_logits_and_entropies_are_those_of_the_models_own_float64_scores(architecture, mask, rows, fresh):
     drawn = trial(draw(fresh), architecture=architecture, mask=mask, dtype=torch.float32, factor=3.0)
     model, inputs = built(drawn)  # in evaluation mode: the oracle has no dropout, and a pass with gradients counts
@@ -289,6 +290,7 @@ def transformers_masked():
 
 @pytest.mark.parametrize("precision", ["float32", "autocast"])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(7)
 def test_losses_and_weights_are_the_same_to_the_bit_with_a_watch_and_without(name, precision, fresh):
     seed, batches = draw(fresh), [batch(fresh), batch(fresh, (6, 6))]
     statistics = ["max_logit", "max_logit_uncapped", "entropy", "first_mass", "q_norm", "output_share"]
