@@ -22,26 +22,23 @@ Value = tuple[str, str]
 
 
 def thin(items: Iterable[Any]) -> None:
-    """Mark as slow what `make test` can do without, of every function marked `thinned` or `sampled`."""
+    """Mark as slow what `make test` can do without, of every function marked `thinned`, `sampled`, or both."""
     grids: dict[str, list[Any]] = {}
     for item in items:
         if item.get_closest_marker("thinned") or item.get_closest_marker("sampled"):
             grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for function, grid in grids.items():
-        if sampled := grid[0].get_closest_marker("sampled"):
-            quick = [item for item in grid if not item.get_closest_marker("slow")]
-            spare = max(0, len(quick) - sampled.args[0])
-            for item in random.Random(f"{seeds.seed()} {function}").sample(quick, spare):
-                item.add_marker(pytest.mark.slow)
-            continue
-        kinds = grid[0].get_closest_marker("thinned").kwargs
-        for name in kinds:
-            if name not in grid[0].callspec.params:
-                raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
         quick = [item for item in grid if not item.get_closest_marker("slow")]
-        kept = chosen([item.callspec.params for item in quick], kinds)
-        for at, item in enumerate(quick):
-            if at not in kept:
+        if thinned := grid[0].get_closest_marker("thinned"):
+            for name in thinned.kwargs:
+                if name not in grid[0].callspec.params:
+                    raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
+            quick = [quick[at] for at in sorted(chosen([item.callspec.params for item in quick], thinned.kwargs))]
+        sampled = grid[0].get_closest_marker("sampled")
+        if sampled and len(quick) > sampled.args[0]:
+            quick = random.Random(f"{seeds.seed()} {function}").sample(quick, sampled.args[0])
+        for item in grid:
+            if item not in quick:
                 item.add_marker(pytest.mark.slow)
 
 

@@ -459,6 +459,7 @@ def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
 @pytest.mark.parametrize(
     "line", [["look", TEXT], ["ablate", "L1", TEXT], ["learn", "one-head"], ["studio", "--get", "/api/workspace"]]
 )
+@pytest.mark.sampled(4)
 def test_a_device_or_dtype_that_is_not_there_is_one_line(run, monkeypatch, line, options, said):
     monkeypatch.setattr("manyheads.models.load", load)
     assert_refused(run(*line, *options), said)

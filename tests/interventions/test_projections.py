@@ -52,6 +52,7 @@ def test_what_was_read_is_what_the_model_computes_with(name, made):
 
 @pytest.mark.thinned(name=LAYOUTS[2:])
 @pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.sampled(4)
 def test_what_was_read_can_be_written_back_and_other_numbers_matter(name, made):
     lm = made(name)
     other = copy.deepcopy(lm.model)

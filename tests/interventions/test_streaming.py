@@ -189,6 +189,7 @@ SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS]
 
 
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *SLOWLY])
+@pytest.mark.sampled(1)
 def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, options, fresh):
     """With a cache, past every window; the other reads the whole text anew for each token."""
     lm = loaded(name, fresh)

@@ -62,6 +62,7 @@ def test_weights_from_the_record_are_the_references(fresh, options):
 @pytest.mark.thinned
 @every_option
 @pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.sampled(6)
 def test_outputs_under_the_tap_are_bit_identical(fresh, options, weights):
     layer, x = made(fresh, **options), text(fresh)
     plain = layer(x, need_weights=weights)

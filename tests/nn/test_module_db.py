@@ -67,6 +67,7 @@ def assert_agree(theirs, ours, inputs, call):
 @pytest.mark.thinned
 @pytest.mark.parametrize("index", range(NUM_SAMPLES))
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.sampled(16)
 def test_torchs_inputs_agree_in_output_weights_and_gradients(fresh, index, training):
     sample = samples()[index]
     theirs, ours = pair(fresh, *sample.constructor_input.args, **sample.constructor_input.kwargs)

@@ -60,6 +60,7 @@ def contents(folder) -> dict[str, bytes]:
 @pytest.mark.thinned
 @pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.sampled(3)
 def test_on_a_full_disk_the_older_file_stays_and_the_error_says_what_to_do(name, room, disk):
     writer, path = WRITERS[name], disk / name
     writer.write(path, 1)
