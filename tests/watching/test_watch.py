@@ -26,9 +26,7 @@ from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gpt2, tiny_llama
 
 NAMES = ["max_logit", "entropy", "first_mass", "previous_mass", "missing_mass"]
 peft_warns = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21
-not_a_leaf = pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf"
-)  # dynamo
+not_a_leaf = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo
 
 
 def batch(fresh, lengths=(5, 11, 8), side="right"):
@@ -154,6 +152,21 @@ def test_a_watched_step_says_what_measure_says_of_the_same_weights_and_batches(m
     np.testing.assert_allclose(seen.last.values, value, atol=1e-6)
 
 
+@pytest.mark.parametrize("by", ["sdpa", "eager"])
+def test_weights_of_a_training_with_dropout_are_those_before_it(by, fresh):
+    """Of the first layer, which reads what has met no dropout yet; later ones read what it left."""
+    inputs, names = batch(fresh), ["entropy", "first_mass", "max_weight", "max_logit"]
+    model = tiny_llama(seed=draw(fresh), attention_dropout=0.4, attn_implementation=by).train()
+    with mh.watch(model, statistics=names) as seen:
+        model(**inputs).loss.backward()
+        seen.step()
+    del inputs["labels"]
+    table = mh.measure_call(model.eval(), **inputs, statistics=names)
+    for name in names:
+        np.testing.assert_allclose(seen.last[name][:6], table[name][:6], atol=1e-5, err_msg=name)
+    assert np.abs(seen.last["entropy"][6:] - table["entropy"][6:]).max() > 1e-3, "nothing was dropped"
+
+
 def test_texts_packed_into_a_row_are_texts_of_their_own(fresh):
     model = tiny_llama(seed=draw(fresh))
     lengths = (5, 9, 3)
@@ -176,6 +189,35 @@ def test_texts_packed_into_a_row_are_texts_of_their_own(fresh):
         np.testing.assert_allclose(values, seen.last.values, atol=2e-5)
     whole = mh.measure_call(model, ids, statistics=["first_mass"])["first_mass"]
     assert np.abs(whole - seen.last["first_mass"]).max() > 0.05, "position 0 of the row would have said the same"
+
+
+def test_padding_of_a_text_that_is_written_and_of_the_one_that_is_read_is_nobodys(fresh):
+    """Both are padded to one width: the mask of the one must not be taken for the other's."""
+    model, _ = built(trial(draw(fresh), architecture="t5", dtype=torch.float32, implementation="sdpa", factor=3.0))
+    read, written, longest = (11, 4, 7), (6, 11, 9), 11
+    ids, labels = (torch.randint(5, 60, (3, longest), generator=fresh) for _ in range(2))
+    place = torch.arange(longest)[None]
+    real, labelled = (place < torch.tensor(lengths)[:, None] for lengths in (read, written))
+    names = [*NAMES, "max_weight", "q_norm", "k_norm", "output_share"]
+    inputs = {"input_ids": ids, "attention_mask": real.long(), "labels": labels.masked_fill(~labelled, -100)}
+    results = []
+    by_mask = {**inputs, "labels": labels, "decoder_attention_mask": labelled.long()}
+    for batches in (
+        [inputs],
+        [by_mask],
+        [
+            {"input_ids": ids[i : i + 1, :n], "labels": labels[i : i + 1, :m]}
+            for i, (n, m) in enumerate(zip(read, written, strict=True))
+        ],
+    ):
+        with mh.watch(model, statistics=names) as seen:
+            for one in batches:
+                model(**one)
+            seen.step()
+        results.append(seen.last.values)
+    assert {site.stack for site in seen.last.sites} == {"encoder", "decoder", "cross"}
+    for values in results[:2]:
+        np.testing.assert_allclose(values, results[2], rtol=2e-5, atol=2e-5)
 
 
 def test_norms_and_shares_of_the_output_are_those_of_the_layer_itself(fresh):
