@@ -1,0 +1,53 @@
+"""The reproductions by name, in the order of their list; none is loaded before it is chosen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from manyheads.errors import PlanError
+
+if TYPE_CHECKING:  # a reproduction brings torch: listing them must not wait for it
+    from manyheads.reproductions.reproduction import Reproduction
+
+
+@dataclass(frozen=True)
+class Listed:
+    """`meaning`: one line, the paper's finding. `takes`: how long it takes on two cores, in words.
+
+    The reproduction is `REPRODUCTION` in the module of its name (_ for -).
+    """
+
+    name: str
+    meaning: str
+    takes: str
+
+    def load(self) -> Reproduction:
+        return import_module(f"{__package__}.{self.name.replace('-', '_')}").REPRODUCTION
+
+
+REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
+    {
+        listed.name: listed
+        for listed in (
+            Listed(
+                "zhai-collapse",
+                "Zhai et al. 2023: at too high a learning rate attention entropy collapses; a reparametrisation cures",
+                "3 minutes",
+            ),
+        )
+    }
+)
+
+
+def reproduction_of(name: str) -> Reproduction:
+    """Errors: PlanError for a name that there is not, with those that there are."""
+    if name not in REPRODUCTIONS:
+        near = difflib.get_close_matches(name, REPRODUCTIONS, 1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise PlanError(f"there is no reproduction {name!r}: choose one of {', '.join(REPRODUCTIONS)}.{meant}")
+    return REPRODUCTIONS[name].load()
