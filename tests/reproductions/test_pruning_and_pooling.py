@@ -36,7 +36,7 @@ def without(model: Decoder, heads: list[str]) -> Decoder:
     return cut.eval()
 
 
-# ---------------------------------------------------------------------------------------------------------- michel-curve
+# --------------------------------------------------------------------------------------------------------- michel-curve
 
 
 def test_heads_are_free_up_to_the_first_step_that_costs_more_than_the_limit():
@@ -69,7 +69,7 @@ def test_a_curve_says_what_is_free_by_the_loss_of_its_own_half(fresh):
     assert found["free"] == michel_curve.free_share(curve["counts"], curve["ranked"], found["limit"])
 
 
-# ----------------------------------------------------------------------------------------------------------- voita-gates
+# ---------------------------------------------------------------------------------------------------------- voita-gates
 
 
 def test_a_head_is_specialised_by_where_its_strongest_key_lies(fresh):
@@ -116,7 +116,7 @@ def test_gone_is_read_at_the_highest_price_that_harms_nothing():
     assert found["others_left"] == pytest.approx(2 / 12) and found["right"] == pytest.approx(-0.005)
 
 
-# ------------------------------------------------------------------------------------------------------------ wu-masking
+# ----------------------------------------------------------------------------------------------------------- wu-masking
 
 
 def test_scores_and_what_is_answered_with_heads_masked_are_those_of_eager_maps_and_cut_weights(fresh, monkeypatch):
@@ -178,7 +178,7 @@ def test_other_heads_are_drawn_among_those_that_are_no_retrieval_heads():
     assert wu_masking.read_off(nothing)["without_retrieval"] == wu_masking.read_off(nothing)["without_others"] == 1
 
 
-# ----------------------------------------------------------------------------------------------------------- gqa-uptrain
+# ---------------------------------------------------------------------------------------------------------- gqa-uptrain
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
@@ -215,7 +215,7 @@ def test_differences_of_losses_are_taken_seed_by_seed():
         assert row.values == pytest.approx(values)
 
 
-# --------------------------------------------------------------------------------------------------------------- as whole
+# ------------------------------------------------------------------------------------------------------------- as whole
 
 
 @pytest.mark.slow

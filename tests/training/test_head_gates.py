@@ -64,7 +64,7 @@ def test_closed_gates_are_heads_that_are_cut_and_others_scale_them(model, fresh)
         locations = 0.4 + 2 * torch.stack([gated.moved["0"], gated.moved["1"]]).double().numpy()
         factors = np.clip(1.2 / (1 + np.exp(-locations)) - 0.1, 0, 1)
         assert set(factors.flatten()) > {0.0, 1.0} and ((factors > 0) & (factors < 1)).sum() == 3
-        close = dict(rtol=1e-5, atol=1e-5)
+        close = {"rtol": 1e-5, "atol": 1e-5}
         torch.testing.assert_close(gated(ids).logits, scaled(model, factors)(ids).logits, **close)
         assert (gated(ids).logits - model(ids).logits).abs().max() > 1e-2, "what was cut shows"
     assert gated.kept == {

@@ -28,7 +28,7 @@ TEMPERATURE, BELOW, ABOVE = 2 / 3, -0.1, 1.1
 """Of the hard concrete: its temperature, and the ends to which a draw is stretched. Source: Louizos et al. 2018,
 section 4.1."""
 
-START = 3.0  # the location of every gate before training: open in 98 of 100 draws
+START = 3.0  # the location of every gate before training: not 0 in 99 of 100 draws
 
 
 class GatedHeads(nn.Module):
