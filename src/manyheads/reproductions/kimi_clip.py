@@ -1,6 +1,6 @@
 """`kimi-clip`: under Muon the largest logits grow past 1,000; QK-clip keeps them, and costs no loss.
 
-The runs are those of the preset `qk-clip`; here its numbers are read as the paper's claims.
+The runs are two of the ways of the preset `qk-clip`; here its numbers are read as the paper's claims.
 Source: Kimi Team 2025, "Kimi K2: Open Agentic Intelligence", section 2.1.
 """
 
@@ -11,18 +11,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from manyheads.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
+from manyheads.training.presets.preset import Preset
+from manyheads.training.presets.qk_clip import COMPARISON
 
+WAYS = ("free", "clipped-100")
+PRESET = Preset("kimi-clip", COMPARISON.of(WAYS).build)
 TAU = 100.0  # the paper's
 SPIKE, BEFORE = 1.5, 20  # a spike: a step's loss over so many times the median of so many steps before
 
 
 def run(task: Task) -> Result:
-    outcome = task.train("qk-clip")
+    outcome = task.train(PRESET)
     spikes = {
         way: tuple(
             float(spikes_of(outcome.trained[f"{way}-{seed}"].history.taken("loss")[1])) for seed in range(task.seeds)
         )
-        for way in ("free", "clipped-100")
+        for way in WAYS
     }
     return Result(rows_of(outcome.report["found"]["ways"], spikes), outcome.findings.chart)
 

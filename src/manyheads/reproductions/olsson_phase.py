@@ -53,7 +53,7 @@ class Scale(Scaled):
     samples: int
 
 
-WHOLE = Scale(replace(induction.WHOLE.settings, measure_every=10), seeds=3, rows=32, samples=4)
+WHOLE = Scale(replace(induction.WHOLE.settings, measure_every=20), seeds=3, rows=32, samples=4)
 TRIAL = Scale(Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=2), seeds=1, rows=8, samples=2)
 
 
@@ -73,7 +73,7 @@ def run_of(name: str, scale: Scale, seed: int, layers: int) -> Run:
     """One depth's training of one seed."""
     torch.manual_seed(seed)
     data = RepeatedTokens(CONFIG.vocab_size, LENGTH, scale.rows, shortest=8, longest=32, seed=seed)
-    texts = torch.cat([data.batch(HELD_OUT_STEP + part)["ids"] for part in range(8)])
+    texts = torch.cat([data.batch(HELD_OUT_STEP + part)["ids"] for part in range(4)])
 
     def measured(model: nn.Module, step: int) -> dict[str, float]:
         prefix = probe_columns(live(model), PREFIX, scale.samples)
@@ -182,9 +182,9 @@ REPRODUCTION = Reproduction(
     "billion tokens, in which induction heads form; models of one layer do neither (arguments 1 and 2). The score is "
     "about -0.4 nats afterwards.",
     f"In-context score: the loss of a late token minus that of an early one, mean over texts, nats: the paper's "
-    f"tokens 500 and 50 of 512, here {LATE} and {EARLY} of {LENGTH}. Prefix matching: of a head on 25 random tokens four "
-    f"times, the weight on the tokens that followed earlier copies of the row's own, summed over copies, mean over "
-    f"rows that have one.",
+    f"tokens 500 and 50 of 512, here {LATE} and {EARLY} of {LENGTH}. Prefix matching: of a head on 25 random tokens "
+    f"four times, the weight on the tokens that followed earlier copies of the row's own, summed over copies, mean "
+    f"over rows that have one.",
     (
         "Texts are random tokens that repeat, in which nothing but copying can be learned: early tokens cost as much "
         "as a guess, late ones nothing at best (-4.16 nats), so that the score's size says nothing of language.",

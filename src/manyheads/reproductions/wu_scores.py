@@ -53,7 +53,7 @@ def notes_of(scores: Mapping[Head, float]) -> tuple[str, ...]:
 def chart(scores: Mapping[Head, float], name: str) -> Chart:
     """The heads' scores, from the highest down, and the threshold."""
     ranked = sorted(scores.values(), reverse=True)
-    ranks = tuple(float(rank) for rank in range(1, len(ranks) + 1))
+    ranks = tuple(float(rank) for rank in range(1, len(ranked) + 1))
     threshold = Line(f"threshold {THRESHOLD}", (1.0, float(len(ranked))), (THRESHOLD, THRESHOLD), bold=False)
     return Chart(
         "Retrieval scores, from the highest head down",

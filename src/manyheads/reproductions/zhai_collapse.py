@@ -1,6 +1,6 @@
 """`zhai-collapse`: attention entropy collapses at too high a learning rate, and a reparametrisation prevents it.
 
-The runs are those of the preset `entropy-collapse`; here its numbers are read as the paper's claims.
+The runs are three of the ways of the preset `entropy-collapse`; here its numbers are read as the paper's claims.
 Source: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse".
 """
 
@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyheads.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.training.presets.entropy_collapse import COLLAPSED
+from manyheads.training.presets.entropy_collapse import COLLAPSED, COMPARISON
+from manyheads.training.presets.preset import Preset
+
+PRESET = Preset("zhai-collapse", COMPARISON.of(("stable", "high", "sigma")).build)
 
 
 def run(task: Task) -> Result:
-    outcome = task.train("entropy-collapse")
+    outcome = task.train(PRESET)
     diverged = tuple(float(bool(outcome.trained[f"high-{seed}"].ended)) for seed in range(task.seeds))
     return Result(rows_of(outcome.report["found"]["ways"], diverged), outcome.findings.chart)
 

@@ -85,6 +85,10 @@ class Comparison:
     ways: Mapping[str, Way]
     reference: str
 
+    def of(self, ways: Sequence[str]) -> Comparison:
+        """Some of the ways alone, the reference among them."""
+        return replace(self, ways={key: self.ways[key] for key in ways})
+
     def build(self, setup: Setup) -> Training:
         """A run for each way and seed. The ways of a seed read the same windows, and begin with the same weights."""
         scale = setup.scale(WHOLE, TRIAL)
