@@ -29,7 +29,7 @@ FIGURE = "figure.svg"
 
 @dataclass(frozen=True)
 class Claim:
-    """`words`: what must hold. A quantity fulfils it from `low` to `high`, both included."""
+    """`words`: what must hold. A quantity fulfils it between `low` and `high`, neither included."""
 
     words: str
     low: float = -math.inf
@@ -64,9 +64,9 @@ class Row:
             if not self.exact:
                 return UNDECIDED
             low = high = mean
-        if self.claim.low <= low and high <= self.claim.high:
+        if self.claim.low < low and high < self.claim.high:
             return COMES_OUT
-        return FAILS if high < self.claim.low or low > self.claim.high else UNDECIDED
+        return FAILS if high <= self.claim.low or low >= self.claim.high else UNDECIDED
 
     def to_dict(self) -> dict[str, Any]:
         """As result.json has it."""

@@ -35,8 +35,23 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
         listed.name: listed
         for listed in (
             Listed(
+                "gu-sinks",
+                "Gu et al. 2025: heads park on the first token under softmax, and not under sigmoid attention",
+                "20 minutes",
+            ),
+            Listed(
+                "olsson-phase",
+                "Olsson et al. 2022: induction heads form in one short stretch, with two layers and not with one",
+                "6 minutes",
+            ),
+            Listed(
                 "zhai-collapse",
                 "Zhai et al. 2023: at too high a learning rate attention entropy collapses; a reparametrisation cures",
+                "3 minutes",
+            ),
+            Listed(
+                "kimi-clip",
+                "Kimi Team 2025: under Muon the largest logits pass 1,000; QK-clip caps them at no cost in loss",
                 "3 minutes",
             ),
             Listed(
@@ -58,6 +73,11 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
                 "gqa-uptrain",
                 "Ainslie et al. 2023: the mean of key/value heads is the best beginning for fewer of them",
                 "3 minutes",
+            ),
+            Listed(
+                "wu-scores",
+                "Wu et al. 2024: less than 5 % of heads retrieve; counts those of a published file of scores",
+                "seconds",
             ),
         )
     }
