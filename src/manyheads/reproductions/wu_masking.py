@@ -35,6 +35,7 @@ from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Pre
 
 NAME = "wu-masking"
 RETRIEVAL = 0.1  # a head with a higher score is a retrieval head: the paper's threshold
+COUNTS = (1, 2, 4, 8, 16)
 DRAWS = 10  # sets of other heads
 
 
@@ -62,8 +63,9 @@ PRESET = Preset(NAME, build)
 def masked(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[str, Any]:
     """Scores on every other text; on the rest, what is answered with heads masked.
 
-    `scores`: by head, highest first. `whole`: with all heads. `top`, `random`: with 1, 2 ... heads masked, up to all
-    retrieval heads: the highest scores, and DRAWS sets of other heads, drawn by seed; of these as many as there are.
+    `scores`: by head, highest first. `whole`: with all heads. `top`: with 1, 2 ... heads masked, those with the highest
+    scores, up to all retrieval heads. `random`: by how many, of COUNTS and of all retrieval heads, with DRAWS sets of
+    other heads, drawn by seed; with as many as there are, where there are fewer.
     """
     choosing, reporting = ({name: tensor[start::2] for name, tensor in batch.items()} for start in (0, 1))
     scores = {
@@ -81,13 +83,14 @@ def masked(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[str
         with applied(model, Plan([Ablate(list(heads), kind="zero")])):
             return answered(model, reporting)
 
-    counts = range(1, len(retrieval) + 1)
+    every = len(retrieval)
+    counts = sorted({count for count in (*COUNTS, every) if 0 < count <= every}) if others else []
     return {
         "scores": {str(head): scores[head] for head in ranked},
         "retrieval": [str(head) for head in retrieval],
         "whole": answered(model, reporting),
-        "top": [without(ranked[:count]) for count in counts],
-        "random": [[without(order[:count]) for order in orders] for count in counts if count <= len(others)],
+        "top": [without(ranked[: count + 1]) for count in range(every)],
+        "random": {str(count): [without(order[:count]) for order in orders] for count in counts},
     }
 
 
@@ -95,12 +98,12 @@ def masked(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[str
 
 
 def read_off(seen: Mapping[str, Any]) -> dict[str, float]:
-    """What is judged, of one seed, with all retrieval heads masked, and with as many others (or all others there are).
+    """What is judged, of one seed, with all retrieval heads masked, and with as many others.
 
-    Of a model without any retrieval head: nothing was masked.
+    Of a model without any retrieval head, or without any other: nothing was masked.
     """
     whole, nothing = seen["whole"], [seen["whole"]]
-    top, random = (seen["top"] or nothing)[-1], (seen["random"] or [nothing])[-1]
+    top, random = (seen["top"] or nothing)[-1], [nothing, *seen["random"].values()][-1]
     return {
         "share": len(seen["retrieval"]) / len(seen["scores"]),
         "recall": whole["recall"],
@@ -154,20 +157,20 @@ def words_of(by_seed: Sequence[Mapping[str, Any]]) -> str:
 
 def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
     """Questions answered, by how many heads are masked."""
-    most = min((len(seen["top"]) for seen in by_seed), default=0)
-    counts = sorted({count for count in (1, 2, 4, 8, 16, most) if 0 < count <= most})
 
     def panel(name: str, column: str, title: str, top: float | None) -> PointsPanel:
         groups = [Points("none", tuple(seen["whole"][column] for seen in by_seed), False)]
-        for count in counts:
-            if name == "top":
-                values = tuple(seen["top"][count - 1][column] for seen in by_seed)
-            else:
+        for label in (*map(str, COUNTS), "all retrieval\nheads"):
+            values: list[float] = []
+            for seen in by_seed:
+                count = label if label.isdigit() else str(len(seen["retrieval"]))
                 # A draw is no seed: of each seed the mean over its draws.
-                drawn = [seen["random"][min(count, len(seen["random"])) - 1] for seen in by_seed if seen["random"]]
-                values = tuple(float(np.mean([each[column] for each in draws])) for draws in drawn)
+                if name == "random" and count in seen["random"]:
+                    values.append(float(np.mean([each[column] for each in seen["random"][count]])))
+                elif name == "top" and 0 < int(count) <= len(seen["top"]):
+                    values.append(seen["top"][int(count) - 1][column])
             if values:
-                groups.append(Points(str(count), values, name == "top"))
+                groups.append(Points(label, tuple(values), name == "top"))
         return PointsPanel(title, tuple(groups), 0.0, top)
 
     return PointsChart(

@@ -32,7 +32,7 @@ START = 3.0  # the location of every gate before training: not 0 in 99 of 100 dr
 
 
 class GatedHeads(nn.Module):
-    """A model with a gate on every head. It is called as the model is; `layers` counts the heads of each layer.
+    """A model of one stack with a gate on every head. It is called as the model is; `layers`: each layer's heads.
 
     `speed`: how far a gate's location moves when an optimizer moves its parameter by 1. AdamW moves parameters by its
     learning rate whatever their size, and locations have farther to go than weights.
@@ -56,7 +56,7 @@ class GatedHeads(nn.Module):
 
     def _edit(self, call: AttentionCall) -> Tensor:
         name = str(call.site.layer)
-        if name not in self.moved or self.moved[name].numel() != call.site.num_heads:
+        if call.site.stack or name not in self.moved or self.moved[name].numel() != call.site.num_heads:
             counts = {int(layer): moved.numel() for layer, moved in self.moved.items()}
             raise HeadError(f"{call.site} has {call.site.num_heads} heads, and gates were made for {counts}.")
         location = self.location(call.site.layer)
