@@ -100,7 +100,9 @@ def test_heads_between_two_texts_are_compared_too_and_have_no_label(fresh):
     cross = [index for index, head in enumerate(found.heads) if head.stack == "cross"]
     np.testing.assert_allclose(found.moved[cross], want, atol=2e-5)
     frame = found.to_pandas().set_index("stack")
-    assert frame.loc["cross", "label_after"].isna().all() and (frame.loc["encoder", "label_after"] == "unlabelled").all()
+    assert (
+        frame.loc["cross", "label_after"].isna().all() and (frame.loc["encoder", "label_after"] == "unlabelled").all()
+    )
     assert len(found.labels) + len(cross) == len(found.heads) and not found.relabelled
     assert mh.compare(a, a, TEXTS[1:], ["entropy"]).summary == "no head differs"
 
