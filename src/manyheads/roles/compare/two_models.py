@@ -301,8 +301,9 @@ def compare(
     A model with itself, and with a copy of itself, has no head that differs. Differences within rounding of float32 are
     none; bfloat16 beside float32 does differ.
 
-    Cost: two forward passes of each model (three of an encoder-decoder with labels), one pass over each one's maps, and 35 ns a row, key and head on one core
-    (0.25 s for 72 heads and a text of 300 tokens). Memory: queries and keys of one batch, of both models.
+    Cost: two forward passes of each model (three of an encoder-decoder with labels), one pass over each one's maps, and
+    35 ns a row, key and head on one core (0.25 s for 72 heads and a text of 300 tokens). Memory: queries and keys of
+    one batch, of both models.
     Errors: ModelError for models of different shapes or without a tokenizer, TextError for texts that the two cut into
     different tokens or that can be read once only; as `measure`'s.
     """
