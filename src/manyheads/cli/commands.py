@@ -25,6 +25,7 @@ from manyheads.cli.look import look
 from manyheads.cli.merge import merge
 from manyheads.cli.patch import circuit, patch
 from manyheads.cli.publish import publish
+from manyheads.cli.reproduce import reproduce
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
 from manyheads.cli.split import split
@@ -53,6 +54,7 @@ COMMANDS = (
     size,
     train,
     watch,
+    reproduce,
     learn,
     studio,
     publish,
@@ -92,7 +94,14 @@ GROUPS = {
     ),
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
-MORE = {"merge": "Find out", "convert": "Change", "heads": "Change", "publish": "Look", "doctor": "Look"}
+MORE = {
+    "merge": "Find out",
+    "convert": "Change",
+    "heads": "Change",
+    "publish": "Look",
+    "reproduce": "Learn",
+    "doctor": "Look",
+}
 """Commands that are only named there, and the group of each in `--help`."""
 
 OTHER_NAMES = {"measure": "stats"}
