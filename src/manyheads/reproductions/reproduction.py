@@ -142,7 +142,7 @@ def markdown(document: Mapping[str, Any], figure: str = FIGURE, level: int = 1) 
     """What result.json holds, as a page, or as a part of one whose headings begin at `level`."""
     heading = "#" * level
     lines = [
-        f"{heading} `{document['name']}`: {document['title']}",
+        f"{heading} `{document['command'].removeprefix('manyheads reproduce ')}`: {document['title']}",
         "",
         f"**The paper.** {document['paper']}",
         "",
