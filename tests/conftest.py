@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from _pytest import logging as pytest_logging
 
 from tests import checking, seeds
 from tests.thinning import thin
@@ -54,6 +55,18 @@ def pytest_runtest_makereport(item, call):
 def fresh() -> torch.Generator:
     """Other numbers for every commit. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
     return torch.Generator().manual_seed(seeds.seed())
+
+
+@pytest.fixture
+def caplog(request):
+    """pytest's own, for the tests that ask for it: its plugin goes through all loggers six times a test."""
+    handler = pytest_logging.LogCaptureHandler()
+    request.node.stash[pytest_logging.caplog_handler_key] = handler
+    request.node.stash[pytest_logging.caplog_records_key] = {"call": handler.records}
+    captured = pytest_logging.LogCaptureFixture(request.node, _ispytest=True)
+    with pytest_logging.catching_logs(handler):
+        yield captured
+    captured._finalize()
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,10 @@ def hashed(text: str) -> int:
 def draw_all() -> None:
     """torch's, NumPy's and Python's global numbers begin anew: no test depends on those that its process ran before."""
     everywhere = seed_of("global numbers")
-    torch.manual_seed(everywhere)
+    if torch.accelerator.is_available():
+        torch.manual_seed(everywhere)
+    else:  # it would note the call stack for each kind of device that may yet come: a millisecond a test
+        torch.default_generator.manual_seed(everywhere)
     np.random.seed(everywhere)
     random.seed(everywhere)
 

@@ -375,18 +375,26 @@ def read_sources(sources: list[str], options: dict[str, Any], model: str) -> tup
 
 
 def given_corpora(
-    talk: Talk, words: Sequence[str], file: str | None, lines: bool, files: list[str] | None, model: str
-) -> tuple[Corpus | list[str], Corpus | None, str]:
+    talk: Talk,
+    words: Sequence[str],
+    file: str | None,
+    lines: bool,
+    files: list[str] | None,
+    model: str,
+    targets: str | None = None,
+) -> tuple[Corpus | list[Any], Corpus | None, str]:
     """What was typed, is in the file or in the corpus; its passages whose coreference is known; and where it is from.
 
-    Where nothing was given: our own page and annotated sentences, or what the model is shown else. Errors: TextError,
-    FileAccessError.
+    Where nothing was given: our own page and annotated sentences, or what the model is shown else. With a file of
+    `targets`, pairs, as of `given_texts`. Errors: TextError, FileAccessError.
     """
+    if files and targets is not None:
+        raise TextError(f"--targets {targets} pairs with the texts of --file, and not with --corpus {files[0]}.")
     if files and (words or file is not None):
         text = quoted(shortened(" ".join(words), 40)) if words else f"--file {file}"
         raise TextError(f"two sources of texts were given, {text} and --corpus {files[0]}: give one of them.")
-    if words or file is not None:
-        texts = given_texts(talk, words, file, lines, model)
+    if words or file is not None or targets is not None:
+        texts = given_texts(talk, words, file, lines, model, targets)
         return texts.texts, None, texts.origin
     corpus, passages = read_sources(files or [], {"kind": None, "lines": lines}, model)
     return corpus, passages, corpus.origin

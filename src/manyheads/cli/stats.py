@@ -26,6 +26,7 @@ from manyheads.cli.arguments import (
     ShardOption,
     ShardOut,
     StatisticNames,
+    TargetsFile,
     TextOrOwn,
     TextsAreLines,
     TextsFile,
@@ -69,6 +70,7 @@ def stats(
     text: TextOrOwn = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
+    targets: TargetsFile = None,
     corpus: CorpusFiles = None,
     model: ModelName = DEFAULT_MODEL,
     statistics: StatisticNames = "default",
@@ -97,7 +99,9 @@ def stats(
     request = requested_statistics(statistics)
     if show_list:
         return _show_list(talk, text or [], file, lines, corpus, model, request, as_json)
-    texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model)
+    if targets is not None and (place is not None or resume is not None):
+        raise TextError("--targets pairs with texts that are read at once: leave out --shard and --resume.")
+    texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model, targets)
     check_statistics(request, texts)
     lm = load_model(talk, ModelChoice(model, device, dtype))
     measured = _measured(talk, lm, texts, passages, request, origin, place, resume)
@@ -122,7 +126,8 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
     sums = tables[0].sums
     title = Text.assemble((clean(model), "bold"), f" · {clean(origin)} · {sums.num_tokens:,} tokens")
     shown = [(table, statistic) for table in tables for statistic in table.statistics]
-    print_sections([[title], _every_head(shown, console) if complete else _leaders(shown, top, console)], console)
+    lines = _every_head(shown, console) if complete else [*_leaders(shown, top, console), *_unsaid(shown, console)]
+    print_sections([[title], lines], console)
 
 
 def _measured(
@@ -192,10 +197,13 @@ def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
     for table in tables:
         for statistic in table.statistics:
             columns = (table.column(statistic.name), *table.interval(statistic.name))
-            heads = {
+            heads: dict[str, dict[str, Any]] = {
                 str(head): dict(zip(("value", "low", "high"), map(number, values), strict=True))
                 for head, *values in zip(table.heads, *columns, strict=True)
             }
+            for head, figures in heads.items():
+                if figures["low"] is None:
+                    figures["no_interval"] = table.no_interval(statistic.name, head)
             about = {"name": statistic.name, "unit": statistic.unit, "kind": statistic.kind, "is": statistic.meaning}
             rows.append({**about, "texts": table.sums.num_texts, "tokens": table.sums.num_tokens, "heads": heads})
     notes = {key: note for table in reversed(tables) for key, note in table.notes.items()}
@@ -224,6 +232,23 @@ def _leaders(shown: Sequence[tuple[HeadTable, Statistic]], top: int, console: Co
         label = Text.assemble((f"{statistic.name:<{names}}", "bold"), f"{cases:>9,.0f}  ")
         lines += hanging(label, " · ".join(cells) or "nothing to count on these texts", console.width)
     return lines
+
+
+def _unsaid(shown: Sequence[tuple[HeadTable, Statistic]], console: Console) -> list[Text]:
+    """Why the leading heads of some statistics have no interval: a line for each reason."""
+    names: dict[str, list[str]] = {}
+    for table, statistic in shown:
+        counted = [(value, head) for head, value in enumerate(table.column(statistic.name).tolist()) if value == value]
+        if counted:  # what no text has a case of is said beside its name
+            first = table.heads[max(counted)[1]]
+            names.setdefault(table.no_interval(statistic.name, first), []).append(statistic.name)
+    names.pop("", None)
+    lines = [
+        line
+        for reason, of in names.items()
+        for line in textwrap.wrap(f"No interval of {', '.join(of)}: {reason}.", console.width)
+    ]
+    return [Text(line, style="dim") for line in lines]
 
 
 def _every_head(shown: Sequence[tuple[HeadTable, Statistic]], console: Console) -> list[Text]:

@@ -55,6 +55,26 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
                 "3 minutes",
             ),
             Listed(
+                "michel-curve",
+                "Michel et al. 2019: a fifth or more of the heads go for free, least important first",
+                "3 minutes",
+            ),
+            Listed(
+                "voita-gates",
+                "Voita et al. 2019: gates with an L0 price close most heads, and specialised ones last",
+                "4 minutes",
+            ),
+            Listed(
+                "wu-masking",
+                "Wu et al. 2024: without its retrieval heads a model retrieves nothing, without others it does",
+                "7 minutes",
+            ),
+            Listed(
+                "gqa-uptrain",
+                "Ainslie et al. 2023: the mean of key/value heads is the best beginning for fewer of them",
+                "3 minutes",
+            ),
+            Listed(
                 "wu-scores",
                 "Wu et al. 2024: less than 5 % of heads retrieve; counts those of a published file of scores",
                 "seconds",

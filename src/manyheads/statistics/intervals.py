@@ -10,6 +10,11 @@ repeated words. Two corrections, both from the residuals' own moments:
   as many as D rests on by the same formula; and for a spread from B replicates, which is a guess too, 1 / freedom is
   1 / (that) + 1 / (B - 1).
 
+A share reckons with one text more (`one_more`), as large as the largest that was read, and all of one kind or all of the
+other: the square of its error has the variance that this text would add. The texts' own spread cannot know of it: where
+sizes have no variance, the text that matters most is yet to come, and where 3 texts of 100 make a difference, a sample
+has none of them at times. Of 200 texts an interval is a tenth wider by it, of 20 half as wide again.
+
 Where there is none: where all texts agree to the last bit, as where no case was right (their spread says nothing of
 other texts); under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of them);
 and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300
@@ -114,6 +119,15 @@ class Worth(NamedTuple):
     num_texts: Figures
     texts: Figures
     largest: Figures
+
+
+def one_more(share: Figures, worth: Worth) -> Figures:
+    """The variance that one text more adds to a share, as large as the largest, and all of one kind or of the other."""
+    share = np.clip(share, 0.0, 1.0)
+    # Texts that are equal are one, and then no single one of them is the largest.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        largest = np.maximum(worth.largest, 1 / worth.texts)
+        return share * (1 - share) * (largest / (1 + largest)) ** 2
 
 
 def ratio_spread(
