@@ -200,8 +200,11 @@ def test_what_is_no_part_is_refused_in_one_line(lm, tmp_path, monkeypatch):
         assert file.metadata()["format_version"] == str(store.VERSION)
     with pytest.raises(StatisticError, match="these sums came from a file, .* without their model: make HeadSums"):
         mh.HeadSums.open(path).update(["a dog"])
-    with pytest.raises(FileAccessError, match="is a folder: name a file of sums"):
+    with pytest.raises(FileAccessError, match=r"is a folder: name a file of sums; .* finished\.safetensors, which"):
         mh.HeadSums.open(tmp_path)
+    mh.HeadSums(lm, "entropy").update(as_corpus(["the cat"]).shard(0, 1), resume=tmp_path / "run" / "texts")
+    with pytest.raises(FileAccessError, match=r"of a run that is done, \S*run.texts.finished\.safetensors\."):
+        mh.HeadSums.open(tmp_path / "run")
     (tmp_path / "b.sums").write_bytes(path.read_bytes()[:-9])
     with pytest.raises(StatisticError, match=r"b\.sums holds no sums of heads that can be read: .* is cut off"):
         mh.HeadSums.open(tmp_path / "b.sums")
