@@ -109,7 +109,7 @@ def test_an_interval_of_shares_covers_what_it_says(texts, kind, rng):
 
 @pytest.mark.parametrize("texts", [20, 50, 200, 800])
 def test_an_interval_of_shares_reckons_with_a_text_that_is_yet_to_come(texts, rng):
-    """Sizes that have no variance (Pareto, 1.5), with rates that follow them; without that text 0.8, 0.88, 0.93, 0.95."""
+    """Sizes that have no variance (Pareto, 1.5), with rates that follow them: 0.80 to 0.95 without that text."""
     made = np.random.default_rng(2)  # one population: they differ by more than draws from one do
     population = np.ceil(3 * (1 + made.pareto(1.5, 20_000)))[:, None]
     rates = 1 / (1 + np.exp(1 - 0.5 * (np.log(population) - 1) - made.normal(0, 0.5, population.shape)))
