@@ -244,7 +244,8 @@ class HeadSums:
         path = Path(path)
         if path.is_dir():
             # A command's run has a folder in it for each reading: texts, passages.
-            finished = ", ".join(str(file) for way in ("", "*/") for file in sorted(path.glob(f"{way}{store.FINISHED}")))
+            files = [*path.glob(store.FINISHED), *sorted(path.glob(f"*/{store.FINISHED}"))]
+            finished = ", ".join(map(str, files))
             raise FileAccessError(
                 f"{path} is a folder: name a file of sums; of a run that is done, "
                 f"{finished or f'{store.FINISHED}, which this one has not'}."
