@@ -240,7 +240,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
         "Gates on heads: which stay open, by what an open one costs",
         f"one layer, {NUM_HEADS} heads, five relations; price of an open head in nats an answer; seeds: {len(by_seed)}",
         points=(
-            PointsPanel(f"heads left, of {NUM_HEADS}", by_price(lambda s, p: len(s["kept"][p])), 0.0, NUM_HEADS),
+            PointsPanel(f"heads left, of {NUM_HEADS}", by_price(lambda s, p: len(s["kept"][p])), 0.0, float(NUM_HEADS)),
             PointsPanel("specialised heads left, share", by_price(lambda s, p: left(s, p, True)), 0.0, 1.0),
             PointsPanel("other heads left, share", by_price(lambda s, p: left(s, p, False), False), 0.0, 1.0),
             PointsPanel("right answers, mean over relations", by_price(lambda s, p: s["right"][p]), 0.0, 1.0),
