@@ -650,8 +650,8 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
         mh.watch(model, step=-1)
     with pytest.raises(PlanError, match="every=0: give a whole number"):
         mh.HeadWatch(every=0)
-    with pytest.raises(PlanError, match="tau=-1 is no limit for a score"):
-        mh.HeadWatch(qk_clip=-1)
+    with pytest.raises(PlanError, match="tau=-1.0 is no limit for a score"):
+        mh.HeadWatch(qk_clip=-1.0)
     with mh.watch(model) as seen:
         pass
     with pytest.raises(ModelError, match="this watch is closed: make another one"):
