@@ -72,6 +72,7 @@ def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
         (["--kind", "unmixed"], mh.SkipOutputProjection("L1")),
     ],
 )
+@pytest.mark.sampled(2)
 def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(options, step, run, page, minilm):
     alone = ("--file", page, "--controls", "0", "--json")
     first = json.loads(run("ablate", "L1", *options, *alone, "--save-plan", "plan.json").out)
