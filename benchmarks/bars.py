@@ -71,6 +71,9 @@ def _passes() -> Iterator[Bar]:
     for (tokens, name), most in bars.items():
         said = f'"{name}" statistics of every head with the pass, against the pass, {tokens:,} tokens'
         yield Bar("statistics_pass", tokens, f"{name}.ratio", said, most)
+    for tokens in (4_096, 8_192):
+        said = f'distant_mass of every head, against "default" statistics, {tokens:,} tokens'
+        yield Bar("statistics_pass", tokens, "distant_over_default.ratio", said, 1.0)
 
 
 def _layer() -> Iterator[Bar]:
@@ -184,7 +187,9 @@ BARS: Sequence[Bar] = (
     Bar("patching", "patching", "ratio", "patching all heads of one pair, against a forward pass a head", 0.65),
     Bar("circuits", "composition", "seconds", "composition of 32 layers of 32 heads of 64, all pairs", 60, unit="s"),
     Bar("circuits", "attribution", "ratio", "logit attribution by head and key, against a forward pass", 1.3),
-    Bar("circuits", "trained", "named", "of 12 answers about trained induction heads, the right ones", least=12, unit=""),
+    Bar(
+        "circuits", "trained", "named", "of 12 answers about trained induction heads, the right ones", least=12, unit=""
+    ),
     Bar("pruning", "attention layers", "times_as_fast", "attention layers with half of their heads", least=1.5),
     Bar("pruning", "cache", "ratio", "the cache with half of the heads", 0.5),
     Bar("roles", "roles", "ratio", "sentences a second of all roles, against the pass", least=0.4),

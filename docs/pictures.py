@@ -10,6 +10,7 @@ Pictures of the studio come from docs/screenshots.py, that of the house from doc
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -112,6 +113,13 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
                 "manyheads train code --out FOLDER", "training"),
         Picture("healthy-heads.svg", "Every head while a model learns", "Entropy and max logit, by "
                 "[a watch](howto/watch-training.md) of a small Llama.", "python docs/healthy_heads.py", ""),
+    ),
+    "Published results, made again": tuple(
+        Picture(f"reproduce/{path.stem}.svg", result["title"][0].upper() + result["title"][1:],
+                f"{result['paper'].split(',')[0]}: [theirs and ours](reference/published-numbers.md).",
+                f"{result['command']} --out FOLDER", "training")
+        for path in sorted((ROOT / "docs" / "reproduced").glob("*.json"))
+        for result in [json.loads(path.read_text(encoding="utf-8"))]
     ),
     "The studio": tuple(
         Picture(f"studio/{name}.png", title, words, "make screenshots", "")

@@ -75,7 +75,9 @@ for share in sorted(attribution.by_key(writer), key=lambda share: -abs(share.val
 
 # %%
 patching = mh.patch(lm, clean, corrupted, answers=answers)
-print(f"the answer, right less wrong: {patching.clean.mean():.2f} logits clean, {patching.corrupted.mean():.2f} corrupted")
+print(
+    f"the answer, right less wrong: {patching.clean.mean():.2f} logits clean, {patching.corrupted.mean():.2f} corrupted"
+)
 low, high = patching.interval
 for head in patching.ranking()[:4]:
     at = patching.head_place(head)
@@ -96,9 +98,7 @@ parts = {}
 for what in ("q", "k", "v", "weights"):
     parts[what] = mh.patch(lm, clean, corrupted, answers=answers, what=what, heads=carrier, controls=0)[carrier]
 print(carrier, {what: round(value, 2) for what, value in parts.items()})
-each = mh.patch(
-    lm, clean[0], corrupted[0], answers=answers[0], what="v", heads=carrier, positions="each", controls=0
-)
+each = mh.patch(lm, clean[0], corrupted[0], answers=answers[0], what="v", heads=carrier, positions="each", controls=0)
 place = int(np.abs(each[carrier]).argmax())
 print(f"by the values at token {place}, {each.positions[place]!r}: {each[carrier][place]:.2f} of this pair's gap")
 

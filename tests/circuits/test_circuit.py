@@ -8,7 +8,7 @@ import torch
 
 import manyheads as mh
 from benchmarks.circuits import trained_answers
-from manyheads import design
+from manyheads import circuits, design
 from manyheads.errors import StatisticError
 from tests.circuits.by_hooks import PLACES, hooked
 from tests.interventions.checkpoints import STOCK, VOCABULARY
@@ -113,6 +113,15 @@ def test_a_circuit_is_what_hooks_say_and_none_of_its_heads_can_go(fresh):
         assert rest < 0.7 and cost == pytest.approx(kept - rest, **same)
     assert len(found.random) == len(found.random_without) == 2
     assert found.steps[0] == (12, 1.0) and found.steps[-1][0] == len(names)
+    # A set that nobody searched for, by the same hooks.
+    chosen = ["L0H1", "L0H3", "L1H2"]
+    given = circuits.measure_circuit(lm, *sides, "L0H1, L0H3, L1H2", metric, random_sets=3)
+    assert given.keep is None and [str(head) for head in given.heads] == chosen and len(given.random) == 3
+    assert given.faithfulness == pytest.approx(alone := truth(lm, "llama", *sides, metric, chosen), **same)
+    others = [str(head) for head in lm.spec.heads if str(head) not in chosen]
+    assert given.without == pytest.approx(truth(lm, "llama", *sides, metric, others), **same)
+    rest = truth(lm, "llama", *sides, metric, ["L0H1", "L1H2"])
+    assert given.costs[1] == pytest.approx(alone - rest, **same)
 
 
 def test_half_of_the_pairs_are_held_out_where_there_are_enough(fresh):
@@ -149,6 +158,11 @@ def test_what_is_held_out_is_said(fresh):
 def test_mistakes_are_named(changes, message):
     with pytest.raises(StatisticError, match=message):
         mh.find_circuit(loaded("gpt2", 3), "the cat sat", "the dog sat", answers=("on", "by"), **changes)
+    if "keep" not in changes:
+        with pytest.raises(StatisticError, match=message):
+            circuits.measure_circuit(
+                loaded("gpt2", 3), "the cat sat", "the dog sat", "L0H1", answers=("on", "by"), **changes
+            )
 
 
 @pytest.mark.slow
