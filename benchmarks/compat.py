@@ -1,8 +1,8 @@
 """Are `mh.compat.transformer_lens` and TransformerLens 4.3 one? Random models that both load, every option, one table.
 
-And do `mh.patch`, `mh.logit_attribution` and `mh.composition` give what its `patching`, its cache (`stack_head_results`,
-`logit_attrs`) and its `all_composition_scores` give? After `enable_compatibility_mode`, which folds the gains of norms
-as ours do.
+And do `mh.patch`, `mh.logit_attribution` and `mh.composition` give what its `patching`, its cache (`logit_attrs` of
+`stack_head_results`) and its `all_composition_scores` give? After `enable_compatibility_mode`, which folds the gains of
+norms as ours do.
 
     python -m benchmarks.compat [--venv build/transformer-lens] [--seeds 2]
 
