@@ -93,9 +93,10 @@ def test_when_a_curve_changes_is_read_between_two_measurements():
 
 
 def test_a_spike_is_a_loss_far_over_those_before():
-    losses = [2.0 + 0.1 * (step % 3) for step in range(60)]
+    losses = [4.0 + 0.1 * (step % 3) for step in range(30)] + [2.0 + 0.1 * (step % 3) for step in range(40)]
     assert kimi_clip.spikes_of(losses) == 0
-    losses[5], losses[30], losses[50] = 9.0, 3.2, 3.0  # the first has too few before; 1.5 times the median is 3.15
+    # The first has too few steps before it. 1.5 times the median, 2.1, of the last 20 steps is 3.15; of all it is more.
+    losses[5], losses[60], losses[65] = 9.0, 3.2, 3.1
     assert kimi_clip.spikes_of(losses) == 1
 
 
