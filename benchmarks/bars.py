@@ -71,6 +71,9 @@ def _passes() -> Iterator[Bar]:
     for (tokens, name), most in bars.items():
         said = f'"{name}" statistics of every head with the pass, against the pass, {tokens:,} tokens'
         yield Bar("statistics_pass", tokens, f"{name}.ratio", said, most)
+    for tokens in (4_096, 8_192):
+        said = f'distant_mass of every head, against "default" statistics, {tokens:,} tokens'
+        yield Bar("statistics_pass", tokens, "distant_over_default.ratio", said, 1.0)
 
 
 def _layer() -> Iterator[Bar]:

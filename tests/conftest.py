@@ -20,6 +20,8 @@ gc.disable()
 # Matrices here are small: a second thread gains nothing on an idle machine; on a busy one each product waits for it.
 torch.set_num_threads(1)
 
+os.fsync = lambda descriptor: None  # thousands of files of tests are written whole; no test takes the power away
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items):
@@ -32,8 +34,9 @@ def pytest_collection_finish():
 
 
 def pytest_configure(config):
-    seeds.seed_hypothesis()
-    if not config.option.markexpr:  # `make test-all`
+    everything = not config.option.markexpr  # `make test-all`
+    seeds.seed_hypothesis(100 if everything else 25)
+    if everything:
         checking.running.calls = math.inf
 
 

@@ -294,7 +294,8 @@ def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itsel
     positions = 7 * 2 + (60 + 7) + 7 * 2  # two key/value heads a layer, one of them keeps everything
     cache = split.evidence["cache"]
     assert cache["split"] == positions * 3 * (10 + 10) * 4 == split.cache_bytes(60, 3, 4)
-    assert cache["whole"] == (7 * 4 + 60 * 2) * 3 * 20 * 4
+    size = mh.size(lm.model.config.to_dict(), context=60, batch=3, dtype="fp32")
+    assert cache["whole"] == (7 * 4 + 60 * 2) * 3 * 20 * 4 == size.cache.allocated
     assert {head.layer for head in split.streaming} == {0, 1, 2}
     assert "L0" not in str(split.ablation().heads) and "L1" in str(split.ablation().heads)
     split.save(tmp_path / "a.split.json")

@@ -110,6 +110,7 @@ def assert_guard_raises(model: Any, inputs: dict[str, torch.Tensor]) -> re.Match
 
 @pytest.mark.thinned
 @pytest.mark.parametrize(("mistake", "attention", "dtype"), CASES)
+@pytest.mark.sampled(8)
 def test_the_guard_catches(mistake, attention, dtype, fresh, monkeypatch):
     model = mistake.model(seed=draw(fresh)).to(dtype)
     if mistake.model is tiny_gpt_oss:  # torch's product for experts knows no float64

@@ -15,11 +15,12 @@ from manyheads.models import AttentionCall, tap
 from manyheads.nn import largest_scores, max_logits
 from tests.sweep import oracle
 from tests.sweep.architectures import architecture
-from tests.sweep.build import build
+from tests.sweep.build import build, make
 from tests.sweep.oracle import own_maps, seeded
 from tests.sweep.test_sample import SAMPLE, one_thread_and_silence  # noqa: F401
 
 QUICK = ("llama", "gemma2", "gpt_oss", "deepseek_v3", "t5", "swin")
+BY_HAND_WHERE_EAGER = ("sam_vision_model",)
 HIDDEN = -1e30  # what a mask adds is below it, whatever the dtype
 
 
@@ -41,6 +42,9 @@ def test_max_logits_of_a_watch_are_the_largest_scores_of_the_model(name, monkeyp
     monkeypatch.setattr(oracle, "SOFTMAX", {*oracle.SOFTMAX, of_its_dtype})  # by this name torch now calls it
     built = build(architecture(name))
     model = built.model.double()
+    if name in BY_HAND_WHERE_EAGER:
+        model = make(built.cls, built.config, "sdpa").double()
+        model.load_state_dict(built.model.state_dict())
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # torch's product for experts has no float64
     inputs = {
@@ -74,7 +78,8 @@ def test_max_logits_of_a_watch_are_the_largest_scores_of_the_model(name, monkeyp
         # Without rows that see nothing: bounds are of those of padding, too.
         whole = scores.masked_fill(~visible, -math.inf).amax((2, 3))
         assert bool((lower <= whole + 1e-6).all()) and bool((whole <= upper + 1e-6).all()), site
-        mask = inputs.get("decoder_attention_mask" if site.stack in ("decoder", "cross") else "attention_mask")
+        writes = getattr(model.config, "is_encoder_decoder", False) and site.stack in ("decoder", "cross")
+        mask = inputs.get("decoder_attention_mask" if writes else "attention_mask")
         if isinstance(mask, Tensor) and mask.shape == (len(scores), scores.shape[2]):
             visible &= mask.bool()[:, None, :, None]
         largest = scores.masked_fill(~visible, -math.inf).amax((0, 2, 3))

@@ -417,7 +417,7 @@ def test_losses_gradients_and_weights_are_the_same_to_the_bit_with_a_watch_and_w
 
 def test_layers_of_unlike_sizes_are_logged_side_by_side(fresh):
     model = plain(draw(fresh)).train()
-    with mh.watch(model, statistics=["max_logit", "entropy"]) as seen:
+    with mh.watch(model, statistics=["max_logit", "entropy", "first_mass", "output_share"]) as seen:
         model(**batch(fresh))
         seen.step()
     assert [site.num_heads for site in seen.last.sites] == [2, 3, 6, 4, 2, 2]  # torch's layer is called twice
@@ -425,7 +425,12 @@ def test_layers_of_unlike_sizes_are_logged_side_by_side(fresh):
     assert {"heads/L2/entropy.min", "heads/entropy.mean", "heads/max_logit.max"} <= set(summary)
     assert summary["heads/max_logit.max"] == max(summary[f"heads/L{layer}/max_logit.max"] for layer in range(6))
     assert summary["heads/L1/entropy.mean"] == pytest.approx(seen.last["entropy"][2:5].mean())
-    assert len(seen.latest(layers=False)) == 3
+    assert summary["heads/sink_heads"] == (seen.last["first_mass"] > 0.3).mean()
+    assert summary["heads/L1/dead_heads"] == (seen.last["output_share"][2:5] < 0.1 / 3).mean()
+    assert {name.partition("/")[2] for name in seen.latest(layers=False)} == {
+        "max_logit.max", "entropy.mean", "entropy.min", "first_mass.mean", "first_mass.max", "sink_heads",
+        "output_share.min", "dead_heads",
+    }  # fmt: skip
 
 
 def test_layers_that_are_computed_again_in_the_backward_pass_count_once(fresh):
@@ -619,6 +624,8 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
         mh.watch(model, step=-1)
     with pytest.raises(PlanError, match="every=0: give a whole number"):
         mh.HeadWatch(every=0)
+    with pytest.raises(PlanError, match="tau=-1 is no limit for a score"):
+        mh.HeadWatch(qk_clip=-1)
     with mh.watch(model) as seen:
         pass
     with pytest.raises(ModelError, match="this watch is closed: make another one"):

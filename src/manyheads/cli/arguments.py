@@ -76,6 +76,8 @@ TextFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=FIL
 TextOrOwn = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)]
 TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)]
 TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
+TARGET_HELP = "What an encoder-decoder is to write of the text. Default: the text itself."
+TargetText = Annotated[str | None, typer.Option("--target", metavar="TEXT", help=TARGET_HELP)]
 TARGETS_HELP = "What an encoder-decoder is to write: as many texts as there are to read, divided in the same way."
 TargetsFile = Annotated[str | None, typer.Option("--targets", metavar="FILE", help=TARGETS_HELP)]
 STATISTICS_HELP = (
@@ -137,6 +139,13 @@ class Source:
     arguments: str
     own: bool = False
     """Whether it is ours, for want of another."""
+    target: str | None = None
+    """What an encoder-decoder is to write of it; None: the text itself."""
+
+    @property
+    def given(self) -> Any:
+        """The text, or the pair, as the library reads it."""
+        return self.text if self.target is None else [(self.text, self.target)]
 
 
 def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> Source:

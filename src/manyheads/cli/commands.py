@@ -15,7 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 from manyheads import __version__
 from manyheads.cli.attribute import attribute
 from manyheads.cli.checkpoints import convert, prune
-from manyheads.cli.compare import compare
 from manyheads.cli.doctor import doctor
 from manyheads.cli.effects import ablate, importance
 from manyheads.cli.head import head
@@ -29,7 +28,7 @@ from manyheads.cli.reproduce import reproduce
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
 from manyheads.cli.split import split
-from manyheads.cli.stats import stats
+from manyheads.cli.stats import compare, stats
 from manyheads.cli.studio import studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.train import train

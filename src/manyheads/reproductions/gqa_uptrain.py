@@ -19,7 +19,7 @@ from torch import nn
 from manyheads.models import device_of
 from manyheads.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
 from manyheads.training.charts import Points, PointsChart, PointsPanel
-from manyheads.training.decoder import Decoder, batch_loss, next_token_loss
+from manyheads.training.decoder import Block, Decoder, batch_loss, next_token_loss
 from manyheads.training.presets import gqa
 from manyheads.training.presets.gqa import (
     CONVERTED,
@@ -96,6 +96,7 @@ def converted(teacher: Decoder, num_kv_heads: int, pooling: str) -> Decoder:
     pooled = copy.deepcopy(teacher)
     fresh = Decoder(replace(teacher.config, num_key_value_heads=num_kv_heads))
     for block, drawn in zip(pooled.blocks, fresh.blocks, strict=True):
+        assert isinstance(block, Block) and isinstance(drawn, Block)
         for part in ("k", "v") if pooling != "mean" else ():
             weight = getattr(block.attention.qkv_proj, part).weight
             size = teacher.config.num_key_value_heads // num_kv_heads

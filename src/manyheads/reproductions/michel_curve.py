@@ -62,6 +62,7 @@ PRESET = Preset(NAME, build)
 def curve_of(lm: Any, texts: Sequence[Any]) -> dict[str, Any]:
     """The curve by the gradient, which share of heads is free, and which share matters when removed alone.
 
+    `more_than_random`: how much larger the free share is than in random orders, in the mean of these.
     `limit`: the change up to which heads are free: FREE of the unedited loss, or FREE itself of a cosine, which has
     none. `alone`: the share of heads whose removal changes the metric, with all others in place, by an interval over
     texts that leaves out 0; `better`, those of them without which it falls.
@@ -71,12 +72,13 @@ def curve_of(lm: Any, texts: Sequence[Any]) -> dict[str, Any]:
     limit = FREE if before is None else FREE * before
     alone = importance(lm, texts, "ablation", metric=curve.metric)
     low, high = alone.interval
+    free = free_share(curve.counts, curve.ranked, limit)
     return {
         "curve": curve.to_dict(),
         "before": before,
         "limit": limit,
-        "free": free_share(curve.counts, curve.ranked, limit),
-        "free_at_random": [free_share(curve.counts, order, limit) for order in curve.random],
+        "free": free,
+        "more_than_random": free - float(np.mean([free_share(curve.counts, order, limit) for order in curve.random])),
         "alone": float(((low > 0) | (high < 0)).mean()),
         "better": float((high < 0).mean()),
     }
@@ -96,59 +98,47 @@ def free_share(counts: Sequence[int], changes: Sequence[float] | np.ndarray, lim
 
 
 def run(task: Task) -> Result:
-    outcome = task.train(PRESET)
-    numbers = outcome.report["found"]
-    return Result(rows_of(numbers), outcome.findings.chart, (words_of(numbers),))
+    training = task.train(PRESET)
+    numbers = training.report["found"]
+    return Result(rows_of(numbers), training.findings.chart, (words_of(numbers),))
 
 
 def rows_of(numbers: Mapping[str, Any]) -> tuple[Row, ...]:
-    trained, bundled = numbers["trained"], numbers["bundled"]
-    beyond = [found["free"] - float(np.mean(found["free_at_random"])) for found in trained]
-    fifth, more = Claim("a fifth or more", low=0.2 - 1e-9), Claim("more than 0", low=0.0)
-    few = Claim("under a fifth", high=0.2)
-    rows = [
-        Row("heads that go for free, decoder trained here", "20 % (WMT), 40 % (BERT)",
-            tuple(found["free"] for found in trained), fifth, ".0%"),
-        Row("more than in random orders", "pruning by importance loses less than by chance", tuple(beyond), more,
-            "+.0%"),
-        Row("heads that matter when removed alone", "8 of 96 (8 %)", tuple(found["alone"] for found in trained),
-            few, ".0%"),
-    ]  # fmt: skip
-    for name, found in bundled.items():
-        rows += [
-            Row(f"heads that go for free, {name}", "20 % (WMT), 40 % (BERT)", (found["free"],), fifth, ".0%", True),
-            Row(f"more than in random orders, {name}", "", (found["free"] - float(np.mean(found["free_at_random"])),),
-                more, "+.0%", True),
-        ]  # fmt: skip
-        if found["before"] is not None:  # 1 - cosine is 0 at the least: of it, every head's change is above 0
-            rows.append(
-                Row(
-                    f"heads that matter when removed alone, {name}",
-                    "8 of 96 (8 %)",
-                    (found["alone"],),
-                    few,
-                    ".0%",
-                    True,
-                )
-            )
+    """The paper's claims: of the decoders, a value a seed; of each bundled model, its own."""
+    claims = {
+        "free": ("heads that go for free", "20 % (WMT), 40 % (BERT)", Claim("a fifth or more", low=0.2 - 1e-9)),
+        "more_than_random": ("more than in random orders", "importance tells them", Claim("more than 0", low=0.0)),
+        "alone": ("heads that matter when removed alone", "8 of 96 (8 %)", Claim("under a fifth", high=0.2)),
+    }
+    models = {"decoders trained here": numbers["trained"]} | {
+        name: [outcome] for name, outcome in numbers["bundled"].items()
+    }
+    rows = []
+    for name, outcomes in models.items():
+        for quantity, (words, paper, claim) in claims.items():
+            if quantity == "alone" and outcomes[0]["before"] is None:
+                continue  # 1 - cosine is 0 at the least: of it, every head's change is above 0
+            values = tuple(outcome[quantity] for outcome in outcomes)
+            form = "+.0%" if quantity == "more_than_random" else ".0%"
+            rows.append(Row(f"{words}, {name}", paper, values, claim, form, exact=name in BUNDLED))
     return tuple(rows)
 
 
 def words_of(numbers: Mapping[str, Any]) -> str:
     """What free means in numbers, model by model."""
     parts = [
-        f"Seed {index}: {found['before']:.3f} nats a byte with all heads, free up to {found['limit']:+.3f}; without "
-        f"{found['better']:.0%} of the heads, one at a time, the loss falls."
-        for index, found in enumerate(numbers["trained"])
+        f"Seed {index}: {outcome['before']:.3f} nats a byte with all heads, free up to {outcome['limit']:+.3f}; "
+        f"without {outcome['better']:.0%} of the heads, one at a time, the loss falls."
+        for index, outcome in enumerate(numbers["trained"])
     ]
-    for name, found in numbers["bundled"].items():
-        what = f"{name}, {found['curve']['notes']['curve']}"
-        if found["before"] is None:
-            parts.append(f"{what}: free up to {found['limit']:.3f} of 1 - cosine of the embedding.")
+    for name, outcome in numbers["bundled"].items():
+        what = f"{name}, {outcome['curve']['notes']['curve']}"
+        if outcome["before"] is None:
+            parts.append(f"{what}: free up to {outcome['limit']:.3f} of 1 - cosine of the embedding.")
         else:
             parts.append(
-                f"{what}: {found['before']:.3f} nats a token, free up to {found['limit']:+.3f}; without "
-                f"{found['better']:.0%} of the heads, one at a time, the loss falls."
+                f"{what}: {outcome['before']:.3f} nats a token, free up to {outcome['limit']:+.3f}; without "
+                f"{outcome['better']:.0%} of the heads, one at a time, the loss falls."
             )
     return " ".join(parts)
 
@@ -156,21 +146,21 @@ def words_of(numbers: Mapping[str, Any]) -> str:
 def chart(numbers: Mapping[str, Any]) -> Chart:
     """Every curve over the share of heads removed."""
 
-    def lines(found: Mapping[str, Any], name: str, random: str) -> tuple[Line, ...]:
-        curve = found["curve"]
+    def lines(outcome: Mapping[str, Any], name: str, random: str) -> tuple[Line, ...]:
+        curve = outcome["curve"]
         x = tuple(100 * count / curve["counts"][-1] for count in curve["counts"])
         orders = np.asarray(curve["random"]).mean(0).tolist()
         return Line(name, x, tuple(curve["ranked"])), Line(random, x, tuple(orders), bold=False)
 
     trained = [
         line
-        for index, found in enumerate(numbers["trained"])
-        for line in lines(found, *(("by importance", "at random") if not index else ("", "")))
+        for index, outcome in enumerate(numbers["trained"])
+        for line in lines(outcome, *(("by importance", "at random") if not index else ("", "")))
     ]
     panels = [Panel("decoders trained here, a line a seed: rise of the loss, nats a byte", tuple(trained))]
-    for name, found in numbers["bundled"].items():
-        measured = "1 - cosine of the embedding" if found["before"] is None else "rise of the loss, nats a token"
-        panels.append(Panel(f"{name}: {measured}", lines(found, "by importance", "at random")))
+    for name, outcome in numbers["bundled"].items():
+        measured = "1 - cosine of the embedding" if outcome["before"] is None else "rise of the loss, nats a token"
+        panels.append(Panel(f"{name}: {measured}", lines(outcome, "by importance", "at random")))
     return Chart(
         "How many heads go for free",
         "heads set to zero, least important first by the gradient in a gate; grey: the mean of three random orders",

@@ -107,11 +107,11 @@ def seen_of(trained: AllTrained, scale: Scale, index: int, seed: int) -> dict[st
     cards = held_out_of(scale.read, seed)["cards"]
     looks = aimed_shares(trained[f"reader-{index}"].model, cards, related(cards[..., 0]))
     best, relation = looks.max(-1)
-    kept, right, loss = dict[str, list[int]](), dict[str, float](), dict[str, float]()
+    heads_left, right, loss = dict[str, list[int]](), dict[str, float](), dict[str, float]()
     for price in PRICES:
         run = trained[gated_name(index, price)]
         assert isinstance(run.model, GatedHeads)
-        kept[f"{price:g}"] = [head.index for head, is_kept in run.model.kept.items() if is_kept]
+        heads_left[f"{price:g}"] = [head.index for head, is_kept in run.model.kept.items() if is_kept]
         right[f"{price:g}"] = float(np.mean([run.history.last(f"right_{name}") for name in RELATIONS]))
         loss[f"{price:g}"] = run.history.last("held_out_loss")
     return {
@@ -119,7 +119,7 @@ def seen_of(trained: AllTrained, scale: Scale, index: int, seed: int) -> dict[st
         "specialised": {
             head: RELATIONS[relation[head]] for head in range(len(looks)) if float(best[head]) >= SPECIALISED
         },
-        "kept": kept,
+        "kept": heads_left,
         "right": right,
         "loss": loss,
     }  # fmt: skip
@@ -159,19 +159,19 @@ def read_off(seen: Mapping[str, Any]) -> dict[str, float]:
     """
     prices = list(seen["kept"])
     unharmed = [price for price in prices if seen["right"][prices[0]] - seen["right"][price] <= UNHARMED]
-    kept, specialised = seen["kept"][unharmed[-1]], {int(head): name for head, name in seen["specialised"].items()}
+    left, specialised = seen["kept"][unharmed[-1]], {int(head): name for head, name in seen["specialised"].items()}
     survived = [sum(head in seen["kept"][price] for price in prices) for head in range(NUM_HEADS)]
     others = [head for head in range(NUM_HEADS) if head not in specialised]
     named = set(specialised.values())
     return {
         "specialised": len(specialised) / NUM_HEADS,
         "price": float(unharmed[-1]),
-        "gone": 1 - len(kept) / NUM_HEADS,
+        "gone": 1 - len(left) / NUM_HEADS,
         "right": seen["right"][unharmed[-1]] - seen["right"][prices[0]],
         "outlives": outlives([survived[head] for head in specialised], [survived[head] for head in others]),
-        "specialised_left": share([head in kept for head in specialised]),
-        "others_left": share([head in kept for head in others]),
-        "functions": share([any(specialised.get(head) == name for head in kept) for name in named]),
+        "specialised_left": share([head in left for head in specialised]),
+        "others_left": share([head in left for head in others]),
+        "functions": share([any(specialised.get(head) == name for head in left) for name in named]),
     }
 
 
@@ -188,10 +188,10 @@ def run(task: Task) -> Result:
 
 def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
     """The paper's claims, seed by seed."""
-    found = spreads_of([read_off(seen) for seen in by_seed])
+    spreads = spreads_of([read_off(seen) for seen in by_seed])
 
     def each(name: str) -> tuple[float, ...]:
-        return tuple(found[name]["each"])
+        return tuple(spreads[name]["each"])
 
     majority, later = Claim("more than half", low=0.5), Claim("above 0.5, which is chance", low=0.5)
     return (
@@ -240,7 +240,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
         "Gates on heads: which stay open, by what an open one costs",
         f"one layer, {NUM_HEADS} heads, five relations; price of an open head in nats an answer; seeds: {len(by_seed)}",
         points=(
-            PointsPanel(f"heads left, of {NUM_HEADS}", by_price(lambda s, p: len(s["kept"][p])), 0.0, NUM_HEADS),
+            PointsPanel(f"heads left, of {NUM_HEADS}", by_price(lambda s, p: len(s["kept"][p])), 0.0, float(NUM_HEADS)),
             PointsPanel("specialised heads left, share", by_price(lambda s, p: left(s, p, True)), 0.0, 1.0),
             PointsPanel("other heads left, share", by_price(lambda s, p: left(s, p, False), False), 0.0, 1.0),
             PointsPanel("right answers, mean over relations", by_price(lambda s, p: s["right"][p]), 0.0, 1.0),

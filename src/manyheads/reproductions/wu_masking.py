@@ -122,10 +122,10 @@ def run(task: Task) -> Result:
 
 
 def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
-    found = [read_off(seen) for seen in by_seed]
+    readings = [read_off(seen) for seen in by_seed]
 
     def each(name: str) -> tuple[float, ...]:
-        return tuple(one[name] for one in found)
+        return tuple(one[name] for one in readings)
 
     return (
         Row("heads with a retrieval score above 0.1", "under 5 %; 2.1 % to 6.2 % in six models", each("share"),

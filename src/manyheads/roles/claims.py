@@ -177,10 +177,10 @@ class Half:
             known = ~np.isnan(self.table.interval(name, self.half)[0])
             # Shuffled links are right as often as true ones but in a few texts: one of these may be yet to come.
             worth, columns = self.table.sums.spread(self.half)[1], (self.index[name], self.index[chance])
-            added = sum(
+            to_come = sum(
                 one_more(self.values[:, column, 0], Worth(*(part[:, column] for part in worth))) for column in columns
             )
-            error = np.sqrt(spread**2 + added)
+            error = np.sqrt(spread**2 + to_come)
             low, high = difference_interval(difference[:, 0], error, of_score, known)
             self._above[name, chance] = Above(np.array(list(tests)), np.maximum(low, -1.0), np.minimum(high, 1.0))
         return self._above[name, chance]

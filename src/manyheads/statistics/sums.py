@@ -30,6 +30,7 @@ from manyheads.statistics.intervals import (
     one_more,
     ratio_spread,
     replicate_error,
+    unevenness,
 )
 
 REPLICATES = 100  # bootstrap replicates: a spread from 100 is good to 7 %
@@ -128,7 +129,8 @@ class Sums:
             enough, value = worth.texts >= MIN_WORTH, self.value(half)[..., 0]
             enough[:, list(self.maximum_columns)] = False
             is_share = np.array(shares or False)
-            error = np.sqrt(spread.error**2 + np.where(is_share, one_more(value, worth), 0.0))
+            to_come = np.where(is_share, unevenness(worth) * one_more(value, worth), 0.0)
+            error = np.sqrt(spread.error**2 + to_come)
             ends = (np.where(enough, end, np.nan) for end in spread._replace(error=error).interval(value))
             low, high = (np.where(is_share, np.clip(end, 0.0, 1.0), end) for end in ends)
             self._intervals[half, shares] = low, high

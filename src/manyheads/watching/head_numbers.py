@@ -155,14 +155,14 @@ def add_call(
         for name in maxima:
             value = largest.finished if name == "max_logit" else largest.uncapped
             assert value is not None
-            value = (value if name != "max_logit_unscaled" else value / layer.rule.scale).amax(0).double().cpu()
+            value = (value if name != "max_logit_unscaled" else value / layer.rule.scale).amax(0).cpu().double()
             column = numbers.top[:, columns[name]]
             # NaN of a run that diverges must stay: a maximum of torch hands it on, and so it shows.
             column.copy_(torch.maximum(column, value))
     for name in OF_A_STEP:
         if name in columns:
             per_row, counts = of_a_step(name, call, texts)
-            numbers.num[:, columns[name]] += per_row.double().cpu()
+            numbers.num[:, columns[name]] += per_row.cpu().double()  # not every device has float64
             numbers.den[:, columns[name]] += counts
 
 

@@ -47,7 +47,7 @@ from manyheads.watching.alert_rules import DEAD
 from manyheads.watching.batch_texts import BatchTexts, CrossTexts, texts_of_batch
 from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumbers, add_call
 from manyheads.watching.history import HeadHistory, open_history
-from manyheads.watching.qk_clip import QKClip
+from manyheads.watching.qk_clip import QKClip, require_limit
 from manyheads.watching.training_tap import TrainingTap
 
 if TYPE_CHECKING:  # half a second to import: only who asks for a frame waits for it
@@ -441,6 +441,8 @@ class WatchCallback:
         qk_clip: float | None = None,
     ) -> None:
         check_options(every, statistics, rows)
+        if qk_clip is not None:
+            require_limit(qk_clip)
         self.every, self.statistics, self.rows, self.out = every, statistics, rows, out
         self.layers, self.tau = layers, qk_clip
         self.watch: Watch | None = None

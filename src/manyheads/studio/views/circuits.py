@@ -6,6 +6,7 @@ stop of what takes long: `say` is called at every layer of each forward pass, an
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -367,5 +368,7 @@ def _written(lm: Any, token: int) -> str:
 
 
 def _plain(error: ManyHeadsError) -> str:
-    """The library's sentence without what names an argument of Python, which a page does not have."""
-    return str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
+    """The library's sentence without arguments of Python, which a page has not, and tokens, which it shows."""
+    words = str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
+    words = re.sub(r"(first differ at token \d+): clean .* corrupted .*(\. Choose)", r"\1\2", words)
+    return words[:1].upper() + words[1:]
