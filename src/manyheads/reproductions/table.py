@@ -57,17 +57,17 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
             Listed(
                 "michel-curve",
                 "Michel et al. 2019: a fifth or more of the heads go for free, least important first",
-                "3 minutes",
+                "6 minutes",
             ),
             Listed(
                 "voita-gates",
                 "Voita et al. 2019: gates with an L0 price close most heads, and specialised ones last",
-                "4 minutes",
+                "3 minutes",
             ),
             Listed(
                 "wu-masking",
                 "Wu et al. 2024: without its retrieval heads a model retrieves nothing, without others it does",
-                "7 minutes",
+                "6 minutes",
             ),
             Listed(
                 "gqa-uptrain",
