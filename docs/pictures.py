@@ -144,6 +144,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
             ("size", "Size", "Parameters and cache, with sliders."),
             ("learn", "Learn", "A lesson whose cells run."),
             ("training", "Training", "Heads of a model that trains, and what is wrong with them."),
+            ("circuit", "Circuit", "Which heads carry an answer from one text to another."),
             ("report", "The single file", "The page from the disk, with the network off."),
         )
     ),

@@ -1,6 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
-from .reproduce import Reproduced as Reproduced
-from .reproduce import reproduce as reproduce
+from .session import Reproduced as Reproduced
+from .session import reproduce as reproduce
 from .reproduction import Claim as Claim
 from .reproduction import Reproduction as Reproduction
 from .reproduction import Result as Result
