@@ -32,8 +32,18 @@ import manyheads as mh
 from manyheads.figures import save_circuit
 
 text = "class Box:\\n    def __init__(self, {0}, {1}):\\n        self.{0} = {0}\\n        self.{2} ="
-names = [("name", "size"), ("path", "mode"), ("key", "value"), ("index", "data"), ("type", "name"), ("mode", "key"),
-         ("data", "path"), ("value", "type"), ("size", "index"), ("x", "y")]
+names = [
+    ("name", "size"),
+    ("path", "mode"),
+    ("key", "value"),
+    ("index", "data"),
+    ("type", "name"),
+    ("mode", "key"),
+    ("data", "path"),
+    ("value", "type"),
+    ("size", "index"),
+    ("x", "y"),
+]
 clean, corrupted = ([text.format(*pair, pair[side]) for pair in names] for side in (1, 0))
 answers = [(f" {second}", f" {first}") for first, second in names]
 circuit = mh.find_circuit(mh.load("tiny-code"), clean, corrupted, answers=answers, edges=True)

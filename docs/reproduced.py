@@ -49,7 +49,7 @@ def page() -> str:
     rows, parts = ["| command | the paper | claims |", "|---|---|---|"], []
     for stem, document in documents().items():
         found = Counter(row["verdict"] for row in document["rows"])
-        counts = ", ".join(f"{found[verdict]} {verdict}" for verdict in (COMES_OUT, FAILS, UNDECIDED) if found[verdict])
+        counts = ", ".join(f"{word}: {found[word]}" for word in (COMES_OUT, FAILS, UNDECIDED) if found[word])
         rows.append(f"| `{document['command']}` | {document['paper'].split(',')[0]} | {counts} |")
         parts.append(markdown(document, f"../images/reproduce/{stem}.svg", level=2))
     return "\n".join([OPENING, *rows, "", *parts])

@@ -1,9 +1,10 @@
-"""examples/which_variable_comes_next.ipynb, plain Python: `python examples/make.py which_variable_comes_next` makes it."""
+"""examples/which_variable_comes_next.ipynb as plain Python: `examples/make.py which_variable_comes_next` makes it."""
 
 # %% [markdown]
 # # How does it know which variable comes next?
 #
-# After `self.size =` the bundled code model, `tiny-code`, writes `size`; after `self.name =` it writes `name`. It has 32
+# After `self.size =` the bundled code model, `tiny-code`, writes `size`; after `self.name =` it writes `name`. It has
+# 32
 # attention heads and it has read nothing but Python. Which heads carry this answer, from where, and to whom? One
 # question, asked in five ways that check each other: what each head writes, what changes when a head gets the numbers
 # of another text, which paths run between heads, which heads suffice, and what is lost when they are taken out.
@@ -29,7 +30,8 @@ print(lm.spec.name, "has", len(lm.spec.sites), "layers of", lm.spec.sites[0].num
 # ## The question, as pairs of texts
 #
 # Two texts differ in one token, the attribute that is being set, and in nothing else. In the first the right answer is
-# the second parameter, in the other text the first one. They have as many tokens each, so that every position of the one
+# the second parameter, in the other text the first one. They have as many tokens each, so that every position of the
+# one
 # is the same position of the other.
 
 # %%
@@ -54,7 +56,8 @@ print(clean[0], "...", answers[0][0])
 # ## What does each head write?
 #
 # A logit is a sum: of what each head, each feed-forward layer, the embedding and the biases add to it, straight along
-# the residual stream. The rows of this table sum to the model's own number, which is checked on every text. The number is
+# the residual stream. The rows of this table sum to the model's own number, which is checked on every text. The
+# number is
 # a difference of two logits, of the right name and of the wrong one.
 
 # %%
@@ -70,12 +73,14 @@ for share in sorted(attribution.by_key(writer), key=lambda share: -abs(share.val
 # ## Which heads carry the difference?
 #
 # A head may write much that is the same in both texts. So one head of the corrupted run gets the output that it has in
-# the clean run, all else left as it is: how much of the clean answer comes back? 1 would be all of it. The controls are heads
+# the clean run, all else left as it is: how much of the clean answer comes back? 1 would be all of it. The controls
+# are heads
 # drawn at random, with the numbers that they have on texts of random tokens.
 
 # %%
 patching = mh.patch(lm, clean, corrupted, answers=answers)
-print(f"the answer, right less wrong: {patching.clean.mean():.2f} logits clean, {patching.corrupted.mean():.2f} corrupted")
+levels = patching.clean.mean(), patching.corrupted.mean()
+print(f"the answer, right less wrong: {levels[0]:.2f} logits clean, {levels[1]:.2f} corrupted")
 low, high = patching.interval
 for head in patching.ranking()[:4]:
     at = patching.head_place(head)
@@ -96,9 +101,7 @@ parts = {}
 for what in ("q", "k", "v", "weights"):
     parts[what] = mh.patch(lm, clean, corrupted, answers=answers, what=what, heads=carrier, controls=0)[carrier]
 print(carrier, {what: round(value, 2) for what, value in parts.items()})
-each = mh.patch(
-    lm, clean[0], corrupted[0], answers=answers[0], what="v", heads=carrier, positions="each", controls=0
-)
+each = mh.patch(lm, clean[0], corrupted[0], answers=answers[0], what="v", heads=carrier, positions="each", controls=0)
 place = int(np.abs(each[carrier]).argmax())
 print(f"by the values at token {place}, {each.positions[place]!r}: {each[carrier][place]:.2f} of this pair's gap")
 
@@ -139,8 +142,10 @@ Image(folder / "circuit.png")
 # %% [markdown]
 # ## Is it so? Take them out, on names that were not used so far
 #
-# Patching used the corrupted text. Ablation needs none: heads are set to their mean over the twenty texts above. Six new
-# pairs of names, both ways round: each name is right once and wrong once, so that a liking for a name as such cancels in
+# Patching used the corrupted text. Ablation needs none: heads are set to their mean over the twenty texts above. Six
+# new
+# pairs of names, both ways round: each name is right once and wrong once, so that a liking for a name as such cancels
+# in
 # the mean, and what is left is what the model knows of the attribute.
 
 # %%
@@ -183,8 +188,10 @@ print(f"without {len(inside)} others, drawn five times {min(beside):+.2f} to {ma
 #
 # - It is about this sentence. Other questions have other heads; so may the same question in a longer class.
 # - The model is small, and by its own liking for some names it is often wrong here: look at its answers one by one.
-# - A circuit of nine heads is the fewest *of this search*. A head that did the same work beside another one was dropped.
-# - What a head writes straight to the answer and what it changes there are two things: the rows of the first table are of
+# - A circuit of nine heads is the fewest *of this search*. A head that did the same work beside another one was
+#   dropped.
+# - What a head writes straight to the answer and what it changes there are two things: the rows of the first table
+#   are of
 #   one text, and patching is of a difference of two.
 #
 # ## Something to try

@@ -289,7 +289,8 @@ def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at
 
 
 def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itself(fresh, tmp_path):
-    split = split_of(loaded(fresh, "gemma2"), token_rows(fresh), by="distant_mass", context=60, batch=3)
+    lm = loaded(fresh, "gemma2")
+    split = split_of(lm, token_rows(fresh), by="distant_mass", context=60, batch=3)
     assert [layer.window for layer in split.layers] == [7, 0, 7] and split.keep == 0.5
     positions = 7 * 2 + (60 + 7) + 7 * 2  # two key/value heads a layer, one of them keeps everything
     cache = split.evidence["cache"]

@@ -497,6 +497,32 @@ def test_a_compiled_model_is_read_by_a_probe_of_the_batch_in_hand(compiling, fre
     assert all(module.training for module in model.modules())
 
 
+class Noisy(Plain):
+    """Draws random numbers in evaluation mode, too."""
+
+    def forward(self, input_ids, labels, **_):
+        return super().forward(input_ids, labels.where(torch.rand(labels.shape) < 0.8, -100))
+
+
+def noisy(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Noisy()
+    part = model.layers[0]
+    compiled = lambda x, forward=part.forward: forward(x)  # noqa: E731  # a stand-in: known by torch's mark alone
+    compiled._torchdynamo_orig_callable = part.forward
+    part.forward = compiled
+    return model.train()
+
+
+def test_a_probe_leaves_random_numbers_as_they_were(fresh):
+    seed, batches = draw(fresh), [batch(fresh), batch(fresh)]
+    with mh.watch(model := noisy(seed), every=1, statistics=["max_logit"]) as seen:
+        watched = trained(model, batches, seen)
+    assert "read by a probe, since layers.0 is compiled" in seen.because
+    assert_same_bits(trained(noisy(seed), batches), watched)
+
+
 # ----------------------------------------------------------------------------------------------------- steps and errors
 
 
@@ -624,8 +650,8 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
         mh.watch(model, step=-1)
     with pytest.raises(PlanError, match="every=0: give a whole number"):
         mh.HeadWatch(every=0)
-    with pytest.raises(PlanError, match="tau=-1 is no limit for a score"):
-        mh.HeadWatch(qk_clip=-1)
+    with pytest.raises(PlanError, match="tau=-1.0 is no limit for a score"):
+        mh.HeadWatch(qk_clip=-1.0)
     with mh.watch(model) as seen:
         pass
     with pytest.raises(ModelError, match="this watch is closed: make another one"):

@@ -185,10 +185,10 @@ def find_circuit(
     if edges:
         texts = [_chosen(value, sides[1], pairs.num_texts) for value in (clean, corrupted, answers)]
         paths = _paths(lm, circuit_heads, texts, metric, first_token, num_tokens)
-    found = _measured(measure, circuit_heads, random_sets, generator)
+    measured = _measured(measure, circuit_heads, random_sets, generator)
     notes = {"model": lm.name, **measure.notes, "pairs": story, "computed": search.because}
     return replace(
-        found,
+        measured,
         keep=float(keep),
         found_with=steps[-1][1],
         costs=np.array(costs, dtype=np.float64),

@@ -48,9 +48,9 @@ def reproduce(
             ]
             emit(json.dumps({"reproductions": listed}, indent=1))
             return
-        given = {"--seeds": seeds, "--quick": quick, "--out": out, "--device": device}
-        if options := [option for option, value in given.items() if value not in (None, False)]:
-            raise PlanError(f"{options[0]} was given, but no name: say which of {', '.join(REPRODUCTIONS)}.")
+        options = {"--seeds": seeds, "--quick": quick, "--out": out, "--device": device}
+        if names := [option for option, value in options.items() if value not in (None, False)]:
+            raise PlanError(f"{names[0]} was given, but no name: say which of {', '.join(REPRODUCTIONS)}.")
         width = max(map(len, REPRODUCTIONS))
         lines = [f"  {each.name:<{width}}  {each.meaning} ({each.takes})" for each in REPRODUCTIONS.values()]
         print_whole([*lines, "", f"Make one: manyheads reproduce {next(iter(REPRODUCTIONS))}"])

@@ -174,11 +174,8 @@ def early(history: History) -> float:
 def chart(histories: Mapping[str, list[History]], scale: Scale) -> GridChart:
     """A column for each way: shares of sinks and the loss, over training."""
 
-    def shares(way: str) -> tuple[Line, ...]:
-        lines = over_seeds(histories[way], lambda history: history.taken("first_key"), "first")
-        if way != "learned-sink":
-            return lines
-        return (*lines, *over_seeds(histories[way], lambda history: history.taken("learned_sink"), "learned"))
+    def shares(way: str, name: str) -> tuple[Line, ...]:
+        return over_seeds(histories[way], lambda history: history.taken(name))
 
     def losses(history: History) -> tuple[list[float], list[float]]:
         steps, values = history.taken("held_out_loss")
@@ -191,7 +188,12 @@ def chart(histories: Mapping[str, list[History]], scale: Scale) -> GridChart:
         ("softmax, any first\ntoken", "softmax, a fixed\nfirst token", "the same, and a\nlearned sink",
          "sigmoid, a fixed\nfirst token"),
         (
-            GridRow("share of sinks", tuple(shares(way) for way in WAYS), bottom=0.0),
+            GridRow("share of sinks on the first token", tuple(shares(way, "first_key") for way in WAYS), bottom=0.0),
+            GridRow(
+                "share of sinks on the learned sink",
+                tuple(shares(way, "learned_sink") if way == "learned-sink" else () for way in WAYS),
+                bottom=0.0,
+            ),
             GridRow("their loss, nats a byte", tuple(over_seeds(histories[way], losses) for way in WAYS)),
         ),
     )  # fmt: skip

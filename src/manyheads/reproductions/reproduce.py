@@ -56,8 +56,8 @@ def reproduce(
     reproduction = reproduction_of(reproduction) if isinstance(reproduction, str) else reproduction
     name, folder = reproduction.name, Path(folder)
     if bool(reproduction.takes_file) != (file is not None):
-        wanted = f"give {reproduction.takes_file}" if reproduction.takes_file else f"it reads no file: leave {file} out"
-        raise PlanError(f"{name}: {wanted}.")
+        remedy = f"give {reproduction.takes_file}" if reproduction.takes_file else f"it reads no file: leave {file} out"
+        raise PlanError(f"{name}: {remedy}.")
     if seeds is not None and reproduction.takes_file:
         raise PlanError(f"{seeds=}: what {name} computes from a file is the same for every seed. Leave seeds out.")
     if seeds is not None and seeds < 1:

@@ -37,7 +37,7 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
             Listed(
                 "gu-sinks",
                 "Gu et al. 2025: heads park on the first token under softmax, and not under sigmoid attention",
-                "20 minutes",
+                "8 minutes",
             ),
             Listed(
                 "olsson-phase",
@@ -52,7 +52,7 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
             Listed(
                 "kimi-clip",
                 "Kimi Team 2025: under Muon the largest logits pass 1,000; QK-clip caps them at no cost in loss",
-                "3 minutes",
+                "6 minutes",
             ),
             Listed(
                 "michel-curve",

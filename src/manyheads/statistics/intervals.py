@@ -136,7 +136,8 @@ def one_more(share: Figures, worth: Worth) -> Figures:
 def unevenness(worth: Worth) -> Figures:
     """1 where the largest text has a tenth of the sum of squared sizes or more, less where it has less, near 0 of many
     alike. The error changes with it by degrees: a bound would sort samples by whether they have a large text."""
-    return np.minimum(UNEVEN * worth.largest**2 * worth.texts, 1.0)
+    with np.errstate(invalid="ignore"):  # of what was not counted
+        return np.minimum(UNEVEN * worth.largest**2 * worth.texts, 1.0)
 
 
 def ratio_spread(

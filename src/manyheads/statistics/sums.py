@@ -129,8 +129,9 @@ class Sums:
             enough, value = worth.texts >= MIN_WORTH, self.value(half)[..., 0]
             enough[:, list(self.maximum_columns)] = False
             is_share = np.array(shares or False)
-            to_come = np.where(is_share, unevenness(worth) * one_more(value, worth), 0.0)
-            error = np.sqrt(spread.error**2 + to_come)
+            with np.errstate(invalid="ignore"):  # of what was not counted
+                to_come = np.where(is_share, unevenness(worth) * one_more(value, worth), 0.0)
+                error = np.sqrt(spread.error**2 + to_come)
             ends = (np.where(enough, end, np.nan) for end in spread._replace(error=error).interval(value))
             low, high = (np.where(is_share, np.clip(end, 0.0, 1.0), end) for end in ends)
             self._intervals[half, shares] = low, high

@@ -120,8 +120,8 @@ def reading(lm: Any, ask: PairAsk, *, progress: Say) -> PairReading:
             metric, written = question_of(ask)
             compared = "all of the next token’s probabilities (their KL from the clean text’s)"
             if metric != "kl":
-                found = read_answers(lm, pairs, metric, written, False)
-                tokens = [int(row[0]) for row in (found.right, found.wrong) if row is not None]
+                tokens_read = read_answers(lm, pairs, metric, written, False)
+                tokens = [int(row[0]) for row in (tokens_read.right, tokens_read.wrong) if row is not None]
                 answers = [
                     AnswerToken(
                         role="wrong" if number else "right",
@@ -251,11 +251,11 @@ def paths(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
             lm, ask.clean, ask.corrupted, ask.head, None, metric=metric, answers=answers, direction=ask.direction,
             progress=count,
         )  # fmt: skip
-    found = [
+    listed = [
         HeadPath(sender=str(one.senders[0]), channel=one.channel, effect=one.value)  # type: ignore[arg-type]
         for one in results
     ]
-    if not found:
+    if not listed:
         words = f"{ask.head} is in the first layer: it listens to no head, only to the tokens themselves."
     else:
         top = max(results, key=lambda one: abs(one.value))
@@ -264,7 +264,7 @@ def paths(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
             by = f"{ask.head} listens most to {top.senders[0]}, by its {THINGS[top.channel]}"
             words = f"{by}: {decimals(top.value, '+')} of the answer goes this way."
     notes = {} if not results else results[0].notes
-    return HeadPaths(head=ask.head, direction=ask.direction, paths=found, words=words, notes=notes)
+    return HeadPaths(head=ask.head, direction=ask.direction, paths=listed, words=words, notes=notes)
 
 
 def alone(lm: Any, ask: AloneAsk, *, progress: Say) -> CircuitRun:
@@ -306,7 +306,7 @@ def circuit_sentences(result: Circuit) -> tuple[str, str]:
             "Embeddings and feed-forward layers do it by themselves.",
         )
     these = "This head alone keeps" if count == 1 else f"These {count} heads alone keep"
-    kept = "nothing" if abs(result.faithfulness) < SMALL / 2 else share(result.faithfulness)
+    amount = "nothing" if abs(result.faithfulness) < SMALL / 2 else share(result.faithfulness)
     above = sum(value >= result.faithfulness for value in result.random)
     if not result.random:
         beside = "No random sets were run."
@@ -316,7 +316,7 @@ def circuit_sentences(result: Circuit) -> tuple[str, str]:
         beside = f"The best of {len(result.random)} random sets of as many keeps {share(max(result.random))}."
     left = f"Corrupt {'it' if count == 1 else 'them'} and nothing else, and {share(result.without)} is left"
     other = "others can do a part of the same" if result.without > 0.2 else "no others do the same"
-    return f"{these} {kept} of the answer.", f"{beside} {left}: {other}."
+    return f"{these} {amount} of the answer.", f"{beside} {left}: {other}."
 
 
 def share(value: float) -> str:
