@@ -32,7 +32,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import manyheads as mh
 from benchmarks.rounds import in_turns, medians, ratio
-from manyheads.long_context.head_split import split_layers
+from manyheads.long_context.split_layer import split_layers
 from manyheads.long_context.streaming_cache import Call, StreamingLayer
 
 THREADS = 2

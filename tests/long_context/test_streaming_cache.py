@@ -16,7 +16,7 @@ from transformers import DynamicCache
 import manyheads as mh
 from manyheads.errors import ModelError
 from manyheads.long_context import HeadSplit, StreamingCache, streaming_cache
-from manyheads.long_context.head_split import split_layers
+from manyheads.long_context.split_layer import split_layers
 from manyheads.models.taps.open_taps import OPEN
 from tests.interventions.checkpoints import COMPACT, DECODER, EIGHT, STOCK, VOCABULARY, WIDE, Family
 from tests.interventions.surgeries import assert_close, assert_matters

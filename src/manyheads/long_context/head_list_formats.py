@@ -22,6 +22,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -29,12 +30,13 @@ from typing import Any, Literal, cast
 import numpy as np
 from jaxtyping import Float64
 
-from manyheads.base import first_line
+from manyheads.base import first_line, no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError
-from manyheads.long_context.head_split import HeadSplit, SplitLayer, file_bytes, json_in
+from manyheads.long_context.split_layer import Split, SplitLayer
 
 Place = tuple[int, int]  # a layer and a head of it; whether a query head or a key/value head, `HeadList.axis` says
 
+LARGEST_FILE = 64 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
 KIND = "manyheads head list"
 KEY = "manyheads"  # where a document has room for a key of ours
 BESIDE = ".manyheads.json"  # else, after the name of the file
@@ -122,7 +124,7 @@ def duo_in(folder: Path) -> HeadList:
     )
 
 
-def write_duo(split: HeadSplit, folder: Path) -> dict[Path, bytes]:
+def write_duo(split: Split, folder: Path) -> dict[Path, bytes]:
     gates, unit = _dividing(split)
     table = _table(split, gates, "duo", "key/value heads")
     written = io.BytesIO()
@@ -166,7 +168,7 @@ def headkv_in(data: bytes, document: Mapping[str, Any], path: Path) -> HeadList:
     return HeadList("headkv", "query", scores, unit, num_layers=layers, described=described, notes=notes)
 
 
-def write_headkv(split: HeadSplit, path: Path) -> dict[Path, bytes]:
+def write_headkv(split: Split, path: Path) -> dict[Path, bytes]:
     own = [layer.query_scores for layer in split.layers]
     measured = split.joined != "group" and all(len(layer.query_scores) == layer.num_heads for layer in split.layers)
     if measured and _divides(split, [_joined(layer, split.joined) for layer in split.layers]) and _are_shares(own):
@@ -207,7 +209,7 @@ def lukv_in(data: bytes, path: Path) -> HeadList:
     )
 
 
-def write_lukv(split: HeadSplit, path: Path) -> dict[Path, bytes]:
+def write_lukv(split: Split, path: Path) -> dict[Path, bytes]:
     total, num_kept = sum(layer.num_kv_heads for layer in split.layers), _num_kept(split)
     curves: list[Float64[np.ndarray, "layers heads"]] = []
     for percent in range(1, RATIOS + 1):
@@ -263,7 +265,7 @@ def minference_in(data: bytes, document: list[Any], path: Path) -> HeadList:
     )
 
 
-def write_minference(split: HeadSplit, path: Path) -> dict[Path, bytes]:
+def write_minference(split: Split, path: Path) -> dict[Path, bytes]:
     layers: list[dict[str, list[Any]]] = []
     for layer in split.layers:
         keeps, scores = repeated(layer.kept, layer), layer.query_scores or repeated(layer.scores, layer)
@@ -294,7 +296,7 @@ def vllm_hook_text_in(data: bytes) -> HeadList:
     return _naming("vllm-hook", listed, UNNAMED, {})
 
 
-def write_vllm_hook(split: HeadSplit, path: Path) -> dict[Path, bytes]:
+def write_vllm_hook(split: Split, path: Path) -> dict[Path, bytes]:
     by_layer: dict[int, list[int]] = {}
     for head in split.retrieval:
         by_layer.setdefault(head.layer, []).append(head.index)
@@ -326,7 +328,7 @@ def llama_in(document: Mapping[str, Any], path: Path) -> HeadList:
     return _naming("llama.cpp", listed, unit, described, **counts)
 
 
-def write_llama(split: HeadSplit, path: Path) -> dict[Path, bytes]:
+def write_llama(split: Split, path: Path) -> dict[Path, bytes]:
     scores = [layer.query_scores or repeated(layer.scores, layer) for layer in split.layers]
     ranked = sorted(split.retrieval, key=lambda head: (-scores[head.layer][head.index], head))
     heads = [{"layer": head.layer, "head": head.index, "ts": scores[head.layer][head.index]} for head in ranked]
@@ -347,7 +349,7 @@ def _naming(
     return HeadList(format, "query", listed, unit, whole=False, kept=frozenset(listed), described=described, **counts)
 
 
-WRITERS: dict[str, Callable[[HeadSplit, Path], dict[Path, bytes]]] = {
+WRITERS: dict[str, Callable[[Split, Path], dict[Path, bytes]]] = {
     "duo": write_duo,
     "headkv": write_headkv,
     "lukv": write_lukv,
@@ -358,8 +360,65 @@ WRITERS: dict[str, Callable[[HeadSplit, Path], dict[Path, bytes]]] = {
 """Each takes a split and a path, and returns the bytes of each file. Errors: HeadError for what a format cannot say."""
 
 FORMATS = tuple(WRITERS)
+ENDINGS = {"duo": "", "lukv": ".npy"}  # of other formats: .json
+
+
+def write_heads(split: Split, format: str, place: str | os.PathLike[str]) -> list[Path]:
+    """Write a split as another project's list of heads, as `HeadSplit.export` says."""
+    if format not in WRITERS:
+        raise HeadError(f"there is no format {format!r} of lists of heads: use {', '.join(FORMATS)}.")
+    path = Path(os.path.expanduser(place))
+    ending = ENDINGS.get(format, ".json")
+    if ending and path.suffix.lower() != ending:
+        raise FileAccessError(f"cannot write {path}: a list for {format} is a file that ends in {ending}.")
+    files = WRITERS[format](split, path)
+    made = False
+    if not ending:
+        # A model's folder has a config.json, too, which must not be lost.
+        if os.path.lexists(path / CONFIG):
+            config = json_in(file_bytes(path / CONFIG), path / CONFIG)
+            if not isinstance(config, Mapping) or KEY not in config:
+                raise FileAccessError(
+                    f"cannot write {path}: there is a {CONFIG} that no export to duo wrote, and it would be lost. Name "
+                    f"a new folder."
+                )
+        try:
+            made = not path.exists()
+            path.mkdir(exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise no_access("write", path, error) from error
+    try:
+        with ExitStack() as whole:  # the first takes its place when all are written
+            for file, data in files.items():
+                Path(whole.enter_context(replacing(file))).write_bytes(data)
+    except BaseException:
+        if made:
+            path.rmdir()
+        raise
+    return list(files)
+
 
 # ----------------------------------------------------------------------------------------------- checks of what is read
+
+
+def file_bytes(path: str | os.PathLike[str]) -> bytes:
+    """A file's bytes. Errors: FileAccessError, also for a file larger than any list of heads."""
+    try:
+        data = read_bytes(path, LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise no_access("read", path, error) from error
+    if len(data) > LARGEST_FILE:
+        raise FileAccessError(f"{path} is larger than {LARGEST_FILE:,} bytes: no list of heads is.")
+    return data
+
+
+def json_in(data: bytes, path: str | os.PathLike[str], meant: str = "") -> object:
+    """A file's bytes as JSON. Errors: FileAccessError."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileAccessError(f"{path} is no JSON{f', {meant}' if meant else ''}: {error}.") from error
+
 
 _INDEX = re.compile(r"[0-9]{1,6}")
 _LAYER_HEAD = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")
@@ -392,7 +451,7 @@ def _pair(pair: object, path: Path) -> Place:
 # --------------------------------------------------------------------------------------------- of which model a list is
 
 
-def _describe(split: HeadSplit, unit: str, data: bytes | None = None) -> dict[str, Any]:
+def _describe(split: Split, unit: str, data: bytes | None = None) -> dict[str, Any]:
     """What no format has room for; for a file beside it, with the digest of that file's `data`."""
     return {
         "kind": KIND,
@@ -408,7 +467,7 @@ def _describe(split: HeadSplit, unit: str, data: bytes | None = None) -> dict[st
     }
 
 
-def _with_description(split: HeadSplit, path: Path, data: bytes, unit: str) -> dict[Path, bytes]:
+def _with_description(split: Split, path: Path, data: bytes, unit: str) -> dict[Path, bytes]:
     return {path: data, path.with_name(path.name + BESIDE): _json(_describe(split, unit, data))}
 
 
@@ -460,11 +519,11 @@ def _joined(layer: SplitLayer, how: str) -> list[float]:
     ]
 
 
-def _num_kept(split: HeadSplit) -> int:
+def _num_kept(split: Split) -> int:
     return sum(sum(layer.kept) for layer in split.layers)
 
 
-def _divides(split: HeadSplit, scores: Iterable[Iterable[float]]) -> bool:
+def _divides(split: Split, scores: Iterable[Iterable[float]]) -> bool:
     """Whether the kept heads are those with the largest scores, and a clear step above all others."""
     largest: list[float] = []
     others = [0.0 for layer in split.layers if not layer.num_heads]  # rows of tables that must not be chosen
@@ -480,7 +539,7 @@ def _are_shares(scores: Iterable[Iterable[float]]) -> bool:
     return all(0 <= score <= 1 for score in values) and any(values)
 
 
-def _dividing(split: HeadSplit) -> tuple[list[list[float]], str]:
+def _dividing(split: Split) -> tuple[list[list[float]], str]:
     """A number from 0 to 1 for each key/value head that puts the kept ones first, and what it is.
 
     The scores themselves where they do, else each head's place among all: under 0.5 where it streams, above where not.
@@ -501,7 +560,7 @@ def _dividing(split: HeadSplit) -> tuple[list[list[float]], str]:
 
 
 def _table(
-    split: HeadSplit, values: Iterable[Sequence[float]], format: str, noun: str, absent: float = 0.0
+    split: Split, values: Iterable[Sequence[float]], format: str, noun: str, absent: float = 0.0
 ) -> Float64[np.ndarray, "layers heads"]:
     """Layers x heads; `absent` in layers without attention. Errors: HeadError where layers have unlike numbers."""
     rows = [list(row) for row in values]

@@ -1,7 +1,8 @@
-"""Lists of heads of other projects: a file read as a `HeadSplit` of a model, a `HeadSplit` written as such a file.
+"""Lists of heads of other projects: a file read as a `HeadSplit` of a model.
 
-`head_list_formats.py` knows what is in the files. Here a list is held to the model that it is said to be of: its layers
-and heads, and its weights where the file names them; query heads become groups; scores become heads that are kept.
+`head_list_formats.py` knows what is in the files, and writes them. Here a list is held to the model that it is said to
+be of: its layers and heads, and its weights where the file names them; query heads become groups; scores become heads
+that are kept.
 """
 
 from __future__ import annotations
@@ -9,36 +10,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from manyheads.base import no_access, plural, replacing
+from manyheads.base import plural
 from manyheads.errors import FileAccessError, HeadError, ModelError
 from manyheads.heads import Head, parse_heads
-from manyheads.long_context.head_list_formats import (
-    CONFIG,
-    FORMATS,
-    KEY,
-    WRITERS,
-    HeadList,
-    Place,
-    duo_in,
-    join_scores,
-    list_in,
-)
-from manyheads.long_context.head_split import (
-    HeadSplit,
-    SplitLayer,
-    file_bytes,
-    is_split,
-    json_in,
-    require_share,
-    shape_of,
-)
+from manyheads.long_context.head_list_formats import HeadList, Place, duo_in, file_bytes, join_scores, json_in, list_in
+from manyheads.long_context.head_split import HeadSplit, is_split, require_share
+from manyheads.long_context.split_layer import SplitLayer, shape_of
 
 SINK, RECENT = 128, 256  # DuoAttention's windows, where a file says nothing of any
-ENDINGS = {"duo": "", "lukv": ".npy"}  # of other formats: .json
 IN_WORDS = {"maximum": "the largest", "mean": "the mean"}
 
 
@@ -155,41 +137,6 @@ def retrieval_scores(path: str | os.PathLike[str]) -> dict[Head, float]:
     if heads.format != "headkv":
         raise FileAccessError(f"{path} is a list for {heads.format}: retrieval scores are in files for headkv.")
     return {Head("", *head): score for head, score in heads.scores.items()}
-
-
-def write_heads(split: HeadSplit, format: str, place: str | os.PathLike[str]) -> list[Path]:
-    """Write a split as another project's list of heads, as `HeadSplit.export` says."""
-    if format not in WRITERS:
-        raise HeadError(f"there is no format {format!r} of lists of heads: use {', '.join(FORMATS)}.")
-    path = Path(os.path.expanduser(place))
-    ending = ENDINGS.get(format, ".json")
-    if ending and path.suffix.lower() != ending:
-        raise FileAccessError(f"cannot write {path}: a list for {format} is a file that ends in {ending}.")
-    files = WRITERS[format](split, path)
-    made = False
-    if not ending:
-        # A model's folder has a config.json, too, which must not be lost.
-        if os.path.lexists(path / CONFIG):
-            config = json_in(file_bytes(path / CONFIG), path / CONFIG)
-            if not isinstance(config, Mapping) or KEY not in config:
-                raise FileAccessError(
-                    f"cannot write {path}: there is a {CONFIG} that no export to duo wrote, and it would be lost. Name "
-                    f"a new folder."
-                )
-        try:
-            made = not path.exists()
-            path.mkdir(exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise no_access("write", path, error) from error
-    try:
-        with ExitStack() as whole:  # the first takes its place when all are written
-            for file, data in files.items():
-                Path(whole.enter_context(replacing(file))).write_bytes(data)
-    except BaseException:
-        if made:
-            path.rmdir()
-        raise
-    return list(files)
 
 
 # ------------------------------------------------------------------------------------------------- a list and its model

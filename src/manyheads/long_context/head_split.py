@@ -10,19 +10,18 @@ Source: Xiao et al. 2024, DuoAttention.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from manyheads.base import no_access, read_bytes, replacing
+from manyheads.base import replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.long_context.head_list_formats import file_bytes, json_in, write_heads
+from manyheads.long_context.split_layer import JoinedBy, SplitLayer, described, layer_in, shape_of
 from manyheads.plan import Ablate
-from manyheads.spec import ModelSpec, Site
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -30,29 +29,8 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 KIND = "manyheads head split"
 FORMAT = 1
 OF_ONE_SHARE = frozenset({"loss", "recall", "generation", "cache", "verdict"})  # entries of `evidence`
-LARGEST_FILE = 64 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
 
 ChosenBy = Literal["effect", "needle_effect", "distant_mass", "needle", "file", "hand"]
-JoinedBy = Literal["group", "maximum", "mean", "none"]
-
-
-@dataclass(frozen=True)
-class SplitLayer:
-    """A layer's key/value heads: `kept[g]` is whether head g keeps everything, `scores[g]` how much it needs that.
-
-    `query_scores[h]` is the same for each query head where query heads were measured one by one, else empty. `window`:
-    how many positions a row of the layer sees at most, 0 where it sees all. A layer without attention has no heads, and
-    its tuples are empty.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    qk_dim: int
-    v_dim: int
-    kept: tuple[bool, ...]
-    scores: tuple[float, ...]
-    query_scores: tuple[float, ...] = ()
-    window: int = 0
 
 
 @dataclass(frozen=True)
@@ -217,7 +195,7 @@ class HeadSplit:
         if (names := {item.name for item in fields(cls)}) != set(document):
             raise FileAccessError(f"{label} is damaged: these fields are missing or unknown: {names ^ set(document)}.")
         try:
-            layers = tuple(_layer_of(entry, number) for number, entry in enumerate(document["layers"]))
+            layers = tuple(layer_in(entry, number) for number, entry in enumerate(document["layers"]))
             split = cls(**{**document, "layers": layers})
             _check(split)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -243,8 +221,6 @@ class HeadSplit:
         as a split with the same heads kept. docs/reference/head-lists.md says what each field holds, and what a format
         cannot say. Errors: HeadError for an unknown format, or one that cannot hold this split; FileAccessError.
         """
-        from manyheads.long_context.head_lists import write_heads  # it makes splits, and so imports this module
-
         return write_heads(self, format, place)
 
     def __str__(self) -> str:
@@ -253,17 +229,6 @@ class HeadSplit:
             f"{sum(flags)} of {len(flags)} key/value heads of {self.model} keep everything, by {self.by}; the others "
             f"the first {self.sink} and last {self.recent} positions"
         )
-
-
-def file_bytes(path: str | os.PathLike[str]) -> bytes:
-    """A file's bytes. Errors: FileAccessError, also for a file larger than any list of heads."""
-    try:
-        data = read_bytes(path, LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        raise no_access("read", path, error) from error
-    if len(data) > LARGEST_FILE:
-        raise FileAccessError(f"{path} is larger than {LARGEST_FILE:,} bytes: no list of heads is.")
-    return data
 
 
 def is_split(data: bytes) -> bool:
@@ -275,56 +240,16 @@ def is_split(data: bytes) -> bool:
     return isinstance(document, Mapping) and cast("Mapping[str, Any]", document).get("kind") == KIND
 
 
-def json_in(data: bytes, path: str | os.PathLike[str], meant: str = "") -> object:
-    """A file's bytes as JSON. Errors: FileAccessError."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise FileAccessError(f"{path} is no JSON{f', {meant}' if meant else ''}: {error}.") from error
-
-
 def require_share(keep: float) -> None:
     """Errors: StatisticError for what is no share of heads."""
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise StatisticError(f"keep={keep!r} is no share of key/value heads to keep: give one above 0, up to 1.")
 
 
-def shape_of(site: Site | None) -> tuple[int, int, int, int]:
-    """Query heads, key/value heads, and the widths of keys and values of a layer; zeros where it has no attention."""
-    return (0, 0, 0, 0) if site is None else (site.num_heads, site.num_kv_heads, site.qk_dim, site.v_dim)
-
-
-def described(shapes: tuple[tuple[int, int, int, int], ...]) -> str:
-    """ "28 layers of 16 heads on 8 of 128", or of layers that are not alike, which shapes there are."""
-    kinds = [
-        f"{heads} heads on {kv_heads} of {qk_dim}" for heads, kv_heads, qk_dim, _ in dict.fromkeys(shapes) if heads
-    ]
-    return f"{len(shapes)} layers of {' or '.join(kinds) or 'no heads'}"
-
-
 def _group_text(layer: SplitLayer, number: int, stack: str, index: int) -> str:
     size = layer.num_heads // layer.num_kv_heads
     heads = [Head(stack, number, query) for query in range(index * size, (index + 1) * size)]
     return str(parse_heads(heads, {stack: (0,) * number + (layer.num_heads + 1,)}))  # + 1: never shortened to "L3"
-
-
-def _layer_of(entry: Mapping[str, Any], number: int) -> SplitLayer:
-    """Errors: TypeError and ValueError for what is not a layer's."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-    layer = SplitLayer(**values)
-    sizes = (layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim, layer.window)
-    if any(type(size) is not int or size < 0 for size in sizes):
-        raise ValueError(f"layer {number}: sizes {sizes} are no whole numbers")
-    if bool(layer.num_heads) != bool(layer.num_kv_heads) or layer.num_heads % max(1, layer.num_kv_heads):
-        raise ValueError(f"layer {number}: {layer.num_heads} heads do not share {layer.num_kv_heads} key/value heads")
-    lengths = (len(layer.kept), len(layer.scores))
-    if lengths != (layer.num_kv_heads,) * 2 or len(layer.query_scores) not in (0, layer.num_heads):
-        raise ValueError(f"layer {number} has other lists than its {layer.num_kv_heads} key/value heads need")
-    if any(type(kept) is not bool for kept in layer.kept):
-        raise ValueError(f"layer {number}: kept={layer.kept} are not true or false")
-    if any(type(score) not in (int, float) or not math.isfinite(score) for score in layer.scores + layer.query_scores):
-        raise ValueError(f"layer {number}: a score is no finite number")
-    return layer
 
 
 def _check(split: HeadSplit) -> None:
@@ -338,28 +263,3 @@ def _check(split: HeadSplit) -> None:
             raise ValueError(f"{name}={value!r} is no number of positions, {least} or more")
     if not any(layer.num_heads for layer in split.layers):
         raise ValueError("no layer has a head")
-
-
-def split_layers(
-    spec: ModelSpec,
-    stack: str,
-    kept: Mapping[int, Any],
-    scores: Mapping[int, Any],
-    query_scores: Mapping[int, Any],
-    windows: Mapping[int, int] = MappingProxyType({}),
-) -> tuple[SplitLayer, ...]:
-    """The layers of a split of a model, from what is known of each layer that attends: which heads are kept, scores.
-
-    `query_scores` and `windows` may be empty. A layer without attention has no heads.
-    """
-    sites = {site.layer: site for site in spec.stacks[stack]}
-    return tuple(
-        SplitLayer(
-            *shape_of(sites.get(number)),
-            tuple(bool(value) for value in kept.get(number, ())),
-            tuple(float(value) for value in scores.get(number, ())),
-            tuple(float(value) for value in query_scores.get(number, ())),
-            windows.get(number, 0),
-        )
-        for number in range(1 + max(sites))
-    )

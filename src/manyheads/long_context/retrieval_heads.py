@@ -33,8 +33,9 @@ from manyheads.interventions import METRICS, choose_metric, editors_of, sweep
 from manyheads.interventions.effects.effect import carried_out
 from manyheads.interventions.effects.importance import rank_correlation
 from manyheads.interventions.effects.metrics import Batch, Corpus, Metric, require_loaded, token_losses
-from manyheads.long_context.head_split import HeadSplit, JoinedBy, SplitLayer, require_share, split_layers
+from manyheads.long_context.head_split import HeadSplit, require_share
 from manyheads.long_context.needles import Needle, hidden_needles, reading_of_ids, retrieval_scores, right_answers
+from manyheads.long_context.split_layer import JoinedBy, SplitLayer, split_layers
 from manyheads.models import (
     BATCH_TOKENS,
     AttentionCall,

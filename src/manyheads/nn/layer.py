@@ -32,7 +32,7 @@ from manyheads.nn.projections import FusedProjections, SplitProjections, injecte
 from manyheads.nn.scores import Rule
 
 if TYPE_CHECKING:  # brings torch.distributed.tensor, which takes a while to load and is for those who have asked
-    from manyheads.nn.head_parallel import HeadShard
+    from manyheads.nn.head_shard import HeadShard
 
 
 class MultiHeadAttention(nn.Module):
