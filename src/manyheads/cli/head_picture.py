@@ -169,11 +169,10 @@ def _look_from_text(
     talk: Talk, lm: Any, name: str, image: str, picture: Any, question: Question, model: ModelChoice
 ) -> PictureLooked:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
-    # All import torch, for which --help is not to wait.
-    import torch
+    import torch  # for which --help is not to wait
 
-    from manyheads.recording import readable
-    from manyheads.statistics.defined.pictures import looking
+    from manyheads.recording import readable  # imports torch, as the next does
+    from manyheads.statistics.defined.pictures import looking  # as above
 
     with talk.step("reading the text and the picture"):
         recording = models.record(
@@ -232,9 +231,9 @@ def _head_of(lm: Any, name: str) -> Any:
 
 def _plot(talk: Talk, looked: PictureLooked, picture: Any, path: Path) -> None:
     """Draw the weights on the picture."""
-    # Imports torch, for which --help is not to wait.
+    # Both import torch, for which --help is not to wait.
     from manyheads.models.inputs.media import shown
-    from manyheads.models.inputs.vision_language import shown_in_text
+    from manyheads.models.inputs.vision_language import shown_in_text  # as above
 
     grid = looked.grid
     places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}

@@ -78,6 +78,7 @@ def reproduce(
 
 def page(made: Reproduced) -> list[str]:
     """The result for people: a block a row, since six columns of words fit no terminal."""
+    # Imports torch, for which --help is not to wait.
     from manyheads.reproductions.reproduction import each_words, made_words, mean_words
 
     document = made.document

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from manyheads import corpora
+from manyheads import statistics as measures
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     TABLE_ENDINGS,
@@ -158,11 +160,10 @@ def _measured(
 
     Of a shard, sums in place of tables.
     """
-    from manyheads import statistics as measures
-    from manyheads.corpora import as_corpus
+    # All import torch, for which --help is not to wait.
     from manyheads.statistics.corpus_run.chunks import Survey
-    from manyheads.statistics.defined.coreference import NAMES
-    from manyheads.statistics.table import choose, matches
+    from manyheads.statistics.defined.coreference import NAMES  # as above
+    from manyheads.statistics.table import choose, matches  # as above
 
     items = [request] if isinstance(request, str) else request
     about = [item for item in items if passages is not None and any(matches(name, item) for name in NAMES)]
@@ -180,7 +181,7 @@ def _measured(
         folder = None if resume is None else resume / reading
         if place is None:
             return measures.measure(lm, source, chosen, progress=progress, resume=folder)
-        own = as_corpus(source).shard(place.index, place.of, place.by)
+        own = corpora.as_corpus(source).shard(place.index, place.of, place.by)
         return measures.HeadSums(lm, chosen, reading=reading).update(own, resume=folder, progress=progress)
 
     measured = []
@@ -205,8 +206,6 @@ def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:
 
 def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
     """Everything, as data: of each statistic what it means, on what it rests, and every head's value and interval."""
-    from manyheads import statistics as measures
-
     number, rows = measures.number, []
     for table in tables:
         for statistic in table.statistics:
@@ -296,9 +295,10 @@ def _show_list(
     as_json: bool,
 ) -> None:
     """The statistics by name with what each is, a line each; the treebank's where one was given."""
+    # All import torch, for which --help is not to wait.
     from manyheads.statistics.corpus_run.chunks import SURVEY_TEXTS, Survey
-    from manyheads.statistics.defined.coreference import NAMES
-    from manyheads.statistics.table import OF_SCORES, STATISTICS, Annotated, choose
+    from manyheads.statistics.defined.coreference import NAMES  # as above
+    from manyheads.statistics.table import OF_SCORES, STATISTICS, Annotated, choose  # as above
 
     if words or file is not None:
         raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
@@ -354,9 +354,9 @@ def compare(
 
     For example: manyheads compare run/step-1000 run/step-2000 --file novel.txt
     """
-    # Imports torch, for which --help is not to wait.
+    # Both import torch, for which --help is not to wait.
     from manyheads.roles.compare.two_models import READINGS
-    from manyheads.roles.compare.two_models import compare as compare_models
+    from manyheads.roles.compare.two_models import compare as compare_models  # as above
 
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)

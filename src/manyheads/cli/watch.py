@@ -14,6 +14,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from manyheads import watching
 from manyheads.cli.studio import desk_of, open_studio
 from manyheads.cli.terminal.console import (
     Column,
@@ -75,16 +76,14 @@ def watch(
 
     For example: manyheads watch heads.parquet --statistic entropy --follow
     """
-    from manyheads.watching import open_history, rules_with  # pandas' and Parquet's half a second: not for --help
-
     talk = Talk()
     limits = {"max_logit": max_logit, "entropy": entropy, "first_mass": first_mass, "dead": dead}
-    rules = rules_with({name: value for name, value in limits.items() if value is not None})
+    rules = watching.rules_with({name: value for name, value in limits.items() if value is not None})
     if follow and not in_studio and _is_awaited(path):
         talk.note(f"waiting for {path}: a training writes it at its first watched step")
         while _is_awaited(path):
             time.sleep(LOOK_SECONDS)
-    curves = open_history(path)
+    curves = watching.open_history(path)
     if in_studio:
         _open_page(talk, path)
         return
@@ -140,8 +139,6 @@ def document(curves: HeadCurves, rules: Sequence[AlertRule]) -> dict[str, Any]:
     """Everything, as data: the run's facts, steps, every head's curves by statistic, and the alerts."""
     import numpy as np  # a tenth of a second: not for --help
 
-    from manyheads.watching import alerts
-
     plain = np.where(np.isfinite(curves.values), curves.values, np.nan)
     missing = np.isnan(plain)
     objects = plain.astype(object)
@@ -155,7 +152,8 @@ def document(curves: HeadCurves, rules: Sequence[AlertRule]) -> dict[str, Any]:
             for column, head in enumerate(curves.heads)
         },
         "alerts": [
-            alert.to_dict() for alert in alerts(curves.heads, curves.statistics, curves.steps, curves.values, rules)
+            alert.to_dict()
+            for alert in watching.alerts(curves.heads, curves.statistics, curves.steps, curves.values, rules)
         ],
     }
 
@@ -169,8 +167,6 @@ def page(
     command: bool,
 ) -> list[list[Text]]:
     """The same for people, in sections: what was watched, a line a layer or head, alerts, what to type next."""
-    from manyheads.watching import alerts
-
     facts, steps = curves.facts, curves.steps
     title = Text.assemble(
         (clean(str(curves.path)), "bold"), f" · {clean(str(facts['model']))}" if "model" in facts else ""
@@ -180,7 +176,7 @@ def page(
     every = f", every {facts['every']:,}" if isinstance(facts.get("every"), int) else ""
     title.append(f" · {len(curves.heads):,} heads · {len(steps):,} watched steps, {steps[0]:,} to {steps[-1]:,}{every}")
     values = curves.values[:, :, curves.statistics.index(statistic)]
-    raised = alerts(curves.heads, curves.statistics, steps, curves.values, rules)
+    raised = watching.alerts(curves.heads, curves.statistics, steps, curves.values, rules)
     sections = [[title], _table(curves, statistic, values, shown, {str(alert.head) for alert in raised}, console)]
     words = [Text.assemble("  ", (str(alert), "bold" if alert.lasts else "")) for alert in raised[:SHOWN_ALERTS]]
     for line, alert in zip(words, raised, strict=False):

@@ -65,10 +65,10 @@ def train_birth(steps: int | None = None) -> dict[str, Any]:
     # torch and the training are for this command alone: a lesson reads the file
     import torch
 
-    from manyheads import models
-    from manyheads.training.loop import train
-    from manyheads.training.presets.induction import CONFIG, NAME, PRESET
-    from manyheads.training.presets.preset import Setup
+    from manyheads import models  # as above
+    from manyheads.training.loop import train  # as above
+    from manyheads.training.presets.induction import CONFIG, NAME, PRESET  # as above
+    from manyheads.training.presets.preset import Setup  # as above
 
     ids = torch.randperm(CONFIG.vocab_size, generator=torch.Generator().manual_seed(1))[:BLOCK].repeat(2)[None]
     taken: dict[str, list[list[int]]] = {}
@@ -119,9 +119,9 @@ def train_reading(quick: bool = False) -> dict[str, Any]:
     """Train the preset's first pair of nets, and what is stored of it. `quick`: a trial of seconds, and no result."""
     import torch  # as above
 
-    from manyheads.training.loop import train
-    from manyheads.training.presets.preset import Setup
-    from manyheads.training.presets.rul import preset as rul
+    from manyheads.training.loop import train  # as above
+    from manyheads.training.presets.preset import Setup  # as above
+    from manyheads.training.presets.rul import preset as rul  # as above
 
     nets = {}
     with tempfile.TemporaryDirectory() as folder:
