@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import manyheads as mh
-from manyheads.cli.ask_word import BAR
+from manyheads.cli.look.ask_word import BAR
 
 from .conftest import assert_refused
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.cli.head import block_map, find_links
+from manyheads.cli.head.command import block_map, find_links
 from manyheads.recording import Sinks
 
 from .conftest import assert_refused
@@ -69,7 +69,7 @@ def test_links_are_the_record_s_weights(run, minilm):
 def test_links_do_not_hang_on_how_many_rows_are_held(minilm, monkeypatch):
     layer = mh.record(minilm, TEXT).layers[3]
     whole = find_links(layer, 4, 3)
-    monkeypatch.setattr("manyheads.cli.head.ROWS", 5)
+    monkeypatch.setattr("manyheads.cli.head.command.ROWS", 5)
     parts = find_links(layer, 4, 3)
     for one, other in zip(whole.looks, parts.looks, strict=True):
         assert [link.key for link in one] == [link.key for link in other]
@@ -129,7 +129,7 @@ def test_sinks_are_left_out_and_nothing_else_changes(run, minilm):
 @pytest.mark.parametrize("leave_out", [False, True])
 @pytest.mark.parametrize("blocks", [5, 14])
 def test_the_blocks_of_the_map_are_plain_means(minilm, monkeypatch, blocks, leave_out):
-    monkeypatch.setattr("manyheads.cli.head.ROWS", 5)
+    monkeypatch.setattr("manyheads.cli.head.command.ROWS", 5)
     layer = mh.record(minilm, TEXT).layers[2]
     layer = replace(layer, tokens=layer.tokens.with_sinks(Sinks(first=True, names=("[CLS]",))))
     weights = layer.weights(head=9).double().numpy()

@@ -20,8 +20,8 @@ import pytest
 
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
-from manyheads.cli.look import Looked, _finding
-from manyheads.cli.role_words import column_figures, letter_of
+from manyheads.cli.look.command import Looked, _finding
+from manyheads.cli.roles.role_words import column_figures, letter_of
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
@@ -350,14 +350,14 @@ def test_a_site_is_published_and_said(run, tmp_path):
 
 @pytest.mark.parametrize("option", [["--html", "heads.html"], ["--open"]])
 def test_without_the_studios_extra_the_page_says_how_to_get_it(run, monkeypatch, option):
-    monkeypatch.setattr("manyheads.cli.look.find_spec", lambda name: None)
+    monkeypatch.setattr("manyheads.cli.look.command.find_spec", lambda name: None)
     ran = run("look", TEXT, *option)
     assert ran.code == 2 and 'pip install "manyheads[studio]"' in ran.err and option[0] in ran.err
 
 
 def test_open_serves_the_studio_with_this_text_and_the_models_roles_at_hand(run, monkeypatch):
     opened = []
-    monkeypatch.setattr("manyheads.cli.look.open_studio", lambda talk, desk, view: opened.append((desk, view)))
+    monkeypatch.setattr("manyheads.cli.look.command.open_studio", lambda talk, desk, view: opened.append((desk, view)))
     ran = run("look", "a cat & a mat", "--open")
     assert ran.code == 0 and "previous token" in ran.out
     ((desk, view),) = opened
@@ -371,7 +371,7 @@ def test_open_serves_the_studio_with_this_text_and_the_models_roles_at_hand(run,
 @pytest.mark.slow  # thousands of tokens are read
 def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, monkeypatch, tmp_path):
     opened, draw = [], random.Random(0)
-    monkeypatch.setattr("manyheads.cli.look.open_studio", lambda talk, desk, view: opened.append((desk, view)))
+    monkeypatch.setattr("manyheads.cli.look.command.open_studio", lambda talk, desk, view: opened.append((desk, view)))
     # Words at random: what repeats itself is deflated, and then short enough.
     (tmp_path / "long.txt").write_text(" ".join(f"{draw.randrange(10**6)}" for _ in range(2000)))
     assert run("look", "--file", "long.txt", "--open").code == 0

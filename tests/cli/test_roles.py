@@ -10,7 +10,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice
-from manyheads.cli.roles import page, ranking
+from manyheads.cli.roles.command import page, ranking
 from manyheads.corpora import page_texts
 from manyheads.roles import RULES
 from manyheads.roles.probes import all as probing
@@ -91,7 +91,7 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_loaded(run, monkeypatch, arguments, said):
-    monkeypatch.setattr("manyheads.cli.roles.load_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("manyheads.cli.roles.command.load_model", lambda *_: pytest.fail("loaded"))
     Path("other.txt").write_text("A cat sat.", encoding="utf-8")
     assert_refused(run("roles", *arguments), said)
 

@@ -11,7 +11,7 @@ import torch
 
 import manyheads as mh
 from manyheads.base import Cache
-from manyheads.cli.roles import read_patterns
+from manyheads.cli.roles.command import read_patterns
 from manyheads.errors import (
     FileAccessError,
     HeadError,

@@ -13,21 +13,21 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from manyheads import __version__
-from manyheads.cli.attribute import attribute
 from manyheads.cli.checkpoints import convert, prune
+from manyheads.cli.circuits.attribute import attribute
+from manyheads.cli.circuits.patch import circuit, patch
 from manyheads.cli.doctor import doctor
 from manyheads.cli.effects import ablate, importance
-from manyheads.cli.head import head
-from manyheads.cli.heads import heads
+from manyheads.cli.head.command import head
 from manyheads.cli.learn.command import learn
-from manyheads.cli.look import look
+from manyheads.cli.long_context.heads import heads
+from manyheads.cli.long_context.split import split
+from manyheads.cli.look.command import look
 from manyheads.cli.merge import merge
-from manyheads.cli.patch import circuit, patch
 from manyheads.cli.publish import publish
 from manyheads.cli.reproduce import reproduce
-from manyheads.cli.roles import roles
+from manyheads.cli.roles.command import roles
 from manyheads.cli.size import size
-from manyheads.cli.split import split
 from manyheads.cli.stats import compare, stats
 from manyheads.cli.studio import studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from manyheads import roles as role_finder
-from manyheads.cli import roles as of_roles
 from manyheads.cli import stats as of_statistics
 from manyheads.cli.arguments import (
     SUMS_ENDINGS,
@@ -19,6 +18,7 @@ from manyheads.cli.arguments import (
     save_sums,
     to_file,
 )
+from manyheads.cli.roles import command as of_roles
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError

@@ -44,7 +44,7 @@ from manyheads.cli.arguments import (
     save_sums,
     to_file,
 )
-from manyheads.cli.role_words import ABSENT, column_figures, figure, hue, span
+from manyheads.cli.roles.role_words import ABSENT, column_figures, figure, hue, span
 from manyheads.cli.terminal.console import (
     Column,
     Row,

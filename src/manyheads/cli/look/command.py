@@ -49,8 +49,8 @@ from manyheads.cli.arguments import (
     to_file,
     way_to_read,
 )
-from manyheads.cli.ask_word import ask_word, show_word
-from manyheads.cli.role_words import (
+from manyheads.cli.look.ask_word import ask_word, show_word
+from manyheads.cli.roles.role_words import (
     ABSENT,
     by_role,
     column_figures,

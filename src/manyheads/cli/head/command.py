@@ -39,9 +39,9 @@ from manyheads.cli.arguments import (
     source_note,
     to_file,
 )
-from manyheads.cli.head_picture import Question, look_at_picture
-from manyheads.cli.look import evidence_of, home
-from manyheads.cli.role_words import ABSENT, figure, hue, role_of, span, unit_of
+from manyheads.cli.head.picture import Question, look_at_picture
+from manyheads.cli.look.command import evidence_of, home
+from manyheads.cli.roles.role_words import ABSENT, figure, hue, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
     Column,
     Row,

@@ -21,7 +21,7 @@ from rich.text import Text
 from manyheads import models, recording, statistics
 from manyheads.base import percent
 from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
-from manyheads.cli.role_words import hue, role_of
+from manyheads.cli.roles.role_words import hue, role_of
 from manyheads.cli.terminal.console import (
     clean,
     emit_document,

@@ -40,7 +40,7 @@ from manyheads.cli.arguments import (
     save_sums,
     to_file,
 )
-from manyheads.cli.role_words import ABSENT, figure, plain, q_words, span
+from manyheads.cli.roles.role_words import ABSENT, figure, plain, q_words, span
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora.lines import KINDS

@@ -1,0 +1,1 @@
+"""`manyheads attribute`, `patch` and `circuit`: which heads an answer depends on."""

@@ -1,0 +1,1 @@
+"""`manyheads head`: one head, on a text or a picture."""

@@ -1,0 +1,1 @@
+"""`manyheads split` and `heads`: which heads need the whole context, and the lists of heads of other projects."""

@@ -1,0 +1,1 @@
+"""`manyheads look`: every head of a model, on a text, and who looks at one word."""
