@@ -94,7 +94,7 @@ class Circuit(PerHeadResult):
         return float(np.mean([value >= self.faithfulness for value in self.random])) if self.random else None
 
     def __contains__(self, head: object) -> bool:
-        return any(head in (one, str(one)) for one in self.heads)
+        return any(head in (member, str(member)) for member in self.heads)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each head of the circuit: its name and place, and what the circuit loses without it."""
@@ -235,7 +235,7 @@ def _measured(
     """A set of heads run alone and left out, beside random sets of as many; nobody searched for it."""
     heads, count = list(measure.lm.spec.heads), len(circuit_heads)
     sets = [[heads[index] for index in generator.choice(len(heads), count, replace=False)] for _ in range(random_sets)]
-    outside = [[head for head in heads if head not in one] for one in (circuit_heads, *sets)]
+    outside = [[head for head in heads if head not in members] for members in (circuit_heads, *sets)]
     values = measure.of_sets([circuit_heads, *sets, *outside])
     return Circuit(
         measure.lm.spec,

@@ -66,8 +66,8 @@ class Pairs:
         """A name for each position: the tokens of the only pair (where the two differ, both), else its number."""
         if len(self.clean) != 1:
             return tuple(map(str, range(self.lengths[0])))
-        both = zip(self.clean[0].pieces, self.corrupted[0].pieces, strict=True)
-        return tuple(one if one == other else f"{one}/{other}" for one, other in both)
+        piece_pairs = zip(self.clean[0].pieces, self.corrupted[0].pieces, strict=True)
+        return tuple(one if one == other else f"{one}/{other}" for one, other in piece_pairs)
 
     def chosen(self, texts: Sequence[int], lm: Any, num_tokens: int) -> Pairs:
         """Some of the pairs. Of texts only: ready inputs come in batches that are not taken apart."""
@@ -107,18 +107,20 @@ def _require_aligned(clean: Piece, corrupted: Piece, name: str) -> None:
     sides = [(clean, corrupted)]
     if clean.target is not None and corrupted.target is not None:
         sides.append((clean.target, corrupted.target))
-    for one, other in sides:
-        if len(one.ids) != len(other.ids):
-            first = next((i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b), None)
-            first = min(len(one.ids), len(other.ids)) if first is None else first
+    for clean_side, corrupted_side in sides:
+        if len(clean_side.ids) != len(corrupted_side.ids):
+            first = next(
+                (i for i, (a, b) in enumerate(zip(clean_side.ids, corrupted_side.ids, strict=False)) if a != b), None
+            )
+            first = min(len(clean_side.ids), len(corrupted_side.ids)) if first is None else first
             around = slice(max(0, first - AROUND), first + AROUND + 1)
             raise TextError(
-                f"{name}: the clean text has {len(one.ids)} tokens and the corrupted one {len(other.ids)}, and "
-                f"patching takes each position's numbers from the same position. They first differ at token {first}: "
-                f"clean {' '.join(map(repr, one.pieces[around]))}, corrupted "
-                f"{' '.join(map(repr, other.pieces[around]))}. Choose words of as many tokens."
+                f"{name}: the clean text has {len(clean_side.ids)} tokens and the corrupted one "
+                f"{len(corrupted_side.ids)}, and patching takes each position's numbers from the same position. They "
+                f"first differ at token {first}: clean {' '.join(map(repr, clean_side.pieces[around]))}, corrupted "
+                f"{' '.join(map(repr, corrupted_side.pieces[around]))}. Choose words of as many tokens."
             )
-    if all(one.ids == other.ids for one, other in sides):
+    if all(clean_side.ids == corrupted_side.ids for clean_side, corrupted_side in sides):
         raise TextError(f"{name}: the clean and the corrupted text have the same tokens, so nothing can be patched.")
 
 
@@ -154,15 +156,17 @@ def _ready(lm: Any, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
     """Ready inputs, each mapping a batch. Errors: TextError for padding, or other shapes on either side."""
     sides = [metrics.read_corpus(lm, side) for side in (clean, corrupted)]
     lengths: list[int] = []
-    for one, other in zip(sides[0].batches, sides[1].batches, strict=True):
-        shapes = [{name: tuple(x.shape) for name, x in batch.inputs.items()} for batch in (one, other)]
+    for clean_batch, corrupted_batch in zip(sides[0].batches, sides[1].batches, strict=True):
+        shapes = [
+            {name: tuple(x.shape) for name, x in batch.inputs.items()} for batch in (clean_batch, corrupted_batch)
+        ]
         if shapes[0] != shapes[1]:
             raise TextError(f"clean inputs {shapes[0]} and corrupted ones {shapes[1]}: their shapes must be equal.")
-        for batch in (one, other):
+        for batch in (clean_batch, corrupted_batch):
             if any("mask" in name and x.ndim == 2 and not bool(x.all()) for name, x in batch.inputs.items()):
                 raise TextError("inputs to patch have no padding: give texts of one length in a batch.")
-        first = next(iter(one.inputs.values()))
-        lengths += [first.shape[1] if first.ndim > 1 else 1] * len(one.places)
+        first = next(iter(clean_batch.inputs.values()))
+        lengths += [first.shape[1] if first.ndim > 1 else 1] * len(clean_batch.places)
     batches = tuple(map(PairBatch, sides[0].batches, sides[1].batches))
     pairs = Pairs(batches, tuple(lengths), None)
     if predicts(lm) == "next":
@@ -298,10 +302,10 @@ def _continuing(lm: Any, piece: Piece, answer: str) -> list[int]:
         text_ids = list(piece.ids)
         place = text_ids.index(tokenizer.mask_token_id)
         ids = list(tokenizer(piece.text.replace(str(mask), answer, 1), verbose=False)["input_ids"])
-        rest = len(text_ids) - place - 1
-        if ids[:place] != text_ids[:place] or ids[len(ids) - rest :] != text_ids[place + 1 :]:
+        num_behind = len(text_ids) - place - 1
+        if ids[:place] != text_ids[:place] or ids[len(ids) - num_behind :] != text_ids[place + 1 :]:
             raise TextError(f"{fault}: give its token's number.")
-        return ids[place : len(ids) - rest]
+        return ids[place : len(ids) - num_behind]
     side = "text" if piece.target is None else "text_target"
     text = (piece.target or piece).text
     # As a word after a word; behind anything else as written, so that `self.` may be continued by `name`.

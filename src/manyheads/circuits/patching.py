@@ -283,8 +283,8 @@ class Patching(PerHeadResult):
 
     def share_of_controls_above(self, head: str | Head) -> float | None:
         """The share of controls with an effect at least as large: a small one is unusual. None without controls."""
-        own = abs(float(self.by_head[self.head_place(head)]))
-        return float(np.mean([abs(value) >= own for value in self.control])) if self.control else None
+        effect = abs(float(self.by_head[self.head_place(head)]))
+        return float(np.mean([abs(value) >= effect for value in self.control])) if self.control else None
 
     def __getitem__(self, head: str | Head) -> Any:
         """A head's value; where each position was patched, an array of them."""

@@ -583,8 +583,10 @@ def _change(
         for begin in range(0, length, BLOCK_ROWS):
             rows = slice(begin, min(begin + BLOCK_ROWS, length))
             weights = window_weights(base, text, [0], rows, keys)[0].double()
-            for kind, other in others.items():
-                moved[kind] += 0.5 * float((window_weights(other, text, [0], rows, keys)[0] - weights).abs().sum())
+            for kind, changed_layer in others.items():
+                moved[kind] += 0.5 * float(
+                    (window_weights(changed_layer, text, [0], rows, keys)[0] - weights).abs().sum()
+                )
             if "v" in kinds:
                 off = weights @ (new_v[text, 0] - v[text, 0]).double() @ weight
                 moved["v"] += float(off.square().sum())

@@ -43,8 +43,8 @@ def reproduce(
     if name is None:
         if as_json:
             listed = [
-                {field: getattr(each, field) for field in ("name", "meaning", "takes")}
-                for each in REPRODUCTIONS.values()
+                {field: getattr(entry, field) for field in ("name", "meaning", "takes")}
+                for entry in REPRODUCTIONS.values()
             ]
             emit(json.dumps({"reproductions": listed}, indent=1))
             return
@@ -52,7 +52,7 @@ def reproduce(
         if names := [option for option, value in options.items() if value not in (None, False)]:
             raise PlanError(f"{names[0]} was given, but no name: say which of {', '.join(REPRODUCTIONS)}.")
         width = max(map(len, REPRODUCTIONS))
-        lines = [f"  {each.name:<{width}}  {each.meaning} ({each.takes})" for each in REPRODUCTIONS.values()]
+        lines = [f"  {entry.name:<{width}}  {entry.meaning} ({entry.takes})" for entry in REPRODUCTIONS.values()]
         print_whole([*lines, "", f"Make one: manyheads reproduce {next(iter(REPRODUCTIONS))}"])
         return
     # Imports torch, for which the list is not to wait.

@@ -88,11 +88,11 @@ def watch(
         _open_page(talk, path)
         return
     chosen = _chosen(curves, statistic)
-    shown = None if heads is None else [str(head) for head in parse_heads(heads, _shape(curves))]
+    names = None if heads is None else [str(head) for head in parse_heads(heads, _shape(curves))]
     console = stdout_console()
 
     def lines(now: HeadCurves) -> list[list[Text]]:
-        return page(now, chosen, shown, rules, console, command=not follow)
+        return page(now, chosen, names, rules, console, command=not follow)
 
     if not follow:
         if as_json:
@@ -193,11 +193,11 @@ def page(
             hanging(Text("no alerts"), f": no head has {', or '.join(checked)}.", console.width) if checked else []
         )
     if command:
-        others = [name for name in curves.statistics if name != statistic]
+        further = [name for name in curves.statistics if name != statistic]
         line = f"manyheads watch {shlex.quote(str(curves.path))}"
         sections.append(
             offered(
-                [(f"{line} --statistic {shlex.quote(name)}", "another statistic") for name in others[:1]]
+                [(f"{line} --statistic {shlex.quote(name)}", "another statistic") for name in further[:1]]
                 + [
                     (f"{line} --heads {layer_name(curves.heads[0].stack, curves.heads[0].layer)}", "head by head"),
                     (f"{line} --studio", "every curve, as a page that grows"),

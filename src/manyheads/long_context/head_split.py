@@ -91,7 +91,7 @@ class HeadSplit:
     @property
     def keep(self) -> float:
         """The share of key/value heads that keep everything, from 0 to 1."""
-        flags = [kept for _, layer in self.dividable for kept in layer.kept]
+        flags = [keeps for _, layer in self.dividable for keeps in layer.kept]
         return sum(flags) / max(1, len(flags))
 
     @property
@@ -224,7 +224,7 @@ class HeadSplit:
         return write_heads(self, format, place)
 
     def __str__(self) -> str:
-        flags = [kept for layer in self.layers for kept in layer.kept]
+        flags = [keeps for layer in self.layers for keeps in layer.kept]
         return (
             f"{sum(flags)} of {len(flags)} key/value heads of {self.model} keep everything, by {self.by}; the others "
             f"the first {self.sink} and last {self.recent} positions"

@@ -180,13 +180,13 @@ def split_heads(
     plans = [_plan(order.with_keep(share)) for order in (split, *drawn) for share in shares]
     corpus = _corpus(lm, reporting.reading, num_tokens)
     losses = reporting.by_text(_readings(lm, plans, corpus, _mean_loss, progress))
-    own, step = shares.index(float(keep)), len(shares)
+    own_place, step = shares.index(float(keep)), len(shares)
     recall, recalls = None, [None] * step
     if probes[1]:
         corpus = _corpus(lm, reading_of_ids([needle.ids for needle in probes[1]]), num_tokens)
         # Random splits at one share alone: what a curve of them would show, that of the loss shows already.
         readings = _readings(
-            lm, plans[:step] + plans[own::step], corpus, partial(right_answers, needles=probes[1]), progress
+            lm, plans[:step] + plans[own_place::step], corpus, partial(right_answers, needles=probes[1]), progress
         )
         recall = compared(readings[0], readings[1 + step :], -1)
         recalls = readings[1 : 1 + step].mean(1).tolist()
@@ -194,7 +194,7 @@ def split_heads(
         {"keep": share, "loss": compared(losses[0], losses[1:][place::step], 1), "recall": recalls[place]}
         for place, share in enumerate(shares)
     ]
-    written = _written(lm, reporting, plans[own::step], sink + recent)
+    written = _written(lm, reporting, plans[own_place::step], sink + recent)
     rows = [len(row) for row in reporting.rows]
     size = {"context": context or max(rows), "batch": batch, "element_bytes": lm.dtype.itemsize}
     evidence: dict[str, Any] = {
@@ -208,7 +208,7 @@ def split_heads(
         },
         "agreement": _agreement(criteria),
         "curve": curve,
-        "loss": curve[own]["loss"],
+        "loss": curve[own_place]["loss"],
         "recall": recall,
         "generation": None if written is None else compared(written[0], written[1:], -1),
         "cache": {**size, "whole": split.cache_bytes(**size, whole=True), "split": split.cache_bytes(**size)},
@@ -405,8 +405,8 @@ def _distant(
         measured = Measured(CallTexts.of(lm, tokens), (distant_mass(sink, recent),))
         observe(lm, tokens, partial(see, measured=measured))
         for site, finished in measured.values.values():
-            both = torch.stack([finished.num[..., 0], finished.own_of([0])[..., 0]], 1).sum(0)
-            sums[site.layer] = sums.get(site.layer, 0.0) + both
+            totals = torch.stack([finished.num[..., 0], finished.own_of([0])[..., 0]], 1).sum(0)
+            sums[site.layer] = sums.get(site.layer, 0.0) + totals
     masses = {layer: (num / den.clamp_min(1)).numpy() for layer, (num, den) in sums.items()}
     return masses, {layer: most for layer, most in visible.items() if most < half.longest}
 

@@ -334,12 +334,12 @@ class Texts:
         # One wait for the device in a prompt, or a piece of one: a step of one token asks it for nothing.
         causal = is_causal_without_mask(call.name, call.module, num_rows, call.named)
         mask, _ = masks.read(call.mask, num_rows, self.length, causal)
-        own = torch.arange(past, self.length, device="cpu")[None]
+        positions = torch.arange(past, self.length, device="cpu")[None]
         alive = mask.stop > mask.start
         begins = torch.where(alive, mask.start, NOT_YET).amin(-1)
         if past:
             begins = torch.minimum(begins, torch.zeros_like(begins) if self.begins is None else self.begins.cpu())
-        if bool((alive & (mask.stop > own + 1)).any()):
+        if bool((alive & (mask.stop > positions + 1)).any()):
             raise ModelError("rows look ahead, and a streaming head keeps what came before: decoders alone have those.")
         if bool((alive & (mask.start != begins[:, None])).any()):
             raise ModelError(
@@ -408,9 +408,9 @@ class StreamingLayer(CacheLayerMixin):
                 f"L{self.number} caches keys {tuple(key_states.shape)} and values {tuple(value_states.shape)}, and has "
                 f"{self.num_kv_heads} key/value heads: a streaming cache cannot tell them apart."
             )
-        held = next((store for store in self.tensors()), None)
-        if held is not None and len(held) != len(key_states):
-            raise ModelError(f"this streaming cache holds {len(held)} texts, and {len(key_states)} go on behind it.")
+        stored = next((store for store in self.tensors()), None)
+        if stored is not None and len(stored) != len(key_states):
+            raise ModelError(f"this streaming cache holds {len(stored)} texts, and {len(key_states)} go on behind it.")
         block.updated = (self, key_states, value_states)
         return key_states, value_states
 
@@ -551,9 +551,9 @@ class StreamingLayer(CacheLayerMixin):
             return None
         if texts.step is not None and texts.step[0] == total and texts.step[1] is call.mask:
             return texts.step[2].to(device)
-        held = min(total, self.sink + self.recent)
+        num_held = min(total, self.sink + self.recent)
         sinks, own = texts.sinks(min(self.sink, total), device), total - 1
-        ring = torch.arange(self.sink, max(self.sink, held), device=device)
+        ring = torch.arange(self.sink, max(self.sink, num_held), device=device)
         ring = (own - (own - ring) % self.recent)[None].expand(len(sinks), -1)
         in_ring = max(self.sink, total - self.recent)  # the first position that the ring holds
         visible = torch.cat([(sinks <= own) & (sinks < in_ring), torch.ones_like(ring, dtype=torch.bool)], -1)
@@ -612,8 +612,8 @@ class StreamingCache(DynamicCache):
             if isinstance(layer, StreamingLayer):
                 tensors += layer.tensors()
             else:
-                held = [getattr(layer, name, None) for name in ("keys", "values", "conv_states", "recurrent_states")]
-                tensors += [x for value in held for x in (value.values() if isinstance(value, dict) else [value])]
+                states = [getattr(layer, name, None) for name in ("keys", "values", "conv_states", "recurrent_states")]
+                tensors += [x for value in states for x in (value.values() if isinstance(value, dict) else [value])]
         return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
 
     @property

@@ -157,8 +157,11 @@ def findings(trained: AllTrained, scale: Scale) -> Findings:
     histories = {way: [trained[f"{way}-{seed}"].history for seed in range(scale.seeds)] for way in WAYS}
     numbers = {
         way: {
-            **{name: [each.last(name) for each in of_way] for name in ("first_key", "learned_sink", "held_out_loss")},
-            "early": [early(each) for each in of_way],
+            **{
+                name: [history.last(name) for history in of_way]
+                for name in ("first_key", "learned_sink", "held_out_loss")
+            },
+            "early": [early(history) for history in of_way],
         }
         for way, of_way in histories.items()
     }
@@ -204,28 +207,28 @@ def run(task: Task) -> Result:
     return Result(rows_of(outcome.report["found"]), outcome.findings.chart)
 
 
-def rows_of(found: Mapping[str, Mapping[str, list[float]]]) -> tuple[Row, ...]:
+def rows_of(measured: Mapping[str, Mapping[str, list[float]]]) -> tuple[Row, ...]:
     """The paper's claims, of what each way came to."""
-    plain, softmax, learned, sigmoid = (found[way] for way in WAYS)
+    plain, softmax, learned, sigmoid = (measured[way] for way in WAYS)
 
     def over(first: list[float], second: list[float]) -> tuple[float, ...]:
         return tuple(a - b for a, b in zip(first, second, strict=True))
 
-    there, none = Claim("above 1 %", low=0.01), Claim("below 1 %", high=0.01)
+    present, absent = Claim("above 1 %", low=0.01), Claim("below 1 %", high=0.01)
     more = Claim("above 0", low=0.0)
     return (
         Row("sinks on the first token, softmax, any first token", "18.18 % (5B tokens); under 1 % (50M, figure 28)",
-            tuple(plain["first_key"]), none, ".1%"),
+            tuple(plain["first_key"]), absent, ".1%"),
         Row("sinks on the first token, softmax, fixed first token", "74.11 % (table 10)", tuple(softmax["first_key"]),
-            there, ".1%"),
+            present, ".1%"),
         Row("the same after 5 % of the steps", "none before step 1,000 of 20,000 (figure 4, any first token)",
-            tuple(softmax["early"]), none, ".1%"),
+            tuple(softmax["early"]), absent, ".1%"),
         Row("sinks on the first token, learned sink", "0.00 % (table 4, any first token)",
-            tuple(learned["first_key"]), none, ".1%"),
+            tuple(learned["first_key"]), absent, ".1%"),
         Row("sinks on the learned sink itself", "73.34 % (table 4, any first token)", tuple(learned["learned_sink"]),
-            there, ".1%"),
-        Row("sinks on the first token, sigmoid", "0.44 % (table 6, any first token)", tuple(sigmoid["first_key"]), none,
-            ".1%"),
+            present, ".1%"),
+        Row("sinks on the first token, sigmoid", "0.44 % (table 6, any first token)", tuple(sigmoid["first_key"]),
+            absent, ".1%"),
         Row("sinks on the first token, softmax over sigmoid", "+17.74 points (any first token)",
             over(softmax["first_key"], sigmoid["first_key"]), more, "+.1%"),
         Row("loss, sigmoid over softmax, nats", "-0.03 (any first token)",

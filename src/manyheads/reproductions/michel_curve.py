@@ -132,12 +132,12 @@ def words_of(numbers: Mapping[str, Any]) -> str:
         for index, outcome in enumerate(numbers["trained"])
     ]
     for name, outcome in numbers["bundled"].items():
-        what = f"{name}, {outcome['curve']['notes']['curve']}"
+        label = f"{name}, {outcome['curve']['notes']['curve']}"
         if outcome["before"] is None:
-            parts.append(f"{what}: free up to {outcome['limit']:.3f} of 1 - cosine of the embedding.")
+            parts.append(f"{label}: free up to {outcome['limit']:.3f} of 1 - cosine of the embedding.")
         else:
             parts.append(
-                f"{what}: {outcome['before']:.3f} nats a token, free up to {outcome['limit']:+.3f}; without "
+                f"{label}: {outcome['before']:.3f} nats a token, free up to {outcome['limit']:+.3f}; without "
                 f"{outcome['better']:.0%} of the heads, one at a time, the loss falls."
             )
     return " ".join(parts)

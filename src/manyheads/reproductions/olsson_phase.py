@@ -150,22 +150,23 @@ def run(task: Task) -> Result:
     return Result(rows_of(outcome.report["found"]), outcome.findings.chart)
 
 
-def rows_of(found: Mapping[str, Mapping[str, list[Any]]]) -> tuple[Row, ...]:
+def rows_of(measured: Mapping[str, Mapping[str, list[Any]]]) -> tuple[Row, ...]:
     """The paper's claims, of what both depths came to."""
-    one, two = found["1"], found["2"]
-    width = tuple(each["at_90%"] - each["at_10%"] for each in two["changed"])
+    one_layer, two_layers = measured["1"], measured["2"]
+    width = tuple(change["at_90%"] - change["at_10%"] for change in two_layers["changed"])
     apart = tuple(
-        abs(score["at_50%"] - heads["at_50%"]) for score, heads in zip(two["changed"], two["matched"], strict=True)
+        abs(score["at_50%"] - heads["at_50%"])
+        for score, heads in zip(two_layers["changed"], two_layers["matched"], strict=True)
     )
     return (
-        Row("in-context score, two layers, nats", "about -0.4 after the change", tuple(two["in_context"]),
+        Row("in-context score, two layers, nats", "about -0.4 after the change", tuple(two_layers["in_context"]),
             Claim("below 0", high=0.0), "+.2f"),
         Row("in-context score, two layers over one, nats", "below 0: one layer has no such change",
-            tuple(a - b for a, b in zip(two["in_context"], one["in_context"], strict=True)), Claim("below 0", high=0.0),
-            "+.2f"),
+            tuple(a - b for a, b in zip(two_layers["in_context"], one_layer["in_context"], strict=True)),
+            Claim("below 0", high=0.0), "+.2f"),
         Row("prefix matching of the best head, two layers", "heads near 1 form (argument 1)",
-            tuple(two["prefix_matching"]), Claim("above 0.5", low=0.5), ".2f"),
-        Row("prefix matching of the best head, one layer", "none form", tuple(one["prefix_matching"]),
+            tuple(two_layers["prefix_matching"]), Claim("above 0.5", low=0.5), ".2f"),
+        Row("prefix matching of the best head, one layer", "none form", tuple(one_layer["prefix_matching"]),
             Claim("below 0.1", high=0.1), ".2f"),
         Row("from 10 to 90 % of the change in score, share of the training", "25 % (2.5B to 5B of 10B tokens)", width,
             Claim("below 25 %", high=0.25), ".1%"),

@@ -161,16 +161,16 @@ def read_off(seen: Mapping[str, Any]) -> dict[str, float]:
     unharmed = [price for price in prices if seen["right"][prices[0]] - seen["right"][price] <= UNHARMED]
     left, specialised = seen["kept"][unharmed[-1]], {int(head): name for head, name in seen["specialised"].items()}
     survived = [sum(head in seen["kept"][price] for price in prices) for head in range(NUM_HEADS)]
-    others = [head for head in range(NUM_HEADS) if head not in specialised]
+    unspecialised = [head for head in range(NUM_HEADS) if head not in specialised]
     named = set(specialised.values())
     return {
         "specialised": len(specialised) / NUM_HEADS,
         "price": float(unharmed[-1]),
         "gone": 1 - len(left) / NUM_HEADS,
         "right": seen["right"][unharmed[-1]] - seen["right"][prices[0]],
-        "outlives": outlives([survived[head] for head in specialised], [survived[head] for head in others]),
+        "outlives": outlives([survived[head] for head in specialised], [survived[head] for head in unspecialised]),
         "specialised_left": share([head in left for head in specialised]),
-        "others_left": share([head in left for head in others]),
+        "others_left": share([head in left for head in unspecialised]),
         "functions": share([any(specialised.get(head) == name for head in left) for name in named]),
     }
 
@@ -214,10 +214,10 @@ def looks_words(by_seed: Sequence[Mapping[str, Any]]) -> str:
         by_relation: dict[str, list[str]] = {}
         for head, name in seen["specialised"].items():
             by_relation.setdefault(name, []).append(f"H{head}")
-        named = "; ".join(f"{name}: {', '.join(some)}" for name, some in by_relation.items())
+        named = "; ".join(f"{name}: {', '.join(heads)}" for name, heads in by_relation.items())
         left = ", ".join(
-            f"{len(kept)} at {price} ({sum(str(head) in map(str, seen['specialised']) for head in kept)} specialised)"
-            for price, kept in seen["kept"].items()
+            f"{len(heads)} at {price} ({sum(str(head) in map(str, seen['specialised']) for head in heads)} specialised)"
+            for price, heads in seen["kept"].items()
         )
         parts.append(f"Seed {index}, specialised: {named or 'none'}. Heads left by price: {left}.")
     return " ".join(parts)

@@ -75,16 +75,16 @@ def masked(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[str
     }
     ranked = sorted(scores, key=lambda head: -scores[head])
     retrieval = [head for head in ranked if scores[head] > RETRIEVAL]
-    others = [head for head in ranked if scores[head] <= RETRIEVAL]
+    ordinary = [head for head in ranked if scores[head] <= RETRIEVAL]
     generator = np.random.Generator(np.random.PCG64(seed))
-    orders = [[others[index] for index in generator.permutation(len(others))] for _ in range(DRAWS)]
+    orders = [[ordinary[index] for index in generator.permutation(len(ordinary))] for _ in range(DRAWS)]
 
     def without(heads: Sequence[Head]) -> dict[str, float]:
         with applied(model, Plan([Ablate(list(heads), kind="zero")])):
             return answered(model, reporting)
 
     every = len(retrieval)
-    counts = sorted({count for count in (*COUNTS, every) if 0 < count <= every}) if others else []
+    counts = sorted({count for count in (*COUNTS, every) if 0 < count <= every}) if ordinary else []
     return {
         "scores": {str(head): scores[head] for head in ranked},
         "retrieval": [str(head) for head in retrieval],
@@ -97,21 +97,21 @@ def masked(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[str
 # ------------------------------------------------------------------------------------------------------ what it shows
 
 
-def read_off(seen: Mapping[str, Any]) -> dict[str, float]:
+def read_off(measured: Mapping[str, Any]) -> dict[str, float]:
     """What is judged, of one seed, with all retrieval heads masked, and with as many others.
 
     Of a model without any retrieval head, or without any other: nothing was masked.
     """
-    whole, nothing = seen["whole"], [seen["whole"]]
-    top, random = (seen["top"] or nothing)[-1], [nothing, *seen["random"].values()][-1]
+    intact, nothing = measured["whole"], [measured["whole"]]
+    top, random = (measured["top"] or nothing)[-1], [nothing, *measured["random"].values()][-1]
     return {
-        "share": len(seen["retrieval"]) / len(seen["scores"]),
-        "recall": whole["recall"],
-        "without_first": (seen["top"] or nothing)[0]["recall"] / max(whole["recall"], 1e-9),
-        "without_retrieval": top["recall"] / max(whole["recall"], 1e-9),
-        "without_others": float(np.mean([each["recall"] for each in random])) / max(whole["recall"], 1e-9),
-        "words_without_retrieval": top["loss_words"] - whole["loss_words"],
-        "words_without_others": float(np.mean([each["loss_words"] for each in random])) - whole["loss_words"],
+        "share": len(measured["retrieval"]) / len(measured["scores"]),
+        "recall": intact["recall"],
+        "without_first": (measured["top"] or nothing)[0]["recall"] / max(intact["recall"], 1e-9),
+        "without_retrieval": top["recall"] / max(intact["recall"], 1e-9),
+        "without_others": float(np.mean([each["recall"] for each in random])) / max(intact["recall"], 1e-9),
+        "words_without_retrieval": top["loss_words"] - intact["loss_words"],
+        "words_without_others": float(np.mean([each["loss_words"] for each in random])) - intact["loss_words"],
     }
 
 
@@ -122,10 +122,10 @@ def run(task: Task) -> Result:
 
 
 def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
-    readings = [read_off(seen) for seen in by_seed]
+    readings = [read_off(measured) for measured in by_seed]
 
     def each(name: str) -> tuple[float, ...]:
-        return tuple(one[name] for one in readings)
+        return tuple(reading[name] for reading in readings)
 
     return (
         Row("heads with a retrieval score above 0.1", "under 5 %; 2.1 % to 6.2 % in six models", each("share"),
@@ -145,12 +145,12 @@ def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
 def words_of(by_seed: Sequence[Mapping[str, Any]]) -> str:
     """Which heads are retrieval heads, and what is left as they go one after another."""
     parts = []
-    for index, seen in enumerate(by_seed):
-        named = ", ".join(f"{head} {seen['scores'][head]:.2f}" for head in seen["retrieval"])
-        gone = ", ".join(f"{row['recall']:.0%}" for row in seen["top"])
+    for index, measured in enumerate(by_seed):
+        named = ", ".join(f"{head} {measured['scores'][head]:.2f}" for head in measured["retrieval"])
+        gone = ", ".join(f"{row['recall']:.0%}" for row in measured["top"])
         parts.append(
-            f"Seed {index}: retrieval heads of {len(seen['scores'])}: {named or 'none'}; answered without the first, "
-            f"the first two and so on: {gone}."
+            f"Seed {index}: retrieval heads of {len(measured['scores'])}: {named or 'none'}; answered without the "
+            f"first, the first two and so on: {gone}."
         )
     return " ".join(parts)
 
@@ -159,16 +159,16 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
     """Questions answered, by how many heads are masked."""
 
     def panel(name: str, column: str, title: str, top: float | None) -> PointsPanel:
-        groups = [Points("none", tuple(seen["whole"][column] for seen in by_seed), False)]
+        groups = [Points("none", tuple(measured["whole"][column] for measured in by_seed), False)]
         for label in (*map(str, COUNTS), "all retrieval\nheads"):
             values: list[float] = []
-            for seen in by_seed:
-                count = label if label.isdigit() else str(len(seen["retrieval"]))
+            for measured in by_seed:
+                count = label if label.isdigit() else str(len(measured["retrieval"]))
                 # A draw is no seed: of each seed the mean over its draws.
-                if name == "random" and count in seen["random"]:
-                    values.append(float(np.mean([each[column] for each in seen["random"][count]])))
-                elif name == "top" and 0 < int(count) <= len(seen["top"]):
-                    values.append(seen["top"][int(count) - 1][column])
+                if name == "random" and count in measured["random"]:
+                    values.append(float(np.mean([each[column] for each in measured["random"][count]])))
+                elif name == "top" and 0 < int(count) <= len(measured["top"]):
+                    values.append(measured["top"][int(count) - 1][column])
             if values:
                 groups.append(Points(label, tuple(values), name == "top"))
         return PointsPanel(title, tuple(groups), 0.0, top)

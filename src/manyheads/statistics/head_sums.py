@@ -166,9 +166,9 @@ class HeadSums:
         self._basis.require_adds(basis, first, second)
         shared = sorted(self.parts.keys() & total.parts.keys())
         if shared or self._total.covers_any(total.covered()):
-            which = f"shard {shared[0]}" if basis.num_shards and shared else "the same texts"
+            common = f"shard {shared[0]}" if basis.num_shards and shared else "the same texts"
             raise StatisticError(
-                f"{first} and {second} both hold {which}, which would count twice: add each part once."
+                f"{first} and {second} both hold {common}, which would count twice: add each part once."
             )
         self._total.add(total)
 
@@ -177,8 +177,8 @@ class HeadSums:
     @property
     def parts(self) -> dict[str, int]:
         """How many texts each part has: shards as "17/512", else the texts that one HeadSums measured, by digest."""
-        own = {f"{self._given % (1 << 64):016x}": self._num_given} if self._num_given else {}
-        return {**self._total.parts, **own}
+        unsharded = {f"{self._given % (1 << 64):016x}": self._num_given} if self._num_given else {}
+        return {**self._total.parts, **unsharded}
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -220,12 +220,12 @@ class HeadSums:
         tally, names = self._total.gathered.tally, len(self._basis.statistics)
         heads = 0 if tally is None else tally.num.shape[1]
         of = self._basis.num_shards
-        which = (
+        extent = (
             f"{of - len(self.missing)} of {of} shards"
             if of
             else f"{len(self.parts)} part" + "s" * (len(self.parts) != 1)
         )
-        return f"HeadSums({heads} heads x {names} statistics over {self.num_texts:,} texts, {which})"
+        return f"HeadSums({heads} heads x {names} statistics over {self.num_texts:,} texts, {extent})"
 
     # --------------------------------------------------------------------------------------------------------- keeping
 
@@ -284,8 +284,10 @@ def merged_sums(paths: Sequence[str | Path], progress: Progress | None = None) -
         part = HeadSums.open(path)
         for name in part.parts:
             if (twin := holder.setdefault((part.reading, name), path)) is not path:
-                which = f"shard {name}" if "/" in name else "the same texts"
-                raise StatisticError(f"{twin} and {path} both hold {which}, which would count twice: give one of them.")
+                common = f"shard {name}" if "/" in name else "the same texts"
+                raise StatisticError(
+                    f"{twin} and {path} both hold {common}, which would count twice: give one of them."
+                )
         if part.reading not in out:
             out[part.reading], first[part.reading] = part, path
         else:

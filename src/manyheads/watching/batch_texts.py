@@ -104,8 +104,8 @@ def texts_of_batch(
     """
     mask = mask.expand(num_rows)
     num_positions = mask.num_queries
-    start, stop, seen = _visible(mask)
-    token = seen & (stop > start)
+    start, stop, visible = _visible(mask)
+    token = visible & (stop > start)
     if real is not None:
         token &= real.expand(num_rows, -1)
     if not bool(token.any()):
@@ -120,8 +120,8 @@ def texts_of_batch(
     begins = token & (begins | ~functional.pad(token[:, :-1], (1, 0)))
     row, first = begins.nonzero().unbind(1)
     lengths = (begins.flatten().cumsum(0) - 1)[token.flatten()].bincount(minlength=len(row))
-    whole = len(row) == num_rows and bool((lengths == num_positions).all())
-    if whole:
+    is_whole = len(row) == num_rows and bool((lengths == num_positions).all())
+    if is_whole:
         return BatchTexts(row, first, lengths, True, mask)
     return BatchTexts(row, first, lengths, False, _moved(mask, row, first, lengths))
 

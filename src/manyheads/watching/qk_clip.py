@@ -424,12 +424,12 @@ class HeadRows:
 
     def scale(self, factors: Float64[Tensor, "all_heads"]) -> None:
         """Multiply each head's rows by its factor, in place. A factor of 1 changes no bit."""
-        own = factors[self.first : self.first + len(self.rows)]
-        if bool((own == 1).all()):
+        own_factors = factors[self.first : self.first + len(self.rows)]
+        if bool((own_factors == 1).all()):
             return
         parameter = self.parameter
-        factor = own.new_ones(parameter.shape[self.axis])
-        factor[self.rows] = own[:, None].expand(self.rows.shape)
+        factor = own_factors.new_ones(parameter.shape[self.axis])
+        factor[self.rows] = own_factors[:, None].expand(self.rows.shape)
         shape = [1] * parameter.ndim
         shape[self.axis] = -1
         # float32 at least: the weights' rounding is then the only one. (MPS has no float64.)
@@ -557,11 +557,11 @@ def _own_keys(module: nn.Module, site: Site, k: Float[Tensor, "b g k d"] | None)
     if k is None or holders_of(module, site):
         return site
     for num_kv_heads in reversed(divisors(site.num_heads)[:-1]):
-        own = replace(site, num_kv_heads=num_kv_heads)
-        if holders_of(module, own):
+        own_site = replace(site, num_kv_heads=num_kv_heads)
+        if holders_of(module, own_site):
             repeated = k.unflatten(1, (num_kv_heads, -1))
             if bool((repeated == repeated[:, :, :1]).all()):
-                return own
+                return own_site
     return site
 
 

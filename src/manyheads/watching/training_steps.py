@@ -151,12 +151,12 @@ class Watch:
         # In every process, so that none goes on alone.
         if self.out is not None and step == 0 and self.out.exists():
             empty = self.out.is_dir() and not any(self.out.iterdir())
-            held = np.empty(0, dtype=np.int64) if empty else open_history(self.out).steps
-            if len(held):
+            written_steps = np.empty(0, dtype=np.int64) if empty else open_history(self.out).steps
+            if len(written_steps):
                 raise FileAccessError(
-                    f"{self.out} holds the steps {held[0]:,} to {held[-1]:,} of an earlier training: give another "
-                    f"path, delete it, or go on with it (step= of a watch: the steps done before; a Trainer: resume "
-                    f"from its checkpoint)."
+                    f"{self.out} holds the steps {written_steps[0]:,} to {written_steps[-1]:,} of an earlier training: "
+                    f"give another path, delete it, or go on with it (step= of a watch: the steps done before; a "
+                    f"Trainer: resume from its checkpoint)."
                 )
         self.every, self.rows, self.done = every, rows, step
         self.fresh = False
@@ -305,13 +305,13 @@ class Watch:
         written = call.site.stack == "decoder"
         known_texts = self._texts.setdefault(written, [])
         for known, size, texts in known_texts:
-            same = known is mask or (
+            is_same = known is mask or (
                 known.dense is None is mask.dense
                 and known.start.shape == mask.start.shape
                 and torch.equal(known.start, mask.start)
                 and torch.equal(known.stop, mask.stop)
             )
-            if same and size == num_rows:
+            if is_same and size == num_rows:
                 return texts
         shape = (num_rows, mask.num_queries)
         real = self._written if written else self._real

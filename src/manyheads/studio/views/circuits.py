@@ -212,7 +212,7 @@ def writing(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadWriting:
     place = result.components.index(str(lm.spec.select(ask.head).heads[0]))
     head = result.components[place]
     clean, corrupted = result.per_text[:, place].tolist()
-    ranked = sorted((result.per_text[0, result.components.index(str(one))] for one in result.heads), reverse=True)
+    ranked = sorted((result.per_text[0, result.components.index(str(entry))] for entry in result.heads), reverse=True)
     parts: list[list[KeyPart] | None] = [None, None]
     words = (
         f"On the clean text {head} adds {decimals(clean, '+')} logits to the answer, on the corrupted one "
@@ -220,8 +220,8 @@ def writing(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadWriting:
     )
     try:
         rows = [result.by_key(head, text) for text in (0, 1)]
-        parts = [[KeyPart(weight=one.weight, value=one.value) for one in row] for row in rows]
-        strongest = max(rows[0], key=lambda one: abs(one.value))
+        parts = [[KeyPart(weight=entry.weight, value=entry.value) for entry in row] for row in rows]
+        strongest = max(rows[0], key=lambda entry: abs(entry.value))
         if abs(strongest.value) >= SMALL:
             words += (
                 f" The largest part, {strongest.value:+.2f}, is the value that it read at token {strongest.position}."
@@ -252,13 +252,13 @@ def paths(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
             progress=count,
         )  # fmt: skip
     listed = [
-        HeadPath(sender=str(one.senders[0]), channel=one.channel, effect=one.value)  # type: ignore[arg-type]
-        for one in results
+        HeadPath(sender=str(path.senders[0]), channel=path.channel, effect=path.value)  # type: ignore[arg-type]
+        for path in results
     ]
     if not listed:
         words = f"{ask.head} is in the first layer: it listens to no head, only to the tokens themselves."
     else:
-        top = max(results, key=lambda one: abs(one.value))
+        top = max(results, key=lambda path: abs(path.value))
         words = f"No earlier head alone tells {ask.head} more than {SMALL:.0%} of the answer."
         if abs(top.value) >= SMALL:
             by = f"{ask.head} listens most to {top.senders[0]}, by its {THINGS[top.channel]}"
@@ -305,7 +305,7 @@ def circuit_sentences(result: Circuit) -> tuple[str, str]:
             f"No head is needed: without any, {share(result.faithfulness)} of the answer is left.",
             "Embeddings and feed-forward layers do it by themselves.",
         )
-    these = "This head alone keeps" if count == 1 else f"These {count} heads alone keep"
+    subject = "This head alone keeps" if count == 1 else f"These {count} heads alone keep"
     amount = "nothing" if abs(result.faithfulness) < SMALL / 2 else share(result.faithfulness)
     above = sum(value >= result.faithfulness for value in result.random)
     if not result.random:
@@ -315,8 +315,8 @@ def circuit_sentences(result: Circuit) -> tuple[str, str]:
     else:
         beside = f"The best of {len(result.random)} random sets of as many keeps {share(max(result.random))}."
     left = f"Corrupt {'it' if count == 1 else 'them'} and nothing else, and {share(result.without)} is left"
-    other = "others can do a part of the same" if result.without > 0.2 else "no others do the same"
-    return f"{these} {amount} of the answer.", f"{beside} {left}: {other}."
+    remainder = "others can do a part of the same" if result.without > 0.2 else "no others do the same"
+    return f"{subject} {amount} of the answer.", f"{beside} {left}: {remainder}."
 
 
 def share(value: float) -> str:
