@@ -77,7 +77,7 @@ pictures: $(READY) chromium ## the other pictures of docs, but for what is train
 	@$(BIN)/python docs/pictures.py
 
 pages: $(READY)  ## pages of docs that are made: the command, the house, the lab log, the gallery, the glossary (seconds)
-	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/lab.py && $(BIN)/python docs/pictures.py --page && $(BIN)/python docs/statistics.py \
+	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/lab.py && $(BIN)/python docs/reproduced.py && $(BIN)/python docs/pictures.py --page && $(BIN)/python docs/statistics.py \
 	  && $(BIN)/python -m manyheads.roles.glossary docs/reference/glossary.md
 
 # mkdocs-material tells of its own future on every build; nothing here depends on that.

@@ -71,6 +71,9 @@ def _passes() -> Iterator[Bar]:
     for (tokens, name), most in bars.items():
         said = f'"{name}" statistics of every head with the pass, against the pass, {tokens:,} tokens'
         yield Bar("statistics_pass", tokens, f"{name}.ratio", said, most)
+    for tokens in (4_096, 8_192):
+        said = f'distant_mass of every head, against "default" statistics, {tokens:,} tokens'
+        yield Bar("statistics_pass", tokens, "distant_over_default.ratio", said, 1.0)
 
 
 def _layer() -> Iterator[Bar]:
@@ -182,6 +185,11 @@ BARS: Sequence[Bar] = (
     Bar("importance", None, "ratio", "effects of 72 heads on 200 sentences, against 72 forward passes", 0.65),
     Bar("head_split", None, "ratio", "effects of 24 groups that stream, against 24 forward passes", 0.65),
     Bar("patching", "patching", "ratio", "patching all heads of one pair, against a forward pass a head", 0.65),
+    Bar("circuits", "composition", "seconds", "composition of 32 layers of 32 heads of 64, all pairs", 60, unit="s"),
+    Bar("circuits", "attribution", "ratio", "logit attribution by head and key, against a forward pass", 1.3),
+    Bar(
+        "circuits", "trained", "named", "of 12 answers about trained induction heads, the right ones", least=12, unit=""
+    ),
     Bar("pruning", "attention layers", "times_as_fast", "attention layers with half of their heads", least=1.5),
     Bar("pruning", "cache", "ratio", "the cache with half of the heads", 0.5),
     Bar("roles", "roles", "ratio", "sentences a second of all roles, against the pass", least=0.4),
@@ -191,6 +199,7 @@ BARS: Sequence[Bar] = (
     Bar("known_answers", "without noise", "precision", "precision of planted roles, the worst", least=0.98, unit=""),
     Bar("known_answers", "random weights", "share", "random heads with a content label", 0.001, unit=""),
     Bar("compat", None, "largest", "largest difference from TransformerLens' head detector", 1e-5, unit=""),
+    Bar("compat", None, "circuits", "the same of its patching, attribution and composition", 1e-4, unit=""),
     Bar("training", "induction", "seconds", "`manyheads train induction`", 300, unit="s"),
     Bar("training", "induction", "induction", "its induction mass, best head of layer 1", least=0.9, unit=""),
     Bar("training", "tiny-code", "times_null", "tiny-code's induction over its null, held-out first repeats", least=5),

@@ -1,7 +1,8 @@
 """Are `mh.compat.transformer_lens` and TransformerLens 4.3 one? Random models that both load, every option, one table.
 
-And do `mh.logit_attribution` and `mh.composition` give what its cache (`stack_head_results`, `logit_attrs`) and its
-`all_composition_scores` give? After `enable_compatibility_mode`, which folds the gains of norms as ours do.
+And do `mh.patch`, `mh.logit_attribution` and `mh.composition` give what its `patching`, its cache (`logit_attrs` of
+`stack_head_results`) and its `all_composition_scores` give? After `enable_compatibility_mode`, which folds the gains of
+norms as ours do.
 
     python -m benchmarks.compat [--venv build/transformer-lens] [--seeds 2]
 
@@ -10,6 +11,7 @@ TransformerLens lives in an environment of its own, which is made where it is mi
     python -m venv build/transformer-lens
     build/transformer-lens/bin/python -m pip install torch==2.13.0
     build/transformer-lens/bin/python -m pip install transformer-lens==4.3.0
+    build/transformer-lens/bin/python -m pip install -e .
 
 and both are run there, on the same weights: `PYTHONPATH=src build/transformer-lens/bin/python -m
 benchmarks.compat --here`. Their "abs" is rounded to three places, so it is compared twice: as it is, where a number in
@@ -41,6 +43,10 @@ LETTERS = 11  # of a vocabulary: few, so that words come again
 LENGTHS = (2, 9, 30, 47)
 CONTEXT = 53
 SPREAD = 0.4  # of weights: maps are far from even, and float32 itself is worth some 5e-6 of a score
+PATCHED = {  # what of a head, and their sweep over heads
+    **{what: f"get_act_patch_attn_head_{what}_all_pos" for what in ("out", "q", "k", "v")},
+    "weights": "get_act_patch_attn_head_pattern_all_pos",
+}
 PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
 
 
@@ -69,7 +75,9 @@ def main(argv: list[str] | None = None) -> int:
         subprocess.run([sys.executable, "-m", "venv", asked.venv], check=True)
         for package in PACKAGES:
             subprocess.run([python, "-m", "pip", "install", "-q", package], check=True)
-    path = {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        # What ours needs to run there, too.
+        subprocess.run([python, "-m", "pip", "install", "-q", "-e", ROOT], check=True)
+    path = {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     command = [python, "-m", "benchmarks.compat", "--here", "--seeds", str(asked.seeds)]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **path}).returncode
 
@@ -129,9 +137,10 @@ def rows_of(family: str, seeds: int) -> Iterator[Row]:
 
 
 def circuits_of(family: str, seeds: int) -> Iterator[Row]:
-    """What each head adds to a logit difference, and the composition of all pairs of heads, in random models."""
+    """Patches of every head, what each adds to a logit difference, and the composition of all pairs, random models."""
     import numpy as np
     import torch
+    from transformer_lens import patching
 
     import manyheads as mh
 
@@ -163,6 +172,24 @@ def circuits_of(family: str, seeds: int) -> Iterator[Row]:
             values = cache.logit_attrs(stack, pos_slice=-1, **tokens).detach().flatten().tolist()
             theirs = {label: value for label, value in zip(labels, values, strict=True) if "H" in label}
             note("attribution", "heads", list(theirs.values()), [result[label] for label in theirs])
+
+            clean = tokenizer(text, return_tensors="pt")["input_ids"]
+            corrupted = clean.clone()
+            place = length // 2
+            corrupted[:, place] = 2 + (clean[:, place] - 1) % LETTERS  # the letter after it
+
+            def difference_of(logits: Any, one: int = one, other: int = other) -> Any:
+                return logits[0, -1, one] - logits[0, -1, other]
+
+            _, cache = lens.run_with_cache(clean)
+            plain = difference_of(lens(corrupted)).detach()
+            for what, function in PATCHED.items():
+                if what in ("k", "v") and family == "llama":
+                    continue  # theirs are of key/value heads, ours of each query head alone
+                swept = getattr(patching, function)(lens, corrupted, cache, difference_of).detach() - plain
+                sides = {"input_ids": clean}, {"input_ids": corrupted}
+                ours = mh.patch(lm, *sides, answers=(one, other), what=what, controls=0)
+                note("patching", what, swept.flatten().numpy(), ours.values * ours.gap)
         scores = mh.composition(lm).scores
         for kind in "qkv":
             table = lens.all_composition_scores(kind.upper()).detach().flatten(0, 1).flatten(1).numpy()

@@ -39,6 +39,7 @@ RUNS = {
     "importance": ["benchmarks.importance"],
     "head_split": ["benchmarks.head_split", "--threads", "1"],
     "patching": ["benchmarks.patching"],
+    "circuits": ["benchmarks.circuits"],
     "pruning": ["benchmarks.pruning"],
     "roles": ["benchmarks.roles", "--memory"],
     "known_answers": ["benchmarks.known_answers"],

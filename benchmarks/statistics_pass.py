@@ -2,6 +2,7 @@
 
 `python -m benchmarks.statistics_pass 4096 8192` runs the subjects in turn in one process, interleaved, and prints the
 median of the pairwise ratios; memory is each subject's own process' peak. `--device cuda` times the same on a GPU.
+`distant_over_default` is `distant_mass` alone, which says which heads may stream, over the "default" statistics.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def compare(num_tokens: int, names: list[str], rounds: int, device: str) -> dict
     """Times of each subject, interleaved, as ratios to the plain forward of the same round."""
     seconds = in_turns({name: subject(name, num_tokens, device) for name in ["plain", *names]}, rounds)
     out = {"tokens": num_tokens, "rounds": rounds, "device": device, "plain_seconds": medians(seconds)["plain"]}
-    return out | {name: ratio(seconds[name], seconds["plain"]) for name in names}
+    out |= {name: ratio(seconds[name], seconds["plain"]) for name in names}
+    return out | {"distant_over_default": ratio(seconds["distant_mass"], seconds["default"])}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,10 +87,10 @@ def main(argv: list[str] | None = None) -> int:
         print(memory_bytes("VmHWM") / 1e9)
         return 0
     for num_tokens in asked.tokens:
-        names = ["default", "all"] + (["eager"] if asked.eager and num_tokens <= 4_096 else [])
+        names = ["default", "all", "distant_mass"] + (["eager"] if asked.eager and num_tokens <= 4_096 else [])
         row = compare(num_tokens, names, asked.rounds, asked.device)
         if not asked.no_memory:
-            peaks = {name: peak_gb(name, num_tokens) for name in ["plain", *names]}
+            peaks = {name: peak_gb(name, num_tokens) for name in ["plain", *names] if name != "distant_mass"}
             row |= {"peak_gb": peaks, "extra_gb": peaks["all"] - peaks["plain"]}
         print(json.dumps(row), flush=True)
     return 0

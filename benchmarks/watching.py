@@ -12,8 +12,9 @@ and `sharp` ones, whose queries and keys are scaled until each layer's scores re
 
 `SimpleTuner's way` (its qk_clip_logging): each layer's whole float32 q k^T, by blocks of 1,024 keys, the largest taken.
 Its models look both ways, so it masks nothing; for this one it would also have to hide half of the cells.
-`compiled` is `torch.compile` of the model, and `probe` a watch of that, against it. `memory`: the most that a process
-of its own had in three steps, and which share of it a way adds.
+`compiled` is `torch.compile` of the model, and `probe` a watch of that, against it. `memory`: the most bytes of tensors
+that are alive at once in a step, weights and the optimizer's state among them, and which share of it a way adds; of
+two steps, since the guard looks at the first one only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import manyheads as mh
-from benchmarks.rounds import in_turns, medians, memory_bytes, ratio
+from benchmarks.rounds import in_turns, live_bytes, medians, ratio
 from manyheads.models import AttentionCall, tap
 from manyheads.nn.largest_logits import largest_scores
 
@@ -205,11 +205,19 @@ def idle_seconds(calls: int = 10_000) -> float:
         return (seconds(seen.step) - plain) / calls
 
 
-def peak(state: str, name: str) -> int:
-    """The most memory of a process that trains some steps one way."""
-    command = [sys.executable, "-m", "benchmarks.watching", "--state", state, "--peak", name]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return int(ran.stdout.splitlines()[-1])
+def memory(state: str, names: list[str]) -> None:
+    model, optimizer, tokens = training(state)
+    with ExitStack() as stack:
+        a_way(BASE, model, optimizer, tokens, stack)()  # makes the optimizer's state
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        held = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers(), *states])
+        most: dict[str, int] = {}
+        for name in names:
+            with ExitStack() as own:
+                step = a_way(name, model, optimizer, tokens, own)
+                most[name] = held + max(live_bytes(step) for _ in range(2))
+    added = {name: most[name] / most[BASE] - 1 for name in names if name != BASE}
+    print(json.dumps({"what": f"{state}: memory", "bytes": most, "added": added}), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -219,26 +227,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--state", choices=("random", "sharp"))
     parser.add_argument("--ways", nargs="*", default=ways, choices=ways, metavar="WAY", help=", ".join(ways))
     parser.add_argument("--threads", type=int, default=THREADS, help="1 for a busy machine: read cpu then, not ratio")
-    parser.add_argument("--peak", choices=ways, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", action="store_true", help="the memory alone, in one or two minutes")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    if options.peak:
-        model, optimizer, tokens = training(options.state)
-        with ExitStack() as stack:
-            step = a_way(options.peak, model, optimizer, tokens, stack)
-            for _ in range(3):
-                step()
-        print(memory_bytes("VmHWM"))
-        return 0
-    print(
-        json.dumps({"what": "a watch's own calls in a step that is not watched", "seconds": idle_seconds()}), flush=True
+    states, names = (
+        [options.state] if options.state else ["random", "sharp"],
+        list(dict.fromkeys([BASE, *options.ways])),
     )
-    for state in [options.state] if options.state else ["random", "sharp"]:
-        compare(state, options.rounds, list(dict.fromkeys([BASE, *options.ways])))
-        if options.ways == ways:
-            held = {name: peak(state, name) for name in (BASE, WATCHED, OTHERS)}
-            shares = {name: most / held[BASE] - 1 for name, most in held.items() if name != BASE}
-            print(json.dumps({"what": f"{state}: memory", "bytes": held, "added": shares}), flush=True)
+    if not options.memory:
+        seconds = idle_seconds()
+        print(json.dumps({"what": "a watch's own calls in a step that is not watched", "seconds": seconds}), flush=True)
+    for state in states:
+        if not options.memory:
+            compare(state, options.rounds, names)
+        if options.memory or options.ways == ways:
+            memory(state, [name for name in names if name not in (UNWATCHED, COMPILED, PROBE)])
     return 0
 
 

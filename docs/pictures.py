@@ -10,6 +10,7 @@ Pictures of the studio come from docs/screenshots.py, that of the house from doc
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -31,8 +32,18 @@ import manyheads as mh
 from manyheads.figures import save_circuit
 
 text = "class Box:\\n    def __init__(self, {0}, {1}):\\n        self.{0} = {0}\\n        self.{2} ="
-names = [("name", "size"), ("path", "mode"), ("key", "value"), ("index", "data"), ("type", "name"), ("mode", "key"),
-         ("data", "path"), ("value", "type"), ("size", "index"), ("x", "y")]
+names = [
+    ("name", "size"),
+    ("path", "mode"),
+    ("key", "value"),
+    ("index", "data"),
+    ("type", "name"),
+    ("mode", "key"),
+    ("data", "path"),
+    ("value", "type"),
+    ("size", "index"),
+    ("x", "y"),
+]
 clean, corrupted = ([text.format(*pair, pair[side]) for pair in names] for side in (1, 0))
 answers = [(f" {second}", f" {first}") for first, second in names]
 circuit = mh.find_circuit(mh.load("tiny-code"), clean, corrupted, answers=answers, edges=True)
@@ -113,6 +124,13 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         Picture("healthy-heads.svg", "Every head while a model learns", "Entropy and max logit, by "
                 "[a watch](howto/watch-training.md) of a small Llama.", "python docs/healthy_heads.py", ""),
     ),
+    "Published results, made again": tuple(
+        Picture(f"reproduce/{path.stem}.svg", result["title"][0].upper() + result["title"][1:],
+                f"{result['paper'].split(',')[0]}: [theirs and ours](reference/published-numbers.md).",
+                f"{result['command']} --out FOLDER", "training")
+        for path in sorted((ROOT / "docs" / "reproduced").glob("*.json"))
+        for result in [json.loads(path.read_text(encoding="utf-8"))]
+    ),
     "The studio": tuple(
         Picture(f"studio/{name}.png", title, words, "make screenshots", "")
         for name, title, words in (
@@ -126,6 +144,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
             ("size", "Size", "Parameters and cache, with sliders."),
             ("learn", "Learn", "A lesson whose cells run."),
             ("training", "Training", "Heads of a model that trains, and what is wrong with them."),
+            ("circuit", "Circuit", "Which heads carry an answer from one text to another."),
             ("report", "The single file", "The page from the disk, with the network off."),
         )
     ),

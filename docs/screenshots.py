@@ -69,6 +69,14 @@ def rooms(page: Any, address: str, save: Any) -> None:
     page.get_by_test_id("training-table").wait_for()
     page.wait_for_timeout(500)
     save("training")
+    page.goto(f"{address}#/circuit?text={quote(TEXT)}")
+    page.get_by_test_id("circuit-writing").wait_for(timeout=PATIENCE)
+    page.get_by_test_id("circuit-listen").click()
+    page.get_by_test_id("circuit-smallest").click()
+    page.get_by_test_id("circuit-kept").wait_for(timeout=PATIENCE)
+    page.get_by_test_id("circuit-listening").wait_for(timeout=PATIENCE)
+    page.wait_for_timeout(500)
+    save("circuit")
 
 
 def trained(folder: Path) -> str:

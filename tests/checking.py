@@ -2,21 +2,28 @@
 
 - `make test` checks the first calls (CALLS) of each function in each file of tests, `make test-all` every call.
 - What modules compute while they are imported is not checked: no test runs yet.
-- A function is made checkable when it is first called: most functions of an import never are. Of one that stands in
-  another function, only the first: every call of the other makes it anew, and its checks take a millisecond to make.
+- A function is made checkable when it is first called, and a dataclass when its first value is made: most of an import
+  never are. Of a function that stands in another, only the first: every call of the other makes it anew, and its checks
+  take a millisecond to make.
+- The import hook keeps what it compiles under names of its own. Packages that our modules import keep the usual ones:
+  they are not compiled anew.
 - For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A
   function that speaks of no array has no shapes to compare: beartype alone checks it.
 """
 
 import builtins
+import dataclasses
 import functools
+import importlib.machinery
 import inspect
 import math
 import types
 from collections.abc import Callable
 from typing import Any, get_args
+from unittest.mock import patch
 
 import jaxtyping
+import jaxtyping._import_hook as hook
 from beartype import beartype
 from beartype.roar import BeartypeDecorException
 from jaxtyping._decorator import _destring_annotation
@@ -39,12 +46,24 @@ class running:
 def install() -> None:
     """In place of jaxtyping's decorator, from here on. Must come before the first import of manyheads."""
     jaxtyping.jaxtyped = checked
+    del hook._JaxtypingLoader.exec_module
+    hook._JaxtypingLoader.get_code = own_code
+
+
+def own_code(loader: Any, name: str) -> Any:
+    named = functools.partial(hook._optimized_cache_from_source, loader._typechecker.get_hash())
+    with patch("importlib._bootstrap_external.cache_from_source", named):
+        return importlib.machinery.SourceFileLoader.get_code(loader, name)
 
 
 def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
     """`jaxtyping.jaxtyped`, but for plain functions."""
     if fn is None:
         return functools.partial(checked, typechecker=typechecker)
+    if dataclasses.is_dataclass(fn) and not hasattr(fn.__init__, "__wrapped__"):
+        fn.__init__ = at_first_calls(fn.__init__, lambda init: SHAPED(init, typechecker=typechecker))
+    if inspect.isclass(fn):
+        return fn
     unusual = inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
     if type(fn) is not PLAIN or unusual:
         return SHAPED(fn, typechecker=typechecker)
@@ -56,6 +75,10 @@ def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
         if fn.__code__ in INNER:
             return fn
         INNER.add(fn.__code__)
+    return at_first_calls(fn, lambda plain: checkable(plain, typechecker))
+
+
+def at_first_calls(fn: Callable, made: Callable[[Callable], Callable]) -> Callable:
     strict, file, calls = None, "", 0
 
     @functools.wraps(fn)
@@ -69,7 +92,7 @@ def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
         if calls > running.calls or jaxtyping.config.jaxtyping_disable:
             return fn(*args, **kwargs)
         if strict is None:
-            strict = checkable(fn, typechecker)
+            strict = made(fn)
         return strict(*args, **kwargs)
 
     return called

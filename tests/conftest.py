@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from _pytest import logging as pytest_logging
 
 from tests import checking, seeds
 from tests.thinning import thin
@@ -19,6 +20,8 @@ gc.disable()
 # Matrices here are small: a second thread gains nothing on an idle machine; on a busy one each product waits for it.
 torch.set_num_threads(1)
 
+os.fsync = lambda descriptor: None  # thousands of files of tests are written whole; no test takes the power away
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items):
@@ -31,8 +34,9 @@ def pytest_collection_finish():
 
 
 def pytest_configure(config):
-    seeds.seed_hypothesis()
-    if not config.option.markexpr:  # `make test-all`
+    everything = not config.option.markexpr  # `make test-all`
+    seeds.seed_hypothesis(100 if everything else 25)
+    if everything:
         checking.running.calls = math.inf
 
 
@@ -54,6 +58,18 @@ def pytest_runtest_makereport(item, call):
 def fresh() -> torch.Generator:
     """Other numbers for every commit. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
     return torch.Generator().manual_seed(seeds.seed())
+
+
+@pytest.fixture
+def caplog(request):
+    """pytest's own, for the tests that ask for it: its plugin goes through all loggers six times a test."""
+    handler = pytest_logging.LogCaptureHandler()
+    request.node.stash[pytest_logging.caplog_handler_key] = handler
+    request.node.stash[pytest_logging.caplog_records_key] = {"call": handler.records}
+    captured = pytest_logging.LogCaptureFixture(request.node, _ispytest=True)
+    with pytest_logging.catching_logs(handler):
+        yield captured
+    captured._finalize()
 
 
 @pytest.fixture(scope="session")

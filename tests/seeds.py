@@ -53,17 +53,22 @@ def hashed(text: str) -> int:
 def draw_all() -> None:
     """torch's, NumPy's and Python's global numbers begin anew: no test depends on those that its process ran before."""
     everywhere = seed_of("global numbers")
-    torch.manual_seed(everywhere)
+    if torch.accelerator.is_available():
+        torch.manual_seed(everywhere)
+    else:  # it would note the call stack for each kind of device that may yet come: a millisecond a test
+        torch.default_generator.manual_seed(everywhere)
     np.random.seed(everywhere)
     random.seed(everywhere)
 
 
-def seed_hypothesis() -> None:
-    """Its examples depend on the seed alone: on no clock, no failures of other days, and no modules that are loaded."""
+def seed_hypothesis(examples: int) -> None:
+    """Its examples, of a test so many where it asks for no other number, depend on the seed alone: on no clock, no
+    failures of other days, and no modules that are loaded."""
     from hypothesis import HealthCheck, core, settings
     from hypothesis.internal.conjecture import providers
 
-    settings.register_profile("commit", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    unhurried = {"database": None, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("commit", max_examples=examples, **unhurried)
     settings.load_profile("commit")
     core.global_force_seed = seed()
     # It also tries constants of the modules that are loaded by then, which are others in each process of a run.

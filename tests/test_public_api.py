@@ -40,28 +40,26 @@ def test_importing_is_quick():
     assert min(float(in_fresh_python(program)) for _ in range(3)) < IMPORT_SECONDS
 
 
-@pytest.mark.parametrize("name", manyheads.__all__)
-def test_every_public_name_is_there_with_a_docstring_and_stays(name):
-    value = getattr(manyheads, name)
-    assert value is getattr(manyheads, name)
-    assert name in dir(manyheads)
-    if name != "__version__":
-        assert value.__doc__
+def test_every_public_name_is_there_with_a_docstring_and_stays():
+    for name in manyheads.__all__:
+        value = getattr(manyheads, name)
+        assert value is getattr(manyheads, name) and name in dir(manyheads)
+        assert name == "__version__" or value.__doc__, name
 
 
 def test_the_names_are_said_once_and_are_few():
     assert len(set(manyheads.__all__)) == len(manyheads.__all__) <= 62
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.pyi")), ids=lambda path: path.parent.name)
-def test_a_face_names_things_that_are_where_it_says(path):
-    package = import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
-    imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
-    places = {alias.name: node.module for node in imports for alias in node.names}
-    assert {*places} == {*package.__all__} - {"__version__"}
-    for name, module in places.items():
-        home = import_module(f"{package.__name__}.{module or name}")
-        assert getattr(package, name) is (getattr(home, name) if module else home)
+def test_a_face_names_things_that_are_where_it_says():
+    for path in PACKAGE.rglob("__init__.pyi"):
+        package = import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
+        imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+        places = {alias.name: node.module for node in imports for alias in node.names}
+        assert {*places} == {*package.__all__} - {"__version__"}, path
+        for name, module in places.items():
+            home = import_module(f"{package.__name__}.{module or name}")
+            assert getattr(package, name) is (getattr(home, name) if module else home), f"{path}: {name}"
 
 
 def test_a_misspelt_name_lists_the_right_ones():
@@ -69,16 +67,11 @@ def test_a_misspelt_name_lists_the_right_ones():
         _ = manyheads.recrod
 
 
-def public_init_files():
-    return sorted(PACKAGE.rglob("__init__.py"))
-
-
-@pytest.mark.parametrize("path", public_init_files(), ids=lambda path: str(path.relative_to(PACKAGE.parent)))
-def test_no_package_exports_a_thing_named_like_its_own_submodule(path):
+def test_no_package_exports_a_thing_named_like_its_own_submodule():
     """`from package import name` would mean one or the other by what was imported before."""
-    submodules = {file.stem for file in path.parent.glob("*.py")} | {
-        file.parent.name for file in path.parent.glob("*/__init__.py")
-    }
-    package = import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
-    for name in {*getattr(package, "__all__", ())} & submodules:
-        assert getattr(package, name) is import_module(f"{package.__name__}.{name}")
+    for path in PACKAGE.rglob("__init__.py"):
+        submodules = {file.stem for file in path.parent.glob("*.py")}
+        submodules |= {file.parent.name for file in path.parent.glob("*/__init__.py")}
+        package = import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
+        for name in {*getattr(package, "__all__", ())} & submodules:
+            assert getattr(package, name) is import_module(f"{package.__name__}.{name}"), f"{path}: {name}"

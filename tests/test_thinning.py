@@ -50,6 +50,18 @@ def test_what_is_left_out_is_slow_and_no_case_is_lost(pytester):
     pytester.inline_run(*register).assertoutcome(passed=10)
 
 
+def test_of_a_sampled_grid_so_many_cases_are_held_by_the_seed(pytester):
+    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
+    pytester.makepyfile(SUITE.replace("thinned", "sampled(3)"))
+    register = ["-p", "no:xdist", "-o", "markers=slow\nsampled"]
+    runs = [pytester.inline_run(*register, "-m", "not slow") for _ in range(2)]
+    for run in runs:
+        run.assertoutcome(passed=3)
+    first, again = ({report.nodeid for report in run.getreports("pytest_runtest_logreport")} for run in runs)
+    assert first == again
+    pytester.inline_run(*register).assertoutcome(passed=10)
+
+
 def test_a_kind_of_a_parameter_that_is_not_there_is_told(pytester):
     pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
     pytester.makepyfile(SUITE.replace("thinned", "thinned(z=(1,))"))

@@ -3,13 +3,18 @@
     @pytest.mark.thinned                             # name x attention: each name once, each attention in turns
     @pytest.mark.thinned(name=("gpt2", "llama"))     # of names, these are kinds enough; the others are slow
 
+    @pytest.mark.sampled(12)                         # twelve cases, drawn by the seed: each commit runs others
+
 The other cases are marked slow, by the same rule in every process.
 """
 
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+
+from tests import seeds
 
 __all__ = ["chosen", "thin"]
 
@@ -17,20 +22,23 @@ Value = tuple[str, str]
 
 
 def thin(items: Iterable[Any]) -> None:
-    """Mark as slow what `make test` can do without, of every function marked `thinned`."""
+    """Mark as slow what `make test` can do without, of every function marked `thinned`, `sampled`, or both."""
     grids: dict[str, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("thinned"):
+        if item.get_closest_marker("thinned") or item.get_closest_marker("sampled"):
             grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for function, grid in grids.items():
-        kinds = grid[0].get_closest_marker("thinned").kwargs
-        for name in kinds:
-            if name not in grid[0].callspec.params:
-                raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
         quick = [item for item in grid if not item.get_closest_marker("slow")]
-        kept = chosen([item.callspec.params for item in quick], kinds)
-        for at, item in enumerate(quick):
-            if at not in kept:
+        if thinned := grid[0].get_closest_marker("thinned"):
+            for name in thinned.kwargs:
+                if name not in grid[0].callspec.params:
+                    raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
+            quick = [quick[at] for at in sorted(chosen([item.callspec.params for item in quick], thinned.kwargs))]
+        sampled = grid[0].get_closest_marker("sampled")
+        if sampled and len(quick) > sampled.args[0]:
+            quick = random.Random(f"{seeds.seed()} {function}").sample(quick, sampled.args[0])
+        for item in grid:
+            if item not in quick:
                 item.add_marker(pytest.mark.slow)
 
 

@@ -69,6 +69,7 @@ def held_norm(norm, x, row):
 
 
 @pytest.mark.parametrize("name", WITH_LOGITS)
+@pytest.mark.sampled(7)
 def test_rows_add_up_to_the_models_own_logit(name, fresh):
     lm = loaded(name, fresh)
     result = logit_attribution(lm, TEXTS[:2], [ANSWER, (OTHER, ANSWER)], position=[3, -2])

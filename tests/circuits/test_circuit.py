@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads import design
+from benchmarks.circuits import trained_answers
+from manyheads import circuits, design
 from manyheads.errors import StatisticError
 from tests.circuits.by_hooks import PLACES, hooked
 from tests.interventions.checkpoints import STOCK, VOCABULARY
@@ -49,8 +50,12 @@ def test_the_two_heads_of_induction_are_named_among_random_heads_and_noise(seed)
     effects = dict(zip(map(str, patching.heads), patching.values, strict=True))
     assert all((value > 0.8) == (name in (previous, induction)) for name, value in effects.items())
     assert all(abs(value) < 0.3 for name, value in effects.items() if name not in (previous, induction))
-    found = mh.find_circuit(lm, clean, corrupted, answers=answers, random_sets=3 * (seed < 3))
+    found = mh.find_circuit(lm, clean, corrupted, answers=answers, random_sets=3 * (seed < 3), edges=True)
     assert [str(head) for head in found.heads] == [previous, induction]
+    first, *others = found.edges
+    assert (str(first.senders[0]), str(first.receiver), first.channel) == (previous, induction, "k")
+    assert first.value > 0.8 and all(abs(edge.value) < 0.3 for edge in others) and len(others) == 2
+    assert found.to_dict()["edges"][0]["effect"] == first.value
     assert previous in found and "L1H7" not in found
     assert found.faithfulness > 0.8 and abs(found.without) < 0.3 and min(found.costs) > 0.5
 
@@ -108,6 +113,15 @@ def test_a_circuit_is_what_hooks_say_and_none_of_its_heads_can_go(fresh):
         assert rest < 0.7 and cost == pytest.approx(kept - rest, **same)
     assert len(found.random) == len(found.random_without) == 2
     assert found.steps[0] == (12, 1.0) and found.steps[-1][0] == len(names)
+    # A set that nobody searched for, by the same hooks.
+    chosen = ["L0H1", "L0H3", "L1H2"]
+    given = circuits.measure_circuit(lm, *sides, "L0H1, L0H3, L1H2", metric, random_sets=3)
+    assert given.keep is None and [str(head) for head in given.heads] == chosen and len(given.random) == 3
+    assert given.faithfulness == pytest.approx(alone := truth(lm, "llama", *sides, metric, chosen), **same)
+    others = [str(head) for head in lm.spec.heads if str(head) not in chosen]
+    assert given.without == pytest.approx(truth(lm, "llama", *sides, metric, others), **same)
+    rest = truth(lm, "llama", *sides, metric, ["L0H1", "L1H2"])
+    assert given.costs[1] == pytest.approx(alone - rest, **same)
 
 
 def test_half_of_the_pairs_are_held_out_where_there_are_enough(fresh):
@@ -144,42 +158,15 @@ def test_what_is_held_out_is_said(fresh):
 def test_mistakes_are_named(changes, message):
     with pytest.raises(StatisticError, match=message):
         mh.find_circuit(loaded("gpt2", 3), "the cat sat", "the dog sat", answers=("on", "by"), **changes)
+    if "keep" not in changes:
+        with pytest.raises(StatisticError, match=message):
+            circuits.measure_circuit(
+                loaded("gpt2", 3), "the cat sat", "the dog sat", "L0H1", answers=("on", "by"), **changes
+            )
 
 
 @pytest.mark.slow
-def test_the_two_heads_that_training_made_are_found(tmp_path):
-    """Which head is which is known by what they look at, which the preset reports; patching knows nothing of that."""
-    from manyheads.training.presets.preset import live
-    from manyheads.training.session import carry_out
-
-    outcome = carry_out("induction", tmp_path / "induction")
-    known = outcome.report["found"]
-    assert known["induction"] > 0.8
-    lm = live(outcome.trained["induction"].model)
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.stack([torch.randperm(64, generator=generator)[:22] for _ in range(12)])
-    clean = torch.cat([ids[:, :20], ids[:, :8]], 1)
-    corrupted = clean.clone()
-    corrupted[:, 7] = ids[:, 20]  # the last token has not come before
-    answers = list(zip(ids[:, 8].tolist(), ids[:, 21].tolist(), strict=True))
-    sides = {"input_ids": clean}, {"input_ids": corrupted}
-    patching = mh.patch(lm, *sides, answers=answers)
-    names = [str(head) for head in patching.ranking()]
-    assert next(name for name in names if name.startswith("L0")) == known["previous_token_head"]
-    assert next(name for name in names if name.startswith("L1")) == known["induction_head"]
-    found = mh.find_circuit(lm, *sides, answers=answers, keep=0.7)
-    assert {known["previous_token_head"], known["induction_head"]} <= {str(head) for head in found.heads}
-
-
-def test_the_strongest_edge_of_induction_is_the_key_of_the_induction_head():
-    choose = random.Random(7)
-    grid = [[None, design.previous(), None], [None, design.induction()]]
-    lm = design.build(grid, tokenizer=tiny_tokenizer(special_tokens=False), causal=True, noise=NOISE, seed=7)
-    clean, corrupted, answers = induction_pairs(choose)
-    found = mh.find_circuit(lm, clean, corrupted, answers=answers, random_sets=0, edges=True)
-    assert [str(head) for head in found.heads] == ["L0H1", "L1H1"]
-    first, *others = found.edges
-    assert (str(first.senders[0]), str(first.receiver), first.channel) == ("L0H1", "L1H1", "k")
-    assert first.value > 0.8 and all(abs(edge.value) < 0.3 for edge in others) and len(others) == 2
-    assert found.to_dict()["edges"][0]["effect"] == first.value
-    assert not mh.find_circuit(lm, clean, corrupted, answers=answers, random_sets=0).edges
+def test_the_heads_that_training_made_are_named(tmp_path):
+    """By patching, composition, circuit and its edges: `benchmarks.circuits` asks three seeds, this one."""
+    answers = trained_answers(0, tmp_path / "induction")
+    assert max(answers["masses"].values()) > 0.8 and all(answers["right"].values()), answers

@@ -110,6 +110,7 @@ def test_random_weights_lie_around_chance(fresh):
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.sampled(8)
 def test_the_induction_pair_stands_out_among_random_heads_and_noise(seed):
     layers = [[None] * 3 for _ in range(2)]
     a, b = seed % 3, seed * 7 % 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from manyheads import design
-from manyheads.circuits import path_effect
+from manyheads.circuits import path_effect, path_effects
 from manyheads.errors import HeadError, StatisticError
 from tests.circuits.test_circuit import induction_pairs
 from tests.circuits.test_patching import LENGTH, made
@@ -72,6 +72,20 @@ def test_the_previous_token_head_speaks_to_the_induction_head_by_its_keys_alone(
     assert by_keys.value > 0.9 and str(by_keys).startswith("L0H1 -> k of L1H0: +")
     assert abs(effect("L0H1", "L1H0", "q").value) < 0.1 and abs(effect("L0H1", "L1H1", "k").value) < 0.1
     assert abs(effect("L0H0, L0H2", "L1H0", "k").value) < 0.1
+
+
+def test_all_paths_into_a_head_are_the_paths_one_by_one(fresh):
+    lm, clean, corrupted, metric, _ = made("llama", fresh)
+    told = []
+    got = path_effects(
+        lm, clean, corrupted, "L1H3", metric=metric, num_tokens=3 * LENGTH, progress=lambda *done: told.append(done)
+    )
+    heads = [head for head in lm.spec.heads if head.layer == 0]
+    assert [(one.senders, one.channel) for one in got] == [((head,), name) for head in heads for name in "qkv"]
+    for one in got:
+        alone = path_effect(lm, clean, corrupted, one.senders, one.receiver, one.channel, metric)
+        assert abs(one.value - alone.value) < 1e-8 * max(1.0, abs(alone.value)), str(one)
+    assert len(told) > 1 and told[-1] == (len(heads), len(heads)) and len({one.value for one in got}) == len(got)
 
 
 def test_several_texts_have_an_interval(fresh):

@@ -356,6 +356,7 @@ def test_nothing_that_a_terminal_would_obey_gets_through(run):
 
 
 @pytest.mark.parametrize("command", ["", *(each.__name__ for each in COMMANDS)])
+@pytest.mark.sampled(9)
 def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main([*command.split(), "--help"]) == 0
@@ -366,6 +367,7 @@ def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
+@pytest.mark.sampled(9)
 def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
     """Rich takes "[default: ...]" within it for markup, and shows nothing."""
     monkeypatch.setenv("COLUMNS", "1000")
@@ -376,6 +378,7 @@ def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
+@pytest.mark.sampled(5)
 def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     main([command.__name__, "--help"])
@@ -456,6 +459,7 @@ def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
 @pytest.mark.parametrize(
     "line", [["look", TEXT], ["ablate", "L1", TEXT], ["learn", "one-head"], ["studio", "--get", "/api/workspace"]]
 )
+@pytest.mark.sampled(4)
 def test_a_device_or_dtype_that_is_not_there_is_one_line(run, monkeypatch, line, options, said):
     monkeypatch.setattr("manyheads.models.load", load)
     assert_refused(run(*line, *options), said)

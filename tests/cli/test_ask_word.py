@@ -40,6 +40,7 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
 
 
 @pytest.mark.parametrize(("option", "side", "other"), [("--from", "query", "key"), ("--to", "key", "query")])
+@pytest.mark.sampled(1)
 def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, other):
     links = rec.heads_linking(**{side: "it"})
     ran = run("look", SENTENCE, option, "it", "--all")

@@ -72,6 +72,7 @@ def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
         (["--kind", "unmixed"], mh.SkipOutputProjection("L1")),
     ],
 )
+@pytest.mark.sampled(2)
 def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(options, step, run, page, minilm):
     alone = ("--file", page, "--controls", "0", "--json")
     first = json.loads(run("ablate", "L1", *options, *alone, "--save-plan", "plan.json").out)
@@ -244,6 +245,19 @@ def test_targets_are_what_an_encoder_decoder_is_measured_on(run, t5_folder, tmp_
     worth = json.loads(run("importance", *files, "--json").out)
     by_name = {row["head"]: row["importance"] for row in worth["heads"]}
     assert by_name["cross:L0H1"] == pytest.approx(found.change, abs=1e-5)
+    table = mh.measure(mh.load(t5_folder), pairs, "entropy")
+    (measured,) = json.loads(run("stats", *files, "--statistics", "entropy", "--json").out)["statistics"]
+    assert measured["heads"]["cross:L0H1"]["value"] == pytest.approx(table["cross:L0H1", "entropy"], abs=1e-6)
+    assert "its cases are worth" in measured["heads"]["cross:L0H1"]["no_interval"]
+    one = mh.measure(mh.load(t5_folder), pairs[:1], "entropy")
+    words = (sources[0], "--target", targets[0], "--model", t5_folder)
+    looked = json.loads(run("look", *words, "--statistics", "entropy", "--json").out)
+    (row,) = (row for row in looked["heads"] if row["head"] == "decoder:L0H1")
+    assert row["text"]["entropy"] == pytest.approx(one["decoder:L0H1", "entropy"], abs=1e-6)
+    shown = json.loads(run("head", "decoder:L0H1", *words, "--json").out)
+    assert shown["text"]["entropy"] == pytest.approx(one["decoder:L0H1", "entropy"], abs=1e-6)
+    assert_refused(run("look", *words, "--plot", "maps.png"), "--target is for the table alone")
+    assert_refused(run("stats", *files, "--resume", "run"), "--targets pairs with texts that are read at once")
     (tmp_path / "out.txt").write_text("one\ntwo\nthree", encoding="utf-8")
     assert_refused(run("importance", *files), "2 texts of file in.txt and 3 targets of out.txt do not pair")
     (tmp_path / "out.txt").write_text("one\ntwo", encoding="utf-8")

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 from tests.docs.pages import ROOT, blocks_of, named, pages
 from tests.docs.test_pages import resolved
 
@@ -48,18 +46,23 @@ def is_documented_program(module: str) -> bool:
     return f"python -m {module}" in (ast.get_docstring(ast.parse(source)) or "")
 
 
-@pytest.mark.parametrize("path", [*pages(), *EXAMPLES], ids=named)
-def test_pages_and_examples_import_from_faces_alone(path):
-    modules = {"".join(match) for code in code_of(path) for match in IMPORT.findall(code)}
-    assert sorted(module for module in modules if not is_face(module)) == []
+def test_pages_and_examples_import_from_faces_alone():
+    deep = []
+    for path in (*pages(), *EXAMPLES):
+        modules = {"".join(match) for code in code_of(path) for match in IMPORT.findall(code)}
+        deep += [f"{named(path)}: {module}" for module in sorted(modules) if not is_face(module)]
+    assert deep == []
 
 
-@pytest.mark.parametrize("path", [*pages(), *EXAMPLES], ids=named)
-def test_pages_run_only_programs_that_say_so(path):
-    if named(path) in DATED:
-        return
-    modules = set(PROGRAM.findall(path.read_text(encoding="utf-8")))
-    assert sorted(module for module in modules if not is_face(module) and not is_documented_program(module)) == []
+def test_pages_run_only_programs_that_say_so():
+    deep = []
+    for path in (*pages(), *EXAMPLES):
+        if named(path) not in DATED:
+            modules = sorted(set(PROGRAM.findall(path.read_text(encoding="utf-8"))))
+            deep += [
+                f"{named(path)}: {name}" for name in modules if not is_face(name) and not is_documented_program(name)
+            ]
+    assert deep == []
 
 
 def test_every_name_of_ours_that_a_page_writes_as_code_exists():

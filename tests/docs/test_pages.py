@@ -20,8 +20,12 @@ from docs.house import OUTSIDE, PICTURE, floors, imports, picture, table
 from docs.house import PAGE as HOUSE_PAGE
 from docs.pictures import GALLERY, IMAGES, gallery_markdown
 from docs.pictures import PAGE as GALLERY_PAGE
+from docs.reproduced import PAGE as REPRODUCED_PAGE
+from docs.reproduced import documents
+from docs.reproduced import page as reproduced_markdown
 from manyheads.cli.commands import COMMANDS
 from manyheads.lessons import lessons
+from manyheads.reproductions import reproduction_of
 from manyheads.roles import glossary
 from manyheads.roles.role_table import NO_ROLE, ROLES
 from manyheads.statistics import STATISTICS
@@ -68,6 +72,14 @@ def test_the_gallery_shows_every_picture_with_what_made_it():
     shown = [each.file for pictures in GALLERY.values() for each in pictures]
     there = [path.relative_to(IMAGES).as_posix() for path in IMAGES.rglob("*") if path.is_file()]
     assert sorted(shown) == sorted(there)
+
+
+def test_the_page_of_published_numbers_is_made_of_the_results():
+    assert REPRODUCED_PAGE.read_text(encoding="utf-8") == reproduced_markdown(), "anew: make pages"
+    for document in documents().values():  # the words are the code's, the verdicts those of the numbers
+        named = reproduction_of(document["name"]).to_dict()
+        assert {name: document[name] for name in named} == named, f"{document['name']}: make it again"
+        assert document["seeds"] != 1 and not document["quick"]
 
 
 def test_the_house_is_drawn_as_the_imports_are_and_they_go_down():

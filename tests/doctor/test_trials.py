@@ -320,6 +320,7 @@ def test_statistics_by_the_pass_lie_by_numpy_and_what_made_it_is_said():
 
 @pytest.mark.parametrize("kind", ["Mass", "Entropy", "Square", "Maximum", "Strongest", "Distance", "Received", "Band",
                                   "Match"])  # fmt: skip
+@pytest.mark.sampled(4)
 def test_a_statistic_that_is_wrong_is_found_whichever_it_is(monkeypatch, kind):
     def prepare(tokens, requests):
         plan = one_pass.prepare(tokens, requests)

@@ -91,6 +91,33 @@ FACTS = {
         with mh.applied(net, mh.Ablate("L0")):
             assert rmse(predicted(net, test.all(), CAP), truth) > whole + 5
     """,
+    "which_variable_comes_next": """
+        import torch
+        ids = [lm.tokenizer(each[0], return_tensors="pt")["input_ids"] for each in (clean, corrupted)]
+        name, size = (lm.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in answers[0][::-1])
+        output, seen = lm.model.get_submodule("model.layers.3.self_attn.o_proj"), []
+        width = output.in_features // 8
+        part = slice(width * carrier.index, width * carrier.index + width)
+        def said(tokens, hook):
+            handle = output.register_forward_pre_hook(hook)
+            with torch.no_grad():
+                logits = lm.model(tokens).logits[0, -1]
+            handle.remove()
+            return float(logits[size] - logits[name])
+        def patch_in(module, args):
+            x = args[0].clone()
+            x[..., part] = seen[0][..., part]
+            return (x,)
+        top = said(ids[0], lambda module, args: seen.append(args[0].clone()))
+        low_end, between = said(ids[1], lambda module, args: None), said(ids[1], patch_in)
+        assert abs(top - patching.clean[0]) < 1e-3 and abs(low_end - patching.corrupted[0]) < 1e-3
+        row = patching.per_text[0][patching.head_place(carrier)]
+        assert abs((between - low_end) / patching.gap - row) < 1e-4 and str(carrier) == "L3H5"
+        assert attribution.error < 1e-4 and parts["v"] > 0.25 > 0.1 > abs(parts["weights"]) and place == 26
+        assert {str(path.senders[0]) for path in paths[:2]} == {"L0H1", "L0H5"}
+        assert circuit.faithfulness > max(circuit.random) + 0.2 and abs(circuit.without) < 0.1 and len(inside) < 12
+        assert whole > 1 and abs(without) < 0.5 * min(beside)
+    """,
     "worksheet": """
         from manyheads.lessons.shelf import right_of
         said = {number: right_of(*each, {}, load).answer for number, each in asked.items()}

@@ -72,6 +72,7 @@ STACKS = {"t5": ("encoder", "decoder", "cross")}
 
 @pytest.mark.thinned
 @every_case
+@pytest.mark.sampled(3)
 def test_zero_ablation_is_zeros_in_the_columns_of_a_stock_output_projection(name, attention, fresh):
     lm, inputs = loaded(name, draw(fresh), attention), some_inputs(name, fresh)
     plain = output(lm.model, inputs)
@@ -152,6 +153,7 @@ WEIGHTS = {
 @pytest.mark.thinned
 @pytest.mark.parametrize("step", WEIGHTS)
 @pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.sampled(2)
 def test_steps_that_change_weights_equal_sums_over_the_models_own_eager_maps(name, step, fresh):
     """Padded on the left: there the first key that a row sees is another in each text."""
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, "left")
@@ -168,6 +170,7 @@ def test_steps_that_change_weights_equal_sums_over_the_models_own_eager_maps(nam
 @pytest.mark.thinned
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 @pytest.mark.parametrize("step", WEIGHTS)
+@pytest.mark.sampled(1)
 def test_windows_are_kept_where_weights_change(name, step, fresh):
     """Layer 0 sees few keys back."""
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh)
@@ -212,6 +215,7 @@ def rows_by_position(x, inputs, heads, values):
 @pytest.mark.thinned(name=("bert", "gpt2", "gpt_oss"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.sampled(2)
 def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, side)
     mean = torch.cat(heads_on(lm, name, TEXTS)).mean(0)[[1, 3]]
@@ -222,6 +226,7 @@ def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
 @pytest.mark.thinned(name=("llama", "gemma2"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2"])
+@pytest.mark.sampled(1)
 def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fresh):
     """The shortest text of the corpus ends before the longest that is read: further on, the mean over all serves."""
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, side)
@@ -241,6 +246,7 @@ def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fres
 @pytest.mark.thinned(name=("bert", "llama"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "llama", "gpt_oss"])
+@pytest.mark.sampled(1)
 def test_resampling_by_a_text_puts_its_outputs_in_row_by_row_and_again_from_its_start(name, side, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, side)
     (rows,) = heads_on(lm, name, TEXTS[3:])
@@ -324,6 +330,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.sampled(1)
 def test_plans_for_single_samples_equal_each_by_itself(side, fresh):
     lm, corpus = loaded("llama", draw(fresh)), list(TEXTS)
     inputs = padded(fresh, (11, 7, 13, 5, 9, 8, 6), VOCAB_SIZE, side)
@@ -552,6 +559,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("name", "step", "options"), [*GENERATION_CASES[::2], *SLOW])
+@pytest.mark.sampled(3)
 def test_a_left_padded_batch_is_written_as_the_edited_model_would_write_each_text(name, step, options, fresh):
     lm, plan = loaded(name, draw(fresh)), GENERATION_PLANS[step]
     inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
@@ -584,6 +592,7 @@ def test_plans_for_single_samples_hold_while_they_are_written(fresh):
 
 
 @pytest.mark.parametrize("step", ["by position", "text"])
+@pytest.mark.sampled(1)
 def test_a_decoder_beside_an_encoder_counts_its_own_positions_in_cross_attention_too(step, fresh):
     lm = loaded("t5", draw(fresh), num_decoder_layers=2)  # transformers makes its cache by the encoder's layers
     ids = torch.randint(5, VOCAB_SIZE, (1, 7), generator=fresh)

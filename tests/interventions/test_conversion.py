@@ -65,6 +65,7 @@ def plant(lm, fresh, num_groups):
 
 @pytest.mark.thinned(name=NAMES[2:])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(2)
 def test_regrouping_alone_changes_no_output(name, made, fresh):
     lm = made(name)
     other = copy.deepcopy(lm.model)
@@ -78,6 +79,7 @@ def test_regrouping_alone_changes_no_output(name, made, fresh):
 
 @pytest.mark.thinned(name=NAMES[2:])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(2)
 def test_heads_that_are_equal_in_planted_groups_merge_exactly_but_only_where_they_are_regrouped(name, made, fresh):
     lm = made(name)
     planted = plant(lm, fresh, 3)
@@ -89,6 +91,7 @@ def test_heads_that_are_equal_in_planted_groups_merge_exactly_but_only_where_the
 
 
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "fewer"), [(12, 6, 3), (12, 6, 2), (12, 4, 2), (18, 6, 3)])
+@pytest.mark.sampled(2)
 def test_gqa_becomes_gqa_of_fewer_and_query_heads_follow_theirs(num_heads, num_kv_heads, fewer, made, fresh):
     lm = made("qwen2", num_heads, num_kv_heads)
     plant(lm, fresh, fewer)
@@ -127,6 +130,7 @@ def test_the_original_stays_as_it_is(name, made):
 
 @pytest.mark.parametrize("num_kv_heads", [3, 2, 1])
 @pytest.mark.parametrize("regroup", [True, False])
+@pytest.mark.sampled(3)
 def test_weights_and_biases_are_the_means_by_hand_and_the_rest_is_in_its_new_place(num_kv_heads, regroup, made):
     lm = made("qwen2")
     small = convert_to_gqa(lm, num_kv_heads, regroup=regroup)

@@ -122,6 +122,7 @@ def assert_floor(found, made, targets, causal):
 
 
 @pytest.mark.parametrize(("name", "causal"), BOTH_WAYS)
+@pytest.mark.sampled(8)
 def test_every_row_keeps_the_floor_that_sharpness_promises(fresh, name, causal):
     """Alone in the second of two layers, beside random heads, and on texts of any length."""
     made, targets, _ = PATTERNS[name]

@@ -48,6 +48,7 @@ def kl(before, after):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+@pytest.mark.sampled(1)
 def test_the_loss_is_next_token_loss_token_by_token(name, fresh):
     lm = loaded(name, draw(fresh))
     found = mh.effect(lm, PLAN, TEXTS_LISTED, controls=2)

@@ -196,6 +196,7 @@ def test_a_stack_that_the_metric_never_reads_is_worth_nothing(fresh):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gpt2", "zero"), ("bert", "mean"), ("llama", "first")])
+@pytest.mark.sampled(1)
 def test_ablation_is_what_applied_changes_in_the_metric(name, kind, fresh):
     lm, texts = loaded(name, draw(fresh)), list(TEXTS)
     found = mh.importance(lm, texts, kind=kind)

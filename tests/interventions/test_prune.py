@@ -108,6 +108,7 @@ def generated(model, ids):
 
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.sampled(5)
 def test_what_is_left_is_smaller_and_equals_surgery_by_hand_and_the_whole_model_is_untouched(name, made):
     family, lm = FAMILIES[name], made(name)
     before, inputs = all_bytes(lm.model), random_inputs(lm.model)
@@ -174,6 +175,7 @@ def test_half_precision_is_judged_in_full_and_stays_half(fresh):
 @pytest.mark.thinned
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.sampled(6)
 def test_computed_in_full_a_model_in_half_precision_is_the_same_as_its_copy_in_float32(name, half, fresh):
     model = FAMILIES[name].make(fresh).to(half)
     inputs = random_inputs(model)
@@ -190,6 +192,7 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 
 
 @pytest.mark.parametrize("surgery", SURGERIES.values(), ids=SURGERIES)
+@pytest.mark.sampled(1)
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
     sizes = {**DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984}
@@ -261,6 +264,7 @@ EMPTIED = {"bert": "L1", "gpt2": "L0, L1H3", "llama": "L0", "opt": "L1", "bart":
 
 
 @pytest.mark.parametrize("name", EMPTIED)
+@pytest.mark.sampled(2)
 def test_a_layer_may_lose_all_heads_where_that_is_said(name, made):
     lm, family = made(name), FAMILIES[name]
     with pytest.raises(HeadError, match=r"Say empty_layers=True \(--empty-layers\) if that is meant, or keep one head"):

@@ -140,6 +140,7 @@ def damaged(zeroed, compact, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", some_and_slow(FEW_STOCK, [*STOCK, *EXTRA]))
+@pytest.mark.sampled(2)
 def test_uniform_results_load_with_stock_transformers_and_equal_surgery_by_hand(name, found):
     family, result = {**STOCK, **EXTRA}[name], found.found[name]
     assert found.forms[name].form == "stock"

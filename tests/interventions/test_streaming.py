@@ -139,6 +139,7 @@ def assert_streams(lm, name, inputs, begins, sink=SINK, recent=RECENT):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.sampled(8)
 def test_a_streaming_head_is_the_models_own_attention_under_a_dense_mask(name, side, fresh):
     lm = loaded(name, fresh)
     inputs, begins = some_inputs(name, fresh, side)
@@ -188,6 +189,7 @@ SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS]
 
 
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *SLOWLY])
+@pytest.mark.sampled(1)
 def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, options, fresh):
     """With a cache, past every window; the other reads the whole text anew for each token."""
     lm = loaded(name, fresh)

@@ -79,6 +79,7 @@ KNOWN = {"t5": (5, 2), "vit": (2, 2), "bert": (2, 2), "gpt_oss": (2, 2)}  # bloc
 
 @pytest.mark.thinned(name=("t5", "gpt_oss", "bert", "vit"))
 @pytest.mark.parametrize("name", [*METRICS, "vit"])
+@pytest.mark.sampled(2)
 def test_plans_together_change_what_each_changes_by_itself(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)
     want, got, because = swept(lm, every_kind(name), corpus, metric)
@@ -88,6 +89,7 @@ def test_plans_together_change_what_each_changes_by_itself(name, fresh):
 
 
 @pytest.mark.parametrize("num_tokens", [1, 45])
+@pytest.mark.sampled(1)
 def test_how_much_is_read_and_expanded_at_a_time_changes_nothing(num_tokens, fresh):
     lm, corpus, metric = corpus_of("llama", fresh, 30)
     assert len(corpus.batches) > 1 and any(len(batch.places) > 1 for batch in corpus.batches)
@@ -204,6 +206,7 @@ def traces(model):
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+@pytest.mark.sampled(1)
 def test_the_model_is_left_as_it_was(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)
     before, reading = traces(lm.model), metric.read(output(lm, corpus.batches[0], metric), corpus.batches[0])
@@ -220,6 +223,7 @@ def output(lm, batch, metric):
 
 
 @pytest.mark.parametrize("calls", [2, 5, 9])
+@pytest.mark.sampled(1)
 def test_also_after_an_exception(calls, fresh):
     """In the plain pass, in the check, among the plans."""
     lm, corpus, metric = corpus_of("llama", fresh)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.lessons import CellBlock, ProseBlock, shelf
@@ -138,7 +138,6 @@ def test_what_is_wrong_with_a_page_is_told(change, words):
         read_lesson("a-page", PAGE.replace(*change))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(alphabet="-`:|\n #<>&{}abctitle cell check predict interview", max_size=200))
 def test_any_page_is_read_or_refused(text):
     for page in (text, HEAD + text):

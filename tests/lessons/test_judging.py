@@ -1,7 +1,7 @@
 """How an answer is judged: numbers as people write them, units, rounding, mistakes that are known, nonsense."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.lessons import Right
@@ -186,14 +186,12 @@ def test_a_mistake_that_is_right_with_these_inputs_is_dropped():
     assert Right("Cat", "", "", mistakes={"cat": "x"}).mistakes == {}
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="0123456789.,-+/eE %GiBkMsx_\u2212", max_size=20))
 def test_anything_that_is_typed_is_judged(written):
     for right in (CACHE, COUNT, SHARE, PERCENT, TIME, FREE):
         assert number(right, written).words
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.floats(min_value=1e-3, max_value=1e12), st.sampled_from([(d, u) for d in DIMENSIONS for u in DIMENSIONS[d]]))
 def test_a_quantity_is_read_as_it_is_written(value, unit):
     dimension, name = unit

@@ -82,6 +82,7 @@ def rights(load):
 
 
 @pytest.mark.parametrize(("slug", "name"), PLAIN)
+@pytest.mark.sampled(24)
 def test_an_answer_follows_what_the_question_is_made_from(slug, name, load):
     page = shelf.lessons()[slug]
     check = page.checks[name]
@@ -96,6 +97,7 @@ def test_an_answer_follows_what_the_question_is_made_from(slug, name, load):
 
 
 @pytest.mark.parametrize(("slug", "name"), PREDICTIONS)
+@pytest.mark.sampled(8)
 def test_a_prediction_follows_what_is_in_its_cell(slug, name, load):
     page = shelf.lessons()[slug]
     check = page.checks[name]
@@ -115,6 +117,7 @@ def test_a_prediction_follows_what_is_in_its_cell(slug, name, load):
 
 
 @pytest.mark.parametrize(("slug", "name"), CHECKS)
+@pytest.mark.sampled(30)
 def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, load, rights):
     page = shelf.lessons()[slug]
     check = page.checks[name]
@@ -171,6 +174,7 @@ def test_checks_are_many_and_every_function_is_asked_somewhere():
 
 
 @pytest.mark.parametrize(("slug", "name"), CELLS)
+@pytest.mark.sampled(14)
 def test_a_cell_runs_as_its_page_has_it(slug, name, load):
     result = learning.run_cell(slug, name, CellAsk(), progress=lambda *_: None, load=load)
     assert result.words and "\n" not in result.words and result.shown and "nan" not in result.model_dump_json().lower()
@@ -182,6 +186,7 @@ def test_a_cell_runs_as_its_page_has_it(slug, name, load):
 
 
 @pytest.mark.parametrize(("slug", "name"), CELLS)
+@pytest.mark.sampled(14)
 def test_a_cell_refuses_what_does_not_fit_in_one_sentence(slug, name, load):
     cell = shelf.lessons()[slug].cells[name]
     wrong = {"no-such-name": "1"}

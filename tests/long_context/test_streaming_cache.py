@@ -117,6 +117,7 @@ def assert_written_as_whole(lm, split, inputs, got):
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow)
                                             for name in ARCHITECTURES if name not in QUICK)])  # fmt: skip
+@pytest.mark.sampled(5)
 def test_what_generate_writes_is_what_the_dense_mask_gives_in_every_architecture(name, fresh):
     """Left-padded prompts shorter than the sinks, within the window, and longer than both."""
     lm = family(name, fresh)

@@ -90,6 +90,7 @@ def test_uncompiled_weights_are_the_models_own(name, side, uncompiled, fresh):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.sampled(1)
 def test_a_packed_text_has_the_weights_that_it_has_alone(name, uncompiled, fresh):
     model, lengths = MAKERS[name](seed=draw(fresh)), (5, 9, 3, 8)
     inputs = {"input_ids": torch.randint(5, VOCAB_SIZE, (1, sum(lengths)), generator=fresh), "use_cache": False}

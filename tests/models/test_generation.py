@@ -46,6 +46,7 @@ def finished(rec, text):
     "way", [pytest.param(way, id=name, marks=[pytest.mark.slow] * (name == "sampled")) for name, way in WAYS.items()]
 )
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.sampled(2)
 def test_generation_equals_the_recording_of_the_finished_text_row_by_row(loaded, name, way):
     lm = loaded(name)
     rec = mh.record(lm, PROMPTS, generate=COUNT, keep=("q", "k", "v", "lse"), **way)

@@ -110,6 +110,7 @@ def assert_guard_raises(model: Any, inputs: dict[str, torch.Tensor]) -> re.Match
 
 @pytest.mark.thinned
 @pytest.mark.parametrize(("mistake", "attention", "dtype"), CASES)
+@pytest.mark.sampled(8)
 def test_the_guard_catches(mistake, attention, dtype, fresh, monkeypatch):
     model = mistake.model(seed=draw(fresh)).to(dtype)
     if mistake.model is tiny_gpt_oss:  # torch's product for experts knows no float64
@@ -179,6 +180,30 @@ def test_padding_that_is_misread_in_a_single_text_of_a_batch_is_caught_there(mak
     assert int(assert_guard_raises(model, inputs)["text"]) == at
 
 
+@pytest.mark.parametrize("at", [1, 5])
+def test_a_mask_that_is_misread_in_one_row_of_a_short_text_is_caught_there(at, fresh, monkeypatch):
+    model = tiny_llama(seed=draw(fresh))
+    inputs = padded(fresh, [7], VOCAB_SIZE)
+    assert float(recorded(model, inputs).provenance["guard_error"]) < RIGHT
+    read = MaskReader.read
+
+    def wrong(self: Any, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> Any:
+        mask, bias = read(self, attention_mask, num_queries, num_keys, causal)
+        return replace(mask, start=torch.where(torch.arange(num_queries) == at, 1, mask.start)), bias
+
+    monkeypatch.setattr(MaskReader, "read", wrong)
+    refit(monkeypatch)
+    assert int(assert_guard_raises(model, inputs)["row"]) == at
+
+
+@pytest.mark.parametrize(("num_rows", "layers"), [(17, 3), (23, 4), (129, 12), (4096, 32)])
+def test_of_a_long_text_each_layer_samples_its_last_row_and_others_that_come_near_every_row(num_rows, layers):
+    rows = [guard.sampled_rows(num_rows, layer) for layer in range(layers)]
+    assert all(row[-1] == num_rows - 1 and len(row.unique()) == guard.GUARD_ROWS for row in rows)
+    together = torch.cat([*rows, torch.tensor([-1])]).unique()
+    assert together.diff().max() <= 2 + 2.7 * num_rows / (3 * layers)
+
+
 @pytest.mark.parametrize("statistics", ["default", "all"])
 def test_measuring_is_guarded_too(statistics, fresh, monkeypatch):
     model = tiny_gemma2(seed=draw(fresh))
@@ -226,11 +251,11 @@ def test_a_random_model_that_is_read_wrongly_is_refused_where_a_sampled_row_show
         trial = random_models.trial(seed)
         outcome = random_models.outcome_of(trial, random_models.fault_of(trial))
         caught += outcome.verdict != "accepted"
-        # What is left are texts too short for their window, rows of one key, and the like; and once in a thousand
-        # models a mistake that shows in a row between those that are sampled.
+        # What is left are texts too short for their window, rows of one key, and the like; in half types what rounding
+        # explains of scores that large; and a row of a text that is neither the first nor the last of its batch.
         if outcome.verdict == "accepted" and outcome.moved > max(guard.TOLERANCE[trial.dtype], 1e-4):
             missed.append(f"{outcome.fault}, {trial}: rows moved by {outcome.moved:.2g}")
-    assert len(missed) <= count // 250 and caught > 0.8 * count, missed
+    assert len(missed) <= count // 500 and caught > 0.8 * count, missed
 
 
 def test_where_a_half_type_rounds_scores_by_more_than_a_weight_bears_the_message_says_so():

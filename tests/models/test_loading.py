@@ -237,6 +237,7 @@ def test_weights_without_a_place_are_left_out_and_because_names_them(bert):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.sampled(2)
 def test_a_weight_that_is_no_number_is_an_error_that_names_the_layer(bert, value, dtype):
     def spoil(weights):
         weights[QUERY][3, 5] = value

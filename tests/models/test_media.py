@@ -33,6 +33,7 @@ from tests.models.tiny_media import (
 
 
 @pytest.mark.parametrize("name", sorted(PICTURES))
+@pytest.mark.sampled(3)
 def test_a_model_of_pictures_needs_no_tokenizer_and_has_a_spec(name, seeing):
     lm = seeing(name)
     assert lm.tokenizer is None and lm.processor is not None and sense_of(lm.model) == OF_PICTURES

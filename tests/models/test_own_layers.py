@@ -48,6 +48,7 @@ def text(fresh, length=Q):
 
 
 @every_option
+@pytest.mark.sampled(8)
 def test_weights_from_the_record_are_the_references(fresh, options):
     layer, x = made(fresh, **options), text(fresh)
     (record,) = mh.record_call(layer, x, need_weights=False).layers
@@ -61,6 +62,7 @@ def test_weights_from_the_record_are_the_references(fresh, options):
 @pytest.mark.thinned
 @every_option
 @pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.sampled(6)
 def test_outputs_under_the_tap_are_bit_identical(fresh, options, weights):
     layer, x = made(fresh, **options), text(fresh)
     plain = layer(x, need_weights=weights)
@@ -131,6 +133,7 @@ def test_layers_inside_a_model_are_named_by_their_path_and_measured(fresh):
 
 
 @every_option
+@pytest.mark.sampled(8)
 def test_an_edit_acts_before_heads_are_mixed(fresh, options):
     """Heads 1 and 4 at zero is what the layer gives once their columns of W^O are zero: surgery, on a copy."""
     layer, x = made(fresh, **options), text(fresh)

@@ -99,6 +99,7 @@ def wanted(module, x, told, other=None):
 
 
 @every_case
+@pytest.mark.sampled(5)
 def test_weights_are_the_references(fresh, name):
     module, told = made(fresh, name)
     x = normal(fresh, B, Q, M)
@@ -108,6 +109,7 @@ def test_weights_are_the_references(fresh, name):
 
 
 @every_case
+@pytest.mark.sampled(5)
 def test_outputs_under_a_tap_are_bit_identical(fresh, name):
     module, _ = made(fresh, name)
     x = normal(fresh, B, Q, M)
@@ -120,6 +122,7 @@ def test_outputs_under_a_tap_are_bit_identical(fresh, name):
 
 
 @every_case
+@pytest.mark.sampled(5)
 def test_an_edit_acts_before_the_output_projection(fresh, name):
     module, _ = made(fresh, name)
     x = normal(fresh, B, Q, M)
@@ -217,6 +220,7 @@ def masks(fresh, num_keys):
 @pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "no weights"])
 @pytest.mark.parametrize("masked", [True, False], ids=["masks", "no masks"])
 @pytest.mark.parametrize("self_attention", [True, False], ids=["self", "cross"])
+@pytest.mark.sampled(16)
 def test_torchs_layer_shows_the_weights_it_returns(fresh, options, batch_first, need_weights, masked, self_attention):
     layer = sharpened(nn.MultiheadAttention(M, H, batch_first=batch_first, **options), fresh)
     given = inputs(fresh, options, batch_first, self_attention)

@@ -22,6 +22,7 @@ from tests.nn.attended import BOTH, TOLERANCE, B, D, F, G, H, K, Q, assert_atten
 @BOTH
 @pytest.mark.parametrize("heads", [(6, 6), (6, 3), (6, 2), (6, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("widths", [(5, 5), (5, 4), (5, 13), (1, 3), (64, 1)], ids=str)
+@pytest.mark.sampled(16)
 def test_attend_equals_the_reference_for_any_heads_and_widths(rng, backend, heads, widths):
     q, k, v = make_qkv(rng, h=heads[0], g=heads[1], d=widths[0], f=widths[1])
     got = attend(q, k, v, backend=backend)
@@ -32,6 +33,7 @@ def test_attend_equals_the_reference_for_any_heads_and_widths(rng, backend, head
 @BOTH
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("width", [D, F, 13])
+@pytest.mark.sampled(12)
 def test_every_precision_equals_the_reference(rng, backend, dtype, width):
     q, k, v = make_qkv(rng, dtype=dtype, f=width)
     assert_attended(attend(q, k, v, backend=backend), q, k, v)
@@ -278,6 +280,7 @@ KINDS = [kind.replace(";", ",") for kind in KINDS.split(", ")]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
 @pytest.mark.parametrize("block", [None, 40], ids=["", "small blocks"])
+@pytest.mark.sampled(30)
 def test_every_mask_equals_the_reference_and_says_who_served_it(rng, monkeypatch, kind, sinks, block):
     if block is not None:
         monkeypatch.setattr(attention, "BLOCK_CELLS", block)
@@ -300,6 +303,7 @@ def test_every_mask_equals_the_reference_and_says_who_served_it(rng, monkeypatch
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
+@pytest.mark.sampled(8)
 def test_every_mask_matters(rng, kind):
     mask, visible, _, _ = some_mask(rng, kind)
     q, k, v = make_qkv(rng, q=visible.shape[2])
@@ -366,6 +370,7 @@ def test_no_empty_axis_reaches_the_fused_kernel_by_any_way(rng, sizes):
 
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
 @pytest.mark.parametrize("sizes", EMPTY.values(), ids=EMPTY)
+@pytest.mark.sampled(8)
 def test_empty_axes_equal_the_reference(rng, sizes, sinks):
     q, k, v = make_qkv(rng, **sizes)
     sinks = tensor(rng, q.shape[1]) if sinks else None

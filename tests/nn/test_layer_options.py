@@ -258,6 +258,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("name", [*WITHOUT, *ARGUMENTS])
+@pytest.mark.sampled(10)
 def test_every_option_matters(name, fresh):
     """The output with it is not what the reference says without it."""
     case = merged(name)
@@ -273,6 +274,7 @@ def test_every_option_matters(name, fresh):
 
 
 @pytest.mark.parametrize(("first", "second"), pairs(), ids=lambda name: name)
+@pytest.mark.sampled(60)
 def test_two_options_equal_the_reference_or_are_refused_by_name(first, second, fresh):
     what = fate(first, second)
     if what == "choose":

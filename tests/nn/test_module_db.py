@@ -67,6 +67,7 @@ def assert_agree(theirs, ours, inputs, call):
 @pytest.mark.thinned
 @pytest.mark.parametrize("index", range(NUM_SAMPLES))
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.sampled(16)
 def test_torchs_inputs_agree_in_output_weights_and_gradients(fresh, index, training):
     sample = samples()[index]
     theirs, ours = pair(fresh, *sample.constructor_input.args, **sample.constructor_input.kwargs)
@@ -78,6 +79,7 @@ def test_torchs_inputs_agree_in_output_weights_and_gradients(fresh, index, train
 @pytest.mark.parametrize("mask", ["none", "bool", "float", "padding", "float padding", "both", "by head"])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.sampled(8)
 def test_batched_cross_attention_agrees_too(fresh, mask, batch_first, need_weights):
     b, q, k, m, h = 2, 5, 7, 12, 3
     theirs, ours = pair(fresh, m, h, batch_first=batch_first)

@@ -143,6 +143,7 @@ def test_all_cases_are_here():
 
 
 @pytest.mark.parametrize("number", range(NUM_ATTENTION))
+@pytest.mark.sampled(30)
 def test_attend_passes_attention(number):
     case = case_of("Attention", number)
     p = read(case)
@@ -219,6 +220,7 @@ def layer_call(case: Case, p: Problem, flags: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("number", range(NUM_ATTENTION))
+@pytest.mark.sampled(24)
 def test_the_layer_passes_attention_with_projections_that_change_nothing(number):
     case = case_of("Attention", number)
     p = read(case)

@@ -68,6 +68,7 @@ def transformers_rotation(parameters, head_dim, length):
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
 @pytest.mark.parametrize("head_dim", [16, 20, 64])
+@pytest.mark.sampled(10)
 def test_every_scaling_is_transformers_own(fresh, parameters, head_dim):
     from transformers.models.llama.modeling_llama import rotate_half
 

@@ -56,6 +56,7 @@ LLAMAS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), LLAMAS, ids=str)
+@pytest.mark.sampled(5)
 def test_llama_mistral_and_qwen_attention_equal_transformers_own(fresh, kind, options):
     config, module = models(kind, **options)
     name = next(each for each in dir(module) if re.fullmatch(r"(Llama|Mistral|Qwen2|Qwen3)Attention", each))
@@ -257,6 +258,7 @@ def test_torchs_state_dict_goes_in_and_out(fresh, options):
 
 @pytest.mark.parametrize("projections", ["fused", "split"])
 @pytest.mark.parametrize("family", ["torch", "llama", "gpt2", "bert", "t5", "x-transformers"])
+@pytest.mark.sampled(6)
 def test_every_family_goes_round_in_every_layout(fresh, family, projections):
     options = {"batch_first": True, "scale": 1.0 if family == "t5" else None, "bias": family != "x-transformers"}
     one = stirred(MultiHeadAttention(M, H, projections=projections, **options), fresh)

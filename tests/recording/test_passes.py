@@ -54,6 +54,7 @@ def test_every_reduction_is_compared_with_its_oracle():
 
 @pytest.mark.parametrize("name", dict.fromkeys(NAMES))
 @SMALL
+@pytest.mark.sampled(24)
 def test_each_request_alone_equals_the_reference(rng, shrink, name, cells):
     shrink(cells)
     for kind in ("bidirectional", "causal", "head by head"):
@@ -135,6 +136,7 @@ def test_neighbouring_short_texts_share_a_tile(rng):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("option", ["plain", "everything"])
+@pytest.mark.sampled(6)
 def test_groups_of_several_sizes_equal_the_reference(rng, shrink, kind, option):
     shrink(H * 3 * 7**2, keys=17)
     case = make_case(rng, kind, option, lengths=(3, 5, 7, 19, 2, 1, 5, 11))
@@ -180,6 +182,7 @@ def test_query_heads_read_their_own_keys(rng, shrink, heads):
 
 @pytest.mark.parametrize("rows", [1, 5, 23, 29])
 @SMALL
+@pytest.mark.sampled(6)
 def test_queries_that_are_not_the_keys_equal_the_reference(rng, shrink, rows, cells):
     """A cache (fewer queries than keys), or cross-attention (any number)."""
     shrink(cells)

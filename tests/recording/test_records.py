@@ -32,6 +32,7 @@ every_rule = pytest.mark.parametrize("option", OPTIONS)
 
 @every_mask
 @every_rule
+@pytest.mark.sampled(12)
 def test_weights_are_the_map_of_each_text(rng, kind, option):
     case = make_case(rng, kind, option)
     for text, full in case.each():
@@ -52,6 +53,7 @@ def test_a_window_of_weights_is_the_map_there(rng, kind):
 
 @every_mask
 @every_rule
+@pytest.mark.sampled(12)
 def test_weights_at_chosen_cells_are_the_map_there(rng, kind, option):
     case = make_case(rng, kind, option)
     for text, full in case.each():
@@ -63,6 +65,7 @@ def test_weights_at_chosen_cells_are_the_map_there(rng, kind, option):
 
 @every_mask
 @every_rule
+@pytest.mark.sampled(12)
 def test_project_is_the_map_times_features(rng, kind, option):
     case = make_case(rng, kind, option)
     for text, full in case.each():
@@ -91,6 +94,7 @@ def test_tiles_that_nobody_sees_are_left_out(rng):
 
 @every_mask
 @every_rule
+@pytest.mark.sampled(12)
 def test_received_is_the_sum_of_each_column(rng, kind, option):
     case = make_case(rng, kind, option)
     received = case.layer.received()

@@ -60,6 +60,7 @@ def contents(folder) -> dict[str, bytes]:
 @pytest.mark.thinned
 @pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.sampled(3)
 def test_on_a_full_disk_the_older_file_stays_and_the_error_says_what_to_do(name, room, disk):
     writer, path = WRITERS[name], disk / name
     writer.write(path, 1)
@@ -86,6 +87,7 @@ def limited_files():
 
 
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.sampled(3)
 def test_where_files_may_not_be_that_large_the_older_one_stays(name, limited_files, tmp_path):
     writer, path = WRITERS[name], tmp_path / name
     writer.write(path, 1)

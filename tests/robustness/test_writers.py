@@ -109,6 +109,7 @@ def test_a_second_training_in_the_same_folder_is_refused_until_the_first_is_gone
 
 
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.sampled(3)
 def test_what_is_written_may_be_read_by_whoever_may_read_new_files(name, tmp_path):
     (tmp_path / "new").touch()
     for version in (1, 2):

@@ -96,6 +96,7 @@ CASES = [*(("gpt2", variant) for variant in SMALL), ("llama", "mlxterp"), ("bert
 
 
 @pytest.mark.parametrize(("name", "variant"), [*CASES, ("gemma2", "arena"), ("gemma2", "olsson")])
+@pytest.mark.sampled(4)
 def test_every_head_of_every_variant_equals_loops_over_the_models_own_maps(name, variant, fresh):
     lm = loaded(name, fresh)
     with implementation(lm.model, "eager" if name == "gemma2" else None):

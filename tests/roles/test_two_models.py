@@ -19,6 +19,7 @@ from manyheads.roles import head_families
 from manyheads.statistics import DEFAULT, Sums
 from manyheads.statistics.sums import paired_interval
 from tests.models.eager import MAKERS, draw, eager_maps
+from tests.models.odd import tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 
 TEXTS = [
@@ -77,6 +78,33 @@ def test_how_far_apart_maps_are_is_what_eager_maps_say(name, fresh):
     assert np.isnan(found.moved_low).all(), "three texts have no interval"
     drawn = mh.compare(a, b, TEXTS, FEW, labels=False, rows=3)
     assert drawn.num_rows == 9 and (drawn.moved <= np.log(2)).all() and drawn.notes["rows"].startswith("at most 3 rows")
+
+
+def test_heads_between_two_texts_are_compared_too_and_have_no_label(fresh):
+    """An encoder-decoder that reads a text and writes the same: cross-attention's own maps, all rows of both texts."""
+    a, b = (mh.load(tiny_t5(seed=draw(fresh)), tokenizer=tiny_tokenizer(), name=name) for name in "ab")
+    found = mh.compare(a, b, TEXTS[1:], ["entropy"])
+    rows = []
+    for text in TEXTS[1:]:
+        ids = a.tokenizer(text, return_tensors="pt").input_ids
+        maps = []
+        for lm in (a, b):
+            lm.model.set_attn_implementation("eager")
+            written = lm.model._shift_right(ids)
+            with torch.no_grad():
+                read = lm.model(input_ids=ids, decoder_input_ids=written, output_attentions=True).cross_attentions
+            maps.append([one[0].double().numpy() for one in read])
+        sees = np.ones((ids.shape[1], ids.shape[1]), dtype=bool)
+        rows.append([apart(p, q, sees) for p, q in zip(*maps, strict=True)])
+    want = np.concatenate([np.concatenate(layer, -1).mean(-1) for layer in zip(*rows, strict=True)])
+    cross = [index for index, head in enumerate(found.heads) if head.stack == "cross"]
+    np.testing.assert_allclose(found.moved[cross], want, atol=2e-5)
+    frame = found.to_pandas().set_index("stack")
+    assert (
+        frame.loc["cross", "label_after"].isna().all() and (frame.loc["encoder", "label_after"] == "unlabelled").all()
+    )
+    assert len(found.labels) + len(cross) == len(found.heads) and not found.relabelled
+    assert mh.compare(a, a, TEXTS[1:], ["entropy"]).summary == "no head differs"
 
 
 def test_differences_are_those_of_the_two_tables(fresh):

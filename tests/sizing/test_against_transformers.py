@@ -73,6 +73,7 @@ def test_there_are_as_many_architectures_as_promised():
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(24)
 def test_parameters_are_those_of_the_real_model(name):
     family, options = CASES[name]
     config = real.config_of(family, **options)
@@ -82,6 +83,7 @@ def test_parameters_are_those_of_the_real_model(name):
 
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(6)
 def test_parameters_without_a_head_are_those_of_the_bare_model(name):
     family, options = CASES[name]
     config = real.config_of(family, **options)
@@ -93,6 +95,7 @@ def test_parameters_without_a_head_are_those_of_the_bare_model(name):
 @pytest.mark.parametrize(
     "family", sorted({*FAMILIES} - {"nemotron", "hunyuan_v1_dense", "ministral", "dots1", "glm4_moe"})
 )
+@pytest.mark.sampled(6)
 def test_parameters_at_a_familys_own_sizes(family):
     """The sizes of its published models, as transformers has them; without those whose defaults do not build."""
     config = real.CONFIG_MAPPING[family](**({"num_experts_per_tok": 6} if family == "deepseek_v2" else {}))
@@ -125,6 +128,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OWN_NAMES])
+@pytest.mark.sampled(20)
 def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(family):
     """Only sizes are said; biases, ties, shared experts and the widths of heads are the family's own."""
     known = real.CONFIG_MAPPING[family]()
@@ -139,6 +143,7 @@ def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(fa
 
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", [name for name in GENERATING if name not in REPEATED])
+@pytest.mark.sampled(6)
 def test_the_cache_holds_the_bytes_of_the_real_one(name):
     model, config = described(name)
     kept = real.cache_after(model, BATCH, PREFILL, MORE)
@@ -150,6 +155,7 @@ def test_the_cache_holds_the_bytes_of_the_real_one(name):
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2", "deepseek_v3"])
 @pytest.mark.parametrize("length", [5, 20])
+@pytest.mark.sampled(6)
 def test_what_is_set_aside_is_what_a_static_cache_takes(name, length):
     model, config = described(name)
     kept = StaticCache(config=model.config, max_cache_len=length)
@@ -170,6 +176,7 @@ def torch_counts(model: Any, **inputs: Any) -> int:
 
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", [name for name in GENERATING if CASES[name][0] in DECODERS])
+@pytest.mark.sampled(6)
 def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
     """The eager kernel computes every pair, and the head every position: so does this count, for once."""
     model, config = described(name)
@@ -184,6 +191,7 @@ def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
 @pytest.mark.parametrize(
     "name", [name for name in GENERATING if CASES[name][0] in DECODERS and name not in MASKED | LATENT]
 )
+@pytest.mark.sampled(6)
 def test_flops_of_one_more_token_are_those_that_torch_counts(name):
     model, config = described(name)
     kept = real.cache_after(model, 1, CONTEXT - 1, 0)

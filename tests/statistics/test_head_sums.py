@@ -17,8 +17,8 @@ from manyheads.corpora import as_corpus, open_corpus
 from manyheads.errors import FileAccessError, StatisticError, TextError
 from manyheads.roles import role_sums, roles_of
 from manyheads.statistics import merged_sums, require_whole
+from manyheads.statistics.corpus_run import chunks, store
 from manyheads.statistics.corpus_run import run as workers
-from manyheads.statistics.corpus_run import store
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.statistics.corpus_runs import CHUNK, STATISTICS, assert_same_tables, patch_small_batches, some_texts
 
@@ -200,8 +200,11 @@ def test_what_is_no_part_is_refused_in_one_line(lm, tmp_path, monkeypatch):
         assert file.metadata()["format_version"] == str(store.VERSION)
     with pytest.raises(StatisticError, match="these sums came from a file, .* without their model: make HeadSums"):
         mh.HeadSums.open(path).update(["a dog"])
-    with pytest.raises(FileAccessError, match="is a folder: name a file of sums"):
+    with pytest.raises(FileAccessError, match=r"is a folder: name a file of sums; .* finished\.safetensors, which"):
         mh.HeadSums.open(tmp_path)
+    mh.HeadSums(lm, "entropy").update(as_corpus(["the cat"]).shard(0, 1), resume=tmp_path / "run" / "texts")
+    with pytest.raises(FileAccessError, match=r"of a run that is done, \S*run.texts.finished\.safetensors\."):
+        mh.HeadSums.open(tmp_path / "run")
     (tmp_path / "b.sums").write_bytes(path.read_bytes()[:-9])
     with pytest.raises(StatisticError, match=r"b\.sums holds no sums of heads that can be read: .* is cut off"):
         mh.HeadSums.open(tmp_path / "b.sums")
@@ -225,7 +228,8 @@ def test_what_is_no_part_is_refused_in_one_line(lm, tmp_path, monkeypatch):
 
 @pytest.mark.slow  # 512 runs
 @pytest.mark.skipif(not TREEBANK.is_file(), reason="no treebank")
-def test_512_parts_of_a_treebank_in_any_order_are_one_run(lm, tmp_path, fresh):
+def test_512_parts_of_a_treebank_in_any_order_are_one_run(lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "code_digest", lambda: "the code")  # which others may be editing in these minutes
     corpus = as_corpus(list(open_corpus(TREEBANK).open()))
     # Not the chance levels of shuffled words (*.relabelled): they are rounded to float32 whatever the model's dtype.
     names = ["entropy", "sink_mass", "rare_mass", "max_logit", "det.to_head", "det.to_head.norm", "nsubj.to_*.given"]

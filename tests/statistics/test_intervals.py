@@ -12,6 +12,7 @@ import torch
 from scipy.stats import t as student
 
 from manyheads.recording import Sinks
+from manyheads.roles.claims import REPORT, Half
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Sums, mean_interval
 from manyheads.statistics.intervals import MIN_BURSTY, MOMENTS, Spread, t_95
@@ -32,8 +33,8 @@ def sums_of(num, den, rng) -> Sums:
 
 
 def coverage(num, den, truth, rng):
-    """How often the intervals of all figures hold the truth, of those that are given, and the share that is."""
-    low, high = sums_of(num, den, rng).interval()
+    """How often the intervals of all shares hold the truth, of those that are given, and the share that is."""
+    low, high = sums_of(num, den, rng).interval(shares=(True,) * num.shape[1])
     given = ~np.isnan(low)
     return ((low <= truth) & (truth <= high))[given].mean(), given.mean()
 
@@ -104,6 +105,34 @@ def test_an_interval_of_shares_covers_what_it_says(texts, kind, rng):
     held, given = coverage(num, sizes, truth, rng)
     # Draws are independent: four standard errors of 600 at 0.95 are 0.036.
     assert held > 0.92 - 0.02 and (kind == "lognormal" or given > 0.99)
+
+
+@pytest.mark.parametrize("texts", [20, 50, 200, 800])
+def test_an_interval_of_shares_reckons_with_a_text_that_is_yet_to_come(texts, rng):
+    """Sizes that have no variance (Pareto, 1.5), with rates that follow them: 0.80 to 0.95 without that text."""
+    made = np.random.default_rng(2)  # one population: they differ by more than draws from one do
+    population = np.ceil(3 * (1 + made.pareto(1.5, 20_000)))[:, None]
+    rates = 1 / (1 + np.exp(1 - 0.5 * (np.log(population) - 1) - made.normal(0, 0.5, population.shape)))
+    drawn = rng.integers(0, len(population), (texts, DRAWS))
+    sizes, right = population[drawn, 0], (population * rates)[drawn, 0]
+    held, _ = coverage(right, sizes, (population * rates).sum() / population.sum(), rng)
+    assert held > 0.92 - 0.02
+
+
+@pytest.mark.parametrize("texts", [40, 100, 400, 800])
+def test_a_score_above_a_chance_level_from_which_few_texts_differ_has_an_interval_that_covers(texts, rng):
+    """Of 100 texts 3 are answered, where a guess is not: without the text to come 0.65 to 0.9, or none at all."""
+    sizes = np.ceil(rng.gamma(2.0, 3.0, (texts, DRAWS)))
+    guess = rng.binomial(sizes.astype(int), rng.beta(2, 5, sizes.shape)).astype(float)
+    answered = np.where(rng.random(sizes.shape) < 0.03, sizes, guess)
+    num, den = (torch.from_numpy(np.stack(both, -1)) for both in ((answered, guess), (sizes, sizes)))
+    seeds = (2 * rng.integers(0, 2**61, texts) + REPORT).tolist()
+    statistics = tuple(STATISTICS[name] for name in ("previous_mass", "previous_mass.uniform"))
+    site = Site("", 0, "layer", DRAWS, DRAWS, 4, 4, False)
+    table = HeadTable((site,), statistics, Sums.of(num, den, seeds, 0), Sinks(), {})
+    above = Half(table, REPORT).above("previous_mass", "previous_mass.uniform")
+    truth = 0.03 * 5 / 7
+    assert ((above.low <= truth) & (truth <= above.high)).mean() > 0.92 - 0.02
 
 
 @pytest.mark.parametrize("texts", [20, 50, 200, 800])

@@ -111,6 +111,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
+@pytest.mark.sampled(2)
 def test_what_is_being_written_when_the_end_comes_is_whole_or_not_there(name, lm, tmp_path, monkeypatch):
     """The end comes at each write in turn, as a kill does it: what was being written stays, and nothing tidies up."""
     monkeypatch.setattr(store, "MERGE_BYTES", 1)

@@ -22,6 +22,7 @@ ROOMS = {
     "experiment?scene": "diversity-dial",
     "size": "size-conclusion",
     "training": "training-table",
+    "circuit": "circuit-grid",
     "learn?lesson=four-archetypes": "lesson-arcs",
     "learn?lesson=whole-layer": "lesson-flow",
     "learn?lesson=birth": "lesson-check-first-step",
@@ -34,7 +35,7 @@ DIALOGS = {
     "atlas?from=10&to=2&sort=word": ("share", "share-card"),
     "atlas?guess=1": (None, "guess-choice"),
 }
-PHONED = ("atlas", "head/L2H9?pin=2&key=2", "size", "training", "learn?lesson=whole-layer", "size?help")
+PHONED = ("atlas", "head/L2H9?pin=2&key=2", "size", "training", "circuit", "learn?lesson=whole-layer", "size?help")
 SHOWN = {
     "atlas": {"map", "head", "role", "weight"},
     "head/L2H9?pin=2&key=2": {"link", "sink", "chance level", "interval", "log-sum-exp", "weight"},

@@ -63,6 +63,7 @@ ROUTES = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() fo
 
 
 @pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.sampled(12)
 def test_no_request_ends_in_a_fault_of_ours(route):
     checks = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 
@@ -112,7 +113,7 @@ def test_the_pages_types_are_generated_from_the_description_that_is_here():
 
 def test_the_script_is_under_340_kilobytes_compressed():
     assert len(gzip.compress((STATIC / "studio.js").read_bytes(), 9)) < 340_000
-    for name in ("exact.js", "training.js"):  # what some pages load besides
+    for name in ("exact.js", "training.js", "circuit.js"):  # what some pages load besides
         assert len(gzip.compress((STATIC / name).read_bytes(), 9)) < 20_000
 
 
@@ -124,10 +125,12 @@ def test_the_page_names_nothing_but_its_own_files():
     )
     script = (STATIC / "studio.js").read_text(encoding="utf-8")
     assert not re.search(r"\beval\(|new Function\(", script)
-    # A room that is loaded when it is opened, and which loads nothing but the page's own script.
-    assert len(re.findall(r"import\(.\./training\.js.\)", script)) == script.count("import(") == 1
-    room = (STATIC / "training.js").read_text(encoding="utf-8")
-    assert set(re.findall(r"""from\s*["'`]([^"'`]+)""", room)) == {"./studio.js"} and "import(" not in room
+    # Rooms that are loaded when they are opened, and which load nothing but the page's own script.
+    loaded = re.findall(r"import\(.\./(\w+)\.js.\)", script)
+    assert sorted(loaded) == ["circuit", "training"] and script.count("import(") == 2
+    for name in loaded:
+        room = (STATIC / f"{name}.js").read_text(encoding="utf-8")
+        assert set(re.findall(r"""from\s*["'`]([^"'`]+)""", room)) == {"./studio.js"} and "import(" not in room, name
     css = (STATIC / "studio.css").read_text(encoding="utf-8")
     assert "@import" not in css
     assert re.findall(r"url\(.{22}", css) == ["url(data:font/woff2;base64"], "the formulas' font, and nothing to fetch"

@@ -29,9 +29,11 @@ SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
 class Maps:
     """Maps by module path, in the order of its calls; `softened` is what any softmax made there.
 
-    `without_sinks`: maps as a model returned them that takes its sinks off later, from the output."""
+    `without_sinks`: maps as a model returned them that takes its sinks off later, from the output. `scored`: what each
+    softmax was given, scaled, capped, biased and masked, in the dtype of the model."""
 
     called: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    scored: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     softened: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     without_sinks: list[Tensor] = field(default_factory=list)
     returned: list[Tensor] = field(default_factory=list)
@@ -47,7 +49,7 @@ def own_maps(model: nn.Module, inputs: dict[str, Any]) -> Maps:
         except (TypeError, ValueError) as error:
             if "output_attentions" not in str(error):
                 raise
-            maps.called.clear(), maps.softened.clear()
+            maps.called.clear(), maps.softened.clear(), maps.scored.clear()
             maps.output = run(model, inputs)
     maps.returned = list(_attentions(maps.output))
     return maps
@@ -174,8 +176,11 @@ class _Functions(TorchFunctionMode):
             return self._torchs_layer(args, kwargs)
         result = func(*args, **kwargs)
         if self.stack and func is SDPA:
-            self.maps.called[self.stack[-1]].append(documented(*args, **kwargs))
+            scores, weights = documented(*args, **kwargs)
+            self.maps.scored[self.stack[-1]].append(scores)
+            self.maps.called[self.stack[-1]].append(weights)
         elif self.stack and func in SOFTMAX and result.ndim >= 3:
+            self.maps.scored[self.stack[-1]].append((args[0] if args else kwargs["input"]).detach())
             self.maps.softened[self.stack[-1]].append(result.detach().float())
         return result
 
@@ -185,7 +190,12 @@ class _Functions(TorchFunctionMode):
         asked = given.arguments
         wanted, averaged = asked["need_weights"], asked["average_attn_weights"]
         asked["need_weights"], asked["average_attn_weights"] = True, False
-        out, weights = MHA(*given.args, **given.kwargs)
+        scored, softmax = self.maps.scored[self.stack[-1]], F.softmax
+        F.softmax = lambda x, *args, **kwargs: scored.append(x.detach()) or softmax(x, *args, **kwargs)
+        try:
+            out, weights = MHA(*given.args, **given.kwargs)
+        finally:
+            F.softmax = softmax
         four = weights if weights.ndim == 4 else weights[None]
         self.maps.called[self.stack[-1]].append(four.detach().float())
         return out, (weights.mean(-3) if averaged else weights) if wanted else None
@@ -212,6 +222,11 @@ def documented(
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
     scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias
     weights = scores.softmax(-1).nan_to_num(0).float()
-    while weights.ndim < 4:
-        weights = weights[None] if weights.ndim == 2 else weights[:, None]
-    return weights if weights.ndim == 4 else weights.flatten(0, weights.ndim - 4)
+    return _four(scores), _four(weights)
+
+
+def _four(cells: Tensor) -> Tensor:
+    """[b h q k]"""
+    while cells.ndim < 4:
+        cells = cells[None] if cells.ndim == 2 else cells[:, None]
+    return cells if cells.ndim == 4 else cells.flatten(0, cells.ndim - 4)

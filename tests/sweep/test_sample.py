@@ -74,6 +74,7 @@ def one_thread_and_silence():
 
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", SAMPLE, ids=lambda name: f"{name}: {SAMPLE[name]}")
+@pytest.mark.sampled(6)
 def test_every_weight_is_the_models_own(name):
     verdict = judge(name)
     assert (verdict.outcome, verdict.because) == (EXACT, verdict.because)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import manyheads as mh
-from manyheads.errors import ModelError, ShapeError
+from manyheads.errors import GuardError, ModelError, ShapeError
+from manyheads.statistics import measure_call
 from manyheads.training import export
 from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
 from manyheads.training.export import save_llama, to_llama
@@ -125,3 +128,45 @@ def test_first_repeats_are_the_rows_whose_token_came_exactly_once_before(decoder
     assert count > 3
     torch.testing.assert_close(torch.tensor(table.column(plain.name)).float(), found / count, rtol=1e-3, atol=1e-4)
     assert abs(table.column(plain.name) - table.column(null.name)).max() > 0.01
+
+
+def test_other_attention_is_what_it_says(fresh):
+    ids, length = torch.randint(VOCAB, (2, 11), generator=fresh), 11
+    for attention in ("learned-sink", "sigmoid"):
+        torch.manual_seed(1)
+        model = Decoder(replace(CONFIG, attention=attention)).eval()
+        layer = model.blocks[0].attention
+        inputs: list[torch.Tensor] = []
+        with torch.no_grad():
+            for each in model.parameters():
+                each.mul_(3).add_(0.1 * torch.randn_like(each))
+            with layer.register_forward_pre_hook(lambda _, given, inputs=inputs: inputs.append(given[0])):
+                model(ids)
+            x = inputs[0].double()
+            out = layer(inputs[0], need_weights=False)[0].double()
+            # By hand, head by head: rotated as the layer's own table does, then the two formulas.
+            q, k, v = (getattr(layer.qkv_proj, name)(inputs[0]).view(2, length, -1, HEAD_DIM) for name in "qkv")
+            turn = layer.rotary.at(0, length, None)
+            q, k = (layer.rotary(part.transpose(1, 2), *turn).double() for part in (q, k))
+            heads = []
+            for head in range(HEADS):
+                group = head // (HEADS // KV_HEADS)
+                scores = (q[:, head] @ k[:, group].mT / HEAD_DIM**0.5).masked_fill(
+                    torch.ones(length, length).triu(1).bool(), -torch.inf
+                )
+                if attention == "sigmoid":
+                    weights = 1 / (1 + (-scores).exp())
+                else:
+                    raised = scores.exp()
+                    weights = raised / (raised.sum(-1, keepdim=True) + layer.sinks[head].double().exp())
+                heads.append(weights @ v[:, :, group].double())
+            expected = torch.cat(heads, -1) @ layer.out_proj.weight.double().T
+        assert x.shape == out.shape and not torch.allclose(weights.sum(-1), torch.ones(()).double(), atol=0.01)
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+        with pytest.raises(ModelError, match=f"a decoder with {attention} attention is no Llama"):
+            to_llama(model)
+    # No softmax has such outputs, and nobody is told that one had.
+    with pytest.raises(GuardError):
+        measure_call(model, ids, statistics=["entropy"])
+    with pytest.raises(ModelError, match="attention='relu' is none of ours: use one of softmax, learned-sink, sigmoid"):
+        replace(CONFIG, attention="relu")

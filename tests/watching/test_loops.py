@@ -284,10 +284,16 @@ def processes(rank: int, meet: Path, seed: int, out: Path) -> None:
     mesh = init_device_mesh("cpu", (2,))
     results: dict[str, Any] = {}
 
+    calls: list[Any] = []
+    all_reduce = dist.all_reduce
+    dist.all_reduce = lambda *args, **kwargs: calls.append(args) or all_reduce(*args, **kwargs)
+
     def one_step(model: Any, watched: Any, inputs: dict[str, Any], **how: Any) -> Any:
         with mh.watch(watched, every=1, statistics=NAMES, **how) as seen:
             model(**inputs, labels=inputs["input_ids"]).loss.backward()
+            calls.clear()
             seen.step()
+            results.setdefault("all-reduces", []).append(len(calls))
         return seen.last
 
     ddp = DistributedDataParallel(copy.deepcopy(whole))
@@ -340,6 +346,7 @@ def test_two_processes_together_say_what_one_says(fresh, tmp_path, monkeypatch):
             np.testing.assert_allclose(results[way], seen.last.values, atol=1e-6, err_msg=way)
         np.testing.assert_allclose(results["tp"], results["alone of tp"], atol=1e-5)
         assert len(results["tp heads"]) == 18
+        assert results["all-reduces"] == [1, 1, 1, 0], "DDP, FSDP2, tensor parallelism; and alone, none"
         assert "output_share compares a layer's heads" in results["tp refused"]
         assert "saw unlike layers" in results["unlike"]
     curves = open_history(tmp_path / "heads.parquet")

@@ -25,7 +25,7 @@ al. 2023, ACDC (greedy removal by patching).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,9 +37,9 @@ from torch import Tensor
 from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
-from manyheads.circuits.paths import CHANNELS, PathEffect, path_effect
+from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
 from manyheads.errors import StatisticError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.effects.metrics import Metric
 from manyheads.models import BATCH_TOKENS
 from manyheads.recording import PerHeadResult
@@ -67,7 +67,7 @@ class Circuit(PerHeadResult):
 
     spec: ModelSpec
     chosen: tuple[Head, ...]
-    keep: float
+    keep: float | None
     metric: str
     unit: str
     clean: float
@@ -156,7 +156,7 @@ def find_circuit(
     measure every path between two of its heads too, by denoising. `progress` counts heads that are decided, of all.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
-    Edges: four forward passes for each two heads of different layers and each of q, k and v.
+    Edges: four forward passes for each two heads of different layers, and two for each head.
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads.
     """
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
@@ -181,32 +181,83 @@ def find_circuit(
     search, measure = measures[0], measures[1] if sides[1] is not sides[0] else measures[0]
 
     circuit_heads, steps, costs = _search(search, list(lm.spec.heads), float(keep), progress)
-    count, heads = len(circuit_heads), list(lm.spec.heads)
-    sets = [[heads[index] for index in generator.choice(len(heads), count, replace=False)] for _ in range(random_sets)]
-    outside = [[head for head in heads if head not in one] for one in (circuit_heads, *sets)]
-    values = measure.of_sets([circuit_heads, *sets, *outside])
     paths: list[PathEffect] = []
     if edges:
         texts = [_chosen(value, sides[1], pairs.num_texts) for value in (clean, corrupted, answers)]
         paths = _paths(lm, circuit_heads, texts, metric, first_token, num_tokens)
+    measured = _measured(measure, circuit_heads, random_sets, generator)
     notes = {"model": lm.name, **measure.notes, "pairs": story, "computed": search.because}
+    return replace(
+        measured,
+        keep=float(keep),
+        found_with=steps[-1][1],
+        costs=np.array(costs, dtype=np.float64),
+        steps=tuple(steps),
+        notes=notes,
+        edges=tuple(paths),
+    )
+
+
+def measure_circuit(
+    lm: Any,
+    clean: Any,
+    corrupted: Any,
+    heads: HeadsLike,
+    metric: MetricLike = "logit_diff",
+    answers: Any = None,
+    *,
+    first_token: bool = False,
+    random_sets: int = RANDOM_SETS,
+    seed: int = 0,
+    num_tokens: int = BATCH_TOKENS,
+) -> Circuit:
+    """A circuit of your choice, measured as `find_circuit` measures what it found; nothing is searched for.
+
+    `heads` run alone: all others of the clean run hold their corrupted outputs. All else as in `find_circuit`; `keep`
+    is None, `found_with` the faithfulness. Cost: forward passes for each head, and two for each random set.
+    Errors: as `patch`; HeadError for heads that are not there.
+    """
+    if type(random_sets) is not int or random_sets < 0:
+        raise StatisticError(f"{random_sets=}: give 0 or more sets of random heads.")
+    require_counts(num_tokens, seed)
+    pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
+    require_all_heads(lm.model, lm.name, "measure_circuit")
+    circuit_heads = list(lm.spec.select(heads))
+    measure = _Measure.of(lm, pairs, range(pairs.num_texts), metric, answers, first_token, num_tokens)
+    measured = _measured(measure, circuit_heads, random_sets, np.random.Generator(np.random.PCG64(seed)))
+    alone = measure.of_sets([[head for head in circuit_heads if head != gone] for gone in circuit_heads])
+    return replace(measured, costs=measured.faithfulness - np.array(alone, dtype=np.float64))
+
+
+def _measured(
+    measure: _Measure, circuit_heads: Sequence[Head], random_sets: int, generator: np.random.Generator
+) -> Circuit:
+    """A set of heads run alone and left out, beside random sets of as many; nobody searched for it."""
+    heads, count = list(measure.lm.spec.heads), len(circuit_heads)
+    sets = [[heads[index] for index in generator.choice(len(heads), count, replace=False)] for _ in range(random_sets)]
+    outside = [[head for head in heads if head not in one] for one in (circuit_heads, *sets)]
+    values = measure.of_sets([circuit_heads, *sets, *outside])
     return Circuit(
-        lm.spec,
+        measure.lm.spec,
         tuple(circuit_heads),
-        float(keep),
+        None,
         measure.metric.name,
         measure.metric.unit,
         float(measure.levels[0].mean()),
         float(measure.levels[1].mean()),
         values[0],
-        steps[-1][1],
+        values[0],
         values[random_sets + 1],
         tuple(values[1 : random_sets + 1]),
         tuple(values[random_sets + 2 :]),
-        np.array(costs, dtype=np.float64),
-        tuple(steps),
-        notes,
-        tuple(paths),
+        np.zeros(count),
+        ((count, values[0]),),
+        {
+            "model": measure.lm.name,
+            **measure.notes,
+            "pairs": "none searched: all of them measured",
+            "computed": measure.because,
+        },
     )
 
 
@@ -215,23 +266,25 @@ def _paths(
 ) -> list[PathEffect]:
     """What each head tells each later one by each channel, the strongest first. Errors: StatisticError."""
     order = {(site.stack, site.layer): index for index, site in enumerate(lm.spec.sites)}
-    ends = [
-        (sender, receiver, channel)
-        for sender in heads
+    senders = {
+        receiver: [one for one in heads if order[one.stack, one.layer] < order[receiver.stack, receiver.layer]]
         for receiver in heads
-        if order[sender.stack, sender.layer] < order[receiver.stack, receiver.layer]
-        for channel in CHANNELS
-    ]
-    if len(ends) > MOST_EDGES:
+    }
+    count = len(CHANNELS) * sum(map(len, senders.values()))
+    if count > MOST_EDGES:
         raise StatisticError(
-            f"edges=True: a circuit of {len(heads)} heads has {len(ends):,} paths, and {MOST_EDGES} are measured at "
+            f"edges=True: a circuit of {len(heads)} heads has {count:,} paths, and {MOST_EDGES} are measured at "
             f"the most. Give a lower keep=, or call circuits.path_effect for the paths of interest."
         )
     clean, corrupted, answers = texts
     options: dict[str, Any] = {"first_token": first_token, "num_tokens": num_tokens}
     effects = [
-        path_effect(lm, clean, corrupted, [sender], receiver, channel, metric, answers, **options)
-        for sender, receiver, channel in ends
+        effect
+        for receiver, earlier in senders.items()
+        if earlier
+        for effect in path_effects(
+            lm, clean, corrupted, receiver, [[sender] for sender in earlier], CHANNELS, metric, answers, **options
+        )
     ]
     return sorted(effects, key=lambda effect: -abs(effect.value))
 

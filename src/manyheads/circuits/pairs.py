@@ -165,7 +165,7 @@ def _ready(lm: Any, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
         lengths += [first.shape[1] if first.ndim > 1 else 1] * len(one.places)
     batches = tuple(map(PairBatch, sides[0].batches, sides[1].batches))
     pairs = Pairs(batches, tuple(lengths), None)
-    if _predicts(lm) == "next":
+    if predicts(lm) == "next":
         return replace(pairs, rows=torch.full((len(lengths),), -1, device="cpu"))
     return replace(pairs, rows=_masks(lm, pairs))
 
@@ -185,7 +185,7 @@ def _masks(lm: Any, pairs: Pairs) -> Tensor | None:
     return rows
 
 
-def _predicts(lm: Any) -> str:
+def predicts(lm: Any) -> str:
     """ "next": the model continues its text; "mask": it fills its mask; "": it has no logits over a vocabulary."""
     generates = bool(getattr(lm.model, "can_generate", lambda: False)())
     if generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites)):
@@ -194,7 +194,7 @@ def _predicts(lm: Any) -> str:
 
 
 def _answer_rows(lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
-    kind = _predicts(lm)
+    kind = predicts(lm)
     rows: list[int] = []
     for one, other in zip(clean, corrupted, strict=True):
         if kind == "next" and writes_apart(lm):
@@ -294,7 +294,7 @@ def _continuing(lm: Any, piece: Piece, answer: str) -> list[int]:
     """The tokens that an answer adds where it belongs: after the text, or in the mask's place. Errors: TextError."""
     tokenizer, mask = lm.tokenizer, getattr(lm.tokenizer, "mask_token", None)
     fault = f"the answer {answer!r} changes how the text beside it is cut into tokens, so it has none of its own"
-    if _predicts(lm) == "mask":
+    if predicts(lm) == "mask":
         text_ids = list(piece.ids)
         place = text_ids.index(tokenizer.mask_token_id)
         ids = list(tokenizer(piece.text.replace(str(mask), answer, 1), verbose=False)["input_ids"])
@@ -329,7 +329,7 @@ def metric_of(
         return metrics.choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
     if metric not in METRICS:
         raise StatisticError(f"{metric=} is unknown: use {', '.join(METRICS)}, or a function (outputs, inputs).")
-    kind = _predicts(lm)
+    kind = predicts(lm)
     if not kind:
         raise StatisticError(
             f"metric {metric!r} reads logits over a vocabulary, and {type(lm.model).__name__} has none: load a "

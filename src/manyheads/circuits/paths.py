@@ -10,6 +10,7 @@ Source: Wang et al. 2023, Interpretability in the Wild, section 3.1 and appendix
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,6 @@ from manyheads.circuits.patching import (
     Patch,
     PatchEditor,
     Patches,
-    calls_of,
     gap_of,
     require_counts,
     run_of,
@@ -35,7 +35,7 @@ from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.effects.metrics import outputs_of, require_numbers
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
-from manyheads.statistics import mean_interval
+from manyheads.statistics import Progress, mean_interval
 
 CHANNELS = ("q", "k", "v")
 
@@ -101,57 +101,100 @@ def path_effect(
     All else as in `patch`. Cost: four forward passes. Errors: as `patch`; HeadError for a sender that does not run
     before the receiver.
     """
-    if channel not in CHANNELS:
-        raise StatisticError(f"{channel=} is unknown: use {', '.join(CHANNELS)}.")
+    options: dict[str, Any] = {"direction": direction, "first_token": first_token, "num_tokens": num_tokens}
+    return path_effects(lm, clean, corrupted, receiver, [sender], (channel,), metric, answers, **options)[0]
+
+
+def path_effects(
+    lm: Any,
+    clean: Any,
+    corrupted: Any,
+    receiver: str | Head,
+    senders: Sequence[HeadsLike] | None = None,
+    channels: Sequence[str] = CHANNELS,
+    metric: MetricLike = "logit_diff",
+    answers: Any = None,
+    *,
+    direction: str = "denoise",
+    first_token: bool = False,
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> tuple[PathEffect, ...]:
+    """Whom a head listens to: the paths from each sender (None: every earlier head) to each channel of `receiver`.
+
+    Sender after sender, each with its channels in their order; each path is that of `path_effect`. Senders run as one
+    batch. `progress` counts senders, of all. Cost: two forward passes, and one more for each sender and each path.
+    Errors: as `path_effect`.
+    """
+    if wrong := [channel for channel in channels if channel not in CHANNELS]:
+        raise StatisticError(f"channel={wrong[0]!r} is unknown: use {', '.join(CHANNELS)}.")
     if direction not in DIRECTIONS:
         raise StatisticError(f"{direction=} is unknown: use {', '.join(DIRECTIONS)}.")
     require_counts(num_tokens, 0)
     pairs = read_pairs(lm, clean, corrupted, num_tokens)
     require_all_heads(lm.model, lm.name, "path_effect")
-    senders, receivers = tuple(lm.spec.select(sender)), tuple(lm.spec.select(receiver))
+    receivers = tuple(lm.spec.select(receiver))
     if len(receivers) != 1:
         raise HeadError(f"{receiver!r} is {len(receivers)} heads: a path ends in one, as in 'L3H7'.")
     order = {(site.stack, site.layer): index for index, site in enumerate(lm.spec.sites)}
     end = (receivers[0].stack, receivers[0].layer)
-    if late := [head for head in senders if order[head.stack, head.layer] >= order[end]]:
+    earlier = [(head,) for head in lm.spec.heads if order[head.stack, head.layer] < order[end]]
+    groups = earlier if senders is None else [tuple(lm.spec.select(sender)) for sender in senders]
+    if late := [head for group in groups for head in group if order[head.stack, head.layer] >= order[end]]:
         raise HeadError(f"{late[0]} does not run before {receivers[0]}: a path goes from a layer to a later one.")
     reference: dict[int, Tensor] = {}
     chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
-    into = DIRECTIONS.index(direction)
+    into, total = DIRECTIONS.index(direction), len(groups) * len(pairs.batches)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
-    changes = torch.zeros(pairs.num_texts, dtype=torch.float64, device="cpu")
-    for done, batch in enumerate(pairs.batches):
+    changes = torch.zeros(len(channels), pairs.num_texts, len(groups), dtype=torch.float64, device="cpu")
+    for number, batch in enumerate(pairs.batches):
         edited, places = (batch.corrupted, batch.clean)[into], list(batch.clean.places)
-        partners, levels[into, places] = run_of(lm, pairs, batch, into == 0, chosen, reference, guard=not done)
+        partners, levels[into, places] = run_of(lm, pairs, batch, into == 0, chosen, reference, guard=not number)
         own, levels[1 - into, places] = run_of(lm, pairs, batch, into == 1, chosen, reference)
+        size = max(1, num_tokens // (len(places) * pairs.lengths[places[0]]))
+        for begin in range(0, len(groups), size):
+            part = groups[begin : begin + size]
+            times, reached = len(part), dict[tuple[str, int], AttentionCall]()
 
-        def hold(call: AttentionCall, own: Any = own, partners: Any = partners) -> Tensor | None:
-            """Every head before the receiver as in the edited run; the senders as in the other one."""
-            key = (call.site.stack, call.site.layer)
-            if order[key] >= order[end]:
-                return None
-            out = own[key].out.clone()
-            heads = [head.index for head in senders if (head.stack, head.layer) == key]
-            out[:, heads] = partners[key].out[:, heads]
-            return out
+            def hold(
+                call: AttentionCall, own: Any = own, partners: Any = partners, part: Any = part, reached: Any = reached
+            ) -> Tensor | None:
+                """Every head before the receiver as in the edited run; each sample's senders as in the other one."""
+                key = (call.site.stack, call.site.layer)
+                if key == end:
+                    reached[key] = call
+                if order[key] >= order[end]:
+                    return None
+                out = own[key].out.repeat_interleave(len(part), 0)
+                for index, group in enumerate(part):
+                    heads = [head.index for head in group if (head.stack, head.layer) == key]
+                    out[index :: len(part), heads] = partners[key].out[:, heads]
+                return out
 
-        reached, _ = calls_of(lm, edited, guard=False, edits=[hold])
-        patches = Patches((Patch(receivers),), channel, partners=reached)
-        with tap(lm.model, edits=[PatchEditor(patches, (0,), 1, len(places), {})], guard=False):
-            after = chosen.read(outputs_of(lm, edited, head=True), edited)
-        changes[places] = after.double().cpu() - levels[1 - into, places]
-    require_numbers(torch.cat([levels, changes[None]]), chosen, "these texts")
-    gap = gap_of(levels, chosen)
-    sign = 1.0 if direction == "denoise" else -1.0
-    return PathEffect(
-        senders,
-        receivers[0],
-        channel,
-        direction,
-        chosen.name,
-        chosen.unit,
-        (sign / gap * changes).numpy(),
-        float(levels[0].mean()),
-        float(levels[1].mean()),
-        {"model": lm.name, **notes},
+            wide = edited.repeated(times)
+            with tap(lm.model, edits=[hold], guard=False):
+                outputs_of(lm, wide, head=True)
+            for index, channel in enumerate(channels):
+                patches = Patches((Patch(receivers),), channel, partners=reached)
+                with tap(lm.model, edits=[PatchEditor(patches, (0,), 1, len(places) * times, {})], guard=False):
+                    after = chosen.read(outputs_of(lm, wide, head=True), wide).double().cpu().view(-1, times)
+                changes[index, places, begin : begin + times] = after - levels[1 - into, places, None]
+            if progress is not None:
+                progress(number * len(groups) + begin + times, total)
+    require_numbers(torch.cat([levels.flatten(), changes.flatten()]), chosen, "these texts")
+    scale = (1.0 if direction == "denoise" else -1.0) / gap_of(levels, chosen)
+    ends = (float(levels[0].mean()), float(levels[1].mean()), {"model": lm.name, **notes})
+    return tuple(
+        PathEffect(
+            group,
+            receivers[0],
+            channel,
+            direction,
+            chosen.name,
+            chosen.unit,
+            (scale * changes[index, :, place]).numpy(),
+            *ends,
+        )
+        for place, group in enumerate(groups)
+        for index, channel in enumerate(channels)
     )

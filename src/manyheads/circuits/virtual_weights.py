@@ -24,10 +24,9 @@ Sniady 2006 (moments of Haar-random rotations); Goldowsky-Dill et al. 2023 (path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -56,7 +55,6 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 KINDS = ("q", "k", "v")
 GRAM_CELLS = 1 << 26  # of all heads' Gram matrices at a time: 268 MB in float32
 TILE_ROWS = 64  # of a Gram matrix: fewer, and making a tile takes longer than multiplying by it
-TOGETHER = 4  # layers whose heads are read as one product
 EXACT_WORK = 5e11  # multiplications up to which float64 is used: some seconds
 BLOCK_ROWS = 256  # of a map, in measuring on texts
 
@@ -364,29 +362,21 @@ def _scores(spec: ModelSpec, matrices: list[_OfSite], width: int) -> tuple[dict[
     has_encoder = any(of.site.stack == "encoder" for of in matrices)
     for stream in ("encoder", ""):
         wrote = [(index, of) for index, of in enumerate(matrices) if (of.site.stack == "encoder") == (stream != "")]
-        # Kind after kind, layer after layer: what a few layers read is one product with all that was written before.
         read = [
             (kind, index, of)
-            for kind in KINDS
             for index, of in enumerate(matrices)
+            for kind in KINDS
             if _reads_stream(of.site, kind, has_encoder) == stream
         ]
         if not read or not wrote:
             continue
         rows = [(kind, index, order[head]) for kind, index, of in read for head in of.site.heads]
         columns = [(index, order[head]) for index, of in wrote for head in of.site.heads]
-        steps: list[tuple[slice, int]] = []
-        begin = 0
-        for _, part in groupby(read, key=lambda entry: (entry[0], entry[1] // TOGETHER)):
-            layers = list(part)
-            count = sum(of.site.num_heads for _, _, of in layers)
-            before = sum(index < layers[-1][1] for index, _ in columns)
-            steps.append((slice(begin, begin + count), before))
-            begin += count
         x = Grams.together([of.reads[kind] for kind, _, of in read])
         y = Grams.together([of.writes for _, of in wrote])
-        values = _against_chance(x, y, width, steps)
-        can = np.array([index for _, index, _ in rows])[:, None] > np.array([index for index, _ in columns])[None]
+        readers, writers = [index for _, index, _ in rows], [index for index, _ in columns]
+        values = _against_chance(x, y, width, list(_later(readers, writers, 0, len(matrices))))
+        can = np.array(readers)[:, None] > np.array(writers)[None]
         for kind in KINDS:
             chosen = [row for row, (name, _, _) in enumerate(rows) if name == kind]
             cells = np.ix_([rows[row][2] for row in chosen], [place for _, place in columns])
@@ -402,8 +392,21 @@ def _reads_stream(site: Site, kind: str, has_encoder: bool) -> str | None:
     return "encoder" if site.stack == "encoder" else ""
 
 
+def _later(readers: list[int], writers: list[int], first: int, last: int) -> Iterator[tuple[slice, slice]]:
+    """All pairs of which the reader's layer is after the writer's, as rectangles: the largest one, then either half's.
+
+    Layers are sorted. A product of many heads with many runs at the processor's speed, one of few does not.
+    """
+    middle = (first + last) // 2
+    if middle > first:
+        rows, columns = np.searchsorted(readers, (middle, last)), np.searchsorted(writers, (first, middle))
+        yield slice(*rows), slice(*columns)
+        yield from _later(readers, writers, first, middle)
+        yield from _later(readers, writers, middle, last)
+
+
 def _against_chance(
-    x: Grams, y: Grams, width: int, steps: list[tuple[slice, int]]
+    x: Grams, y: Grams, width: int, pairs: list[tuple[slice, slice]]
 ) -> tuple[Float64[ndarray, "r w"], Float64[ndarray, "r w"]]:
     """Scores of every pair, and z of their squares under random rotations of `width` directions.
 
@@ -418,35 +421,40 @@ def _against_chance(
         square = (inner * inner.transpose(1, 2)).sum((1, 2))
         traces.append(trace.clamp_min(1e-300))
         spreads.append((square - trace.square() / width).clamp_min(0) / traces[-1].square())
-    squared = gram_products(x, y, steps) / (traces[0][:, None] * traces[1])
+    squared = gram_products(x, y, pairs) / (traces[0][:, None] * traces[1])
     deviation = (2 * spreads[0][:, None] * spreads[1] / ((width - 1) * (width + 2))).sqrt()
     # Of a matrix that reads or writes all directions alike every rotation gives the same score: nothing stands out.
     z = torch.where(deviation > 0, (squared - 1 / width) / deviation, 0)
     return squared.clamp_min(0).sqrt().cpu().numpy(), z.cpu().numpy()
 
 
-def gram_products(x: Grams, y: Grams, steps: Sequence[tuple[slice, int]] | None = None) -> Float64[Tensor, "r w"]:
-    """`<G, H>` of every pair of Gram matrices of m x m, by tiles of their cells.
+def gram_products(
+    x: Grams, y: Grams, pairs: Sequence[tuple[slice, slice]] = ((slice(None), slice(None)),)
+) -> Float64[Tensor, "r w"]:
+    """`<G, H>` of pairs of Gram matrices of m x m, by tiles of their cells; 0 outside of `pairs`, slices of x and y.
 
     That is m^2 / 2 multiplications a pair, where the product of the two heads' short matrices is d f m: for heads of 64
-    in a stream of 2,048 a quarter. Both are symmetric: cells right of the diagonal tiles count twice. `steps`: slices
-    of x, and with how many of y's first each is multiplied, 0 elsewhere.
+    in a stream of 2,048 a quarter. Both are symmetric: cells right of the diagonal tiles count twice.
     """
-    width, steps = x.left.shape[-1], steps or [(slice(None), len(y.left))]
+    width = x.left.shape[-1]
     total = torch.zeros(len(x.left), len(y.left), dtype=torch.float64, device=x.left.device)
     columns = max(TILE_ROWS, GRAM_CELLS // (TILE_ROWS * (len(x.left) + len(y.left))))
+    # Tiles are written where others were: of memory that is new, clearing takes longer than multiplying into it.
+    room = [grams.left.new_empty(len(grams.left) * TILE_ROWS * columns) for grams in (x, y)]
     for top in range(0, width, TILE_ROWS):
         bottom = min(top + TILE_ROWS, width)
-        # Each tile of Gram matrices is made once, for all kinds and layers.
-        lefts = [grams.left[:, :, top:bottom].transpose(1, 2).contiguous() for grams in (x, y)]
         for begin in range(top, width, columns):
-            tiles = [
-                left @ grams.right[:, :, begin : begin + columns] for left, grams in zip(lefts, (x, y), strict=True)
-            ]
+            # Each tile of Gram matrices is made once, for all kinds and layers.
+            shape = (bottom - top, min(columns, width - begin))
+            tiles: list[Tensor] = []
+            for grams, memory in zip((x, y), room, strict=True):
+                tile = memory[: len(grams.left) * shape[0] * shape[1]].view(-1, *shape)
+                left, right = grams.left[:, :, top:bottom], grams.right[:, :, begin : begin + columns]
+                tiles.append(torch.bmm(left.transpose(1, 2), right, out=tile))
             tiles[0][:, :, max(0, bottom - begin) :] *= 2
             flat = [tile.flatten(1) for tile in tiles]
-            for rows, count in steps:
-                total[rows, :count] += flat[0][rows] @ flat[1][:count].T
+            for rows, others in pairs:
+                total[rows, others] += flat[0][rows] @ flat[1][others].T
     return total
 
 

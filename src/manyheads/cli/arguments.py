@@ -76,6 +76,8 @@ TextFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=FIL
 TextOrOwn = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)]
 TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)]
 TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
+TARGET_HELP = "What an encoder-decoder is to write of the text. Default: the text itself."
+TargetText = Annotated[str | None, typer.Option("--target", metavar="TEXT", help=TARGET_HELP)]
 TARGETS_HELP = "What an encoder-decoder is to write: as many texts as there are to read, divided in the same way."
 TargetsFile = Annotated[str | None, typer.Option("--targets", metavar="FILE", help=TARGETS_HELP)]
 STATISTICS_HELP = (
@@ -137,6 +139,13 @@ class Source:
     arguments: str
     own: bool = False
     """Whether it is ours, for want of another."""
+    target: str | None = None
+    """What an encoder-decoder is to write of it; None: the text itself."""
+
+    @property
+    def given(self) -> Any:
+        """The text, or the pair, as the library reads it."""
+        return self.text if self.target is None else [(self.text, self.target)]
 
 
 def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> Source:
@@ -375,18 +384,26 @@ def read_sources(sources: list[str], options: dict[str, Any], model: str) -> tup
 
 
 def given_corpora(
-    talk: Talk, words: Sequence[str], file: str | None, lines: bool, files: list[str] | None, model: str
-) -> tuple[Corpus | list[str], Corpus | None, str]:
+    talk: Talk,
+    words: Sequence[str],
+    file: str | None,
+    lines: bool,
+    files: list[str] | None,
+    model: str,
+    targets: str | None = None,
+) -> tuple[Corpus | list[Any], Corpus | None, str]:
     """What was typed, is in the file or in the corpus; its passages whose coreference is known; and where it is from.
 
-    Where nothing was given: our own page and annotated sentences, or what the model is shown else. Errors: TextError,
-    FileAccessError.
+    Where nothing was given: our own page and annotated sentences, or what the model is shown else. With a file of
+    `targets`, pairs, as of `given_texts`. Errors: TextError, FileAccessError.
     """
+    if files and targets is not None:
+        raise TextError(f"--targets {targets} pairs with the texts of --file, and not with --corpus {files[0]}.")
     if files and (words or file is not None):
         text = quoted(shortened(" ".join(words), 40)) if words else f"--file {file}"
         raise TextError(f"two sources of texts were given, {text} and --corpus {files[0]}: give one of them.")
-    if words or file is not None:
-        texts = given_texts(talk, words, file, lines, model)
+    if words or file is not None or targets is not None:
+        texts = given_texts(talk, words, file, lines, model, targets)
         return texts.texts, None, texts.origin
     corpus, passages = read_sources(files or [], {"kind": None, "lines": lines}, model)
     return corpus, passages, corpus.origin

@@ -15,7 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 from manyheads import __version__
 from manyheads.cli.attribute import attribute
 from manyheads.cli.checkpoints import convert, prune
-from manyheads.cli.compare import compare
 from manyheads.cli.doctor import doctor
 from manyheads.cli.effects import ablate, importance
 from manyheads.cli.head import head
@@ -25,10 +24,11 @@ from manyheads.cli.look import look
 from manyheads.cli.merge import merge
 from manyheads.cli.patch import circuit, patch
 from manyheads.cli.publish import publish
+from manyheads.cli.reproduce import reproduce
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
 from manyheads.cli.split import split
-from manyheads.cli.stats import stats
+from manyheads.cli.stats import compare, stats
 from manyheads.cli.studio import studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.train import train
@@ -53,6 +53,7 @@ COMMANDS = (
     size,
     train,
     watch,
+    reproduce,
     learn,
     studio,
     publish,
@@ -92,7 +93,14 @@ GROUPS = {
     ),
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
-MORE = {"merge": "Find out", "convert": "Change", "heads": "Change", "publish": "Look", "doctor": "Look"}
+MORE = {
+    "merge": "Find out",
+    "convert": "Change",
+    "heads": "Change",
+    "publish": "Look",
+    "reproduce": "Learn",
+    "doctor": "Look",
+}
 """Commands that are only named there, and the group of each in `--help`."""
 
 OTHER_NAMES = {"measure": "stats"}

@@ -28,6 +28,7 @@ from manyheads.cli.arguments import (
     ModelName,
     NoCache,
     Source,
+    TargetText,
     TextFile,
     TextWords,
     check_output,
@@ -101,6 +102,7 @@ def head(
     name: Annotated[str, typer.Argument(metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False)],
     text: TextWords = None,
     file: TextFile = None,
+    target: TargetText = None,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
     plot: Annotated[Path | None, to_file("--plot", "Draw the head's map: .png, .svg or .pdf.")] = None,
@@ -136,7 +138,7 @@ def head(
     if patch is not None:
         raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    source, talk = read_source(words, file, model), Talk()
+    source, talk = replace(read_source(words, file, model), target=target), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
     looked = gather(talk, source, name, choice, window, plot=plot, remember=not no_cache)
@@ -170,11 +172,11 @@ def gather(
             f"{head} is cross-attention, from what is written to what was read, and this shows a text's attention to "
             f"itself: manyheads look --html draws its map; in Python, mh.record(lm, text, generate=20).stacks['cross']."
         )
-    pieces = models.read_texts(lm, source.text).pieces
+    pieces = models.read_texts(lm, source.given, pairs=True).pieces
     if window > len(pieces):
         count = f"{len(pieces)} windows" if len(pieces) > 1 else "one window: it fits the model's positions"
         raise TextError(f"--window {window}: the text has {count}.")
-    text, long = (source.text, "whole") if len(pieces) == 1 else (pieces[window - 1].text, "truncate")
+    text, long = (source.given, "whole") if len(pieces) == 1 else (pieces[window - 1].text, "truncate")
     labels = label_heads(talk, lm, remember=remember)
     role = role_of(labels, head)
     with talk.step("reading your text"):

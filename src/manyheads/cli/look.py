@@ -12,7 +12,7 @@ import re
 import shlex
 import textwrap
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -37,6 +37,7 @@ from manyheads.cli.arguments import (
     ModelName,
     NoCache,
     Source,
+    TargetText,
     TextFile,
     TextWords,
     check_output,
@@ -117,6 +118,7 @@ class Looked:
 def look(
     text: TextWords = None,
     file: TextFile = None,
+    target: TargetText = None,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
@@ -164,7 +166,12 @@ def look(
     if about_words and any(drawn.values()):
         option = next(name for name, given in drawn.items() if given)
         raise TextError(f"--from and --to rank the heads by one link, {option} shows all links: give one or the other.")
-    source, talk = read_source(words, file, model), Talk()
+    if target is not None and (about_words or plot is not None or html is not None or open_page):
+        raise TextError(
+            "--target is for the table alone: leave out --from, --to, --plot, --html and --open. In Python, "
+            "mh.record(lm, [(text, target)]) holds the maps."
+        )
+    source, talk = replace(read_source(words, file, model), target=target), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
     choice = ModelChoice(model, device, dtype)
@@ -217,7 +224,7 @@ def gather(
     measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *evenness)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
-        table = measures.measure(lm, source.text, measured, long=long, sinks=sinks, progress=progress)
+        table = measures.measure(lm, source.given, measured, long=long, sinks=sinks, progress=progress)
     times.append(time.perf_counter())
     written = []
     if save is not None:

@@ -23,7 +23,7 @@ from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError
 
-FILES_HELP = "Files of sums; of a run's folder (--resume), its finished.safetensors."
+FILES_HELP = "Files of sums; of a run's folder (--resume), its texts/finished.safetensors."
 OUT_HELP = "Write the merged sums (.sums), or the table, of roles every claim (.parquet, .csv, .json)."
 PARTIAL_HELP = "Go on where parts are missing: the table is of the others."
 

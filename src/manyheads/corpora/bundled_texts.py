@@ -73,7 +73,8 @@ class Reading:
 
     `name` is the value of `Bundled.reads`. `sentence` is the short text and `sentence_is` that in words; so are `texts`
     and `texts_are` ("300 ..."). `digest` is part of the key under which labels are cached. `annotated`: whether there
-    are annotated sentences of that kind, too. `question` is a text and two of its words: which heads link them?
+    are annotated sentences of that kind, too. `question` is a text and two of its words: which heads link them? `pair`:
+    two texts that differ in one thing, and the answer of each ("clean", "corrupted", "right", "wrong").
     """
 
     name: str
@@ -82,6 +83,7 @@ class Reading:
     texts: Callable[[], list[str]]
     texts_are: str
     digest: Callable[[], str]
+    pair: Mapping[str, str]
     annotated: bool = False
     question: tuple[str, str, str] | None = None
 
@@ -150,6 +152,23 @@ def _digest(text: str) -> str:
 
 PROSE, PYTHON = "prose", "python"
 PYTHON_IS = "bundled texts of Python, which this model reads"
+# Who gets the bag (Wang et al. 2023); which attribute is set: the second pair of docs/howto/patch-heads.md.
+PROSE_PAIR = MappingProxyType(
+    {
+        "clean": "When Mary and John went to the shop, John gave the bag to",
+        "corrupted": "When Mary and John went to the shop, Mary gave the bag to",
+        "right": " Mary",
+        "wrong": " John",
+    }
+)
+PYTHON_PAIR = MappingProxyType(
+    {
+        "clean": "class Box:\n    def __init__(self, path, mode):\n        self.path = path\n        self.mode =",
+        "corrupted": "class Box:\n    def __init__(self, path, mode):\n        self.path = path\n        self.path =",
+        "right": " mode",
+        "wrong": " path",
+    }
+)
 READINGS: Mapping[str, Reading] = MappingProxyType(
     {
         PROSE: Reading(
@@ -159,10 +178,11 @@ READINGS: Mapping[str, Reading] = MappingProxyType(
             page_texts,
             "bundled texts",
             page_digest,
+            PROSE_PAIR,
             True,
             (OWN_TEXT, "it", "animal"),
         ),
-        PYTHON: Reading(PYTHON, PYTHON_TEXT, "a bundled function", python_texts, PYTHON_IS, python_digest),
+        PYTHON: Reading(PYTHON, PYTHON_TEXT, "a bundled function", python_texts, PYTHON_IS, python_digest, PYTHON_PAIR),
     }
 )
 

@@ -75,8 +75,8 @@ def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
     control = "No control was made."
     if patching.control:
         control = (
-            f"Heads with numbers of an unrelated text: {min(patching.control):.2f} to {max(patching.control):.2f} "
-            f"({len(patching.control)} drawn)."
+            f"Controls, heads with numbers of an unrelated text: {min(patching.control):.2f} to "
+            f"{max(patching.control):.2f} ({len(patching.control)} drawn)."
         )
     sheet.notes(
         MARGIN,
@@ -84,7 +84,7 @@ def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
         [
             SIDES[patching.direction].format(patching.what),
             f"1 is the whole gap: {patching.metric} {levels}.",
-            "Orange frames: heads that work against the answer, more than any head with an unrelated text's numbers.",
+            "Orange frames: heads that work against the answer, more than all controls.",
             control,
         ],
         LINE,

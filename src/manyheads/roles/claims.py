@@ -44,7 +44,7 @@ from manyheads.roles.rules import (
     rule_of,
 )
 from manyheads.statistics import HeadTable
-from manyheads.statistics.intervals import difference_interval, replicate_error
+from manyheads.statistics.intervals import Worth, difference_interval, one_more, replicate_error
 from manyheads.statistics.sums import REPLICATES
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
@@ -175,8 +175,14 @@ class Half:
             # The score is what varies between texts: the difference's spread rests on as many of them as the score's.
             of_score = self.table.sums.spread(self.half)[0].freedom[:, self.index[name]]
             known = ~np.isnan(self.table.interval(name, self.half)[0])
-            interval = difference_interval(difference[:, 0], spread, of_score, known)
-            self._above[name, chance] = Above(np.array(list(tests)), *interval)
+            # Shuffled links are right as often as true ones but in a few texts: one of these may be yet to come.
+            worth, columns = self.table.sums.spread(self.half)[1], (self.index[name], self.index[chance])
+            to_come = sum(
+                one_more(self.values[:, column, 0], Worth(*(part[:, column] for part in worth))) for column in columns
+            )
+            error = np.sqrt(spread**2 + to_come)
+            low, high = difference_interval(difference[:, 0], error, of_score, known)
+            self._above[name, chance] = Above(np.array(list(tests)), np.maximum(low, -1.0), np.minimum(high, 1.0))
         return self._above[name, chance]
 
     def claim(self, rule: Rule, head: int) -> Claim:

@@ -243,8 +243,12 @@ class HeadSums:
         """
         path = Path(path)
         if path.is_dir():
+            # A command's run has a folder in it for each reading: texts, passages.
+            files = [*path.glob(store.FINISHED), *sorted(path.glob(f"*/{store.FINISHED}"))]
+            finished = ", ".join(map(str, files))
             raise FileAccessError(
-                f"{path} is a folder: name a file of sums; in the folder of a run that is done, finished.safetensors."
+                f"{path} is a folder: name a file of sums; of a run that is done, "
+                f"{finished or f'{store.FINISHED}, which this one has not'}."
             )
         try:
             version, tensors, words = store.contents(path)

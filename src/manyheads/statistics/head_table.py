@@ -61,7 +61,8 @@ class HeadTable(PerHeadResult):
     def interval(self, name: str, half: int | None = None) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
         """The 95 % interval over texts (`statistics.intervals`); NaN where there is none, as `no_interval` says why."""
         column = self._column_index(name)
-        low, high = (end[:, column] for end in self.sums.interval(half))
+        shares = tuple(statistic.unit == "share" for statistic in self.statistics)
+        low, high = (end[:, column] for end in self.sums.interval(half, shares))
         if self.statistics[column].bursty:
             enough = self.sums.spread(half)[1].num_texts[:, column] >= MIN_BURSTY
             low, high = np.where(enough, low, np.nan), np.where(enough, high, np.nan)

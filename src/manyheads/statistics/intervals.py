@@ -10,6 +10,13 @@ repeated words. Two corrections, both from the residuals' own moments:
   as many as D rests on by the same formula; and for a spread from B replicates, which is a guess too, 1 / freedom is
   1 / (that) + 1 / (B - 1).
 
+And the texts' own spread cannot know of a text that is yet to come. So shares reckon with one more (`one_more`), as
+large as the largest that was read; its variance is added to the error's square:
+
+- of a share in so far as sizes are uneven (`unevenness`): where they have no variance, the text that matters most is
+  missing from most samples;
+- of a score less its chance level always: where 3 texts of 100 make the difference, a sample of 20 has none of them.
+
 Where there is none: where all texts agree to the last bit, as where no case was right (their spread says nothing of
 other texts); under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of them);
 and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300
@@ -32,6 +39,7 @@ from numpy import ndarray
 MIN_WORTH = 5.0  # texts' worth of cases: with fewer, there is no interval
 EQUAL_TEXTS = 0.6  # of the texts' worth: less, and some of them are one and the same
 MIN_BURSTY = 300  # texts with cases, for what comes in bursts
+UNEVEN = 10.0  # times the largest text's share of squared sizes: from 1 on, sizes may have no variance
 FLAT = 1e-6  # of a figure's size, squared residuals' root: less is rounding, whose higher moments mean nothing
 
 T_95 = {
@@ -114,6 +122,22 @@ class Worth(NamedTuple):
     num_texts: Figures
     texts: Figures
     largest: Figures
+
+
+def one_more(share: Figures, worth: Worth) -> Figures:
+    """The variance that one text more adds to a share, as large as the largest, and all of one kind or of the other."""
+    share = np.clip(share, 0.0, 1.0)
+    # Texts that are equal are one, and then no single one of them is the largest.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        largest = np.maximum(worth.largest, 1 / worth.texts)
+        return share * (1 - share) * (largest / (1 + largest)) ** 2
+
+
+def unevenness(worth: Worth) -> Figures:
+    """1 where the largest text has a tenth of the sum of squared sizes or more, less where it has less, near 0 of many
+    alike. The error changes with it by degrees: a bound would sort samples by whether they have a large text."""
+    with np.errstate(invalid="ignore"):  # of what was not counted
+        return np.minimum(UNEVEN * worth.largest**2 * worth.texts, 1.0)
 
 
 def ratio_spread(

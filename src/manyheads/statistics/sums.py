@@ -27,8 +27,10 @@ from manyheads.statistics.intervals import (
     Spread,
     Worth,
     difference_interval,
+    one_more,
     ratio_spread,
     replicate_error,
+    unevenness,
 )
 
 REPLICATES = 100  # bootstrap replicates: a spread from 100 is good to 7 %
@@ -103,7 +105,7 @@ class Sums:
         return {}
 
     @cached_property
-    def _intervals(self) -> dict[int | None, tuple[ndarray, ndarray]]:
+    def _intervals(self) -> dict[tuple[int | None, tuple[bool, ...]], tuple[ndarray, ndarray]]:
         return {}
 
     def spread(self, half: int | None = None) -> tuple[Spread, Worth]:
@@ -115,17 +117,25 @@ class Sums:
         return self._spreads[half]
 
     def interval(
-        self, half: int | None = None
+        self, half: int | None = None, shares: tuple[bool, ...] = ()
     ) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
-        """The 95 % interval over texts (`statistics.intervals`); NaN where too few texts hold the cases."""
+        """The 95 % interval over texts (`statistics.intervals`); NaN where too few texts hold the cases.
+
+        `shares`: of each statistic whether it lies in 0 to 1, as its interval does then; (): of none.
+        """
         # Once for each half: whoever asks head by head would make those of all heads each time.
-        if half not in self._intervals:
+        if (half, shares) not in self._intervals:
             spread, worth = self.spread(half)
-            enough = worth.texts >= MIN_WORTH
-            low, high = spread.interval(self.value(half)[..., 0])
+            enough, value = worth.texts >= MIN_WORTH, self.value(half)[..., 0]
             enough[:, list(self.maximum_columns)] = False
-            self._intervals[half] = np.where(enough, low, np.nan), np.where(enough, high, np.nan)
-        return self._intervals[half]
+            is_share = np.array(shares or False)
+            with np.errstate(invalid="ignore"):  # of what was not counted
+                to_come = np.where(is_share, unevenness(worth) * one_more(value, worth), 0.0)
+                error = np.sqrt(spread.error**2 + to_come)
+            ends = (np.where(enough, end, np.nan) for end in spread._replace(error=error).interval(value))
+            low, high = (np.where(is_share, np.clip(end, 0.0, 1.0), end) for end in ends)
+            self._intervals[half, shares] = low, high
+        return self._intervals[half, shares]
 
 
 def paired_interval(

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from manyheads.studio.problems import Busy, NotHere, Stopped, problem_of
 from manyheads.studio.schema.base import AnswerBody, Problem
+from manyheads.studio.schema.circuits import CircuitRun, HeadEffects, HeadPaths, HeadWriting, PairReading
 from manyheads.studio.schema.experiments import Experiment, Pruning
 from manyheads.studio.schema.lessons import CellResult
 from manyheads.studio.schema.recordings import Atlas, RecordingInfo, Roles, Worth
@@ -31,7 +32,10 @@ MAX_KEPT = 256
 KEPT_BYTES = 24_000_000  # of results, as JSON: in memory they are some ten times as large
 PATIENCE = 20.0  # seconds
 POLL_SECONDS = 0.01
-JobKind = Literal["recording", "roles", "importance", "worth", "experiment", "pruning", "cell"]
+JobKind = Literal[
+    "recording", "roles", "importance", "worth", "experiment", "pruning", "cell",
+    "pair", "patching", "writing", "paths", "circuit",
+]  # fmt: skip
 Say = Callable[[str, int, int | None], None]
 """Called with what is going on, how much is done, and of how much (None: unknown). Raises `Stopped`."""
 
@@ -54,7 +58,21 @@ class Job(AnswerBody):
     progress: Progress
     seconds: float
     problem: Problem | None
-    result: RecordingInfo | Roles | Atlas | Worth | Experiment | Pruning | CellResult | None
+    result: (
+        RecordingInfo
+        | Roles
+        | Atlas
+        | Worth
+        | Experiment
+        | Pruning
+        | CellResult
+        | PairReading
+        | HeadEffects
+        | HeadWriting
+        | HeadPaths
+        | CircuitRun
+        | None
+    )
 
 
 @dataclass(eq=False)

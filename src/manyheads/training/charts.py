@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from manyheads.training.checkpoints import History
@@ -44,6 +46,20 @@ class Chart:
     subtitle: str
     panels: tuple[Panel, ...]
     x_title: str = "training step"
+
+
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Steps, and a number at each."""
+
+
+def over_seeds(histories: Sequence[History], curve: Callable[[History], Curve], name: str = "") -> tuple[Line, ...]:
+    """A curve of every seed in grey, and their median in ink, under `name`."""
+    seeds = [curve(history) for history in histories]
+    # Of a run that ended early there are fewer steps: the median goes as far as all seeds do.
+    shortest = min((steps for steps, _ in seeds), key=len)
+    middle = [statistics.median(values) for values in zip(*(values for _, values in seeds), strict=False)]
+    grey = [Line("", tuple(steps), tuple(values), bold=False) for steps, values in seeds]
+    return (*grey, Line(name, tuple(shortest), tuple(middle)))
 
 
 # ------------------------------------------------------------------------------------------- trainings side by side

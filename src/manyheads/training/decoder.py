@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError, ShapeError
-from manyheads.nn import MultiHeadAttention, Rope, SwiGLU
+from manyheads.nn import Mask, MultiHeadAttention, Rope, SwiGLU
 
 EPSILON = 1e-5
+ATTENTIONS = ("softmax", "learned-sink", "sigmoid")
 INITIAL_STD = 0.02  # of the embedding: tied, it also makes the logits, which should start near 0
 
 
@@ -31,6 +32,9 @@ class DecoderConfig:
     """The sizes, under the names that transformers has for them. `intermediate_size` None: attention only.
 
     `qk_norm`: RMSNorm over each head's queries and keys, by which no score grows past what two weights allow.
+    `attention`: "softmax"; "learned-sink", with a learned logit a head in the softmax's denominator alone; or "sigmoid"
+    (`sigmoid_attend`), whose heads `mh.record` refuses to read, as no softmax gives their outputs.
+    Errors: ModelError for another one.
     """
 
     vocab_size: int
@@ -44,6 +48,11 @@ class DecoderConfig:
     rope_theta: float = 10_000.0
     is_decoder: bool = True
     qk_norm: bool = False
+    attention: str = "softmax"
+
+    def __post_init__(self) -> None:
+        if self.attention not in ATTENTIONS:
+            raise ModelError(f"attention={self.attention!r} is none of ours: use one of {', '.join(ATTENTIONS)}.")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,6 +68,33 @@ class DecoderOutput:
     def __iter__(self) -> Iterator[Tensor]:
         """As transformers' outputs unpack as a tuple."""
         yield from (self.logits, self.last_hidden_state)
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What a layer's own `attend` returns."""
+
+    out: Float[Tensor, "b h q f"]
+
+
+def sigmoid_attend(
+    q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], v: Float[Tensor, "b g k f"],
+    *, mask: Mask, scale: float, **_: Any,
+) -> Attended:  # fmt: skip
+    """Each weight is the sigmoid of its own score, and rows add up to anything: no key has to take what others leave.
+
+    Cost: O(h q k) memory. Source: Gu et al. 2025, section 7.4 (sigmoid attention without normalisation).
+    """
+    weights = sigmoid_weights(q, k, mask, scale)
+    return Attended(weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1))
+
+
+def sigmoid_weights(
+    q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], mask: Mask, scale: float
+) -> Float[Tensor, "b h q k"]:
+    """The weights of `sigmoid_attend`; 0 where a query does not see a key."""
+    scores = scale * q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(2, 3)
+    return scores.sigmoid() * mask.visible(slice(None), slice(None), device=q.device)
 
 
 class Block(nn.Module):
@@ -78,6 +114,8 @@ class Block(nn.Module):
             batch_first=True,
             projections="split",
             qk_norm=config.qk_norm,
+            sinks=config.attention == "learned-sink",
+            attend=sigmoid_attend if config.attention == "sigmoid" else None,
             rope=Rope(config.rope_theta, max_positions=config.max_position_embeddings),
         )
         wide = config.intermediate_size

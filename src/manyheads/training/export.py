@@ -42,7 +42,8 @@ READABLE = 0o644
 def to_llama(model: Decoder) -> Any:
     """`LlamaForCausalLM` with the model's weights, float32, in eval mode.
 
-    Errors: ModelError for an attention-only decoder, for one that norms q and k, or where logits are not the same.
+    Errors: ModelError for a decoder that is no Llama (attention alone, norms of q and k, attention but softmax), or
+    where logits are not the same.
     """
     from transformers import LlamaForCausalLM
 
@@ -80,7 +81,7 @@ def save_llama(model: Decoder, tokenizer: Any, folder: str | os.PathLike[str], d
 
 
 def llama_config(model: Decoder) -> Any:
-    """Errors: ModelError for an attention-only decoder, and for one that norms q and k."""
+    """Errors: ModelError for an attention-only decoder, one that norms q and k, and for attention but softmax."""
     from transformers import LlamaConfig
 
     config = model.config
@@ -88,7 +89,9 @@ def llama_config(model: Decoder) -> Any:
         raise ModelError("an attention-only decoder is no Llama: export one with a feed-forward.")
     if config.qk_norm:
         raise ModelError("a decoder with norms of q and k is no Llama: export one without qk_norm.")
-    others = ("is_decoder", "rope_theta", "qk_norm")
+    if config.attention != "softmax":
+        raise ModelError(f"a decoder with {config.attention} attention is no Llama: export one with softmax.")
+    others = ("is_decoder", "rope_theta", "qk_norm", "attention")
     sizes = {key: value for key, value in config.to_dict().items() if key not in others}
     return LlamaConfig(
         **sizes,

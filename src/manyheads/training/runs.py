@@ -130,14 +130,19 @@ def spreads_of(numbers: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     return {name: spread_of([row[name] for row in numbers]) for name in numbers[0]}
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
-    """`first - second`, seed by seed: its mean and its 95 % interval (Student's t), None for a single seed."""
-    differences = np.subtract(first, second)
-    mean, count = float(differences.mean()), len(differences)
+def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
+    """The mean over seeds and its 95 % interval (Student's t), None for a single seed."""
+    numbers = np.asarray(values, dtype=np.float64)
+    mean, count = float(numbers.mean()), len(numbers)
     if count < 2:
         return {"mean": mean, "low": None, "high": None}
-    wide = float(t_95(np.array([count - 1.0]))[0]) * float(differences.std(ddof=1)) / math.sqrt(count)
+    wide = float(t_95(np.array([count - 1.0]))[0]) * float(numbers.std(ddof=1)) / math.sqrt(count)
     return {"mean": mean, "low": mean - wide, "high": mean + wide}
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
+    """`first - second`, seed by seed, as `mean_and_interval`."""
+    return mean_and_interval(np.subtract(first, second).tolist())
 
 
 def change_lines(changes: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -61,6 +61,7 @@ def carry_out(
     seed: int = 0,
     quick: bool = False,
     steps: int | None = None,
+    seeds: int | None = None,
     data: Path | None = None,
     device: torch.device | str | None = None,
     progress: Callable[[str], Progress] | None = None,
@@ -69,14 +70,17 @@ def carry_out(
 
     Under torchrun, every process calls this with the same arguments, and they share the rows of every batch.
 
-    `steps` replaces each run's own number. `data`: what to learn from, where the preset takes it. `device` None: what
-    MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU. `progress(words)` is called with the
-    name of the next part of the work, and returns a function that is then called with its steps.
+    `steps` replaces each run's own number, `seeds` how many seeds the preset trains. `data`: what to learn from, where
+    the preset takes it. `device` None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the
+    CPU. `progress(words)` is called with the name of the next part of the work, and returns a function that is then
+    called with its steps.
     Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError;
     LostProcessError where one of several processes is gone.
     """
     if steps is not None and steps < 1:
         raise PlanError(f"{steps=}: train at least 1 step.")
+    if seeds is not None and seeds < 1:
+        raise PlanError(f"{seeds=}: train at least 1 seed.")
     if not 0 <= seed < SEEDS:
         raise PlanError(f"{seed=} is out of range: give a whole number from 0 to {SEEDS - 1:,}.")
     preset, folder = preset_of(preset) if isinstance(preset, str) else preset, Path(folder)
@@ -85,8 +89,9 @@ def carry_out(
     place, because = choose_device(device)
     if device is None and place.type != "cpu":
         require_gpu_for_each_process()
-    setup = Setup(seed, quick, steps, folder, place, data)
+    setup = Setup(seed, quick, steps, folder, place, data, seeds)
     options = {"preset": preset.name, "seed": seed, "quick": quick, "steps": steps}
+    options |= {} if seeds is None else {"seeds": seeds}
     begun = time.perf_counter()
     with ExitStack() as resources:
 

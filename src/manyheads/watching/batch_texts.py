@@ -64,6 +64,37 @@ class BatchTexts:
         return self.first[:, None] + torch.minimum(torch.arange(longest, device="cpu")[None], self.lengths[:, None] - 1)
 
 
+@dataclass(frozen=True, eq=False)
+class CrossTexts:
+    """Which rows and keys of cross-attention are tokens: of the text that attends, and of the one that it reads."""
+
+    rows: Bool[Tensor, "b q"]
+    keys: Bool[Tensor, "b k"]
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens(self.rows.sum(1))
+
+    def layer(self, layer: Layer) -> Layer:
+        """A layer's tensors with the tokens of each text first; rows of padding, behind them, see nothing."""
+        mask = layer.mask.expand(len(self.rows))
+        if bool(self.rows.all()):
+            return replace(layer, mask=mask)
+        order = (~self.rows).to(torch.uint8).argsort(dim=1, stable=True)
+        alive = self.rows.gather(1, order)
+        start, stop = (torch.where(alive, run.gather(1, order), 0) for run in (mask.start, mask.stop))
+        text = torch.arange(len(order), device="cpu")[:, None].to(layer.q.device, non_blocking=True)
+        order, on_device = (index.to(layer.q.device, non_blocking=True) for index in (order, alive))
+
+        def ordered(x: Tensor) -> Tensor:
+            return x.expand(len(text), *x.shape[1:]).transpose(1, 2)[text, order].transpose(1, 2)
+
+        q, lse, rule = ordered(layer.q), ordered(layer.lse), layer.rule
+        dense = None if mask.dense is None else ordered(mask.dense) & on_device[:, None, :, None]
+        rule = rule if rule.bias is None else replace(rule, bias=ordered(rule.bias))
+        return Layer(q, layer.k, lse, Mask(start, stop, mask.num_keys, dense), rule, crosses=True)
+
+
 def texts_of_batch(
     mask: Mask, num_rows: int, real: Bool[Tensor, "#b q"] | None = None, begins: Bool[Tensor, "#b q"] | None = None
 ) -> BatchTexts | None:

@@ -36,7 +36,7 @@ from manyheads.statistics import OF_CROSS, STATISTICS, Facts, Statistic, named
 from manyheads.statistics.defined.pictures import IMAGES
 from manyheads.statistics.one_batch import WORDY, requests_of
 from manyheads.statistics.statistic import SELF
-from manyheads.watching.batch_texts import BatchTexts
+from manyheads.watching.batch_texts import BatchTexts, CrossTexts
 
 MAXIMA = {
     "max_logit": "the largest logit as the softmax sees it: scaled, capped, biased, among visible keys",
@@ -105,27 +105,27 @@ class LayerNumbers:
 def add_call(
     numbers: LayerNumbers,
     call: AttentionCall,
-    texts: BatchTexts | None,
+    texts: BatchTexts | CrossTexts,
     chosen: Chosen,
     rows: int | None,
     passes: dict[object, Pass],
 ) -> None:
-    """Add what one call shows. `texts`: those of the batch; None for cross-attention, which is read as it lies.
+    """Add what one call shows. `texts`: those of the batch.
 
     `rows`: read so many rows of each text, evenly spread. `passes`: plans that layers of like texts share.
     Cost: of max logits alone, a few rows; of statistics of maps, one pass over the tiles; of the rest, O(n).
     """
-    layer = Layer(call.q, call.k, call.lse, call.mask.expand(len(call.q)), call.rule, crosses=texts is None)
-    layer = layer if texts is None else texts.layer(layer)
+    crosses = isinstance(texts, CrossTexts)
+    layer = texts.layer(Layer(call.q, call.k, call.lse, call.mask.expand(len(call.q)), call.rule, crosses=crosses))
     mask, columns = layer.mask, {name: index for index, name in enumerate(chosen.names)}
     maxima = [name for name in MAXIMA if name in columns]
     kind = CROSS if call.crosses else SELF
     statistics = [statistic for statistic in chosen.of_table if kind in statistic.maps]
     weights: Tensor | None = None
     if statistics:
-        tokens = Tokens.unnamed([mask.num_queries] * len(layer.q)) if texts is None else texts.tokens
+        tokens = texts.tokens
         # Of cross-attention what is looked at has no names: as many keys as there are, of every text.
-        keys = None if texts is not None else Tokens.unnamed([mask.num_keys] * len(layer.q))
+        keys = Tokens.unnamed([mask.num_keys] * len(layer.q)) if crosses else None
         whole, on_cpu = rows is None or rows >= mask.num_queries, layer.q.device.type == "cpu"
         read = layer
         if rows is not None and not whole:
@@ -155,30 +155,29 @@ def add_call(
         for name in maxima:
             value = largest.finished if name == "max_logit" else largest.uncapped
             assert value is not None
-            value = (value if name != "max_logit_unscaled" else value / layer.rule.scale).amax(0).double().cpu()
+            value = (value if name != "max_logit_unscaled" else value / layer.rule.scale).amax(0).cpu().double()
             column = numbers.top[:, columns[name]]
             # NaN of a run that diverges must stay: a maximum of torch hands it on, and so it shows.
             column.copy_(torch.maximum(column, value))
     for name in OF_A_STEP:
         if name in columns:
             per_row, counts = of_a_step(name, call, texts)
-            numbers.num[:, columns[name]] += per_row.double().cpu()
+            numbers.num[:, columns[name]] += per_row.cpu().double()  # not every device has float64
             numbers.den[:, columns[name]] += counts
 
 
-def of_a_step(name: str, call: AttentionCall, texts: BatchTexts | None) -> tuple[Float[Tensor, "h"], int]:
+def of_a_step(name: str, call: AttentionCall, texts: BatchTexts | CrossTexts) -> tuple[Float[Tensor, "h"], int]:
     """A statistic's sum over the tokens of a batch for each head, and how many tokens there are."""
     num_texts, num_heads, num_rows, _ = call.q.shape
-    if texts is not None:
+    if isinstance(texts, BatchTexts):
         real = torch.zeros(num_texts, num_rows, dtype=torch.bool, device="cpu")
         alive = torch.arange(int(texts.lengths.max()), device="cpu")[None] < texts.lengths[:, None]
         real[texts.row[:, None].expand_as(alive)[alive], texts.positions[alive]] = True
     else:
-        real = (call.mask.counts() > 0).expand(num_texts, -1)
+        real = (call.mask.counts() > 0).expand(num_texts, -1) & texts.rows
     if name == "k_norm":
         lengths = call.k.float().norm(dim=-1).repeat_interleave(num_heads // call.k.shape[1], 1)
-        # The keys of another text: all of them.
-        real = real if texts is not None else torch.ones(num_texts, call.k.shape[2], dtype=torch.bool, device="cpu")
+        real = texts.keys if isinstance(texts, CrossTexts) else real
     elif name == "q_norm":
         lengths = call.q.float().norm(dim=-1)
     else:

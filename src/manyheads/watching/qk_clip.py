@@ -116,8 +116,7 @@ class QKClip:
         optimizer: torch.optim.Optimizer | None = None,
         method: str = "",
     ) -> None:
-        if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
-            raise PlanError(f"{tau=} is no limit for a score: give a number above 0, as 100.0 (Kimi K2).")
+        require_limit(tau)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
             raise PlanError(f"{alpha=} is no share of the clip for q: give a number from 0 (all to k) to 1 (all to q).")
         self.tau, self.alpha, self.last = float(tau), float(alpha), None
@@ -466,6 +465,12 @@ class QueryKeyWeights:
             replace(self.site, layer=0, module=""),
             *((type(part.owner), part.name, part.axis, part.part, part.parameter.shape) for part in self.parts),
         )
+
+
+def require_limit(tau: float) -> None:
+    """Errors: PlanError for what is no limit for a score."""
+    if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
+        raise PlanError(f"{tau=} is no limit for a score: give a number above 0, as 100.0 (Kimi K2).")
 
 
 def split_factor(

@@ -10,7 +10,7 @@
 A step is what lies between two calls of `step()`, however many micro-batches it has. The first step and each multiple
 of `every` are watched; in the others nothing of ours runs. In a watched step each attention call of the training pass
 is read as it is made (`training_tap`), and nothing of it is kept but a few numbers a head (`head_numbers`). At `step()`
-the numbers of all processes are added, by at most two collectives, and are there until the next watched step.
+the numbers of all processes are added, in one all-reduce, and are there until the next watched step.
 
 Nothing is changed: losses and gradients are the same to the bit. An exception in the loop leaves the model as it was.
 """
@@ -44,10 +44,10 @@ from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
 from manyheads.statistics.split_heads import place_of
 from manyheads.watching.alert_rules import DEAD
-from manyheads.watching.batch_texts import BatchTexts, texts_of_batch
+from manyheads.watching.batch_texts import BatchTexts, CrossTexts, texts_of_batch
 from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumbers, add_call
 from manyheads.watching.history import HeadHistory, open_history
-from manyheads.watching.qk_clip import QKClip
+from manyheads.watching.qk_clip import QKClip, require_limit
 from manyheads.watching.training_tap import TrainingTap
 
 if TYPE_CHECKING:  # half a second to import: only who asks for a frame waits for it
@@ -262,10 +262,18 @@ class Watch:
 
     def _begin_pass(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Another micro-batch: what is known of its texts, and nothing of the last one's."""
-        self._texts: list[tuple[Mask, int, BatchTexts | None]] = []
+        self._texts: dict[bool, list[tuple[Mask, int, BatchTexts | None]]] = {}
+        self._crosses: dict[tuple[int, int, int], CrossTexts] = {}
         self._passes: dict[object, Pass] = {}
         mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
         self._real = mask.cpu() > 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
+        self._written = self._real  # of the text that is written, which in an encoder-decoder is another one
+        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
+            mask, labels = kwargs.get("decoder_attention_mask"), kwargs.get("labels")
+            self._written = mask.cpu() > 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
+            if self._written is None and isinstance(labels, Tensor) and labels.ndim == 2:
+                # Nobody gives a decoder a mask in training: what follows a text's last label is padding.
+                self._written = (labels.cpu() != -100).flip(1).cummax(1).values.flip(1)
         self._begins: Bool[Tensor, "b q"] | None = None
         if isinstance(positions, Tensor) and positions.ndim == 2 and positions.shape[1]:
             steps = positions.cpu().diff(dim=1, prepend=positions[:, :1].cpu())
@@ -277,14 +285,26 @@ class Watch:
         self._sites.setdefault(call.site.module, call.site)
         if call.site.module not in self._layers:
             self._layers[call.site.module] = LayerNumbers.empty(call.site.num_heads, len(self.chosen.names))
-        texts = None if call.crosses else self._texts_of(call)
-        if texts is not None or call.crosses:
+        texts = self._texts_of(call)
+        if texts is not None:
             add_call(self._layers[call.site.module], call, texts, self.chosen, self.rows, self._passes)
 
-    def _texts_of(self, call: AttentionCall) -> BatchTexts | None:
+    def _texts_of(self, call: AttentionCall) -> BatchTexts | CrossTexts | None:
         """The texts of a call; layers whose masks say the same share them, and so the plan of a pass over them."""
         mask, num_rows = call.mask, len(call.q)
-        for known, size, texts in self._texts:
+        if call.crosses:
+            sizes = (num_rows, mask.num_queries, mask.num_keys)
+            if sizes not in self._crosses:
+                rows, keys = (
+                    real if real is not None and tuple(real.shape) == (num_rows, size)
+                    else torch.ones(num_rows, size, dtype=torch.bool, device="cpu")
+                    for real, size in zip((self._written, self._real), sizes[1:], strict=True)
+                )  # fmt: skip
+                self._crosses[sizes] = CrossTexts(rows, keys)
+            return self._crosses[sizes] if bool(self._crosses[sizes].rows.any()) else None
+        written = call.site.stack == "decoder"
+        known_texts = self._texts.setdefault(written, [])
+        for known, size, texts in known_texts:
             same = known is mask or (
                 known.dense is None is mask.dense
                 and known.start.shape == mask.start.shape
@@ -294,14 +314,15 @@ class Watch:
             if same and size == num_rows:
                 return texts
         shape = (num_rows, mask.num_queries)
-        real = self._real if self._real is not None and tuple(self._real.shape) == shape else None
+        real = self._written if written else self._real
+        real = real if real is not None and tuple(real.shape) == shape else None
         begins = self._begins
         if begins is not None and (begins.shape[1] != shape[1] or begins.shape[0] not in (1, num_rows)):
             begins = None
         if begins is None and self._chunked:
             begins = (torch.arange(shape[1], device="cpu") == 0)[None]
         texts = texts_of_batch(mask, num_rows, real, begins)
-        self._texts.append((mask, num_rows, texts))
+        known_texts.append((mask, num_rows, texts))
         return texts
 
     # ------------------------------------------------------------------------------------------------ several processes
@@ -347,7 +368,7 @@ class Watch:
         return whole
 
     def _over_processes(self, layers: Sequence[LayerNumbers]) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums and maxima of all layers, one after another, over all processes: `[head, statistic]` each."""
+        """Sums and maxima of all layers, one after another, over all processes: `[head, statistic]`; one all-reduce."""
         size = len(self.chosen.names)
         num, den, top = (
             torch.cat(
@@ -356,17 +377,21 @@ class Watch:
             for part in ("num", "den", "top")
         )
         if _together() and len(num):
+            # Sums add and maxima do not. So each process lays its maxima in a place of its own among zeros: one sum
+            # carries both, and NaN of one process reaches all, which a MAX may drop.
             device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend() else "cpu"
-            if any(name not in MAXIMA for name in self.chosen.names):
-                both = torch.stack([num, den]).to(device)
-                dist.all_reduce(both)
-                num, den = both.cpu()
-            if any(name in MAXIMA for name in self.chosen.names):
-                # NaN of one process must reach all of them: a MAX may drop it, and infinity it cannot.
-                top = torch.where(top.isnan(), torch.inf, top).to(device)
-                dist.all_reduce(top, dist.ReduceOp.MAX)
-                top = top.cpu()
-                top = torch.where(top == torch.inf, torch.nan, top)
+            of_maximum = [name in MAXIMA for name in self.chosen.names]
+            places = num.new_zeros(dist.get_world_size(), len(num), sum(of_maximum))
+            places[dist.get_rank()] = top[:, of_maximum]
+            packed = torch.cat([num.flatten(), den.flatten(), places.flatten()]).to(device)
+            dist.all_reduce(packed)
+            num, den, places = (
+                part.view(like.shape)
+                for part, like in zip(
+                    packed.cpu().split([num.numel(), den.numel(), places.numel()]), (num, den, places), strict=True
+                )
+            )
+            top[:, of_maximum] = places.amax(0)
         return num, den, top
 
 
@@ -416,6 +441,8 @@ class WatchCallback:
         qk_clip: float | None = None,
     ) -> None:
         check_options(every, statistics, rows)
+        if qk_clip is not None:
+            require_limit(qk_clip)
         self.every, self.statistics, self.rows, self.out = every, statistics, rows, out
         self.layers, self.tau = layers, qk_clip
         self.watch: Watch | None = None

@@ -1,17 +1,18 @@
 // The pure parts of the room Training: layers of heads, places in a picture, tables.
 import { describe, expect, it } from "vitest";
-import { indexAt, layersOf, lineOf, pathOf, placeOf, rangeOf, tableOf } from "../../src/rooms/training/curves";
+import { indexAt, lineOf, pathOf, placeOf, rangeOf, tableOf } from "../../src/rooms/training/curves";
+import { rowsOf } from "../../src/rooms/experiment/heads";
 
 const steps = Float64Array.of(1, 50, 100, 201);
 
 describe("heads", () => {
   it("are put into their layers, in their order, whatever their stack is called", () => {
-    expect(layersOf(["L0H0", "L0H1", "cross:L0H0", "L12H0"])).toEqual([
+    expect(rowsOf(["L0H0", "L0H1", "cross:L0H0", "L12H0"])).toEqual([
       { name: "L0", heads: [{ name: "L0H0", index: 0 }, { name: "L0H1", index: 1 }] },
       { name: "cross:L0", heads: [{ name: "cross:L0H0", index: 2 }] },
       { name: "L12", heads: [{ name: "L12H0", index: 3 }] },
     ]);
-    expect(layersOf([])).toEqual([]);
+    expect(rowsOf([])).toEqual([]);
   });
 });
 

@@ -56,6 +56,7 @@ class Bundled:
     sha256: str | None
     source: str
     reads: str = "prose"  # the text it reads where none is given: a row of corpora.readings
+    predicts: bool = False  # whether it predicts tokens, so that heads can be patched for an answer
 
 
 BUNDLED: Mapping[str, Bundled] = MappingProxyType(
@@ -74,6 +75,7 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
             sha256=None,
             source="manyheads' own tiny-code",
             reads="python",
+            predicts=True,
         ),
     }
 )

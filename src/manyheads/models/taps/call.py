@@ -25,7 +25,8 @@ from manyheads.nn import Mask, Rule, log_sum_exp
 from manyheads.recording import Layer
 from manyheads.spec import CROSS, Site
 
-GUARD_ROWS = 4  # rows a text; every head is checked on each
+GUARD_ROWS = 4  # rows a text; every head is checked on each. Of each layer others, so that together they miss few
+GUARD_WHOLE = 16  # rows of a text, at most: of such a short one all, as a window may begin at its last but one
 GUARD_TEXTS = 2  # of a batch; of all others the last row
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Distance that is always allowed, in norms of the row. float32: sums of thousands of terms; half types: rounding."""
@@ -219,7 +220,7 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
         return 0.0
-    samples = [(spread(num_texts, GUARD_TEXTS), spread(num_rows, GUARD_ROWS))]
+    samples = [(spread(num_texts, GUARD_TEXTS), sampled_rows(num_rows, call.site.layer))]
     if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
         samples.append((torch.arange(num_texts, device="cpu"), spread(num_rows, 1)))
     bounded = False
@@ -397,6 +398,19 @@ def rounding_bound(
     step = u * kind.smallest_normal
     underflow = step * (num_keys * torch.where(visible, lengths, 0).amax(-1) + v.shape[-1] ** 0.5)
     return keys + shared + sums, underflow
+
+
+def sampled_rows(num_rows: int, layer: int) -> Int[Tensor, "n"]:
+    """The rows that the guard rebuilds: all of a short text, else its last one and others spread before it.
+
+    The others move on from layer to layer by the golden section of the distance between them, which comes near every
+    row soonest: a mistake is mostly in all layers, and one that shows in a few rows alone is met in one of these.
+    """
+    if num_rows <= GUARD_WHOLE:
+        return torch.arange(num_rows, device="cpu")
+    apart = (num_rows - 1) / (GUARD_ROWS - 1)
+    before = apart * (torch.arange(GUARD_ROWS - 1, device="cpu") + 0.618034 * layer % 1)
+    return torch.cat([before.long(), torch.tensor([num_rows - 1], device="cpu")])
 
 
 def spread(size: int, count: int) -> Int[Tensor, "n"]:

@@ -121,7 +121,7 @@ class RowKeeper:
     stack: str | None = None
     sharing: Sharing = field(default=lambda site: {})
     layers: dict[str, KeptLayer] = field(default_factory=dict)
-    chosen: dict[int, list[Tensor]] = field(default_factory=dict)
+    chosen: dict[tuple[int, bool], list[Tensor]] = field(default_factory=dict)
     left_out: dict[str, None] = field(default_factory=dict)
 
     def observe(self, call: AttentionCall) -> None:
@@ -133,10 +133,12 @@ class RowKeeper:
             self.left_out[call.site.module] = None
             return
         site, layer = call.site, aligner.layer(call)
-        # `texts` holds on to its tokens, so that no others can have this identity.
-        if id(tokens) not in self.chosen:
-            self.chosen[id(tokens)] = [drawn(layer.mask, tokens, text, self.count) for text in range(tokens.num_texts)]
-        rows = self.chosen[id(tokens)]
+        # `texts` holds on to its tokens, so that no others can have this identity. What a text's first token reads of
+        # another one may be many keys, though of its own text it sees one.
+        key = id(tokens), layer.crosses
+        if key not in self.chosen:
+            self.chosen[key] = [drawn(layer.mask, tokens, text, self.count) for text in range(tokens.num_texts)]
+        rows = self.chosen[key]
         q, lse = ([x[text][:, r.to(x.device)].cpu() for text, r in enumerate(rows)] for x in (layer.q, layer.lse))
         num_keys = [layer.k.shape[2]] * len(rows) if layer.crosses else tokens.lengths.tolist()
         # A view would hold on to a fused q, k, v.

@@ -42,6 +42,7 @@ from manyheads.roles.rules import NEEDED
 from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, Sums, measure
 from manyheads.statistics.corpus_run.chunks import Chunk, Chunked, Survey, chunks, read_chunk
 from manyheads.statistics.head_table import number
+from manyheads.statistics.one_batch import has_cross
 from manyheads.statistics.sums import paired_interval
 from manyheads.statistics.table import choose, may_need_survey
 
@@ -119,7 +120,8 @@ class Comparison(PerHeadResult):
 
     `before` and `after` are the tables of the two models, of the same texts. `statistics` are those that were asked
     for; the tables hold more where labels were, too. `moved`: how far apart each head's maps are, in nats (0 to ln 2),
-    with the ends of its interval; `labels`: each head's label in both, none where they were not asked for. `num_texts`
+    with the ends of its interval; `labels`: each head's label in both, none where they were not asked for, and none of
+    cross-attention. `num_texts`
     counts different texts. `notes` say what all rests on.
     """
 
@@ -209,10 +211,14 @@ class Comparison(PerHeadResult):
     def __getitem__(self, head: str | Head) -> HeadComparison:
         """One head in both models. Errors: HeadError."""
         index = self.head_place(head)
-        before, after = (role.name for role in self.labels[index]) if self.labels else (None, None)
+        before, after = self._label_names.get(self.heads[index], (None, None))
         moved, low, high = (number(column[index]) for column in (self.moved, self.moved_low, self.moved_high))
         differs, differences = bool(self.differs[index]), self._differences[index]
         return HeadComparison(self.heads[index], differs, moved, low, high, before, after, differences)
+
+    @cached_property
+    def _label_names(self) -> dict[Head, tuple[str, str]]:
+        return {before.head: (before.name, after.name) for before, after in self.labels}
 
     def to_pandas(self) -> pd.DataFrame:
         """A row a head: head, stack, layer, index, differs, moved and its interval, both labels, and of each statistic
@@ -227,9 +233,8 @@ class Comparison(PerHeadResult):
             "moved_high": self.moved_high,
         }
         if self.labels:
-            columns["label_before"], columns["label_after"] = (
-                [pair[side].name for pair in self.labels] for side in (0, 1)
-            )
+            names = [self._label_names.get(head, (None, None)) for head in self.heads]
+            columns["label_before"], columns["label_after"] = zip(*names, strict=True)
         for name in self.statistics:
             columns |= {f"{name} before": self.before.column(name), f"{name} after": self.after.column(name)}
             columns[f"{name} difference"] = self.difference(name)
@@ -296,8 +301,9 @@ def compare(
     A model with itself, and with a copy of itself, has no head that differs. Differences within rounding of float32 are
     none; bfloat16 beside float32 does differ.
 
-    Cost: two forward passes of each model, one pass over each one's maps, and 35 ns a row, key and head on one core
-    (0.25 s for 72 heads and a text of 300 tokens). Memory: queries and keys of one batch, of both models.
+    Cost: two forward passes of each model (three of an encoder-decoder with labels), one pass over each one's maps, and
+    35 ns a row, key and head on one core (0.25 s for 72 heads and a text of 300 tokens). Memory: queries and keys of
+    one batch, of both models.
     Errors: ModelError for models of different shapes or without a tokenizer, TextError for texts that the two cut into
     different tokens or that can be read once only; as `measure`'s.
     """
@@ -320,16 +326,20 @@ def compare(
     begins = on_reading or (lambda name: None)
     requested: tuple[str, ...] = ()
 
+    # What each kind of token receives is not counted between two texts: then labels have readings of their own.
+    crosses = has_cross(first)
+    together = labels and not crosses
+
     def wanted(survey: Survey | None) -> tuple[Statistic, ...]:
         """What was asked for, then what labels rest on besides."""
         nonlocal requested
-        chosen = choose(statistics, survey)
+        chosen = choose(statistics, survey, crosses=crosses)
         requested = tuple(statistic.name for statistic in chosen)
-        return tuple(dict.fromkeys((*chosen, *(STATISTICS[name] for name in NEEDED if labels))))
+        return tuple(dict.fromkeys((*chosen, *(STATISTICS[name] for name in NEEDED if together))))
 
     chosen = wanted if may_need_survey(statistics) else wanted(None)
     begins(READINGS[0])
-    how: dict[str, Any] = {"long": long, "kinds": labels, "progress": progress}
+    how: dict[str, Any] = {"long": long, "kinds": together, "progress": progress}
     before = measure(first, texts, chosen, **how)
     begins(READINGS[1])
     # The same questions and the same sinks for both: with its own sinks, the second would answer other questions.
@@ -350,7 +360,11 @@ def compare(
         "rows": maps.because,
         **({"labels": "those of the fixed rules, on these texts"} if labels else {}),
     }
-    pairs = tuple(zip(label(before), label(after), strict=True)) if labels else ()
+    of_labels = (before, after)
+    if labels and crosses:
+        how["kinds"] = True
+        of_labels = tuple(measure(lm, texts, NEEDED, sinks=before.sinks, **how) for lm in (first, second))
+    pairs = tuple(zip(*map(label, of_labels), strict=True)) if labels else ()
     return Comparison(
         (first.name, second.name), before, after, requested, moved, low, high, pairs, len(maps.seeds), maps.num_rows,
         notes,
@@ -474,7 +488,7 @@ class _Maps:
         for layer in pair.one.layers.values():
             columns = [place[head] for head in layer.site.heads if head in place]
             if not columns or layer.site.heads not in after:
-                continue  # of a layer between two texts there is no row in the table
+                continue  # of a layer between two texts there may be no row in the table
             other = after[layer.site.heads]
             for text in range(len(pair.seeds)):
                 # Under other masks other rows see two keys: those that do in both.

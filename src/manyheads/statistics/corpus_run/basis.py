@@ -44,7 +44,8 @@ class Basis:
         lm: Any, inputs: dict[str, str], statistics: tuple[Statistic, ...], learned: Learned, kinds: bool, origin: str
     ) -> Basis:
         """The basis of a run. `inputs` are its folder's; what was learned must agree, too, where parts are added."""
-        sinks = f"{(learned.sinks.first, learned.sinks.ids)}"
+        parked = [*["first token"][: learned.sinks.first], *(f"token {number}" for number in learned.sinks.ids)]
+        sinks = " and ".join(parked) or "none"
         agreeing = {**inputs, "surveyed texts": learned.texts, "sinks found": sinks} if inputs else {}
         notes = {
             "model": lm.name,

@@ -344,7 +344,8 @@ def _remove(path: Path) -> None:
 
 # -------------------------------------------------------------------------------------------------------- the folder
 
-OWN = ("run.safetensors", "finished.safetensors", "part-*", "lock", "lock-*")
+FINISHED = "finished.safetensors"
+OWN = ("run.safetensors", FINISHED, "part-*", "lock", "lock-*")
 
 
 def require_own(path: Path, names: Sequence[str]) -> None:
@@ -416,7 +417,7 @@ class RunFolder:
 
     def finished(self) -> Total | None:
         """All of a run that came to its end; None where it did not."""
-        path = self.path / "finished.safetensors"
+        path = self.path / FINISHED
         if not path.exists():
             return None
         total, _ = read_part(path)
@@ -429,7 +430,7 @@ class RunFolder:
     def finish(self, total: Total, basis: Basis) -> None:
         """Keep everything as one part, and delete the parts that it was added up from."""
         # Flushed and in its place before any part goes: a process killed between the two leaves a whole run either way.
-        write_part(self.path / "finished.safetensors", total, basis)
+        write_part(self.path / FINISHED, total, basis)
         self._tidy()
 
     def _tidy(self) -> None:

@@ -108,7 +108,9 @@ def saved_workspace(models: Sequence[str], listed: list[FileEntry], first: str) 
     return Workspace(
         version=__version__,
         models=[
-            ModelEntry(name=name, title=name, sample="", bundled=False, loaded=False, unavailable=because, device="")
+            ModelEntry(
+                name=name, title=name, sample="", bundled=False, loaded=False, unavailable=because, device="", pair=None
+            )
             for name in map(_shareable, models)
         ],
         files=listed,

@@ -55,10 +55,20 @@ class Problem(AnswerBody):
 # The workspace: models, files, and how much of each request the server takes.
 
 
+class ExamplePair(AnswerBody):
+    """Two texts that differ in one thing, the clean one's answer, and the corrupted one's."""
+
+    clean: str
+    corrupted: str
+    right: str
+    wrong: str
+
+
 class ModelEntry(AnswerBody):
     """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
 
-    `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with.
+    `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `pair`: two such
+    texts for the room Circuit, null of a bundled model that predicts no tokens.
     """
 
     name: str
@@ -68,6 +78,7 @@ class ModelEntry(AnswerBody):
     loaded: bool
     unavailable: str | None
     device: str
+    pair: ExamplePair | None
 
 
 class FileEntry(AnswerBody):

@@ -35,7 +35,8 @@ from manyheads.studio.state.workspace import Workspace
 STATIC = {
     "": ("index.html", "text/html; charset=utf-8"),
     "studio.js": ("studio.js", "text/javascript; charset=utf-8"),
-    "training.js": ("training.js", "text/javascript; charset=utf-8"),  # a room that the page loads when it is opened
+    "training.js": ("training.js", "text/javascript; charset=utf-8"),  # rooms that the page loads when they are opened
+    "circuit.js": ("circuit.js", "text/javascript; charset=utf-8"),
     "studio.css": ("studio.css", "text/css; charset=utf-8"),
     "favicon.svg": ("favicon.svg", "image/svg+xml"),
 }

@@ -30,13 +30,14 @@ from manyheads.studio.schema.base import (
     Question,
     Workspace,
 )
+from manyheads.studio.schema.circuits import AloneAsk, OneHeadAsk, PairAsk, PatchAsk, SmallestAsk
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, Trained
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.schema.training import History, HistoryEntry
 from manyheads.studio.session import Desk
-from manyheads.studio.views import experiments, sizes
+from manyheads.studio.views import circuits, experiments, sizes
 from manyheads.studio.views import lessons as learning
 from manyheads.studio.views.atlas import atlas_of, card_of, table_file
 from manyheads.studio.views.maps import (
@@ -234,6 +235,45 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
         """Remove heads for good, and write the smaller checkpoint into the workspace's folder."""
         desk.workspace.place_of(ask.model)
         return await start("pruning", lambda say: desk.prune(ask, say))
+
+    async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[Any, Say], Any]) -> Job:
+        desk.workspace.place_of(ask.model)
+
+        def run(say: Say) -> Any:
+            say(f"loading {ask.model}", 0, None)
+            return work(desk.workspace.load(ask.model), say)
+
+        return await start(kind, run)
+
+    @app.post("/api/circuits/pairs", status_code=202)
+    async def read_pair(ask: PairAsk) -> Job:
+        """Two texts as a model reads them: their tokens, where they differ, and what it expects next."""
+        return await about_pair("pair", ask, lambda lm, say: circuits.reading(lm, ask, progress=say))
+
+    @app.post("/api/circuits/effects", status_code=202)
+    async def patch_heads(ask: PatchAsk) -> Job:
+        """Each head's effect on the answer when it takes its numbers from the other text."""
+        return await about_pair("patching", ask, lambda lm, say: circuits.effects(lm, ask, progress=say))
+
+    @app.post("/api/circuits/writing", status_code=202)
+    async def head_writing(ask: OneHeadAsk) -> Job:
+        """What one head writes to the answer, straight along the residual stream, token by token."""
+        return await about_pair("writing", ask, lambda lm, say: circuits.writing(lm, ask, progress=say))
+
+    @app.post("/api/circuits/paths", status_code=202)
+    async def head_paths(ask: OneHeadAsk) -> Job:
+        """What every earlier head tells one head, by its queries, keys and values."""
+        return await about_pair("paths", ask, lambda lm, say: circuits.paths(lm, ask, progress=say))
+
+    @app.post("/api/circuits/alone", status_code=202)
+    async def circuit_alone(ask: AloneAsk) -> Job:
+        """What a set of heads keeps of the answer when all others have the corrupted text's numbers."""
+        return await about_pair("circuit", ask, lambda lm, say: circuits.alone(lm, ask, progress=say))
+
+    @app.post("/api/circuits/smallest", status_code=202)
+    async def smallest_circuit(ask: SmallestAsk) -> Job:
+        """The fewest heads that keep a share of the answer."""
+        return await about_pair("circuit", ask, lambda lm, say: circuits.smallest(lm, ask, progress=say))
 
     @app.get("/api/presets")
     def presets() -> list[SizePreset]:

@@ -24,7 +24,7 @@ from manyheads.models.loading.checkpoints import find_bundled, is_hub_id
 from manyheads.models.loading.load import weights_dtype
 from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema.base import FileEntry, ModelEntry
+from manyheads.studio.schema.base import ExamplePair, FileEntry, ModelEntry
 from manyheads.watching.history import FIRST_PART
 
 RECORDING_ENDING, HISTORY_ENDING = ".heads", ".parquet"
@@ -157,6 +157,7 @@ class Workspace:
                 loaded=name in self.loaded,
                 unavailable=self.why_not(name),
                 device=self._device_in_words(place),
+                pair=None if place.bundled and not BUNDLED[name].predicts else ExamplePair(**reading_of(name).pair),
             )
             for name, place in self.models.items()
         ]

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from manyheads.models import device_of
-from manyheads.training.charts import GridChart, GridRow, Line
+from manyheads.training.charts import Curve, GridChart, GridRow, over_seeds
 from manyheads.training.checkpoints import History
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss
 from manyheads.training.loop import Trained
@@ -36,8 +36,6 @@ from manyheads.training.presets.preset import WATCHED, AllTrained, Findings, Mak
 from manyheads.training.runs import Batch, Run, Settings, change_lines, paired, spread_of, spreads_of
 
 Reduction = Callable[[Iterable[float]], float]
-Curve = tuple[list[float], list[float]]
-"""Steps, and a number at each."""
 
 COLLAPSED = 0.1  # nats: as if two keys shared the weight 98 to 2
 HEADS = 4
@@ -86,6 +84,10 @@ class Comparison:
     title: str
     ways: Mapping[str, Way]
     reference: str
+
+    def of(self, ways: Sequence[str]) -> Comparison:
+        """Some of the ways alone, the reference among them."""
+        return replace(self, ways={key: self.ways[key] for key in ways})
 
     def build(self, setup: Setup) -> Training:
         """A run for each way and seed. The ways of a seed read the same windows, and begin with the same weights."""
@@ -246,19 +248,6 @@ def lines_of(comparison: Comparison, numbers: Mapping[str, Any]) -> tuple[str, .
 def chart(comparison: Comparison, runs: Mapping[str, Sequence[Trained]], scale: Scale) -> GridChart:
     """A column for each way: its median seed in ink, its seeds in grey."""
 
-    def cell(
-        histories: Sequence[History], curves: Sequence[tuple[str, Callable[[History], Curve]]]
-    ) -> tuple[Line, ...]:
-        lines: list[Line] = []
-        for name, curve in curves:
-            seeds = [curve(history) for history in histories]
-            lines += [Line("", tuple(steps), tuple(values), bold=False) for steps, values in seeds]
-            # Of a run that ended early there are fewer steps: the median goes as far as all seeds do.
-            shortest = min((steps for steps, _ in seeds), key=len)
-            middle = [statistics.median(values) for values in zip(*(values for _, values in seeds), strict=False)]
-            lines.append(Line(name, tuple(shortest), tuple(middle)))
-        return tuple(lines)
-
     def held_out_loss(history: History) -> Curve:
         steps, values = history.taken("held_out_loss")
         return steps[1:], values[1:]  # not that of step 0, a guess, beside which all else would be one line
@@ -266,7 +255,10 @@ def chart(comparison: Comparison, runs: Mapping[str, Sequence[Trained]], scale: 
     def row(
         title: str, *curves: tuple[str, Callable[[History], Curve]], bottom: float | None = None, powers: bool = False
     ) -> GridRow:
-        cells = tuple(cell([run.history for run in runs[key]], curves) for key in comparison.ways)
+        histories = {key: [run.history for run in runs[key]] for key in comparison.ways}
+        cells = tuple(
+            sum((over_seeds(histories[key], curve, name) for name, curve in curves), ()) for key in comparison.ways
+        )
         return GridRow(title, cells, bottom, powers)
 
     by_layer = [

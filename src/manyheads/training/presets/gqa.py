@@ -176,14 +176,7 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
     """The trained teacher, converted, learns the teacher's next-token distribution, on windows drawn anew."""
     assert isinstance(teacher, Decoder)
     teacher_settings = scale.settings
-    steps = max(1, round(UPTRAINED * teacher_settings.steps))
-    settings = replace(
-        teacher_settings,
-        steps=steps,
-        rate=UPTRAINING_RATE * teacher_settings.rate,
-        warmup=max(1, steps // 10),
-        measure_every=max(1, steps // 4),
-    )
+    settings = uptraining_settings(teacher_settings, UPTRAINED)
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
 
     def batch(step: int) -> Batch:
@@ -205,15 +198,28 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
     return Run(name, student, settings, batch, loss, measured, WHY_FLOAT32, watched=WATCHED)
 
 
+def uptraining_settings(settings: Settings, share: float) -> Settings:
+    """Those of a training that goes on for a share of its steps, from a lower rate."""
+    steps = max(1, round(share * settings.steps))
+    return replace(
+        settings,
+        steps=steps,
+        rate=UPTRAINING_RATE * settings.rate,
+        warmup=max(1, steps // 10),
+        measure_every=max(1, steps // 4),
+    )
+
+
 THEIRS = {llama_name: name for name, llama_name in NAMES.items()}
 
 
-def with_fewer_kv_heads(teacher: Decoder, num_kv_heads: int) -> Decoder:
+def with_fewer_kv_heads(teacher: Decoder, num_kv_heads: int, *, regroup: bool = True) -> Decoder:
     """A copy whose keys and values are means of the teacher's, before any training. The teacher must be in eval mode.
 
-    Errors: ShapeError where the number does not divide the teacher's; ModelError for an attention-only decoder.
+    `regroup` as in `convert_to_gqa`. Errors: ShapeError where the number does not divide the teacher's; ModelError for
+    an attention-only decoder.
     """
-    converted = convert_to_gqa(load(to_llama(teacher), tokenizer=False), num_kv_heads)
+    converted = convert_to_gqa(load(to_llama(teacher), tokenizer=False), num_kv_heads, regroup=regroup)
     student = Decoder(replace(teacher.config, num_key_value_heads=num_kv_heads))
     student.load_state_dict(decoder_weights(converted.model))
     return student.to(device_of(teacher))

@@ -123,17 +123,21 @@ class Cards:
 
 def answers(letters: Int[Tensor, "b n"], numbers: Int[Tensor, "b n"]) -> Int[Tensor, "b n relation"]:
     """What there is to say at each place, in the order of RELATIONS."""
-    length = letters.shape[1]
-    place = torch.arange(length)
+    read = related(letters)
+    # Clamped for the index alone: what lies before the first card is masked on the next line.
+    values = numbers[:, None].expand(-1, letters.shape[1], -1).gather(2, read.clamp_min(0))
+    return values.masked_fill(read < 0, NOTHING)
+
+
+def related(letters: Int[Tensor, "b n"]) -> Int[Tensor, "b n relation"]:
+    """The place of the card that each relation names, -1 where there is none, in the order of RELATIONS."""
+    place = torch.arange(letters.shape[1])
     # Earlier cards only, never the card itself: its own number would be the answer to read off.
     matches = (letters[:, :, None] == letters[:, None]) & (place < place[:, None])
     last = torch.where(matches, place, -1).amax(-1)
     where = [(place - back).expand_as(letters) for back in BACK]
     where += [torch.where(place > 0, 0, -1).expand_as(letters), last]
-    read = torch.stack(where, -1)
-    # Clamped for the index alone: what lies before the first card is masked on the next line.
-    values = numbers[:, None].expand(-1, length, -1).gather(2, read.clamp_min(0))
-    return values.masked_fill(read < 0, NOTHING)
+    return torch.stack(where, -1).clamp_min(-1)
 
 
 class Reader(nn.Module):

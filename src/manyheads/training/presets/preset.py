@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from manyheads.errors import PlanError
 from manyheads.models import LoadedModel, device_of, load
 from manyheads.roles import Repeats, probe_repeats
 from manyheads.statistics import HeadTable, Statistic, measure, measure_call
@@ -47,8 +48,8 @@ AnyScale = TypeVar("AnyScale", bound=Scaled)
 class Setup:
     """The options of a training. `quick`: a trial of seconds, which shows that everything works and no result.
 
-    `steps` None: the preset's own number. `folder`: where a preset may keep files of its own. `data`: files to learn
-    from, for presets that take them; None: the preset's own.
+    `steps`, `seeds` None: the preset's own number. `folder`: where a preset may keep files of its own. `data`: files to
+    learn from, for presets that take them; None: the preset's own.
     """
 
     seed: int
@@ -57,10 +58,18 @@ class Setup:
     folder: Path
     device: torch.device
     data: Path | None = None
+    seeds: int | None = None
 
     def scale(self, full: AnyScale, trial: AnyScale) -> AnyScale:
-        """The preset's scale: `trial` if quick, else `full`, with the number of steps that was chosen."""
+        """The preset's scale: `trial` if quick, else `full`, with the steps and seeds that were chosen.
+
+        Errors: PlanError for a number of seeds where the preset trains one alone.
+        """
         chosen = trial if self.quick else full
+        if self.seeds is not None:
+            if not hasattr(chosen, "seeds"):
+                raise PlanError(f"seeds={self.seeds}: this preset trains one seed. Leave seeds out.")
+            chosen = replace(chosen, **{"seeds": self.seeds})
         steps = chosen.settings.steps if self.steps is None else self.steps
         return replace(chosen, settings=replace(chosen.settings, steps=steps))
 

@@ -144,6 +144,13 @@ export class Client {
     return this.#post(`/api/lessons/${e(slug)}/checks/${e(check)}`, body);
   }
 
+  // ------------------------------------------------------------------ pairs of texts, and circuits
+  /** A job about a pair: how it reads, every head's effect, what one head writes, whom it listens to, a set of heads run alone,
+      the smallest set. */
+  startPair(about: "pairs" | "effects" | "writing" | "paths" | "alone" | "smallest", body: object): Promise<Job> {
+    return this.#post(`/api/circuits/${about}`, body);
+  }
+
   // ------------------------------------------------------------------ watched trainings
   histories(): Promise<HistoryEntry[]> {
     return this.#json("/api/histories");

@@ -32,8 +32,8 @@ let views = 0;
 
 export class NotebookSource implements Source {
   readonly home = "notebook";
-  /** Training is a part of the page that the studio's server hands out when it is opened. */
-  readonly rooms = ROOMS.filter((room) => room !== "training");
+  /** Training and Circuit are parts of the page that the studio's server hands out when they are opened. */
+  readonly rooms = ROOMS.filter((room) => room !== "training" && room !== "circuit");
   readonly #name = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}-${(views += 1)}`;
   readonly #pending = new Map<string, PendingRequest>();
   #file: FileSource | null;

@@ -1,5 +1,125 @@
-// openapi.json sha256:d10f35a18eea4b0930215dd7b1043437b7c31d6badd4aaacabfcc48a94af1743
+// openapi.json sha256:bbdfe1004765cb6dbedb914a27252af32622abd2cbbbd67b8171a7283548d2f8
 export interface paths {
+    "/api/circuits/alone": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Circuit Alone
+         * @description What a set of heads keeps of the answer when all others have the corrupted text's numbers.
+         */
+        post: operations["circuit_alone"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/circuits/effects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Patch Heads
+         * @description Each head's effect on the answer when it takes its numbers from the other text.
+         */
+        post: operations["patch_heads"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/circuits/pairs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Read Pair
+         * @description Two texts as a model reads them: their tokens, where they differ, and what it expects next.
+         */
+        post: operations["read_pair"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/circuits/paths": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Head Paths
+         * @description What every earlier head tells one head, by its queries, keys and values.
+         */
+        post: operations["head_paths"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/circuits/smallest": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Smallest Circuit
+         * @description The fewest heads that keep a share of the answer.
+         */
+        post: operations["smallest_circuit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/circuits/writing": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Head Writing
+         * @description What one head writes to the answer, straight along the residual stream, token by token.
+         */
+        post: operations["head_writing"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/experiments": {
         parameters: {
             query?: never;
@@ -664,6 +784,47 @@ export interface components {
             /** Text */
             text?: string | null;
         };
+        /** AloneAsk */
+        AloneAsk: {
+            /** Clean */
+            clean: string;
+            /** Corrupted */
+            corrupted: string;
+            /**
+             * Heads
+             * @example L3H7, L5
+             */
+            heads: string;
+            /** Model */
+            model: string;
+            /**
+             * Right
+             * @default
+             */
+            right: string;
+            /**
+             * Wrong
+             * @default
+             */
+            wrong: string;
+        };
+        /**
+         * AnswerToken
+         * @description An answer: the token that stands for it, and that token's probability on the clean and on the corrupted text.
+         */
+        AnswerToken: {
+            /** Clean */
+            clean: number;
+            /** Corrupted */
+            corrupted: number;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "right" | "wrong";
+            /** Text */
+            text: string;
+        };
         /**
          * Arc
          * @description A link of a sentence: the token that looks, the one that is looked at (both from 0), and the weight.
@@ -909,6 +1070,40 @@ export interface components {
             };
         };
         /**
+         * CircuitRun
+         * @description A set of heads run alone, all others with their numbers of the corrupted text, and the reverse.
+         *
+         *     `kept` and `left`: the shares of the answer that these heads keep, and that are left when these alone are
+         *     corrupted; `random_kept` and `random_left`: the same of random sets of as many heads. `costs`: what is lost when one
+         *     head is taken out of the set. `keep`: the share that was searched for, null for a set of the reader's own.
+         */
+        CircuitRun: {
+            /** Costs */
+            costs: number[];
+            /** Heads */
+            heads: string[];
+            /** Keep */
+            keep: number | null;
+            /** Kept */
+            kept: number;
+            /** Left */
+            left: number;
+            /** Notes */
+            notes: {
+                [key: string]: string;
+            };
+            /** Num Heads */
+            num_heads: number;
+            /** Random Kept */
+            random_kept: number[];
+            /** Random Left */
+            random_left: number[];
+            /** Then */
+            then: string;
+            /** Words */
+            words: string;
+        };
+        /**
          * CodeLine
          * @description A line of code. `steps`: labels of the values that it computes; "Q" stands for "Q, head 1", too.
          */
@@ -1000,6 +1195,20 @@ export interface components {
             statistic: string;
             /** Words */
             words: string;
+        };
+        /**
+         * ExamplePair
+         * @description Two texts that differ in one thing, the clean one's answer, and the corrupted one's.
+         */
+        ExamplePair: {
+            /** Clean */
+            clean: string;
+            /** Corrupted */
+            corrupted: string;
+            /** Right */
+            right: string;
+            /** Wrong */
+            wrong: string;
         };
         /**
          * Experiment
@@ -1163,6 +1372,51 @@ export interface components {
             values: components["schemas"]["CardValue"][];
         };
         /**
+         * HeadEffects
+         * @description What every head does to the answer, as a share of the difference between the two texts' answers.
+         *
+         *     `control`: the same of random heads with an unrelated text's numbers. `beyond`: the heads whose effect is larger
+         *     than that of every control. `verdict`: what it comes to; `then`: what that means, and how sure it is.
+         */
+        HeadEffects: {
+            /** Beyond */
+            beyond: string[];
+            /** Clean */
+            clean: number;
+            /** Control */
+            control: number[];
+            /** Corrupted */
+            corrupted: number;
+            /**
+             * Direction
+             * @enum {string}
+             */
+            direction: "denoise" | "noise";
+            /** Effects */
+            effects: (number | null)[];
+            /** Heads */
+            heads: string[];
+            /** Metric */
+            metric: string;
+            /** Model */
+            model: string;
+            /** Notes */
+            notes: {
+                [key: string]: string;
+            };
+            /** Then */
+            then: string;
+            /** Unit */
+            unit: string;
+            /** Verdict */
+            verdict: string;
+            /**
+             * What
+             * @enum {string}
+             */
+            what: "out" | "q" | "k" | "v" | "weights";
+        };
+        /**
          * HeadLink
          * @description A head to look at in the studio's Head room, or by `manyheads head`, on this text.
          */
@@ -1176,6 +1430,75 @@ export interface components {
             model: string;
             /** Text */
             text: string;
+        };
+        /**
+         * HeadPath
+         * @description What goes from an earlier head to one channel of this one: a share of the answer.
+         */
+        HeadPath: {
+            /**
+             * Channel
+             * @enum {string}
+             */
+            channel: "q" | "k" | "v";
+            /** Effect */
+            effect: number | null;
+            /** Sender */
+            sender: string;
+        };
+        /**
+         * HeadPaths
+         * @description Whom a head listens to: every path from an earlier head into its queries, keys and values.
+         */
+        HeadPaths: {
+            /**
+             * Direction
+             * @enum {string}
+             */
+            direction: "denoise" | "noise";
+            /** Head */
+            head: string;
+            /** Notes */
+            notes: {
+                [key: string]: string;
+            };
+            /** Paths */
+            paths: components["schemas"]["HeadPath"][];
+            /** Words */
+            words: string;
+        };
+        /**
+         * HeadWriting
+         * @description What one head wrote to the answer on each text, straight along the residual stream, and from which tokens.
+         *
+         *     `parts` are null where something acts between the head and its output projection; `words` then say so. `rank`: 1 for
+         *     the head that adds most to the answer on the clean text, of `num_heads`.
+         */
+        HeadWriting: {
+            /** Clean */
+            clean: number;
+            /** Clean Parts */
+            clean_parts: components["schemas"]["KeyPart"][] | null;
+            /** Clean Total */
+            clean_total: number;
+            /** Corrupted */
+            corrupted: number;
+            /** Corrupted Parts */
+            corrupted_parts: components["schemas"]["KeyPart"][] | null;
+            /** Corrupted Total */
+            corrupted_total: number;
+            /** Head */
+            head: string;
+            /** Notes */
+            notes: {
+                [key: string]: string;
+            };
+            /** Num Heads */
+            num_heads: number;
+            /** Rank */
+            rank: number;
+            /** Words */
+            words: string;
         };
         /**
          * History
@@ -1291,11 +1614,11 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "pruning" | "cell";
+            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "pruning" | "cell" | "pair" | "patching" | "writing" | "paths" | "circuit";
             problem: components["schemas"]["Problem"] | null;
             progress: components["schemas"]["Progress"];
             /** Result */
-            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Experiment"] | components["schemas"]["Pruning"] | components["schemas"]["CellResult"] | null;
+            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Experiment"] | components["schemas"]["Pruning"] | components["schemas"]["CellResult"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | null;
             /** Seconds */
             seconds: number;
             /**
@@ -1303,6 +1626,16 @@ export interface components {
              * @enum {string}
              */
             state: "running" | "done" | "failed" | "cancelled";
+        };
+        /**
+         * KeyPart
+         * @description What a head took from one token: its weight there, and what that added to the answer, in logits.
+         */
+        KeyPart: {
+            /** Value */
+            value: number;
+            /** Weight */
+            weight: number;
         };
         /**
          * KindCard
@@ -1502,7 +1835,8 @@ export interface components {
          * ModelEntry
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          *
-         *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with.
+         *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `pair`: two such
+         *     texts for the room Circuit, null of a bundled model that predicts no tokens.
          */
         ModelEntry: {
             /** Bundled */
@@ -1513,6 +1847,7 @@ export interface components {
             loaded: boolean;
             /** Name */
             name: string;
+            pair: components["schemas"]["ExamplePair"] | null;
             /** Sample */
             sample: string;
             /** Title */
@@ -1531,6 +1866,46 @@ export interface components {
             before: number;
             /** Sentence */
             sentence: string;
+        };
+        /**
+         * NextToken
+         * @description A token that may come next, as an answer is written (its leading space and all), and its probability.
+         */
+        NextToken: {
+            /** Probability */
+            probability: number;
+            /** Text */
+            text: string;
+        };
+        /**
+         * OneHeadAsk
+         * @description The same about one head. `direction` is that of the paths into it.
+         */
+        OneHeadAsk: {
+            /** Clean */
+            clean: string;
+            /** Corrupted */
+            corrupted: string;
+            /**
+             * Direction
+             * @default denoise
+             * @enum {string}
+             */
+            direction: "denoise" | "noise";
+            /** Head */
+            head: string;
+            /** Model */
+            model: string;
+            /**
+             * Right
+             * @default
+             */
+            right: string;
+            /**
+             * Wrong
+             * @default
+             */
+            wrong: string;
         };
         /**
          * Pair
@@ -1580,6 +1955,73 @@ export interface components {
             weight: number;
         };
         /**
+         * PairAsk
+         * @description Two texts and their answers.
+         *
+         *     With both answers the logit of `right` less that of `wrong` is compared; with the right one alone its logit; with
+         *     none all of the next token's distribution.
+         */
+        PairAsk: {
+            /** Clean */
+            clean: string;
+            /** Corrupted */
+            corrupted: string;
+            /** Model */
+            model: string;
+            /**
+             * Right
+             * @default
+             */
+            right: string;
+            /**
+             * Wrong
+             * @default
+             */
+            wrong: string;
+        };
+        /**
+         * PairReading
+         * @description A pair as the model reads it. `trouble`: why it cannot be patched, and what `about` that is; null where it can.
+         *
+         *     `differs`: the positions at which the two texts have unlike tokens; of texts of unlike length the first one alone.
+         */
+        PairReading: {
+            /** About */
+            about: ("model" | "texts" | "answers") | null;
+            /** Aligned */
+            aligned: boolean;
+            /** Answers */
+            answers: components["schemas"]["AnswerToken"][];
+            clean: components["schemas"]["PairSide"];
+            /**
+             * Compared
+             * @description what of the two texts is compared, in words
+             */
+            compared: string;
+            corrupted: components["schemas"]["PairSide"];
+            /** Differs */
+            differs: number[];
+            /** Model */
+            model: string;
+            /**
+             * Predicts
+             * @description whether the model predicts tokens at all
+             */
+            predicts: boolean;
+            /** Trouble */
+            trouble: string | null;
+        };
+        /**
+         * PairSide
+         * @description One text of a pair: its tokens, and what the model expects next, the likeliest first.
+         */
+        PairSide: {
+            /** Next */
+            next: components["schemas"]["NextToken"][];
+            /** Tokens */
+            tokens: components["schemas"]["Token"][];
+        };
+        /**
          * Panel
          * @description Curves over one y axis, which begins at 0; `top`: its end, None where the curves say.
          */
@@ -1627,6 +2069,47 @@ export interface components {
             step: number | null;
             /** Value */
             value: string | number;
+        };
+        /** PatchAsk */
+        PatchAsk: {
+            /** Clean */
+            clean: string;
+            /**
+             * Controls
+             * @default 10
+             */
+            controls: number;
+            /** Corrupted */
+            corrupted: string;
+            /**
+             * Direction
+             * @default denoise
+             * @enum {string}
+             */
+            direction: "denoise" | "noise";
+            /** Model */
+            model: string;
+            /**
+             * Right
+             * @default
+             */
+            right: string;
+            /**
+             * Seed
+             * @default 0
+             */
+            seed: number;
+            /**
+             * What
+             * @default out
+             * @enum {string}
+             */
+            what: "out" | "q" | "k" | "v" | "weights";
+            /**
+             * Wrong
+             * @default
+             */
+            wrong: string;
         };
         /**
          * Problem
@@ -2046,6 +2529,30 @@ export interface components {
              */
             step: "skip_output_projection";
         };
+        /** SmallestAsk */
+        SmallestAsk: {
+            /** Clean */
+            clean: string;
+            /** Corrupted */
+            corrupted: string;
+            /**
+             * Keep
+             * @default 0.9
+             */
+            keep: number;
+            /** Model */
+            model: string;
+            /**
+             * Right
+             * @default
+             */
+            right: string;
+            /**
+             * Wrong
+             * @default
+             */
+            wrong: string;
+        };
         /**
          * StatisticInfo
          * @description The definition of a statistic, for a legend; `source` cites the formula's variant.
@@ -2236,6 +2743,582 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    circuit_alone: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AloneAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patch_heads: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PatchAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    read_pair: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PairAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    head_paths: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OneHeadAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    smallest_circuit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SmallestAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    head_writing: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OneHeadAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     run_experiment: {
         parameters: {
             query?: never;

@@ -15,11 +15,16 @@ export type CellAsk = S["CellAsk"];
 export type CellResult = S["CellResult"];
 export type Check = S["Check"];
 export type CheckAsk = S["CheckAsk"];
+export type CircuitRun = S["CircuitRun"];
 export type CheckResult = S["Verdict"];
 export type Experiment = S["Experiment"];
 export type ExperimentAsk = S["ExperimentAsk"];
 export type FileEntry = S["FileEntry"];
+export type ExamplePair = S["ExamplePair"];
 export type HeadCard = S["HeadCard"];
+export type HeadEffects = S["HeadEffects"];
+export type HeadPaths = S["HeadPaths"];
+export type HeadWriting = S["HeadWriting"];
 export type History = S["History"];
 export type HistoryAlert = S["HistoryAlert"];
 export type HistoryEntry = S["HistoryEntry"];
@@ -34,8 +39,12 @@ export type Link = S["Link"];
 export type Listing = S["Listing"];
 export type LiveCell = S["LiveCell"];
 export type Pair = S["Pair"];
+export type PairAsk = S["PairAsk"];
+export type PairReading = S["PairReading"];
+export type PairSide = S["PairSide"];
 export type Panel = S["Panel"];
 export type Parameter = S["Parameter"];
+export type PatchAsk = S["PatchAsk"];
 export type PlanStep = S["ExperimentAsk"]["plan"][number];
 export type Problem = S["Problem"];
 export type Progress = S["Progress"];
@@ -71,5 +80,5 @@ export function wordsOf(info: RecordingInfo): WordInfo[] {
 /** Cells along a side of a tile, at every level: part of a tile's address, so the server cuts maps the same way. */
 export const TILE = 256;
 
-export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn", "training"] as const;
+export const ROOMS = ["atlas", "head", "compare", "experiment", "size", "learn", "training", "circuit"] as const;
 export type Room = (typeof ROOMS)[number];

@@ -37,6 +37,16 @@ export function allHeads(layers: readonly LayerShape[]): string[] {
   return layers.flatMap(headsOfLayer);
 }
 
+/** The layers of heads such as "L3H7" and "cross:L1H0", in their order: the layer's name, and its heads by their place. */
+export function rowsOf(heads: readonly string[]): { name: string; heads: { name: string; index: number }[] }[] {
+  const layers = new Map<string, { name: string; index: number }[]>();
+  heads.forEach((name, index) => {
+    const layer = name.slice(0, name.lastIndexOf("H"));
+    layers.set(layer, [...(layers.get(layer) ?? []), { name, index }]);
+  });
+  return Array.from(layers, ([name, heads]) => ({ name, heads }));
+}
+
 /** Head `index` of every layer of a stack that has one. */
 export function headsOfColumn(layers: readonly LayerShape[], stack: string, index: number): string[] {
   return layers

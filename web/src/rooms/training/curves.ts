@@ -18,16 +18,6 @@ export function lineOf(curves: Curves, index: number): Float32Array {
   return curves.values.subarray(index * n, (index + 1) * n);
 }
 
-/** The layers of heads such as "L3H7" and "cross:L1H0", in their order: the layer's name, and its heads by their place. */
-export function layersOf(heads: readonly string[]): { name: string; heads: { name: string; index: number }[] }[] {
-  const layers = new Map<string, { name: string; index: number }[]>();
-  heads.forEach((name, index) => {
-    const layer = name.slice(0, name.lastIndexOf("H"));
-    layers.set(layer, [...(layers.get(layer) ?? []), { name, index }]);
-  });
-  return Array.from(layers, ([name, heads]) => ({ name, heads }));
-}
-
 /** The smallest and largest finite value, a little apart where there is one value; 0 to 1 where there is none. */
 export function rangeOf(values: Iterable<number>): [number, number] {
   let [low, high] = [Infinity, -Infinity];

@@ -1,0 +1,277 @@
+"""`voita-gates`: a gate on every head and a price for each that stays open; do the specialised heads go last?
+
+The reader of the preset `heads`, with 16 heads, is trained as there. Then, as in the paper, training goes on from what
+was learned, all weights and the gates together, and every open gate adds its price to the loss: a training a price, and
+one without a price as the control. Which heads are specialised is said before any gate is there, by where they look.
+Source: Voita et al. 2019, section 4 (functions) and section 6 (pruning); Louizos et al. 2018 (the gates).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manyheads.models import record_call
+from manyheads.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
+from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.head_gates import GatedHeads
+from manyheads.training.presets import heads
+from manyheads.training.presets.heads import RELATIONS, held_out_of, loss_of, reader_run, related, scores_of, terms_of
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.runs import Batch, Run, spreads_of
+
+NAME = "voita-gates"
+NUM_HEADS = 16
+PRICES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Nats an answer that an open head adds to the loss; the first is the control, whose gates stay open."""
+SPEED = 60.0  # a gate's location moves so far where a weight moves by 1: with AdamW from 3 to -3 within some 100 steps
+SPECIALISED = 0.9  # of the rows that have such a card: the paper's own share for positional heads
+UNHARMED = 0.01  # of the answers: so many fewer are right, at most, where pruning harms nothing
+
+
+@dataclass(frozen=True)
+class Scale(Scaled):
+    """`settings` of the trainings with gates; `read`, of the one before them."""
+
+    seeds: int
+    read: heads.Scale
+
+
+WHOLE = Scale(replace(heads.WHOLE.settings, steps=300, rate=2.5e-3, warmup=20), seeds=3, read=heads.WHOLE)
+TRIAL = Scale(replace(heads.TRIAL.settings, steps=4, rate=2.5e-3, warmup=1), seeds=1, read=heads.TRIAL)
+
+
+def build(setup: Setup) -> Training:
+    """A reader a seed, and from each of them a training a price."""
+    scale = setup.scale(WHOLE, TRIAL)
+    runs: dict[str, MakeRun] = {}
+    for index in range(scale.seeds):
+        seed, reader = setup.seed + index, f"reader-{index}"
+        # Bound as defaults: the runs are made later, when the loop variables have their last values.
+        runs[reader] = lambda _, reader=reader, seed=seed: reader_run(reader, scale.read, seed, NUM_HEADS)
+        for price in PRICES:
+            runs[gated_name(index, price)] = lambda trained, index=index, seed=seed, price=price, reader=reader: (
+                gated_run(gated_name(index, price), scale, seed, trained[reader].model, price)
+            )
+
+    def report(trained: AllTrained) -> Findings:
+        by_seed = [seen_of(trained, scale, index, setup.seed + index) for index in range(scale.seeds)]
+        return Findings({"by_seed": by_seed}, (), chart(by_seed))
+
+    return Training(runs, report)
+
+
+PRESET = Preset(NAME, build)
+
+
+def gated_name(index: int, price: float) -> str:
+    return f"gated-{index}-{price:g}"
+
+
+def gated_run(name: str, scale: Scale, seed: int, reader: nn.Module, price: float) -> Run:
+    """The trained reader goes on with gates, on texts that it has not seen; all prices of a seed read the same ones."""
+    torch.manual_seed(seed)  # the gates' draws
+    gated = GatedHeads(copy.deepcopy(reader), {0: NUM_HEADS}, speed=SPEED)
+    held_out, cards, first = held_out_of(scale.read, seed), scale.read.cards(seed), scale.read.settings.steps
+
+    def batch(step: int) -> Batch:
+        return cards.batch(first + step)
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        assert isinstance(model, GatedHeads)
+        return loss_of(model, batch) + price * model.expected_open
+
+    def measured(model: nn.Module, step: int) -> Mapping[str, float]:
+        assert isinstance(model, GatedHeads)
+        return scores_of(model, held_out) | {"open": float(model.expected_open)}
+
+    return Run(name, gated, scale.settings, batch, loss, measured, heads.WHY_FLOAT32, terms_of)
+
+
+# ------------------------------------------------------------------------------------------------------ what it shows
+
+
+def seen_of(trained: AllTrained, scale: Scale, index: int, seed: int) -> dict[str, Any]:
+    """Of one seed: where each head of the reader looks, and which heads are left at each price.
+
+    `looks`: by head, the share of its rows whose strongest key is each relation's card. `specialised`: the relation of
+    those that reach SPECIALISED. `kept`, `right` (the share of answers, the mean over relations) and `loss`: by price.
+    """
+    cards = held_out_of(scale.read, seed)["cards"]
+    looks = aimed_shares(trained[f"reader-{index}"].model, cards, related(cards[..., 0]))
+    best, relation = looks.max(-1)
+    heads_left, right, loss = dict[str, list[int]](), dict[str, float](), dict[str, float]()
+    for price in PRICES:
+        run = trained[gated_name(index, price)]
+        assert isinstance(run.model, GatedHeads)
+        heads_left[f"{price:g}"] = [head.index for head, is_kept in run.model.kept.items() if is_kept]
+        right[f"{price:g}"] = float(np.mean([run.history.last(f"right_{name}") for name in RELATIONS]))
+        loss[f"{price:g}"] = run.history.last("held_out_loss")
+    return {
+        "looks": {str(head): dict(zip(RELATIONS, row, strict=True)) for head, row in enumerate(looks.tolist())},
+        "specialised": {
+            head: RELATIONS[relation[head]] for head in range(len(looks)) if float(best[head]) >= SPECIALISED
+        },
+        "kept": heads_left,
+        "right": right,
+        "loss": loss,
+    }  # fmt: skip
+
+
+def aimed_shares(
+    model: nn.Module, cards: Int[Tensor, "b n two"], places: Int[Tensor, "b n relation"]
+) -> Float[Tensor, "h relation"]:
+    """Of a one-layer reader's heads: the share of rows whose strongest key is the place named, of rows that have one.
+
+    Source: Voita et al. 2019, section 5.2 (by the maximum weight).
+    """
+    layer = record_call(model, cards).layers[0]
+    strongest = torch.stack([layer.weights(text=text).argmax(-1) for text in range(len(cards))])  # [b, h, n]
+    exists = (places >= 0)[:, None]
+    hits = (strongest[..., None] == places[:, None]) & exists
+    return hits.sum((0, 2)) / exists.sum((0, 2))
+
+
+def outlives(first: Sequence[int], second: Sequence[int]) -> float:
+    """The probability that one of `first` is larger than one of `second`, equal ones counted half; 0.5 of none.
+
+    Source: Mann and Whitney 1947.
+    """
+    if not first or not second:
+        return 0.5
+    pairs = np.subtract.outer(np.asarray(first), np.asarray(second))
+    return float((np.sign(pairs) + 1).mean() / 2)
+
+
+def read_off(seen: Mapping[str, Any]) -> dict[str, float]:
+    """What is judged, of one seed.
+
+    `gone`: the share of heads gone at the highest price at which right answers are at most UNHARMED fewer than without
+    a price. `outlives`: by the number of prices at which a head is kept. `functions`: at that price, the share of the
+    relations that specialised heads read before of which a specialised head is left.
+    """
+    prices = list(seen["kept"])
+    unharmed = [price for price in prices if seen["right"][prices[0]] - seen["right"][price] <= UNHARMED]
+    left, specialised = seen["kept"][unharmed[-1]], {int(head): name for head, name in seen["specialised"].items()}
+    survived = [sum(head in seen["kept"][price] for price in prices) for head in range(NUM_HEADS)]
+    others = [head for head in range(NUM_HEADS) if head not in specialised]
+    named = set(specialised.values())
+    return {
+        "specialised": len(specialised) / NUM_HEADS,
+        "price": float(unharmed[-1]),
+        "gone": 1 - len(left) / NUM_HEADS,
+        "right": seen["right"][unharmed[-1]] - seen["right"][prices[0]],
+        "outlives": outlives([survived[head] for head in specialised], [survived[head] for head in others]),
+        "specialised_left": share([head in left for head in specialised]),
+        "others_left": share([head in left for head in others]),
+        "functions": share([any(specialised.get(head) == name for head in left) for name in named]),
+    }
+
+
+def share(flags: Sequence[bool]) -> float:
+    """Of none: 0."""
+    return sum(flags) / max(1, len(flags))
+
+
+def run(task: Task) -> Result:
+    outcome = task.train(PRESET)
+    by_seed = outcome.report["found"]["by_seed"]
+    return Result(rows_of(by_seed), outcome.findings.chart, (looks_words(by_seed),))
+
+
+def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """The paper's claims, seed by seed."""
+    spreads = spreads_of([read_off(seen) for seen in by_seed])
+
+    def each(name: str) -> tuple[float, ...]:
+        return tuple(spreads[name]["each"])
+
+    majority, later = Claim("more than half", low=0.5), Claim("above 0.5, which is chance", low=0.5)
+    return (
+        Row("heads gone while right answers fall by 1 point at most", "38 of 48 (79 %) for 0.15 BLEU",
+            each("gone"), majority, ".0%"),
+        Row("right answers there, beside all gates open", "-0.15 BLEU", each("right"), None, "+.2%"),
+        Row("a specialised head outlives another one", "specialised heads are last to be pruned", each("outlives"),
+            later, ".2f"),
+        Row("specialised heads left there", "", each("specialised_left"), None, ".0%"),
+        Row("other heads left there", "", each("others_left"), None, ".0%"),
+        Row("functions that a specialised head still has there", "all, with 17 of 48 heads left",
+            each("functions"), None, ".0%"),
+    )  # fmt: skip
+
+
+def looks_words(by_seed: Sequence[Mapping[str, Any]]) -> str:
+    """Which heads are specialised, and which are left at each price."""
+    parts = []
+    for index, seen in enumerate(by_seed):
+        by_relation: dict[str, list[str]] = {}
+        for head, name in seen["specialised"].items():
+            by_relation.setdefault(name, []).append(f"H{head}")
+        named = "; ".join(f"{name}: {', '.join(some)}" for name, some in by_relation.items())
+        left = ", ".join(
+            f"{len(kept)} at {price} ({sum(str(head) in map(str, seen['specialised']) for head in kept)} specialised)"
+            for price, kept in seen["kept"].items()
+        )
+        parts.append(f"Seed {index}, specialised: {named or 'none'}. Heads left by price: {left}.")
+    return " ".join(parts)
+
+
+def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
+    """Heads left, specialised ones and others, and right answers, by price."""
+
+    def by_price(value: Any, bold: bool = True) -> tuple[Points, ...]:
+        return tuple(
+            Points(f"{price:g}", tuple(float(value(seen, f"{price:g}")) for seen in by_seed), bold) for price in PRICES
+        )
+
+    def left(seen: Mapping[str, Any], price: str, specialised: bool) -> float:
+        named = {int(head) for head in seen["specialised"]}
+        group = [head for head in range(NUM_HEADS) if (head in named) is specialised]
+        return share([head in seen["kept"][price] for head in group])
+
+    return PointsChart(
+        "Gates on heads: which stay open, by what an open one costs",
+        f"one layer, {NUM_HEADS} heads, five relations; price of an open head in nats an answer; seeds: {len(by_seed)}",
+        points=(
+            PointsPanel(f"heads left, of {NUM_HEADS}", by_price(lambda s, p: len(s["kept"][p])), 0.0, float(NUM_HEADS)),
+            PointsPanel("specialised heads left, share", by_price(lambda s, p: left(s, p, True)), 0.0, 1.0),
+            PointsPanel("other heads left, share", by_price(lambda s, p: left(s, p, False), False), 0.0, 1.0),
+            PointsPanel("right answers, mean over relations", by_price(lambda s, p: s["right"][p]), 0.0, 1.0),
+        ),
+        notes=(
+            f"Specialised: its strongest key is one relation's card in {SPECIALISED:.0%} of its rows, before any gate.",
+            "Dots are seeds, strokes their means, bars one standard deviation either way.",
+        ),
+    )
+
+
+REPRODUCTION = Reproduction(
+    NAME,
+    "specialised heads are the last that gates close",
+    "Voita et al. 2019, Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the Rest Can Be "
+    "Pruned (ACL).",
+    "With a gate on each encoder head and an L0 penalty, 38 of 48 heads of an English-Russian translator go for 0.15 "
+    "BLEU (abstract); specialised heads are last to be pruned, and with 17 left all functions are still there "
+    "(section 6.2).",
+    "Hard concrete gates (Louizos et al. 2018: temperature 2/3, stretched to -0.1 and 1.1), one a head, drawn for "
+    "each text; the loss adds the expected number of open gates times a price of "
+    f"{', '.join(f'{p:g}' for p in PRICES[1:])} nats. Weights and gates go on together for {WHOLE.settings.steps} "
+    "steps from the trained net. A head is left where its gate is above 0 after training. Specialised: in "
+    f"{SPECIALISED:.0%} of the rows that have such a card its strongest key is one relation's card (the paper's share "
+    "for positional heads), before any gate. A head outlives another if it is left at more of the prices; equal "
+    "counts are half. Chance is 0.5.",
+    (
+        "One layer of 16 narrow heads that answers five questions about cards, no translator; its relations stand "
+        "for the paper's positional and syntactic functions.",
+        "Several heads of this net read the same relation, so that some specialised ones are spare.",
+        "The measure of harm is right answers, not BLEU.",
+    ),
+    run,
+)  # fmt: skip
