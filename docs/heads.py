@@ -132,10 +132,12 @@ def of_induction(folder: Path) -> list[Card]:
 
 def of_passkey(folder: Path) -> Card:
     """The one key/value head that a model of passkeys needs with its whole context (`manyheads train passkey`)."""
-    outcome = carry_out("passkey", folder / "passkey")
-    seed = outcome.findings.numbers["by_seed"][0]
+    if not (folder / "passkey" / "report.json").is_file():
+        carry_out("passkey", folder / "passkey")
+    report = json.loads((folder / "passkey" / "report.json").read_text(encoding="utf-8"))
+    seed = report["found"]["by_seed"][0]
     (group,) = seed["needed"]
-    lm = mh.load(folder / "passkey" / "model", name="passkey")
+    lm = mh.load(folder / "passkey" / "model")
     text = json.loads((folder / "passkey" / "texts.jsonl").read_text(encoding="utf-8").splitlines()[0])["text"]
     rec = mh.record(lm, text)
     rec.save(RECORDINGS / "passkey.heads")
@@ -145,7 +147,7 @@ def of_passkey(folder: Path) -> Card:
     pin = ask + 2  # `<|begin|>` stands before the words; the row is the name's, whose next token is the answer
     source = next(at for at, word in enumerate(words) if word == "key" and words[at + 1] == words[ask + 1]) + 3
     layer, index = (int(part) for part in head.removeprefix("L").split("H"))
-    weights = [float(rec.layers[layer].weights_at([pin], [source], head=index + other)) for other in range(2)]
+    weights = [float(rec.cells(f"L{layer}H{index + other}", [(pin, source)])) for other in range(2)]
     share, whole = max(weights), seed["splits"]["all"]["recall"]
     head = f"L{layer}H{index + weights.index(share)}"
     claim = f"{share:.0%} of what the question reads is its answer, {pin - source} tokens back"
@@ -156,7 +158,16 @@ def of_passkey(folder: Path) -> Card:
     effect += (
         f"; 15 other heads one by one: {min(g['recall'] for n, g in seed['groups'].items() if n != group):.0%} at least"
     )
-    return Card("passkey", "passkey", head, pin, "retrieval, 100 tokens back", claim, effect, "manyheads train passkey")
+    return Card(
+        "passkey",
+        "passkey",
+        head,
+        pin,
+        f"retrieval, {pin - source} tokens back",
+        claim,
+        effect,
+        "manyheads train passkey",
+    )
 
 
 def main(folder: Path) -> None:
