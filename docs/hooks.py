@@ -1,32 +1,57 @@
-"""What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/, and the live page.
+"""What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/, and the live pages.
 
 In a checkout a link such as ../src/manyheads/plan.py opens the file. The site has no such files: there CONTRIBUTING.md,
 CHANGELOG.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named by its
 path, as code.
 A link to a file that is not there is a warning, which ends the build.
+
+The first page shows single heads: docs/heads.json has them, their recordings are published as a site in live/, and each
+head's card opens its map there. From the disk, where browsers fetch nothing, one file serves: live/animal.html.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import os
 import re
 import tempfile
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
 
 import manyheads as mh
+from manyheads.heads import Head
 from manyheads.roles import label_page
-from manyheads.studio import write_report
+from manyheads.studio import publish, write_report
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 LIVE = "live/animal.html"
-SENTENCE = "The animal didn't cross the street because it was too tired."
+CARDS_HERE = "<!-- a card for each head of docs/heads.json -->"
+CARD = """<a class="head" href="live/studio.html#/head/{head}?file={recording}&amp;pin={pin}" target="live">
+<img src="live/maps/{number}.png" alt="the map of {head}" loading="lazy">
+<span class="title">{title}</span>
+<span>{head} of {model}: {claim}.</span>
+<span>Without it: {effect}.</span>
+<code>{command}</code>
+</a>"""
+ANIMAL = "The animal didn't cross the street because it was too tired."
+TEXT_OF = {
+    "minilm-animal": ("minilm", ANIMAL),
+    "minilm-cats": ("minilm", "The cat sat because the cat was tired, and the dog let the cat sleep."),
+    "tiny-code-area": (
+        "tiny-code",
+        "def area(width, height): return width * height; area(width, height) + area(width, height)",
+    ),
+}
+"""What bundled models read on the first page: a recording's name, the model, the text."""
+CARDS, RECORDINGS = DOCS / "heads.json", DOCS / "live"
 WIDE = {"lab.md", "models.md"}  # tables that want the room beside them
 OUTSIDE = {**PAGES, "README.md": "index.md"}
 CODE = r"^ *(?P<fence>`{3,})[\s\S]*?^ *(?P=fence)`* *$|`[^`\n]+`"
@@ -42,24 +67,53 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, uri, content=changed(text, MENTION, _mention)))
     files.append(File.generated(config, "images/favicon.svg", abs_src_path=str(ROOT / "web/public/favicon.svg")))
-    files.append(File.generated(config, LIVE, content=_live_page()))
+    for name, content in live_files().items():
+        files.append(File.generated(config, name, content=content))
     return files
 
 
-def _live_page() -> bytes:
-    """The single file that the first page shows: made anew from what is here, for the page's own code is in it."""
-    lm = mh.load("minilm")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "page.html"
-        write_report(path, lm, SENTENCE, labels=label_page(lm), exact=True)
-        return path.read_bytes()
+def live_files() -> dict[str, bytes]:
+    """The single file, the published site, and a small picture of each head's map, by their places in the site.
+
+    All are made anew from what is here, for the page's own code is in them.
+    """
+    import matplotlib.image  # half a second: not for the tests of links
+
+    models = {name: mh.load(name) for name in {model for model, _ in TEXT_OF.values()}}
+    labels = {name: label_page(lm) for name, lm in models.items()}
+    made: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_report(folder / "page.html", models["minilm"], ANIMAL, labels=labels["minilm"], exact=True)
+        made[LIVE] = (folder / "page.html").read_bytes()
+        for name, (model, text) in TEXT_OF.items():
+            mh.record(models[model], text).save(folder / f"{name}.heads")
+        recordings = {path.stem: path for path in (*folder.glob("*.heads"), *RECORDINGS.glob("*.heads"))}
+        publish(folder / "site", list(recordings.values()), labels=labels, exact=True, title="Heads of four models")
+        for path in (folder / "site").rglob("*"):
+            if path.is_file():
+                made[f"live/{path.relative_to(folder / 'site').as_posix()}"] = path.read_bytes()
+        for number, card in enumerate(json.loads(CARDS.read_text(encoding="utf-8"))):
+            head = Head.parse(card["head"])
+            weights = mh.open_recording(recordings[card["recording"]]).layers[head.layer].weights(head=head.index)
+            picture = io.BytesIO()
+            matplotlib.image.imsave(picture, weights.nan_to_num().sqrt(), cmap="Greys", vmin=0, vmax=1, format="png")
+            made[f"live/maps/{number}.png"] = picture.getvalue()
+    return made
+
+
+def cards() -> str:
+    """A card for each head; what it says is text, never markup."""
+    rows = json.loads(CARDS.read_text(encoding="utf-8"))
+    written = [{name: escape(str(value)) for name, value in row.items()} for row in rows]
+    return "\n".join(CARD.format(number=number, **row) for number, row in enumerate(written))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Each link as the site has it; wide pages with nothing beside them."""
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
-    return with_links(markdown, page.file.src_uri)
+    return with_links(markdown, page.file.src_uri).replace(CARDS_HERE, cards())
 
 
 def with_links(markdown: str, uri: str) -> str:
