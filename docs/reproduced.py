@@ -35,8 +35,8 @@ manyheads reproduce voita-gates  # trains, measures by the paper's definition, a
 ```
 
 Headings say what a paper reports, not what came out: that is the verdict's. In the tables *the paper* is its number,
-*here* is ours, one for each of three seeds (trainings from other random numbers). Each part defines what it measures; the
-words for heads are in [the glossary](glossary.md).
+*here* is ours, one for each of three seeds (trainings from other random numbers). Each part defines what it measures;
+the words for heads are in [the glossary](glossary.md).
 
 A claim says beforehand within which bounds a quantity must lie. It **comes out** where the whole 95 % interval of the
 mean over seeds (Student's t) lies within them, **does not come out** where all of it lies outside, and is **undecided**
