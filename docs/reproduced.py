@@ -26,9 +26,17 @@ OPENING = """\
 <!-- made by `python docs/reproduced.py` from docs/reproduced, held to it by a test -->
 # What published numbers say, and what ours say
 
-Every part of this page is one command, `manyheads reproduce NAME`: it trains small models on this machine, measures
-what a paper reports by the paper's definition, and writes such a part with its figure. `manyheads reproduce` lists the
-names. Three seeds each, one or two cores, minutes.
+A paper reports a number of a large model. What does a small one, which anybody can train in minutes, show of it?
+
+<!-- not run: trains for minutes -->
+```sh
+manyheads reproduce              # lists the papers
+manyheads reproduce voita-gates  # trains, measures by the paper's definition, and writes such a part with its figure
+```
+
+Headings say what a paper reports, not what came out: that is the verdict's. In the tables *the paper* is its number,
+*here* is ours, one for each of three seeds (trainings from other random numbers). Each part defines what it measures;
+the words for heads are in [the glossary](glossary.md).
 
 A claim says beforehand within which bounds a quantity must lie. It **comes out** where the whole 95 % interval of the
 mean over seeds (Student's t) lies within them, **does not come out** where all of it lies outside, and is **undecided**
@@ -46,12 +54,15 @@ def documents() -> dict[str, dict[str, Any]]:
 
 def page() -> str:
     """The opening, a row for each result, and the results."""
-    rows, parts = ["| command | the paper | claims |", "|---|---|---|"], []
-    for stem, document in documents().items():
+    rows, parts, results = ["| command | the paper reports | its claims, here |", "|---|---|---|"], [], documents()
+    for stem, document in results.items():
         found = Counter(row["verdict"] for row in document["rows"])
         counts = ", ".join(f"{word}: {found[word]}" for word in (COMES_OUT, FAILS, UNDECIDED) if found[word])
-        rows.append(f"| `{document['command']}` | {document['paper'].split(',')[0]} | {counts} |")
+        rows.append(f"| `{document['command']}` | {REPRODUCTIONS[document['name']].meaning} | {counts} |")
         parts.append(markdown(document, f"../images/reproduce/{stem}.svg", level=2))
+    made = {document["name"] for document in results.values()}
+    if missing := [f"`{name}`" for name in REPRODUCTIONS if name not in made]:
+        rows += ["", f"There is no whole run yet of {', '.join(missing)}."]
     return "\n".join([OPENING, *rows, "", *parts])
 
 

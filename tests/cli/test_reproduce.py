@@ -7,15 +7,15 @@ from .conftest import assert_refused
 
 def test_without_a_name_they_are_listed(run):
     ran = run("reproduce")
-    assert (
-        ran.code == 0 and ran.lines[0].startswith("  gu-sinks") and "Make one: manyheads reproduce gu-sinks" in ran.out
-    )
+    assert ran.code == 0 and ran.lines[0].startswith("What papers report") and ran.lines[3].startswith("  gu-sinks")
+    assert "Make one: manyheads reproduce zhai-collapse" in ran.out
     listed = json.loads(run("reproduce", "--json").out)["reproductions"]
     assert {"name", "meaning", "takes"} == set(listed[0]) and "wu-scores" in [each["name"] for each in listed]
     assert_refused(run("reproduce", "--quick"), "--quick was given, but no name: say which of gu-sinks")
     assert_refused(run("reproduce", "--seeds", "2"), "--seeds was given, but no name")
     assert_refused(run("reproduce", "olson-phase"), "there is no reproduction 'olson-phase'")
     assert_refused(run("reproduce", "wu-scores"), "wu-scores: give a file of scores")
+    assert "nightdessert/Retrieval_Head" in run("reproduce", "wu-scores").err
 
 
 def test_a_result_is_told_and_written(run, tmp_path):

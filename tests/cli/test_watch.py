@@ -93,7 +93,9 @@ def test_a_run_that_has_not_begun_is_no_error(run):
 
 def test_what_cannot_be_watched_is_one_line(run, writer, tmp_path):
     (tmp_path / "notes.txt").write_text("no table")
-    assert_refused(run("watch", "nothing.parquet"), "cannot read nothing.parquet: there is no such file")
+    assert_refused(
+        run("watch", "nothing.parquet"), "cannot read nothing.parquet: there is no such file. A training writes"
+    )
     assert_refused(run("watch", "notes.txt"), "notes.txt cannot be read as Parquet")
     assert_refused(
         run("watch", "heads.parquet", "--statistic", "distance"), "has no 'distance', only entropy, max_logit"

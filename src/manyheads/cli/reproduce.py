@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from manyheads.reproductions import Reproduced
 
 NAME_HELP = "What to reproduce. Default: list them."
-FILE_HELP = "The file that wu-scores reads."
+FILE_HELP = "The file that wu-scores reads: one of head_score in github.com/nightdessert/Retrieval_Head."
 SEEDS_HELP = "How many seeds to train. Default: 3."
 QUICK_HELP = "A trial of seconds: everything runs, and no result is shown."
 OUT_HELP = "Folder to write; a stopped reproduction continues from it. Default: the name."
+OPENING = (
+    "What papers report, each line in short. A reproduction trains small models on this machine and says whether",
+    "it comes out there: the paper's number, ours for three seeds, a verdict (times on two cores).",
+    "",
+)
+ENDING = ("Make one: manyheads reproduce zhai-collapse", "Ours so far:  docs/reference/published-numbers.md")
 
 
 def reproduce(
@@ -53,7 +59,7 @@ def reproduce(
             raise PlanError(f"{names[0]} was given, but no name: say which of {', '.join(REPRODUCTIONS)}.")
         width = max(map(len, REPRODUCTIONS))
         lines = [f"  {entry.name:<{width}}  {entry.meaning} ({entry.takes})" for entry in REPRODUCTIONS.values()]
-        print_whole([*lines, "", f"Make one: manyheads reproduce {next(iter(REPRODUCTIONS))}"])
+        print_whole([*OPENING, *lines, "", *ENDING])
         return
     # Imports torch, for which the list is not to wait.
     from manyheads import reproductions

@@ -31,7 +31,7 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.errors import StatisticError
+from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import layer_name, parse_heads
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ def watch(
         talk.note(f"waiting for {path}: a training writes it at its first watched step")
         while _is_awaited(path):
             time.sleep(LOOK_SECONDS)
+    if not path.exists():
+        name = clean(str(path))
+        raise FileAccessError(
+            f"cannot read {name}: there is no such file. A training writes it: mh.watch(model, out='{name}') in yours, "
+            f"or, to see one, manyheads train induction --out run, which writes run/heads/induction."
+        )
     curves = watching.open_history(path)
     if in_studio:
         _open_page(talk, path)

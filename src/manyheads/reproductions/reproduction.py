@@ -188,5 +188,5 @@ def made_words(document: Mapping[str, Any]) -> str:
     """How many seeds, on what, how long, with which versions."""
     facts = [f"{document['seeds']} seeds" if document["seeds"] != 1 else "1 seed"] if document["seeds"] else []
     facts += ["a trial that shows no result"] if document["quick"] else []
-    facts.append(f"{document['processor_seconds_this_start']:,.0f} s of processor time")
+    facts.append(f"{document['processor_seconds_this_start']:,.0f} s of processor time since its last start")
     return ", ".join([*facts, *(f"{name} {version}" for name, version in document["versions"].items())])

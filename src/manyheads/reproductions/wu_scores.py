@@ -76,5 +76,6 @@ REPRODUCTION = Reproduction(
         "The paper's sentence says less than 5 %; two of its seven files have more (Mixtral 6.2 %, Yi 5.2 %).",
     ),
     run,
-    "a file of scores, {\"layer-head\": [score of a trial, ...]}, as manyheads reproduce wu-scores FILE",
+    "a file of scores, {\"layer-head\": [score of a trial, ...]}, as manyheads reproduce wu-scores FILE; the "
+    "paper's are in the folder head_score of github.com/nightdessert/Retrieval_Head",
 )  # fmt: skip

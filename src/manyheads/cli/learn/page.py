@@ -68,7 +68,7 @@ def print_list(progress: Progress, as_json: bool) -> None:
         ])  # fmt: skip
     console = stdout_console()
     lines = lay_out(columns, rows, console.width)
-    print_cut([*lines, Text(""), Text("manyheads learn LESSON takes you through one.", style="dim")], console)
+    print_cut([*lines, Text(""), Text(f"Begin: manyheads learn {next(iter(shelf.lessons()))}", style="dim")], console)
 
 
 def print_cell(page: Lesson, name: str, values: dict[str, str], load: Load, as_json: bool, complete: bool) -> None:

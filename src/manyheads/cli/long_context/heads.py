@@ -56,7 +56,8 @@ def heads(
     MInference, vLLM-Hook and llama.cpp. heads import PATH --model MODEL reads any of these, and compares it with the
     model.
 
-    For example: manyheads heads import attn_patterns/Llama-2-7B --model llama --keep 0.5 --save llama.split.json
+    For example: manyheads heads export tiny-code.split.json --to duo patterns, where split --save wrote the file; or
+    manyheads heads import attn_patterns/Llama-2-7B --model llama --keep 0.5 --save llama.split.json
     """
     # Imports NumPy, for which --help is not to wait.
     from manyheads.long_context import HeadSplit, read_heads

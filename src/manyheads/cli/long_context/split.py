@@ -53,16 +53,19 @@ def split(
         typer.Option(
             "--by",
             metavar="NAME",
-            help="effect, needle_effect (of pass keys alone), or, in one pass, distant_mass or needle.",
+            help="What ranks the heads: effect (the loss if they stream), needle_effect (that of a hidden pass key "
+            "alone), or, in one pass, distant_mass (weight on what is far) or needle (weight on a hidden pass key).",
         ),
     ] = "effect",
     sink: Annotated[int, count_option(help="First positions that a streaming head keeps.")] = 128,
     recent: Annotated[int, count_option(help="Last positions that a streaming head keeps.")] = 256,
     context: Annotated[
         int | None,
-        count_option(help="Positions of the cache that is saved; 128k is 131,072. Default: all.", show_default=False),
+        count_option(
+            help="Positions for which the cache is computed; 128k is 131,072. Default: all.", show_default=False
+        ),
     ] = None,
-    batch: Annotated[int, count_option(help="Texts of that cache.")] = 1,
+    batch: Annotated[int, count_option(help="Texts for which it is computed.")] = 1,
     random: Annotated[int, typer.Option("--random", metavar="N", min=0, help="How many random splits to compare.")] = 5,
     save: Annotated[Path | None, to_file("--save", "Write the split: .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw scores and the curve: .png, .svg or .pdf.")] = None,
@@ -72,7 +75,8 @@ def split(
 ) -> None:
     """Which key/value heads need the whole context, and what is lost if the others see the first and last tokens only.
 
-    Every other text chooses the heads, the remaining ones show what is lost, beside as many heads chosen at random.
+    Heads that see the first and last tokens only are said to stream; their cache is short. Every other text chooses
+    the heads, the remaining ones show what is lost, beside as many heads chosen at random.
 
     For example: manyheads split tiny-code --keep 0.5 --sink 4 --recent 64
     """
