@@ -95,7 +95,7 @@ def test_the_page_shades_the_strongest_patch_fully_and_marks_the_one_that_looks(
             assert cells[row].ljust(10)[2 * column + 1] == SHADES[want]
     best = found["strongest"][0]
     assert f"{best['row']},{best['column']} {best['weight']:.1%}" in ran.out
-    assert f"--patch {best['row']},{best['column']}" in ran.out
+    assert f"--patch {best['row']},{best['column']}" in ran.out and "--patch 0,4 --plot seen.png" in ran.out
     total = weights.sum()
     assert f"{total:.1%} on patches, {1 - total:.1%} on [CLS]" in ran.out
 
@@ -160,6 +160,7 @@ def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
     ran = run(*answered, "--plot", "seen.png")
     assert ran.code == 0 and "looks     'cat', token 2 of the answer: " in ran.out
     assert "--answer 'a red cat'" in ran.out and "--token 0" in ran.out and max(map(len, ran.lines)) <= 100
+    assert "--plot" not in ran.out  # it was just done
     assert imread(tmp_path / "seen.png").shape[1] > 2 * SIDE * 10
     behind = json.loads(run(*asked, "--json").out)
     assert behind["tokens"] == ["what", "is", "it", "?"] and behind["looks_from"].startswith("'?', token 3 of the text")

@@ -286,4 +286,6 @@ def test_a_lazy_cache_has_the_models_own_maps_under_their_names(fresh):
         RecordingError, match="'blocks.0.hook_z' is not in this cache, which holds 'blocks.0.attn.hook_pa"
     ):
         cache["blocks.0.hook_z"]
+    with pytest.raises(RecordingError, match=r"lazy_cache takes a recording, as mh.record\(lm, text\) .* is a list"):
+        lazy_cache([])
     assert "blocks.0.hook_z" not in cache and cache.get("blocks.3.attn.hook_pattern") is None

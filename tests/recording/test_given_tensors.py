@@ -99,7 +99,7 @@ def test_queries_at_the_end_see_the_keys_before_them(fresh):
         mh.statistics_of(q, k, lengths=LENGTHS)
 
 
-def test_cells_of_a_head_are_those_of_its_map(fresh):
+def test_cells_of_a_head_are_those_of_its_map(fresh, unchecked_types):
     q, k = qk(fresh)
     weights, _ = maps_by_numpy(q, k, visible_cells(True))
     recording = record_tensors(q, k, lengths=LENGTHS, layer_numbers=[4])
@@ -111,6 +111,9 @@ def test_cells_of_a_head_are_those_of_its_map(fresh):
         recording.cells("L0H5", pairs)
     with pytest.raises(ShapeError, match="queries run from 3 to 7, but text 1 has 7 of them"):
         recording.cells("L4H0", [(7, 1), (3, 1)], text=1)
+    for wrong in ((6, 2), [(6, 2, 1)], [(6.5, 2)]):
+        with pytest.raises(ShapeError, match=r"give a list of \(query, key\) positions, as in"):
+            recording.cells("L4H5", wrong)
 
 
 def test_what_a_model_records_is_had_from_its_q_and_k(fresh):
@@ -133,9 +136,13 @@ def test_tensors_that_do_not_fit_are_refused(fresh):
         ((q, k), {"mask": "caudal"}, "mask='caudal' says nothing of which keys a row sees"),
         ((q, k), {"mask": torch.ones(B, 1, N, N)}, "mask is torch.float32 .* give a boolean one"),
         ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is of 11 queries and 10 keys, q and k of 11 and 11"),
-        ((q, k.float()), {}, "must be alike"),
+        ((q, k.float()), {}, "q is torch.float64 on cpu, k torch.float32 on cpu: they must be alike"),
         ((q[:, :5], k), {}, "num_heads=5 is not a multiple of num_kv_heads=2"),
-        (([q, q[:2]], [k, k[:2]]), {}, "layer 1: q has shape .2, 6, 11, 5. .* of 3 texts as the first layer"),
+        (
+            ([q, q[:2]], [k, k[:2]]),
+            {},
+            "layer 1: q has shape .2, 6, 11, 5. .* needs q and k of the first one's 3 texts",
+        ),
         ((q, k, q[..., 0, 0]), {}, r"layer 0: lse has shape \(3, 6\)"),
         (([q.numpy()], [k]), {}, "q holds a ndarray: give torch tensors"),
     ]:

@@ -296,8 +296,8 @@ def _answers(lm: Any, answers: Answers, count: int, first: bool) -> list[tuple[i
             pieces = lm.tokenizer.convert_ids_to_tokens(ids)
             raise TextError(
                 f"the answer {answer!r} has {len(ids)} tokens ({', '.join(map(repr, pieces))}), and a logit is of one: "
-                f"give a word of one token (often with its blank, {' ' + answer.strip()!r}), or first_token=True for "
-                f"the first."
+                f"give a word of one token (often with its blank, {' ' + answer.strip()!r}), or first_token=True "
+                f"(--first-token) for the first."
             )
         return int(ids[0])
 

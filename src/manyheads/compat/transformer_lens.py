@@ -137,6 +137,9 @@ class LazyCache(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._layers)
 
+    def __repr__(self) -> str:
+        return f"LazyCache({', '.join(self._layers)})"
+
 
 class MissingActivation(RecordingError, KeyError):
     """A name that a `LazyCache` does not hold. A KeyError, as a mapping's users expect."""
@@ -148,8 +151,12 @@ class MissingActivation(RecordingError, KeyError):
 def lazy_cache(recording: Recording) -> LazyCache:
     """A recording as TransformerLens' cache: `["blocks.3.attn.hook_pattern"]` is computed when it is read.
 
-    Errors: RecordingError where the recording has several stacks of layers.
+    Errors: RecordingError where the recording has several stacks of layers, or is none.
     """
+    if not isinstance(recording, Recording):
+        raise RecordingError(
+            f"lazy_cache takes a recording, as mh.record(lm, text) makes one, and this is a {type(recording).__name__}."
+        )
     return LazyCache(recording)
 
 

@@ -100,10 +100,15 @@ def _layer(
     scale, softcap, sinks, bias = options
     with torch.no_grad():
         q, k = q.detach(), k.detach()
-        if q.ndim != 4 or k.ndim != 4 or {len(q), len(k)} != {tokens.num_texts}:
+        shapes = f"layer {number}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}"
+        if q.ndim != 4 or k.ndim != 4:
+            raise ShapeError(f"{shapes}: give four axes (text, head, position, width), as in q[None] of one text.")
+        if {len(q), len(k)} != {tokens.num_texts}:
+            raise ShapeError(f"{shapes}: every layer needs q and k of the first one's {tokens.num_texts} texts.")
+        if q.dtype != k.dtype or q.device != k.device:
             raise ShapeError(
-                f"layer {number}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}: give four axes (text, head, "
-                f"position, width), of {tokens.num_texts} texts as the first layer."
+                f"layer {number}: q is {q.dtype} on {q.device}, k {k.dtype} on {k.device}: they must be alike. Convert "
+                f"one, as in k.to(q)."
             )
         runs = _mask(mask, q, k, tokens.lengths)
         check_attention(q, k, k, runs, softcap, sinks, bias, "auto")

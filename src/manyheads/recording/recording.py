@@ -15,6 +15,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.base import html_table, plural
-from manyheads.errors import HeadError, RecordingError
+from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.recording.file.format import read_recording, save_recording
 from manyheads.recording.layer import LayerRecord
@@ -113,8 +114,11 @@ class Recording:
         if layer is None or head.index >= layer.site.num_heads:
             heads = [head for stack in self.stacks.values() for layer in stack for head in layer.site.heads]
             raise HeadError(f"there is no head {head} in this recording: it holds {heads[0]} to {heads[-1]}.")
-        cells = torch.as_tensor([(int(query), int(key)) for query, key in pairs], dtype=torch.long, device="cpu")
-        cells = cells.reshape(-1, 2)
+        try:
+            places = [(index(query), index(key)) for query, key in pairs]
+        except (TypeError, ValueError):
+            raise ShapeError(f"pairs={pairs!r}: give a list of (query, key) positions, as in [(9, 2)].") from None
+        cells = torch.as_tensor(places, dtype=torch.long, device="cpu").reshape(-1, 2)
         return layer.weights_at(cells[:, 0], cells[:, 1], text)[head.index]
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -310,4 +310,4 @@ def _require_finite(num: Tensor, den: Tensor, own: dict[int, Tensor], statistics
         return  # an overflow of the sum alone
     bad = statistics[int((~finite).nonzero()[0])]
     subject = f"finish of {bad.name!r}" if bad.block is None else f"block {bad.block.name!r} ({bad.name!r})"
-    raise StatisticError(f"{subject} gave NaN or infinity, which would spread to every sum.")
+    raise StatisticError(f"{subject} gave NaN or infinity, which would spread to every sum: look in q and k, or in it.")

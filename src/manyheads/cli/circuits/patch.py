@@ -34,7 +34,7 @@ LISTED = 10
 DEFAULT = "tiny-code"
 PAIRS_HELP = 'Pairs from a file: .jsonl, a line {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...} each.'
 METRIC_HELP = "logit_diff, logit, prob, loss or kl."
-RIGHT_HELP = "The right answer: a word that continues the clean text."
+RIGHT_HELP = "The right answer: a word that continues the clean text; after a word a space goes before it."
 WRONG_HELP = "The wrong answer, for logit_diff."
 POSITIONS_HELP = "all (the default), each, or numbers: 3,-1."
 
@@ -67,7 +67,9 @@ def patch(
     wrong: WrongAnswer = None,
     pairs: PairsFile = None,
     model: PatchModel = DEFAULT,
-    what: Annotated[str, typer.Option("--what", metavar="NAME", help="out, q, k, v or weights.")] = "out",
+    what: Annotated[
+        str, typer.Option("--what", metavar="NAME", help="A head's out(put), its q, k or v, or its weights alone.")
+    ] = "out",
     direction: Annotated[
         str,
         typer.Option("--direction", metavar="NAME", help="denoise (clean into corrupted) or noise (the other way)."),

@@ -267,7 +267,13 @@ def print_page(looked: PictureLooked) -> None:
         patches.append_text(Text.assemble("  ", (f"{row},{column} ", "bold"), f"{weight:.1%}"))
     question = "" if looked.question is None else looked.question.arguments
     command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{question}{looked.model.arguments}"
-    offers = [(f"{command} --plot seen.png", "the weights drawn on the picture")]
+    looker, offers = "", []
+    if looked.framed is not None:
+        looker = " --patch {},{}".format(*looked.framed)
+    elif looked.question is not None and looked.question.token is not None:
+        looker = f" --token {looked.question.token}"
+    if not looked.written:
+        offers.append((f"{command}{looker} --plot seen.png", "the weights drawn on the picture"))
     if looked.question is None:
         place = f"{strongest[0][0]},{strongest[0][1]}"
         offers.append((f"{command} --patch {place}", "where the strongest patch itself looks"))
