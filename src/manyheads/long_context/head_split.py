@@ -22,7 +22,7 @@ from manyheads.base import no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.plan import Ablate
-from manyheads.spec import ModelSpec, Site
+from manyheads.spec import MOST, ModelSpec, Site
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 KIND = "manyheads head split"
 FORMAT = 1
 OF_ONE_SHARE = frozenset({"loss", "recall", "generation", "cache", "verdict"})  # entries of `evidence`
-LARGEST_FILE = 64 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
+LARGEST_FILE = 32 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
+MOST_HEADS = 1 << 17  # of a model, as a file may claim them: they are listed one by one
 
 ChosenBy = Literal["effect", "needle_effect", "distant_mass", "needle", "file", "hand"]
 JoinedBy = Literal["group", "maximum", "mean", "none"]
@@ -220,7 +221,7 @@ class HeadSplit:
             layers = tuple(_layer_of(entry, number) for number, entry in enumerate(document["layers"]))
             split = cls(**{**document, "layers": layers})
             _check(split)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             raise FileAccessError(f"{label} is damaged: {error}.") from error
         return split
 
@@ -313,8 +314,8 @@ def _layer_of(entry: Mapping[str, Any], number: int) -> SplitLayer:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
     layer = SplitLayer(**values)
     sizes = (layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim, layer.window)
-    if any(type(size) is not int or size < 0 for size in sizes):
-        raise ValueError(f"layer {number}: sizes {sizes} are no whole numbers")
+    if any(type(size) is not int or not 0 <= size <= MOST for size in sizes):
+        raise ValueError(f"layer {number} has a size that is not a whole number up to {MOST:,}")
     if bool(layer.num_heads) != bool(layer.num_kv_heads) or layer.num_heads % max(1, layer.num_kv_heads):
         raise ValueError(f"layer {number}: {layer.num_heads} heads do not share {layer.num_kv_heads} key/value heads")
     lengths = (len(layer.kept), len(layer.scores))
@@ -332,12 +333,15 @@ def _check(split: HeadSplit) -> None:
     texts = ("model", "weights_hash", "stack", "by", "unit", "joined")
     if wrong := [name for name in texts if not isinstance(getattr(split, name), str)]:
         raise ValueError(f"{wrong[0]}={getattr(split, wrong[0])!r} is no text")
+    notes = split.notes.items() if isinstance(split.notes, dict) else [(0, 0)]
+    if not isinstance(split.evidence, dict) or not all(isinstance(text, str) for _, text in notes):
+        raise ValueError("its evidence and notes are not those of a split")
     for name, least in (("sink", 0), ("recent", 1)):
         value = getattr(split, name)
         if type(value) is not int or value < least:
             raise ValueError(f"{name}={value!r} is no number of positions, {least} or more")
-    if not any(layer.num_heads for layer in split.layers):
-        raise ValueError("no layer has a head")
+    if not 0 < sum(layer.num_heads for layer in split.layers) <= MOST_HEADS:
+        raise ValueError(f"its layers have no head, or more than {MOST_HEADS:,}")
 
 
 def split_layers(
