@@ -57,7 +57,7 @@ def test_an_id_is_a_token(run, found):
     [
         ((TEXT,), ("no answer was given", "--answer ' word'")),
         (("--answer", " b"), ("no text was given",)),
-        ((TEXT, "--answer", " b and more"), ("tokens", "a logit is of one")),
+        ((TEXT, "--answer", " b and more"), ("tokens", "a logit is of one", "or --first-token for the first")),
         ((TEXT, "--answer", " b", "--position", "99"), ("position 99 is not in a text of",)),
         ((TEXT, "--answer", " b", "--head", "L9H9"), ("'L9H9' has no row",)),
         ((TEXT, "--answer", " b", "--plot", "f.gif"), ("--plot",)),

@@ -99,6 +99,10 @@ def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
         (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
         (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
         (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell what to write by that ending"),
+        (
+            ["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"],
+            "read its first one, --first-token.",
+        ),
         (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
     ],
 )

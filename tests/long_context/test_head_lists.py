@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -553,25 +552,3 @@ def test_what_is_no_file(tmp_path):
         retrieval_scores(write(tmp_path / "v.json", {"params": {"important_heads": [[1, 4]]}}))
     with pytest.raises(FileAccessError, match="there is no such file"):
         mh.HeadSplit.open(tmp_path / "none.split.json")
-
-
-@settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(random=st.randoms(use_true_random=False), format=st.sampled_from(FORMATS))
-def test_any_damage_is_refused_in_words_or_read(random, format, tmp_path):
-    from tests.robustness.mutations import mutated
-
-    place = tmp_path / PLACES[format]
-    shutil.rmtree(place, ignore_errors=True)
-    rng = np.random.default_rng(random.getrandbits(30))
-    written = split_of(MIXED, rng).export(format, place)
-    for file in written[1:] if format != "duo" else ():
-        file.unlink()  # else the digest alone would be tested
-    written[0].write_bytes(mutated(random, [written[0].read_bytes()]))
-    if format == "duo":
-        write(place / "config.json", {"sink_size": 4, "recent_size": 64})
-    try:
-        split = mh.read_heads(place, model(MIXED), **({} if format not in TABLES else {"keep": 0.5}))
-    except (FileAccessError, ModelError, HeadError) as error:
-        assert str(error).strip() and "\n" not in str(error)
-    else:
-        assert sum(len(layer.kept) for layer in split.layers) == 12

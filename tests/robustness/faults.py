@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +27,7 @@ from manyheads.studio import write_report
 from manyheads.training.checkpoints import History, read_state, save_state
 from manyheads.training.session import write_json
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
+from tests.robustness.head_file_targets import head_split
 from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 HEADS, WIDTH = 3, 16
@@ -82,6 +83,11 @@ def version_of_table(path: Path) -> int:
         if read.shape == known.shape and abs(read["entropy"][0] - known["entropy"][0]) < 1e-9:
             return version
     raise AssertionError(f"{path} is the table of no version")
+
+
+@cache
+def sums(version: int) -> mh.HeadSums:
+    return mh.HeadSums(tiny_lm(), ["entropy"]).update(some_texts(version))
 
 
 def write_plan(path: Path, version: int) -> None:
@@ -164,8 +170,11 @@ WRITERS = {
     "c.safetensors": Writer("a training's checkpoint", write_checkpoint, version_of_checkpoint),
     "run.json": Writer("what a training is", lambda path, v: write_json(path, {"version": v}), version_of_json),
     "pruned": Writer("a pruned model", write_pruned, version_of_pruned, is_folder=True),
+    "a.sums": Writer("sums", lambda path, v: sums(v).save(path), lambda path: mh.HeadSums.open(path).num_texts),
+    "s.json": Writer("a split of heads", lambda path, v: replace(head_split(), sink=v).save(path),
+                     lambda path: mh.HeadSplit.open(path).sink),
     "sheet.png": Writer("a picture", write_sheet, version_of_sheet),
-}  # by the name of what is written
+}  # fmt: skip  # by the name of what is written
 
 RESUMED = ["entropy", "previous_mass"]
 

@@ -15,11 +15,12 @@ from manyheads.errors import ManyHeadsError
 from manyheads.studio import Desk, Workspace
 from manyheads.studio.server.serve import guarded
 from manyheads.studio.state.workspace import ModelPlace
-from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
+from tests.robustness.file_targets import base
+from tests.robustness.head_file_targets import histories
 from tests.robustness.mutations import DEEP
 from tests.robustness.target import Target
 
-STARTED = ("/recordings", "/experiments", "/prunings", "/roles", "/importance", "/worth", "/cells/")  # begin a job
 PLAN = [{"step": "ablate", "heads": "L0H1", "kind": "mean"}]
 WORDS = {"num_layers": 3, "embed_dim": 48, "num_heads": 6, "ffn_dim": 68, "vocab_size": 101}
 GETS = (
@@ -28,7 +29,9 @@ GETS = (
     "/api/recordings/REC/thumbnails?size=4&how=max", "/api/recordings/REC/tiles/L0H1/0/0/0?rows=all",
     "/api/recordings/REC/rows/L0H1/2", "/api/recordings/REC/table?format=json",
     "/api/recordings/REC/window/L0H1?queries=1:3&keys=:4", "/api/jobs/0011223344556677?wait=0.01",
+    "/api/histories", "/api/histories/HIST", "/api/histories/HIST/curves/entropy", "/api/histories/HIST/heads/L0H1",
 )  # fmt: skip
+PAIR = {"model": "gpt", "clean": "the cat sat", "corrupted": "the dog sat", "right": "cat", "wrong": "dog"}
 POSTS: dict[str, Any] = {
     "/api/recordings": {"model": "tiny", "text": "a cat", "plan": PLAN},
     "/api/experiments": {"model": "tiny", "text": "the cat sat", "plan": PLAN, "controls": 1, "metric": "auto"},
@@ -37,13 +40,22 @@ POSTS: dict[str, Any] = {
     "/api/lessons/counting/checks/x": {"answer": "3", "inputs": {"heads": 4}},
     "/api/recordings/REC/heads/L0H1/worth?kind=zero": {},
     "/api/recordings/REC/importance": {},
+    "/api/circuits/pairs": PAIR,
+    "/api/circuits/effects": {**PAIR, "what": "v", "controls": 1},
+    "/api/circuits/writing": {**PAIR, "head": "L1H2"},
+    "/api/circuits/paths": {**PAIR, "head": "L1H2", "direction": "noise"},
+    "/api/circuits/alone": {**PAIR, "heads": "L0H1, L2H3"},
 }
 
 
 @cache
 def desk() -> Desk:
-    """A studio of one tiny model, that may write nothing."""
+    """A studio of two tiny models and a training's history, that may write nothing."""
     made = Desk(Workspace())
+    predicts = mh.load(tiny_gpt2(), tokenizer=tiny_tokenizer(special_tokens=False))
+    made.workspace.models["gpt"] = ModelPlace("gpt", predicts, "gpt")
+    (base() / "part.parquet").write_bytes(histories()[0])
+    made.workspace.histories["part.parquet"] = base() / "part.parquet"
     lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
     made.workspace.models["tiny"] = ModelPlace("tiny", lm, "tiny")
     made.recordings.add(mh.record(lm, "the cat sat on the mat"), "a cat")
@@ -53,7 +65,9 @@ def desk() -> Desk:
 def requests() -> list[bytes]:
     """A request line, header lines, an empty line, a body."""
     name = next(iter(desk().recordings.opened))
-    out = [f"GET {path.replace('REC', name)}\nhost: 127.0.0.1\naccept-encoding: gzip\n\n".encode() for path in GETS]
+    history = Workspace.history_id("part.parquet")
+    gets = [path.replace("REC", name).replace("HIST", history) for path in GETS]
+    out = [f"GET {path}\nhost: 127.0.0.1\naccept-encoding: gzip\n\n".encode() for path in gets]
     head = "\nhost: localhost:8765\norigin: http://localhost:8765\ncontent-type: application/json\n\n"
     out += [f"POST {path.replace('REC', name)}{head}{json.dumps(body)}".encode() for path, body in POSTS.items()]
     return out

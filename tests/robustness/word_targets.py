@@ -43,7 +43,7 @@ def plans() -> list[bytes]:
     every = [
         mh.Plan([mh.Ablate("L3H7", kind="mean", per_position=True), mh.Scale("L0H1, L2", 0.5), mh.Average("L2")]),
         mh.Plan([mh.Copy("L*", source="L*H0"), mh.Ablate("encoder:L0-2H1-3", kind="resample", text="a cat", seed=7)]),
-        mh.Plan([mh.SkipOutputProjection(2)]),
+        mh.Plan([mh.SkipOutputProjection(2), mh.Ablate("L1H2-3", kind="streaming", sink=4, recent=64)]),
     ]
     return [plan.to_json().encode() for plan in every]
 

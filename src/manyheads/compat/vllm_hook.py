@@ -25,10 +25,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
-from manyheads.base import read_bytes
+from manyheads.base import no_access, read_bytes
 from manyheads.errors import FileAccessError, RecordingError
 from manyheads.nn import Mask
 from manyheads.recording import Recording, record_tensors
+from manyheads.spec import MOST
 
 RANK = re.compile(r"tp_rank_(\d+)")
 LARGEST_JSON = 64 * 2**20
@@ -134,6 +135,8 @@ def _rank(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list
             for item in about["layer_order"]
         }
         lengths = [int(length) for length in about.get("seq_lens", ())]
+        if any(not 0 < length <= MOST for length in lengths):
+            raise ValueError("a length of a text")
         config = dict(cast("Mapping[str, Any]", about["config"]))
         for name in ("num_attention_heads", "hidden_size"):
             if type(config[name]) is not int or config[name] < 1:
@@ -143,7 +146,11 @@ def _rank(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list
         raise FileAccessError(f"{folder} lacks {Path(error.filename).name}: it is no rank's folder of a run.") from None
     except (FileAccessError, RecordingError):
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError, EOFError) as error:
+    except OSError as error:
+        raise no_access("read", folder, error) from error
+    except (
+        KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, SafetensorError, EOFError
+    ) as error:  # fmt: skip
         raise RecordingError(f"{folder} is not what vLLM-Hook writes, or damaged: {error!r}.") from error
     return config, modules, lengths
 

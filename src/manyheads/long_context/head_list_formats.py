@@ -32,11 +32,11 @@ from jaxtyping import Float64
 
 from manyheads.base import first_line, no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError
-from manyheads.long_context.split_layer import Split, SplitLayer
+from manyheads.long_context.split_layer import MOST_HEADS, Split, SplitLayer
 
 Place = tuple[int, int]  # a layer and a head of it; whether a query head or a key/value head, `HeadList.axis` says
 
-LARGEST_FILE = 64 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
+LARGEST_FILE = 32 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
 KIND = "manyheads head list"
 KEY = "manyheads"  # where a document has room for a key of ours
 BESIDE = ".manyheads.json"  # else, after the name of the file
@@ -71,7 +71,7 @@ def list_in(data: bytes, path: Path) -> HeadList:
     """The list of heads that a file holds, of whichever format. Errors: FileAccessError."""
     if data.startswith(b"\x93NUMPY"):
         return lukv_in(data, path)
-    if _LAYER_HEADS.fullmatch(data.strip()):
+    if len(data) <= LONGEST_VARIABLE and _LAYER_HEADS.fullmatch(data.strip()):
         return vllm_hook_text_in(data)
     document = json_in(data, path, "as a list of heads is unless it is .npy")
     if isinstance(document, list):
@@ -102,6 +102,8 @@ def duo_in(folder: Path) -> HeadList:
     windows = [known.get(name) for name in ("sink_size", "recent_size")]
     if any(type(size) is not int or not least <= size < 2**53 for size, least in zip(windows, (0, 1), strict=True)):
         raise _damaged(folder / CONFIG, f"sink_size and recent_size are {windows}, not numbers of positions")
+    if gates.count(b"\t") + gates.count(b"\n") > MOST_HEADS:
+        raise _damaged(folder / GATES, f"it has gates for more than {MOST_HEADS:,} heads")
     try:
         lines = [line.partition("#")[0].strip() for line in gates.decode().split("\n")]  # as np.loadtxt reads them
         table = np.array([[float(cell) for cell in line.split("\t")] for line in lines if line])
@@ -191,7 +193,8 @@ def lukv_in(data: bytes, path: Path) -> HeadList:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a header by an old Python; what cannot be is checked below
             curves = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-            wrong = curves.dtype.kind not in "fiu" or curves.ndim != 3 or len(curves) != RATIOS or not curves.size
+            wrong = curves.dtype.kind not in "fiu" or curves.ndim != 3 or len(curves) != RATIOS
+            wrong = wrong or not 0 < curves.size <= RATIOS * MOST_HEADS
             freed = np.zeros(1) if wrong else curves.astype(np.float64)
     except Exception as error:  # the header is parsed as Python, which fails in many ways, and may claim any size
         raise _damaged(path, error) from error
@@ -232,6 +235,8 @@ LOOKED = (1000, 6096)  # columns and diagonals: what MInference takes for a head
 def minference_in(data: bytes, document: list[Any], path: Path) -> HeadList:
     scores: dict[Place, float] = {}
     windows: dict[Place, tuple[int, int]] = {}
+    if len(document) > MOST_HEADS:
+        raise _damaged(path, f"it has more than {MOST_HEADS:,} layers")
     for number, layer in enumerate(document):
         if not isinstance(layer, Mapping):
             raise _damaged(path, f"layer {number} is no JSON object")
@@ -420,6 +425,7 @@ def json_in(data: bytes, path: str | os.PathLike[str], meant: str = "") -> objec
         raise FileAccessError(f"{path} is no JSON{f', {meant}' if meant else ''}: {error}.") from error
 
 
+LONGEST_VARIABLE = 1 << 17  # bytes of a variable of the environment, as Linux has them
 _INDEX = re.compile(r"[0-9]{1,6}")
 _LAYER_HEAD = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")
 _LAYER_HEADS = re.compile(rb"[0-9]{1,6}:[0-9]{1,6}(,[0-9]{1,6})*(;[0-9]{1,6}:[0-9]{1,6}(,[0-9]{1,6})*)*")

@@ -198,7 +198,7 @@ class HeadSplit:
             layers = tuple(layer_in(entry, number) for number, entry in enumerate(document["layers"]))
             split = cls(**{**document, "layers": layers})
             _check(split)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             raise FileAccessError(f"{label} is damaged: {error}.") from error
         return split
 
@@ -257,6 +257,9 @@ def _check(split: HeadSplit) -> None:
     texts = ("model", "weights_hash", "stack", "by", "unit", "joined")
     if wrong := [name for name in texts if not isinstance(getattr(split, name), str)]:
         raise ValueError(f"{wrong[0]}={getattr(split, wrong[0])!r} is no text")
+    notes = split.notes.items() if isinstance(split.notes, dict) else [(0, 0)]
+    if not isinstance(split.evidence, dict) or not all(isinstance(text, str) for _, text in notes):
+        raise ValueError("its evidence and notes are not those of a split")
     for name, least in (("sink", 0), ("recent", 1)):
         value = getattr(split, name)
         if type(value) is not int or value < least:

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from manyheads.heads import HeadSet
-from manyheads.spec import ModelSpec, Site
+from manyheads.spec import MOST, ModelSpec, Site
 
+MOST_HEADS = 1 << 17  # of a model, as a file may claim them: they are listed one by one
 JoinedBy = Literal["group", "maximum", "mean", "none"]
 
 
@@ -100,8 +101,8 @@ def layer_in(entry: Mapping[str, Any], number: int) -> SplitLayer:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
     layer = SplitLayer(**values)
     sizes = (layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim, layer.window)
-    if any(type(size) is not int or size < 0 for size in sizes):
-        raise ValueError(f"layer {number}: sizes {sizes} are no whole numbers")
+    if any(type(size) is not int or not 0 <= size <= MOST for size in sizes):
+        raise ValueError(f"layer {number} has a size that is not a whole number up to {MOST:,}")
     if bool(layer.num_heads) != bool(layer.num_kv_heads) or layer.num_heads % max(1, layer.num_kv_heads):
         raise ValueError(f"layer {number}: {layer.num_heads} heads do not share {layer.num_kv_heads} key/value heads")
     lengths = (len(layer.kept), len(layer.scores))

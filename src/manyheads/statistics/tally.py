@@ -102,7 +102,7 @@ class Contribution:
     @staticmethod
     def read(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Contribution:
         numbers = {name: tensors[name] for name in ("num", "den", "own")}
-        columns = {name: tuple(facts[name]) for name in ("columns", "maximum_columns")}
+        columns = {name: _columns(facts[name], tensors["num"]) for name in ("columns", "maximum_columns")}
         facts = {**facts, "sites": read_sites(facts["sites"]), **columns}
         seeds = tuple(tensors["seeds"].tolist())
         return Contribution(seeds=seeds, **numbers, **facts, kinds=KindCounts.read(tensors))
@@ -234,9 +234,9 @@ class Tally:
         sites = read_sites(facts["sites"])
         kinds = KindCounts.read(tensors)
         tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
-        columns, sizes = tuple(facts["columns"]), (int(facts["num_texts"]), int(facts["num_tokens"]))
+        sizes = int(facts["num_texts"]), int(facts["num_tokens"])
         num, den, own, moments, maxima = (tensors[name] for name in STORED)
-        maximum_columns = tuple(facts["maximum_columns"])
+        columns, maximum_columns = (_columns(facts[name], num) for name in ("columns", "maximum_columns"))
         out = Tally(sites, num, den, own, moments, columns, tally, *sizes, maximum_columns, maxima)
         # Checked where the file is still known by name: added later, a shape of 1 would broadcast without a word.
         room = Tally.empty(sites, out.num.shape[2], columns, False, maximum_columns)
@@ -304,6 +304,13 @@ def counted(many: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def site_fields(sites: Sequence[Site]) -> list[dict[str, Any]]:
     return [vars(site) for site in sites]
+
+
+def _columns(stored: Sequence[int], num: Tensor) -> tuple[int, ...]:
+    """Errors: ValueError for what are no columns of `num`."""
+    if any(type(column) is not int or not 0 <= column < num.shape[2] for column in stored):
+        raise ValueError("it names statistics that it does not hold")
+    return tuple(stored)
 
 
 def read_sites(stored: Sequence[dict[str, Any]]) -> tuple[Site, ...]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from manyheads.base import choose_device, locked, no_access, replacing, torchrun
+from manyheads.base import choose_device, locked, no_access, read_bytes, replacing, torchrun
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
 from manyheads.plan import SEEDS
 from manyheads.training.charts import Chart
@@ -249,10 +249,10 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Errors: FileAccessError for what cannot be read or is no JSON object."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_bytes(path).decode("utf-8"))
     except OSError as error:
         raise no_access("read", path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileAccessError(
             f"{path} is not JSON ({error}): it is damaged. Delete its folder, or repair it."
         ) from error

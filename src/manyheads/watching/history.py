@@ -49,6 +49,7 @@ SAME_RUN = ("run", "model", "kind", "sites")  # of the facts: in these a run tha
 METADATA = b"manyheads"
 NAME = "part-{:06}.parquet"
 FIRST_PART = NAME.format(0)
+SPARSE, SPARSE_BYTES = 100, 1 << 26  # times as large in memory as what it is read from, and above these bytes: refused
 READS = 5  # of a folder whose parts are being cut away, before it is called unreadable
 
 log = logging.getLogger("manyheads")
@@ -143,6 +144,8 @@ def _read(path: Path, earlier: HeadCurves | None) -> HeadCurves:
             )
     columns = {head: column for column, head in enumerate(heads)}
     steps = np.concatenate([part.steps for part in parts.values()])
+    held = sum(part.values.nbytes for part in parts.values())
+    _require_dense(8 * len(steps) * len(heads) * len(newest.statistics), held, path)
     values = np.full((len(steps), len(heads), len(newest.statistics)), np.nan)
     row = 0
     for name, part in parts.items():
@@ -175,28 +178,33 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     """Errors: OSError; RecordingError for what is no history."""
     data = read_bytes(file)  # at once: the name may belong to a newer file in a moment
     try:
-        table = pq.read_table(io.BytesIO(data))
-        facts = json.loads((table.schema.metadata or {}).get(METADATA, b"{}"))
+        parquet = pq.ParquetFile(io.BytesIO(data))
+        columns = {field.name: field.type for field in parquet.schema_arrow}
+        facts = json.loads((parquet.schema_arrow.metadata or {}).get(METADATA, b"{}"))
         newer = facts.get("format_version", VERSION) > VERSION
-    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         cause = "it is empty" if not data else first_line(error).rstrip(".")
         raise RecordingError(f"{file} cannot be read as Parquet: {cause}.") from error
     if newer:
         raise RecordingError(f"{file} was written by a newer manyheads: update this one to read it.")
-    lacking = [name for name in KEYS if name not in table.column_names]
+    lacking = [name for name in KEYS if name not in columns]
     if lacking:
         raise RecordingError(
             f"{file} is no history of heads: it has no column {lacking[0]!r} "
-            f"(its columns: {_listed(table.column_names)}). One has step, stack, layer, head and a column a statistic."
+            f"(its columns: {_listed(tuple(columns))}). One has step, stack, layer, head and a column a statistic."
         )
     statistics = tuple(
         name
-        for name, kind in zip(table.column_names, table.schema.types, strict=True)
+        for name, kind in columns.items()
         if name not in KEYS and not name.startswith("__") and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
     )
     if not statistics:
         raise RecordingError(f"{file} holds no statistic: a history of heads has a column of numbers for each.")
+    claimed = 8 * parquet.metadata.num_rows * (len(KEYS) + len(statistics))
+    _require_dense(claimed, len(data), file)
     try:
+        # As a dictionary: a long name of a stack, written once, would stand in memory once a row.
+        table = pq.read_table(io.BytesIO(data), columns=[*KEYS, *statistics], read_dictionary=["stack"])
         if absent := [name for name in KEYS if table[name].null_count]:
             raise ValueError(f"a row has no {absent[0]}")
         step, layer, index = (table[name].cast(pa.int64()).to_numpy() for name in ("step", "layer", "head"))
@@ -211,13 +219,23 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
         column = np.argsort(order)[place]
         steps, row = np.unique(step, return_inverse=True)
         rows = np.stack([table[name].cast(pa.float64()).to_numpy() for name in statistics], -1)
-    except (pa.ArrowException, ValueError, TypeError, HeadError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, HeadError) as error:
         raise RecordingError(f"{file} is no history of heads: {first_line(error).rstrip('.')}.") from error
     if len(rows) > len(np.unique(row * len(heads) + column)):
         raise RecordingError(f"{file} is no history of heads: it has two rows for the same head and step.")
+    _require_dense(8 * len(steps) * len(heads) * len(statistics), claimed, file)
     values = np.full((len(steps), len(heads), len(statistics)), np.nan)
     values[row, column] = rows
     return _Part(stamp, heads, statistics, steps.astype(np.int64), values, facts)
+
+
+def _require_dense(size: int, held: int, file: Path) -> None:
+    """Errors: RecordingError where `held` bytes would become `size` in memory, and are nearly all repeats or gaps."""
+    if size > max(SPARSE_BYTES, SPARSE * held):
+        raise RecordingError(
+            f"{file} is no history of heads: it would take {size / 1e9:.1f} GB in memory, of which nearly all is "
+            f"repeats or gaps. A history has a row for each head at each watched step."
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ what is written

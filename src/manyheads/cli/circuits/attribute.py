@@ -27,6 +27,7 @@ from manyheads.cli.arguments import (
     load_model,
     to_file,
 )
+from manyheads.cli.patch import options_in_words
 from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import TextError
@@ -84,7 +85,7 @@ def attribute(
     lm = load_model(talk, ModelChoice(model, device, dtype))
     one, other = (_token(value) for value in (answer, versus))
     assert one is not None
-    with talk.step("reading the texts, forwards and back along the stream"):
+    with talk.step("reading the texts, forwards and back along the stream"), options_in_words():
         result = circuits.logit_attribution(
             lm, texts.texts, one if other is None else (one, other), position, first_token=first_token
         )

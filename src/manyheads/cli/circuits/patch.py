@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,7 +103,7 @@ def patch(
     pairs_read = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     places = _positions(positions)
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    with talk.step("patching every head") as progress:
+    with talk.step("patching every head") as progress, options_in_words():
         result = circuits.patch(
             lm, pairs_read.clean, pairs_read.corrupted, metric, pairs_read.answers, what, direction=direction,
             positions=places, estimator=estimator, first_token=first_token, controls=controls, progress=progress,
@@ -145,7 +147,7 @@ def circuit(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     pairs_read = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    with talk.step("removing heads") as progress:
+    with talk.step("removing heads") as progress, options_in_words():
         result = circuits.find_circuit(
             lm,
             pairs_read.clean,
@@ -166,6 +168,15 @@ def circuit(
     else:
         print_whole(circuit_lines(result, pairs_read))
         print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
+
+
+@contextmanager
+def options_in_words() -> Iterator[None]:
+    """A library's argument is said as the option that was not typed: `first_token=True` is --first-token."""
+    try:
+        yield
+    except TextError as error:
+        raise TextError(str(error).replace("first_token=True", "--first-token")) from error
 
 
 def given_pairs(

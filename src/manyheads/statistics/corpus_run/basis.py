@@ -8,6 +8,7 @@ of, which statistics it has, and which shard of which corpus it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from manyheads.corpora import Failures
 from manyheads.errors import StatisticError
 from manyheads.models.inputs.texts import story
 from manyheads.recording import Sinks
+from manyheads.spec import MOST
 from manyheads.statistics.corpus_run.chunks import Learned, differences
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import two_sided
@@ -25,6 +27,7 @@ from manyheads.statistics.tally import Gathered
 
 DESCRIBED = ("name", "unit", "source", "meaning", "kind", "by_row", "maximum", "column")
 """Of a statistic, what a file says of it besides its range, and what it asks and is of. How it is computed is code."""
+ALWAYS_NOTED = ("model", "loaded", "corpus", "surveyed", "rarity", "sinks")
 ANY = "as they were given"  # in place of a corpus and its shard, where sums are of whatever texts came
 NAMED_SHARDS = 12  # of those that are missing, the first so many are named
 
@@ -102,6 +105,12 @@ class Basis:
         parked, positions = words["sinks"], words["max_positions"]
         sinks = Sinks(bool(parked["first"]), tuple(parked["ids"]), tuple(parked["names"]), str(parked["because"]))
         statistics = tuple(map(_described, words["statistics"]))
+        if lacking := [name for name in ALWAYS_NOTED if name not in notes]:
+            raise LookupError(lacking[0])
+        shard = inputs.get("shard", ANY)
+        # Shards that are missing are listed one by one.
+        if shard != ANY and not (re.match(r"\d{1,7} of \d{1,7} by ", shard) and int(shard.split()[2]) <= MOST):
+            raise ValueError(f"no shard is {shard[:40]!r}")
         return Basis(inputs, statistics, sinks, notes, None if positions is None else int(positions))
 
     def table(

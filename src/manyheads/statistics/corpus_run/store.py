@@ -311,7 +311,10 @@ def contents(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
 def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[Batch | Total, Basis]:
     """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is no part."""
     kind = {"batch": Batch, "sums": Total}[words["holds"]]
-    return kind.read(tensors, words), Basis.read(words)
+    part, basis = kind.read(tensors, words), Basis.read(words)
+    if "num" in tensors and tensors["num"].shape[2] != len(basis.statistics):
+        raise ValueError(f"it describes {len(basis.statistics)} statistics, and holds {tensors['num'].shape[2]}")
+    return part, basis
 
 
 def older_run(folder: Path) -> StatisticError:

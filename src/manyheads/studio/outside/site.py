@@ -211,7 +211,7 @@ def require_publishable(
     try:
         site = json.loads((target / MARK).read_text(encoding="utf-8"))
         names = [str(entry["name"]) for entry in site["workspace"]["files"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""  # a new folder, or a site whose list nobody can read: nothing is known of it
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{plural(len(names), 'recording')} ({', '.join(names[:NAMED])}{more})"

@@ -55,8 +55,9 @@ class Histories:
         """All but the curves."""
         curves = self.curves(history)
         facts, steps = curves.facts, curves.steps
-        because = facts.get("because", [])
-        meaning = facts.get("meaning", {})
+        because, meaning = facts.get("because"), facts.get("meaning")
+        lines = because if isinstance(because, list) else [because] * isinstance(because, str)
+        meaning = meaning if isinstance(meaning, dict) else {}
         every = facts.get("every")
         raised = alerts(curves.heads, curves.statistics, steps, curves.values)
         return History(
@@ -66,7 +67,7 @@ class Histories:
             version=version_of(curves),
             model=str(facts.get("model", "")),
             every=every if isinstance(every, int) else None,
-            because=[because] if isinstance(because, str) else [str(line) for line in because],
+            because=[str(line) for line in lines],
             heads=[str(head) for head in curves.heads],
             statistics=[
                 HistoryStatistic(name=name, meaning=str(meaning.get(name, "")), is_maximum=name.startswith("max_logit"))
