@@ -27,7 +27,7 @@ from manyheads.cli.arguments import (
     load_model,
     to_file,
 )
-from manyheads.cli.patch import options_in_words
+from manyheads.cli.circuits.patch import options_in_words
 from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import TextError
