@@ -130,7 +130,7 @@ class Watch:
     """What `watch` returns: call `step()` after each of the optimizer's steps, and `close()` at the end.
 
     `fresh`: whether the step that just ended was watched. `last`: its numbers by head (`WatchedStep`); of the last
-    watched step, if it was not. `because` says how numbers are read.
+    watched step, if it was not; None before any. `because` says how numbers are read.
     """
 
     def __init__(
