@@ -282,7 +282,7 @@ def _token_of(lm: Any, pairs: Pairs, text: int, answer: Answer, first_token: boo
         names = " ".join(_named(lm, token) for token in ids)
         raise TextError(
             f"the answer {answer!r} is {len(ids)} tokens here ({names}), and a logit is of one: choose a word of one "
-            f"token, or read its first one, first_token=True (--first-token)."
+            f"token, or read its first one, first_token=True."
         )
     if ids[0] == getattr(lm.tokenizer, "unk_token_id", None):
         raise TextError(f"the answer {answer!r} is no word of {lm.name}'s vocabulary: choose another.")
