@@ -297,7 +297,7 @@ def _answers(lm: Any, answers: Answers, count: int, first: bool) -> list[tuple[i
             raise TextError(
                 f"the answer {answer!r} has {len(ids)} tokens ({', '.join(map(repr, pieces))}), and a logit is of one: "
                 f"give a word of one token (often with its blank, {' ' + answer.strip()!r}), or first_token=True "
-                f"(--first-token) for the first."
+                f"for the first."
             )
         return int(ids[0])
 

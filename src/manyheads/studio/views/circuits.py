@@ -369,8 +369,6 @@ def _written(lm: Any, token: int) -> str:
 
 def _plain(error: ManyHeadsError) -> str:
     """The library's sentence without arguments of Python, which a page has not, and tokens, which it shows."""
-    words = (
-        str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
-    )
+    words = str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
     words = re.sub(r"(first differ at token \d+): clean .* corrupted .*(\. Choose)", r"\1\2", words)
     return words[:1].upper() + words[1:]
