@@ -6,8 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from torch.profiler import ProfilerActivity, profile
-
 Calls = Mapping[str, Callable[[], object]]
 
 
@@ -59,6 +57,8 @@ def live_bytes(call: Callable[[], object]) -> int:
     pages of libraries as they are first touched, and threads' stacks, which move it by several per cent of a training.
     Not seen: what other libraries take (NumPy's arrays, a product's packed panels).
     """
+    from torch.profiler import ProfilerActivity, profile  # 200 MB, which a process whose memory is read must not hold
+
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
     assert recorded.profiler is not None and recorded.profiler.kineto_results is not None

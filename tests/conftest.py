@@ -4,6 +4,7 @@ import gc
 import math
 import os
 
+import jaxtyping
 import pytest
 import torch
 from _pytest import logging as pytest_logging
@@ -110,3 +111,11 @@ def short_and_remembered(patch, cache):
 
     shorten_pages(patch, 100)  # enough for labels; the whole page is read in tests/roles
     patch.setenv("MANYHEADS_CACHE", str(cache))
+
+
+@pytest.fixture
+def unchecked_types():
+    """Type checks look into sequences: they would read layers, and report what they find there as a wrong type."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

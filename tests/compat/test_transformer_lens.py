@@ -272,7 +272,7 @@ def test_only_loaded_models_and_recordings_are_read(lm):
         detect_head(mh.load(lm.model, tokenizer=False), "a b")
 
 
-def test_a_lazy_cache_has_the_models_own_maps_under_their_names(fresh):
+def test_a_lazy_cache_has_the_models_own_maps_under_their_names(fresh, unchecked_types):
     model = tiny_llama()
     inputs = padded(fresh, [9, 5], 40)
     cache = lazy_cache(mh.record_call(model, **inputs))

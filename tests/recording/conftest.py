@@ -38,14 +38,6 @@ def saved(random, path) -> Recording:
 
 
 @pytest.fixture
-def unchecked_types():
-    """Type checks look into sequences: they would read layers, and report what they find there as a wrong type."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.fixture
 def reads(monkeypatch):
     """The names of tensors, as they are read. (Checked types would look into sequences: not here.)"""
     names, read = [], TensorFile.read

@@ -22,7 +22,7 @@ from manyheads.cli.circuits.patch import given_pairs
 from manyheads.corpora import as_corpus
 from manyheads.errors import HeadError
 from manyheads.heads import Head
-from manyheads.long_context.head_split import split_layers
+from manyheads.long_context.split_layer import split_layers
 from manyheads.reproductions import wu_scores
 from manyheads.reproductions.reproduction import Task
 from manyheads.studio import Workspace
