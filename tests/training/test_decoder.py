@@ -139,7 +139,7 @@ def test_other_attention_is_what_it_says(fresh):
         inputs: list[torch.Tensor] = []
         with torch.no_grad():
             for each in model.parameters():
-                each.mul_(3).add_(0.1 * torch.randn_like(each))
+                each.mul_(1.5).add_(0.1 * torch.randn_like(each))
             with layer.register_forward_pre_hook(lambda _, given, inputs=inputs: inputs.append(given[0])):
                 model(ids)
             x = inputs[0].double()
