@@ -98,8 +98,10 @@ def _watching() -> Iterator[Bar]:
     for state in ("random", "sharp"):
         for line, (what, most) in steps.items():
             yield Bar("watching", f"{state}: {line}", "ratio", f"{what}, {state} scores, against no watch", most)
-        figure = "added.max_logit, entropy, first_mass"
-        yield Bar("watching", f"{state}: memory", figure, f"memory that a watch adds, {state} scores", 0.02, unit="")
+    figure = "added.max_logit, entropy, first_mass"
+    for state in ("random", "sharp"):
+        what = f"memory that a watch adds, {state} scores"
+        yield Bar("watching_memory", f"{state}: memory", figure, what, 0.02, unit="")
 
 
 def _studio() -> Iterator[Bar]:

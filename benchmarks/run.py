@@ -46,6 +46,7 @@ RUNS = {
     "compat": ["benchmarks.compat"],
     "training": ["benchmarks.training"],
     "watching": ["benchmarks.watching", "--rounds", "4"],
+    "watching_memory": ["benchmarks.watching", "--memory"],
     "studio": ["benchmarks.studio"],
     "cuda": ["benchmarks.cuda"],
 }
@@ -89,6 +90,7 @@ def _run(name: str, results: dict[str, Any]) -> bool:
         lines += [json.loads(line)] if line.startswith("{") else []
     if process.wait():
         return False
+    results.update(json.loads(RESULTS.read_text(encoding="utf-8")))  # what others wrote while this one ran
     results[name] = {
         "date": date.today().isoformat(),
         "machine": gpu if name in ON_GPU else _machine(),

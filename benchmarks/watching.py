@@ -12,9 +12,9 @@ and `sharp` ones, whose queries and keys are scaled until each layer's scores re
 
 `SimpleTuner's way` (its qk_clip_logging): each layer's whole float32 q k^T, by blocks of 1,024 keys, the largest taken.
 Its models look both ways, so it masks nothing; for this one it would also have to hide half of the cells.
-`compiled` is `torch.compile` of the model, and `probe` a watch of that, against it. `memory`: the most bytes of tensors
-that are alive at once in a step, weights and the optimizer's state among them, and which share of it a way adds; of
-two steps, since the guard looks at the first one only.
+`compiled` is `torch.compile` of the model, and `probe` a watch of that, against it. `--memory` counts instead of timing,
+so that a busy machine will do: the most bytes of tensors that are alive at once in a step, weights and the optimizer's
+state among them, and which share of it a way adds; of two steps, since the guard looks at the first one only.
 """
 
 from __future__ import annotations
@@ -227,21 +227,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--state", choices=("random", "sharp"))
     parser.add_argument("--ways", nargs="*", default=ways, choices=ways, metavar="WAY", help=", ".join(ways))
     parser.add_argument("--threads", type=int, default=THREADS, help="1 for a busy machine: read cpu then, not ratio")
-    parser.add_argument("--memory", action="store_true", help="the memory alone, in one or two minutes")
+    parser.add_argument("--memory", action="store_true", help="the bytes in place of the seconds, in two minutes")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     states, names = (
         [options.state] if options.state else ["random", "sharp"],
         list(dict.fromkeys([BASE, *options.ways])),
     )
-    if not options.memory:
-        seconds = idle_seconds()
-        print(json.dumps({"what": "a watch's own calls in a step that is not watched", "seconds": seconds}), flush=True)
-    for state in states:
-        if not options.memory:
-            compare(state, options.rounds, names)
-        if options.memory or options.ways == ways:
+    if options.memory:
+        for state in states:
             memory(state, [name for name in names if name not in (UNWATCHED, COMPILED, PROBE)])
+        return 0
+    seconds = idle_seconds()
+    print(json.dumps({"what": "a watch's own calls in a step that is not watched", "seconds": seconds}), flush=True)
+    for state in states:
+        compare(state, options.rounds, names)
     return 0
 
 

@@ -102,6 +102,11 @@ HEADS = (
         "Its cache may be short. A head that fetches from far away is called a retrieval head.",
         "reference/interventions.md",
     ),
+    Term(
+        "needle", "A short fact that stands far back in a long text, and that a question at its end asks for.",
+        "The passkey preset hides one; `needle_effect` is what the answer loses when a head streams.",
+        "howto/find-retrieval-heads.md",
+    ),
 )  # fmt: skip
 EVIDENCE = (
     Term(
@@ -162,10 +167,36 @@ WORTH = (
         "plan", "A list of changes to heads, as data: ablate, scale, average, copy, skip the output projection.",
         page="concepts/plans-and-edits.md",
     ),
+    Term(
+        "patch", "Give a head the numbers that it has on another text, and see how much of the answer follows.",
+        "0 is the corrupted text's answer, 1 the clean text's.", "howto/patch-heads.md",
+    ),
+    Term(
+        "attribution", "What each head adds to a logit: all heads, feed-forwards, embedding and biases sum to it.",
+        "The final norm's scale is held as it acted.", "howto/logit-attribution.md",
+    ),
+    Term(
+        "circuit", "The fewest heads that keep an answer when all others have the numbers of another text.",
+        page="reference/circuits.md",
+    ),
     Term("loss", "How surprised a model is by the next token, in nats; less is better."),
     Term("cosine", "How far an embedding turned: 1 - cosine, from 0 (not at all) to 2 (opposite)."),
     Term("KL divergence", "How far the predicted next words moved, in nats a token; 0 is not at all."),
     Term("diversity", "How much the maps of a layer's heads differ; 0 where all are the same."),
+)  # fmt: skip
+TRAINING = (
+    Term(
+        "max logit", "The largest score of a head, scaled and after the mask, before softmax.",
+        "Where it grows without bound, rows become one key each and a training may break.", "howto/watch-training.md",
+    ),
+    Term(
+        "QK-clip", "Shrinks a head's query and key weights after a step in which its max logit was over a limit.",
+        "From Kimi K2, which trains with the optimizer Muon.", "howto/qk-clip.md",
+    ),
+    Term(
+        "Muon", "An optimizer that makes each weight matrix's update orthogonal, by Newton-Schulz steps.",
+        "The qk-clip preset trains with it.", "howto/qk-clip.md",
+    ),
 )  # fmt: skip
 SIZES = (
     Term("parameter", "One number that a model has learned.", page="reference/sizing.md"),
@@ -184,6 +215,7 @@ SECTIONS = {
     "Heads": HEADS,
     "Evidence": EVIDENCE,
     "What a head is worth": WORTH,
+    "While a model trains": TRAINING,
     "Size and files": SIZES,
 }
 TERMS = {term.name: term for terms in SECTIONS.values() for term in terms}
