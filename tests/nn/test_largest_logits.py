@@ -225,7 +225,7 @@ def test_empty_axes_have_no_maximum(shape):
     assert (got == (0.0 if shape[3] == 0 else -torch.inf)).all()
 
 
-def test_what_does_not_fit_is_refused(rng):
+def test_what_does_not_fit_is_refused(rng, unchecked_types):
     q, k = tensor(rng, B, H, 7, D), tensor(rng, B, G, 11, D)
     lse = attend(q, k, k).lse
     with pytest.raises(ShapeError, match=r"lse is torch.float32 of shape \(2, 6, 6\).*of shape \(2, 6, 7\)"):

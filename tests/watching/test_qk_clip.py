@@ -566,7 +566,7 @@ def test_what_the_names_do_not_tell_the_trial_does(how, message, fresh):
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
 
-def test_options_and_other_models_are_refused_by_one_line(fresh):
+def test_options_and_other_models_are_refused_by_one_line(fresh, unchecked_types):
     model = random_layer("torch's", fresh)
     for tau in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(PlanError, match=r"tau=.* is no limit for a score: give a number above 0"):
