@@ -12,9 +12,9 @@ and `sharp` ones, whose queries and keys are scaled until each layer's scores re
 
 `SimpleTuner's way` (its qk_clip_logging): each layer's whole float32 q k^T, by blocks of 1,024 keys, the largest taken.
 Its models look both ways, so it masks nothing; for this one it would also have to hide half of the cells.
-`compiled` is `torch.compile` of the model, and `probe` a watch of that, against it. `--memory` counts instead of timing,
-so that a busy machine will do: the most bytes of tensors that are alive at once in a step, weights and the optimizer's
-state among them, and which share of it a way adds; of two steps, since the guard looks at the first one only.
+`compiled` is `torch.compile` of the model, and `probe` a watch of that, against it. `--memory` counts in place of
+timing, so that a busy machine will do: the most bytes of tensors that are alive at once in a step, weights and the
+optimizer's state among them, and which share of it a way adds; of two steps, since the guard reads the first one only.
 """
 
 from __future__ import annotations

@@ -159,12 +159,15 @@ def test_a_model_with_itself_or_a_copy_shows_nothing(fresh):
         assert len(found.labels) == len(found.heads) * (other is a)
 
 
-def test_one_text_has_no_interval(fresh):
+def test_one_text_has_no_interval_nor_have_three_and_the_largest_difference_is_named_all_the_same(fresh):
     a, b = pair("gpt2", fresh)
     found = mh.compare(a, b, [TEXTS[0], TEXTS[0]], FEW, labels=False)
     assert found.num_texts == 1 and found.num_clear == 0 and np.isnan(found.moved_low).all()
     assert found["L0H0"].moved_low is found["L0H0"].differences[0].low is None
-    assert found["L0H0"].moved is not None and found.largest("L0H0") is not None
+    assert found["L0H0"].moved is not None
+    for result in (found, mh.compare(a, b, TEXTS, FEW, labels=False)):
+        largest = result.largest("L0H0")
+        assert largest is not None and largest.low is None and largest in result["L0H0"].differences
     assert isinstance(found.to_pandas(), pd.DataFrame)
 
 

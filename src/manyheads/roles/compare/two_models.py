@@ -62,7 +62,7 @@ READINGS = ("the first model", "the second model", "both maps")
 class Difference(NamedTuple):
     """One statistic of one head in both models, and `after - before` with its 95 % interval over the same texts.
 
-    None where nothing was counted, and for the interval of one text.
+    None where nothing was counted, and for the interval where too few texts have cases.
     """
 
     statistic: str
@@ -202,10 +202,11 @@ class Comparison(PerHeadResult):
     def largest(self, head: str | Head) -> Difference | None:
         """The statistic that changed most, as a share of what heads of the first model differ among themselves.
 
-        Of those whose interval leaves out 0, where there are intervals; None where there is no such. Errors: HeadError.
+        Of those whose interval leaves out 0, unless none has one; None where there is no such. Errors: HeadError.
         """
         rows = [row for row in self[head].differences if self._spread[row.statistic] > 0 and not row.is_rounding]
-        rows = [row for row in rows if row.is_clear or self.num_texts < 2]
+        if any(row.low is not None for row in rows):
+            rows = [row for row in rows if row.is_clear]
         return max(rows, key=lambda row: abs(row.difference or 0.0) / self._spread[row.statistic], default=None)
 
     def __getitem__(self, head: str | Head) -> HeadComparison:
