@@ -17,6 +17,7 @@ import torch
 
 from manyheads.base import replacing
 from manyheads.errors import PlanError
+from manyheads.long_context import retrieval_scores
 from manyheads.reproductions.reproduction import Reproduction, Result, Task, markdown
 from manyheads.reproductions.table import reproduction_of
 from manyheads.training.runs import Progress
@@ -66,6 +67,8 @@ def reproduce(
     path = None if file is None else Path(os.path.expanduser(file))
     options = {"reproduction": name, "seeds": count, "quick": quick, "file": None if path is None else str(path)}
     begun = time.process_time()
+    if path is not None:
+        retrieval_scores(path)  # before the folder is made: a file that cannot be read leaves nothing behind
     with alone_in(folder):
         open_folder(folder, options)
         result = reproduction.run(Task(folder, count, quick, device, path, progress))
