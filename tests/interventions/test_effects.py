@@ -273,11 +273,12 @@ def test_a_language_model_head_on_a_model_that_sees_the_next_token_is_no_languag
     assert found.metric == "cosine" and "no model that predicts the next token" in found.notes["metric"]
 
 
-def test_one_text_has_no_interval(fresh):
+@pytest.mark.parametrize(("count", "words"), [(1, "(1 text)"), (3, "(3 texts)")])
+def test_few_texts_have_no_interval(count, words, fresh):
     lm = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=False)
-    ids = torch.randint(5, lm.model.config.vocab_size, (1, 13), generator=fresh)
+    ids = torch.randint(5, lm.model.config.vocab_size, (count, 13), generator=fresh)
     found = mh.effect(lm, mh.Ablate("L0H1"), [{"input_ids": ids}], controls=0)
-    assert (found.low, found.high) == (None, None) and "(1 text)" in str(found)
+    assert (found.low, found.high) == (None, None) and words in str(found)
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["low"] is None
 
 

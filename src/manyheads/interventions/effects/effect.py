@@ -16,6 +16,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base.text import plural
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.interventions.apply.applied import editors_of
@@ -88,7 +89,8 @@ class Effect:
             low, high = min(self.control), max(self.control)
             controls = f"as many random heads: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
         unit = f" {self.unit}" if self.unit else ""
-        over = "1 text" if self.low is None else f"{self.low:.4g} to {self.high:.4g} over {self.num_texts} texts"
+        texts = plural(self.num_texts, "text")
+        over = texts if self.low is None else f"{self.low:.4g} to {self.high:.4g} over {texts}"
         return f"{self.plan}: {self.metric} {self.change:+.4g}{unit} ({over}); {controls}"
 
 
