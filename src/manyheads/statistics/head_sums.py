@@ -324,12 +324,11 @@ def _read(tensors: dict[str, Any], words: dict[str, Any], name: str) -> HeadSums
     """Sums as `save` wrote them. Errors: StatisticError for anything else."""
     try:
         part, basis = store.as_part(tensors, words)
-        total = store.Total()
+        total, sums = store.Total(), _without_model("")
         total.add(part)
+        sums._add(total, basis)
     except store.NOT_AS_WRITTEN as error:
         raise StatisticError(
             f"{name} does not hold sums as manyheads writes them ({type(error).__name__}: {error})."
         ) from error
-    sums = _without_model("")
-    sums._add(total, basis)
     return sums
