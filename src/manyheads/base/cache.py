@@ -47,7 +47,10 @@ class Cache(Generic[Key, Value]):
             self.drop(key)
             self._entries[key] = value, size
             self.size += size
-            while len(self._entries) > 1 and self._is_full():
+            while len(self._entries) > 1 and (
+                (self.max_entries is not None and len(self._entries) > self.max_entries)
+                or (self.max_size is not None and self.size > self.max_size)
+            ):
                 self.drop(next(iter(self._entries)))
         return value
 
@@ -84,7 +87,3 @@ class Cache(Generic[Key, Value]):
         """The keys, the least recently used first."""
         with self._lock:
             return iter(list(self._entries))
-
-    def _is_full(self) -> bool:
-        too_many = self.max_entries is not None and len(self._entries) > self.max_entries
-        return too_many or (self.max_size is not None and self.size > self.max_size)

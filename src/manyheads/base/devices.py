@@ -113,18 +113,13 @@ def _usable(device: str | torch.device, name: str) -> torch.device:
         fault = _fault(error)
         if fault.startswith("Expected one of cpu"):  # and twenty more types, most of which nobody has
             fault = f"torch knows no device of type {str(device).partition(':')[0]!r}"
-        elif str(device).partition(":")[0] == "cuda" and not _built_for_gpus():
+        elif str(device).partition(":")[0] == "cuda" and torch.version.cuda is None and torch.version.hip is None:
             fault += ". Install torch's build for it, or leave the device out"
     else:
         if place.type != "meta":
             return place
         fault = "its tensors hold no numbers"
     raise ModelError(f"{name}={str(device)!r} cannot be used: {fault}. Here is: {_listed(map(str, devices_here()))}.")
-
-
-def _built_for_gpus() -> bool:
-    """Whether this build of torch knows CUDA, NVIDIA's or AMD's."""
-    return torch.version.cuda is not None or torch.version.hip is not None
 
 
 def _fault(error: Exception) -> str:

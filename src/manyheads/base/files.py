@@ -101,17 +101,17 @@ def users_home() -> Path | None:
         return None
 
 
-def users_folder(own: str, xdg: str, usual: str) -> Path:
-    """Where something is kept for the user: $own, else manyheads' folder in $xdg or in `usual` of the home.
+def users_folder(variable: str, xdg: str, usual: str) -> Path:
+    """Where something is kept for the user: $variable, else manyheads' folder in $xdg or in `usual` of the home.
 
     Errors: FileAccessError where there is no home.
     """
-    if chosen := os.environ.get(own):
+    if chosen := os.environ.get(variable):
         return Path(chosen)
     if xdg_folder := os.environ.get(xdg):
         return Path(xdg_folder) / "manyheads"
     if (home := users_home()) is None:
-        raise FileAccessError(f"there is no home folder to keep anything in: name a folder in {own}.")
+        raise FileAccessError(f"there is no home folder to keep anything in: name a folder in {variable}.")
     return home / usual / "manyheads"
 
 

@@ -88,9 +88,9 @@ class Ranks:
         """Make of every process' tensor the sum of all, in place."""
         if self.group is not None:
             with _reached():
-                there = tensor.to(self.device)  # the tensor itself where it is there already
-                dist.all_reduce(there, group=self.group)
-                tensor.copy_(there)
+                on_device = tensor.to(self.device)  # the tensor itself where it is there already
+                dist.all_reduce(on_device, group=self.group)
+                tensor.copy_(on_device)
 
 
 ALONE = Ranks()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.compat.inputs import (
@@ -181,7 +181,9 @@ class Kind:
 
 KINDS = {
     # A row's label is its place, a key's is the place after it.
-    "previous_token_head": Kind(lambda ids: (torch.arange(len(ids)), torch.arange(len(ids)) + 1)),
+    "previous_token_head": Kind(
+        lambda ids: (torch.arange(len(ids), device=ids.device), torch.arange(1, len(ids) + 1, device=ids.device))
+    ),
     "duplicate_token_head": Kind(lambda ids: (ids, ids), elsewhere=True),
     # A key's label is the token before it, so a row's own place counts too, where a token stands twice in a row.
     "induction_head": Kind(lambda ids: (ids, torch.nn.functional.pad(ids[:-1], (1, 0), value=-1))),
@@ -277,43 +279,36 @@ def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "
                 f"{layer.site.module} looks ahead, and error_measure='abs' is for causal models, whose maps are lower-"
                 f"triangular: use 'mul'."
             )
+    # sum(A * D), sum(A) and sum |A - D|, over the cells that are not left out
+    length = layer.num_queries(text)
     if isinstance(question.pattern, Kind):
         on_pattern, all_that_counts = question.requests(question.pattern)
         plan = prepare(layer.tokens.text(text), (on_pattern, all_that_counts))
         reduced = plan.run(one_text(layer, text))
         hits, total = (reduced[request][0].double().sum(-1) for request in (on_pattern, all_that_counts))
-        length = layer.num_queries(text)
         num_cells = plan.matches(on_pattern, Mask.causal(length, length)).sum()
         apart = total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
+    elif len(question.pattern) != length:
+        raise ShapeError(
+            f"the detection pattern is of {len(question.pattern)} tokens, but text {text} has {length} (with what was "
+            f"prepended): give a row and a column a token."
+        )
     else:
-        hits, total, apart = _on_tensor(layer, text, question, question.pattern)
+        hits, total, apart = torch.zeros(3, layer.site.num_heads, dtype=torch.float64)
+        for rows, weights in row_blocks(layer, text):
+            weights, expected = weights.double(), question.pattern[rows].double()
+            counts = torch.ones_like(expected)
+            if question.exclude_bos:
+                counts[:, 0] = 0
+            if question.exclude_current:
+                counts[torch.arange(len(counts)), torch.arange(rows.start, rows.stop)] = 0
+            hits += (weights * expected * counts).sum((-2, -1))
+            total += (weights * counts).sum((-2, -1))
+            apart += ((weights - expected).abs() * counts).sum((-2, -1))
     if question.measure == "mul":
         return (hits / total).float()
-    length = layer.num_queries(text)
     # Rounded as theirs, in Python and before it is taken from 1: equal figures must be equal to the last digit.
     return torch.tensor([1 - round(distance, ABS_DECIMALS) for distance in (apart / length).tolist()])
-
-
-def _on_tensor(
-    layer: LayerRecord, text: int, question: Question, pattern: Tensor
-) -> tuple[Float64[Tensor, "h"], Float64[Tensor, "h"], Float64[Tensor, "h"]]:
-    """sum(A * D), sum(A) and sum |A - D|, over the cells that are not left out."""
-    if len(pattern) != layer.num_queries(text):
-        raise ShapeError(
-            f"the detection pattern is of {len(pattern)} tokens, but text {text} has {layer.num_queries(text)} (with "
-            f"what was prepended): give a row and a column a token."
-        )
-    out = torch.zeros(3, layer.site.num_heads, dtype=torch.float64)
-    for rows, weights in row_blocks(layer, text):
-        weights, expected = weights.double(), pattern[rows].double()
-        counts = torch.ones_like(expected)
-        if question.exclude_bos:
-            counts[:, 0] = 0
-        if question.exclude_current:
-            counts[torch.arange(len(counts)), torch.arange(rows.start, rows.stop)] = 0
-        for row, cells in enumerate((weights * expected, weights, (weights - expected).abs())):
-            out[row] += (cells * counts).sum((-2, -1))
-    return out[0], out[1], out[2]
 
 
 def prepends_by_default(lm: Any) -> bool:

@@ -52,7 +52,17 @@ def read_vllm_hook(
     Cost: the files, in memory. Errors: FileAccessError, RecordingError.
     """
     folder = Path(folder)
-    parts = [_rank(path) for path in _rank_folders(folder)]
+    if not folder.is_dir():
+        raise FileAccessError(f"{folder} is no folder: give the run's, which has tp_rank_0 in it.")
+    ranks = {int(match[1]): path for path in folder.iterdir() if (match := RANK.fullmatch(path.name))}
+    if RANK.fullmatch(folder.name) or any((folder / f"qk.{kind}").exists() for kind in ("safetensors", "pt")):
+        ranks = {0: folder}
+    if not ranks or sorted(ranks) != list(range(len(ranks))):
+        present = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+        raise RecordingError(
+            f"{folder} should have tp_rank_0, tp_rank_1, ... and has {present}: give the run's folder."
+        )
+    parts = [_rank(ranks[rank]) for rank in sorted(ranks)]
     config, modules = parts[0][0], parts[0][1]
     if any(part[1].keys() != modules.keys() for part in parts):
         raise RecordingError(f"{folder}: its ranks kept different modules, so that heads cannot be put side by side.")
@@ -99,21 +109,6 @@ def read_vllm_hook(
         q_layers, k_layers, mask=masks, scale=chosen, softcap=softcap, lengths=lengths, modules=names,
         layer_numbers=numbers, provenance={"model": f"vLLM-Hook's {folder.name}", "ranks": len(parts)},
     )  # fmt: skip
-
-
-def _rank_folders(folder: Path) -> list[Path]:
-    """The folders of the ranks, in order. Errors: FileAccessError, RecordingError."""
-    if not folder.is_dir():
-        raise FileAccessError(f"{folder} is no folder: give the run's, which has tp_rank_0 in it.")
-    if RANK.fullmatch(folder.name) or any((folder / f"qk.{kind}").exists() for kind in ("safetensors", "pt")):
-        return [folder]
-    ranks = {int(match[1]): path for path in folder.iterdir() if (match := RANK.fullmatch(path.name))}
-    if not ranks or sorted(ranks) != list(range(len(ranks))):
-        present = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
-        raise RecordingError(
-            f"{folder} should have tp_rank_0, tp_rank_1, ... and has {present}: give the run's folder."
-        )
-    return [ranks[rank] for rank in sorted(ranks)]
 
 
 def _rank(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list[int]]:

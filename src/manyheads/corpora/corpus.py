@@ -80,16 +80,16 @@ class Corpus:
                 f"{self.origin} can be read once only, and a shard reads the beginning of it twice, for the survey: "
                 f"give a list, or files. (HeadSums.update takes a stream that somebody else has divided.)"
             )
-        own = self.files[index::of]
+        shard_files = self.files[index::of]
 
         def of_files() -> Iterator[Document]:
             before = 0
-            for file in own:
+            for file in shard_files:
                 for document in file.open():
                     yield replace(document, at=before + document.at)
                 before += file.total or 0
 
-        sizes = [file.total for file in own]
+        sizes = [file.total for file in shard_files]
         size = None if None in sizes else sum(size for size in sizes if size is not None)
         return Corpus(
             of_files if by == "file" else lambda: islice(self.open(), index, None, of),

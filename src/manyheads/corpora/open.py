@@ -129,20 +129,17 @@ def open_corpus(
         for source, part in zip(all_sources, parts, strict=True)
         if isinstance(source, Source) and not part.once
     )
-    return Corpus(open_anew, _origin(names, len(parts)), digest, total, files if len(files) == len(parts) else ())
-
-
-def _origin(names: Sequence[str | Path], count: int) -> str:
-    """The sources in words."""
-    is_file = [name != STDIN and not (isinstance(name, str) and name.startswith(PREFIX)) for name in names]
+    are_files = [name != STDIN and not (isinstance(name, str) and name.startswith(PREFIX)) for name in names]
     if len(names) > 1:
-        return f"{count} files" if all(is_file) else f"{count} sources"
-    (name,) = names
-    if name == STDIN:
-        return "stdin"
-    if not is_file[0]:
-        return str(name)
-    return f"folder {name} ({plural(count, 'file')})" if Path(name).is_dir() else f"file {name}"
+        origin = f"{len(parts)} {'files' if all(are_files) else 'sources'}"
+    elif names[0] == STDIN:
+        origin = "stdin"
+    elif not are_files[0]:
+        origin = str(names[0])
+    else:
+        is_folder = Path(names[0]).is_dir()
+        origin = f"folder {names[0]} ({plural(len(parts), 'file')})" if is_folder else f"file {names[0]}"
+    return Corpus(open_anew, origin, digest, total, files if len(files) == len(parts) else ())
 
 
 def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:

@@ -367,7 +367,17 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
         if "".join(bracket[0] for bracket in brackets) != entity:
             raise TextError(f"token {token}: Entity={entity} is no sequence of brackets such as (3-person(4-place)3).")
         for bracket in brackets:
-            name = _name(bracket["opened"] or bracket["closed"], bracket["opened"] is not None, field, token)
+            # The entity, with the part where there are several.
+            inside = bracket["opened"] or bracket["closed"]
+            fields = inside.split("-")
+            if len(fields) == 1 and not bracket["opened"]:  # older files close with all fields up to it ("person-12)")
+                name = inside
+            elif field < len(fields):
+                name = fields[field]
+            else:
+                raise TextError(
+                    f"token {token}: the bracket {inside!r} of Entity= lacks field {field + 1}, the entity."
+                )
             if bracket["opened"]:
                 opened[name].append((order, token, first))
                 order += 1
@@ -388,16 +398,6 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
             first, last = next((first, last) for first, last in spans if first <= head <= last)
             mentions.append(Mention(first, last, head, entity))
     return tuple(sorted(mentions, key=lambda mention: (mention.first, -mention.last)))
-
-
-def _name(inside: str, opens: bool, field: int, token: str) -> str:
-    """The entity, with the part where there are several. Older files close with all fields up to it ("person-12)")."""
-    fields = inside.split("-")
-    if len(fields) == 1 and not opens:
-        return inside
-    if field >= len(fields):
-        raise TextError(f"token {token}: the bracket {inside!r} of Entity= lacks field {field + 1}, the entity.")
-    return fields[field]
 
 
 def _assembled(pieces: Sequence[tuple[int, str, int, int]]) -> list[tuple[str, list[tuple[int, int]]]]:

@@ -2,8 +2,10 @@
 
 `manyheads.sizing` reads 70 families from their config by arithmetic alone; transformers has hundreds, and each new one
 would otherwise be refused, or worse, sized like its neighbour. For these the model is built from its config without its
-weights (on the meta device: shapes alone), every parameter is put in its place by its module, and a few tokens are sent
-through to see what the cache keeps. Nothing is loaded. What cannot be seen so is reported as untold, never estimated.
+weights (on the meta device: shapes alone), every parameter is put in its place by its path, and a few tokens are sent
+through to see what the cache keeps. Nothing is loaded. Names of modules are the one thing that hundreds of model files
+share: they decide only under which part a parameter is counted, and whether a row is multiplied by it; the count itself
+is the parameter's own. What cannot be seen so is reported as untold, never estimated.
 Cost: the import of transformers, then about a second.
 """
 
@@ -15,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
@@ -32,9 +35,8 @@ from manyheads.sizing import (
 )
 from manyheads.sizing import costs as counting
 from manyheads.sizing import size as size_of_architecture
-from manyheads.sizing.architecture import LAST
+from manyheads.sizing.architecture import LAST, Attention
 from manyheads.sizing.families.config import UnknownFamily, load_config, name_of
-from manyheads.sizing.from_a_built_model import attention_of, fault_of, settled, state_of, weights_of
 from manyheads.sizing.presets import key_of
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 PROBE_TOKENS = 16  # longer than any kernel of a convolution, whose state may else come out short
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")  # a default in place of one would be another model
-KNOWN_STATES = {  # classes of transformers' caches whose contents `sizing.from_a_built_model` can read
+KNOWN_STATES = {  # classes of transformers' caches whose contents can be read here
     "DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "LinearAttentionLayer",
     "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer",
 }  # fmt: skip
@@ -54,6 +56,28 @@ EXPERTS_PER_TOKEN = (
     "top_k_experts",
     "experts_per_token",
 )
+# The order decides: BERT's `attention.output.dense` is an o, every other `output.dense` a feed-forward, and a router
+# that stands in an `mlp` is a router.
+PLACES = tuple(
+    (part, re.compile(pattern))
+    for part, pattern in (
+        ("o", r"att\w*\.output\.dense"),
+        ("router", r"router|shared_expert_gate|(mlp|moe|mixer|feed_forward)\.gate\.|e_score_|expert_bias"),
+        ("feed-forward", r"expert|mlp|ffn|feed_?forward|\.fc|intermediate|DenseRelu|\.wi|output\.dense"),
+        ("feed-forward", r"(?<!attn\.)(gate|up|down)_proj"),
+        ("mixer", r"mamba|mixer\.(x|dt|out)_proj|linear_attn|\bconv|rg_lru|\.ssm|linear_[xy]|forget_gate|dt_bias"),
+        ("mixer", r"A_log|\bin_proj\b"),
+        ("latent", r"kv_a_proj"),
+        ("qkv", r"qkv|query_key_value|c_attn|in_proj_weight|kv_proj|kv_b_proj"),
+        ("q", r"[._](q|query|q_[ab])(_proj|_lin)?\b|\.Wq\b"),
+        ("k", r"[._](k|key)(_proj|_lin)?\b|\.Wk\b"),
+        ("v", r"[._](v|value)(_proj|_lin)?\b|\.Wv\b"),
+        ("o", r"\b(o|out)_(proj|lin)\b|att\S*\.(dense|c_proj|o|Wo)\b"),
+    )
+)
+"""Part -> what the path of its parameters has in it; the first that fits."""
+
+KEY_NORM = re.compile(r"\bk_(layer)?norm")
 
 
 def size(
@@ -126,11 +150,24 @@ def describe_model(model: nn.Module) -> Architecture:
     states, why = _cache(model, len(inside))
     layers, embed_dim = [], int(getattr(text, "hidden_size", 0) or 0)
     for index, weights in enumerate(inside):
-        attention = attention_of(states[index], text) if states else None
-        if fault := fault_of(attention, weights, embed_dim):
-            faults.append(f"layer {index}: {fault}")
-        state, state32 = state_of(states[index]) if states else (0, 0)
-        layers.append(LayerShape(settled(weights, attention), (attention,) if attention else (), state, state32))
+        attention = _attention_of(states[index], text) if states else None
+        kv_width = 0
+        if attention is not None:
+            kv_width = attention.num_kv_heads * attention.qk_dim
+            # The widths are read off a cache, which may hold something else than keys and values: o must agree.
+            out = sum(weight.matmul for weight in weights if weight.part == "o")
+            if out != attention.num_heads * attention.v_dim * embed_dim:
+                shape = f"{attention.num_heads} heads of {attention.v_dim}"
+                faults.append(f"layer {index}: its output projection is not one of {shape}")
+        elif any(weight.part in ("q", "qkv") for weight in weights):
+            faults.append(f"layer {index}: its attention leaves nothing in a cache to tell its shape by")
+        # A norm that every key head shares is not counted for each of them.
+        counted = tuple(
+            replace(weight, per_kv_head=False) if weight.part == "norm" and weight.size != kv_width else weight
+            for weight in weights
+        )
+        state, state32 = _state_of(states[index]) if states else (0, 0)
+        layers.append(LayerShape(counted, (attention,) if attention else (), state, state32))
     limit = getattr(text, "max_position_embeddings", None)
     architecture = Architecture(
         name=config.model_type,
@@ -144,7 +181,7 @@ def describe_model(model: nn.Module) -> Architecture:
         because=(
             f"{config.model_type}, as {type(model).__name__}, built with transformers without its weights",
             "attention is counted as full where its cache keeps every token",
-            *(("the update of its recurrent state is not counted",) if any(map(state_of, states)) else ()),
+            *(("the update of its recurrent state is not counted",) if any(map(_state_of, states)) else ()),
         ),
     )
     if not faults and (fault := _miscounted(model, architecture)):
@@ -240,7 +277,9 @@ def _placed(model: Any, text: Any) -> tuple[list[list[Weights]], list[Weights], 
     outside, faults = [], []
     for path, parameter in model.named_parameters():
         owner = owners[id(parameter)]
-        weights = weights_of(path, type(owner).__name__, tuple(parameter.shape), is_head=owner is heads, chosen=experts)
+        weights = _weights_of(
+            path, type(owner).__name__, tuple(parameter.shape), is_head=owner is heads, chosen=experts
+        )
         if weights is None:
             faults.append(f"what {path} is multiplied by is not known here")
             weights = Weights("other", parameter.numel())
@@ -306,3 +345,54 @@ def _miscounted(model: Any, architecture: Architecture) -> str:
     if expected == counted or (recurrent and expected < counted):
         return ""
     return f"by its matrices and heads {PROBE_TOKENS} tokens cost {expected:,} FLOPs, but torch counts {counted:,}"
+
+
+def _weights_of(path: str, kind: str, shape: tuple[int, ...], *, is_head: bool, chosen: int | None) -> Weights | None:
+    """The parameter at `path`, owned by a module of the class `kind`; None if it is not known who is multiplied by it.
+
+    `is_head`: it is of the projection to the vocabulary. `chosen`: how many experts a token goes through, if known.
+    """
+    count = prod(shape)
+    if is_head:
+        return Weights("head", count, count if len(shape) > 1 else 0, rows=LAST)
+    if "Embedding" in kind:
+        return Weights("other" if "bias" in path else "embedding", count)
+    part = "norm" if "Norm" in kind else next((name for name, place in PLACES if place.search(path)), "other")
+    keys = part in ("k", "v") or (part == "norm" and KEY_NORM.search(path) is not None)
+    if part == "norm" or len(shape) < 2:
+        return Weights(part, count, per_kv_head=keys)
+    if kind in ("Conv1D", "Conv1d") or kind.endswith("Linear") or (part == "router" and min(shape) > 1):
+        return Weights(part, count, count, per_kv_head=keys)
+    if count == max(shape):
+        return Weights(part, count)
+    if "expert" in path:
+        count_of_one = count // shape[0]
+        matmul = count_of_one if len(shape) == 3 else 0  # of two axes: a bias for each expert
+        return None if chosen is None else Weights(part, count_of_one, matmul, experts=shape[0], chosen=chosen)
+    return Weights(part, count) if part == "mixer" else None  # a recurrence's own numbers: no matrix product
+
+
+def _attention_of(state: Any, text: Any) -> Attention | None:
+    """The attention whose keys and values a layer of a cache kept; None if none were. `text`: the model's config."""
+    keys, values = getattr(state, "keys", None), getattr(state, "values", None)
+    if keys is None or values is None or not keys.numel():
+        return None
+    window, num_heads = getattr(state, "sliding_window", None), text.num_attention_heads
+    kv_heads, k_width, v_width = keys.shape[1], keys.shape[-1], values.shape[-1]
+    # MLA keeps the compressed keys and values of all heads in place of keys, and the rotary part in place of values.
+    if kv_heads == 1 and k_width == getattr(text, "kv_lora_rank", None):
+        qk_dim, latent = text.qk_nope_head_dim + text.qk_rope_head_dim, (k_width, v_width)
+        return Attention(num_heads, num_heads, qk_dim, text.v_head_dim, window=window, latent=latent)
+    chunked = bool(window) and getattr(text, "attention_chunk_size", None) == window
+    return Attention(num_heads, kv_heads, k_width, v_width, window=window, chunked=chunked)
+
+
+def _state_of(state: Any) -> tuple[int, int]:
+    """Numbers of a recurrence or convolution: in the cache's dtype, and in 32 bits whatever that is."""
+    sizes = [0, 0]
+    for name in ("conv_states", "recurrent_states"):
+        tensors: dict[int, Any] = getattr(state, name, None) or {}
+        for tensor in tensors.values():
+            if tensor is not None:
+                sizes[tensor.element_size() == 4] += tensor.numel()
+    return sizes[0], sizes[1]

@@ -110,8 +110,8 @@ class KVCache:
         k, v, *scales = (part[:, :, self._first : self._end] for part in self._parts)
         if scales:
             # The product in float32: in a half type the scale's own rounding would come on top.
-            whole = zip((k, v), scales, self._own_dtypes, strict=True)
-            k, v = ((numbers.float() * scale.float()).to(dtype) for numbers, scale, dtype in whole)
+            parts = zip((k, v), scales, self._own_dtypes, strict=True)
+            k, v = ((numbers.float() * scale.float()).to(dtype) for numbers, scale, dtype in parts)
         return k, v
 
     def update(
@@ -119,8 +119,18 @@ class KVCache:
     ) -> tuple[Float[Tensor, "b g n d"], Float[Tensor, "b g n f"]]:
         """Add new keys and values; get all that the new queries may need, the new ones last."""
         new = k.shape[2]
-        if self._parts:
-            self._check(k, v)
+        for name, x, old, dtype in zip("kv", (k, v), self._parts, self._own_dtypes, strict=False):  # none at first
+            want, shape = (*old.shape[:2], old.shape[3]), (*x.shape[:2], x.shape[3])
+            if want != shape:
+                raise ShapeError(
+                    f"{name} has (batch, key/value heads, width) {shape}, but this cache holds {want}: one cache "
+                    f"serves one layer and one batch; reset() it for another."
+                )
+            if (x.dtype, x.device) != (dtype, old.device):
+                raise ShapeError(
+                    f"{name} is {x.dtype} on {x.device}, but this cache holds {dtype} on {old.device}: "
+                    f"reset() it after moving the layer."
+                )
         if self.kind == "cross" and self.filled:
             raise ShapeError("this cross cache is filled, and takes one text: reset() it for another.")
         if self.kind == "static" and self.length + new > (self.size or 0):
@@ -143,16 +153,20 @@ class KVCache:
             packed = [_packed(x) for x in (k, v)]
             self._write(packed[0][0], packed[1][0], packed[0][1], packed[1][1])
         elif tracked or self.kind == "cross":
-            self._append(k, v)
+            all_k, all_v = k, v
+            if self._parts:
+                old_k, old_v = self.held()
+                all_k, all_v = torch.cat([old_k, k], 2), torch.cat([old_v, v], 2)
+            self._parts, self._first, self._end = (all_k, all_v), 0, all_k.shape[2]
         else:
             self._write(k, v)
         self.length += new
-        held = self.held()
+        keys_and_values = self.held()
         if self.dtype is not None:
             # This call reads its own tokens as they are, so that a prompt read at once has no error at all.
-            for whole, own in zip(held, (k, v), strict=True):
-                whole[:, :, whole.shape[2] - new :] = own
-        return held
+            for unpacked, x in zip(keys_and_values, (k, v), strict=True):
+                unpacked[:, :, unpacked.shape[2] - new :] = x
+        return keys_and_values
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on: to take back rejected tokens. What slid out stays out."""
@@ -185,16 +199,19 @@ class KVCache:
         if self.kind == "cross":
             self._source = weakref.ref(source)
 
-    def _append(self, k: Tensor, v: Tensor) -> None:
-        if self._parts:
-            old_k, old_v = self.held()
-            k, v = torch.cat([old_k, k], 2), torch.cat([old_v, v], 2)
-        self._parts, self._first, self._end = (k, v), 0, k.shape[2]
-
     def _write(self, *parts: Tensor) -> None:
         new, capacity_used = parts[0].shape[2], self.num_keys
         if not self._parts or self._end + new > self._parts[0].shape[2]:
-            capacity = self._capacity(capacity_used + new)
+            needed = capacity_used + new
+            if self.kind == "static":
+                capacity = self.size or 0
+            elif self.kind == "sliding":  # room for as many again: what is kept moves to the front once in a window
+                capacity = needed + (self.size or 0)
+            elif self.kind == "cross":  # never grows
+                capacity = needed
+            else:
+                # The first text may be all there is. From then on twice as much: a token is copied once or twice.
+                capacity = max(FIRST_CAPACITY, 2 * needed if self._parts else needed)
             rows = slice(self._first, self._end)
             # New buffers, not shifted ones: source and target of a copy within one buffer would overlap.
             buffers = tuple(part.new_empty(*part.shape[:2], capacity, part.shape[3]) for part in parts)
@@ -205,30 +222,6 @@ class KVCache:
         for buffer, part in zip(self._parts, parts, strict=True):
             buffer[:, :, rows] = part.detach()
         self._end += new
-
-    def _capacity(self, needed: int) -> int:
-        if self.kind == "static":
-            return self.size or 0
-        if self.kind == "sliding":  # room for as many again: what is kept moves to the front once in a window
-            return needed + (self.size or 0)
-        if self.kind == "cross":  # never grows
-            return needed
-        # The first text may be all there is. From then on twice as much: a token is copied once or twice in all.
-        return max(FIRST_CAPACITY, 2 * needed if self._parts else needed)
-
-    def _check(self, k: Tensor, v: Tensor) -> None:
-        for name, new, old, dtype in zip("kv", (k, v), self._parts, self._own_dtypes, strict=False):
-            want, shape = (*old.shape[:2], old.shape[3]), (*new.shape[:2], new.shape[3])
-            if want != shape:
-                raise ShapeError(
-                    f"{name} has (batch, key/value heads, width) {shape}, but this cache holds {want}: one cache "
-                    f"serves one layer and one batch; reset() it for another."
-                )
-            if (new.dtype, new.device) != (dtype, old.device):
-                raise ShapeError(
-                    f"{name} is {new.dtype} on {new.device}, but this cache holds {dtype} on {old.device}: "
-                    f"reset() it after moving the layer."
-                )
 
     def __repr__(self) -> str:
         size = ("" if self.size is None else f", size={self.size}") + ("" if self.dtype is None else ", int8")

@@ -54,11 +54,16 @@ class HeadParallel(ParallelStyle):
             raise ShapeError(
                 f"{h} heads on {g} key/value heads cannot be divided among {world} processes: use {fitting} of them."
             )
-        if layer.sizes.layout is None:
-            self._require_linear(layer)
-        if isinstance(layer.qkv_proj, FusedProjections):
-            layer.qkv_proj = _split(layer.qkv_proj)
         maps = layer.qkv_proj
+        if layer.sizes.layout is None:  # injected: any module at all
+            for name, part in {"q": maps.q, "k": maps.k, "v": maps.v, "out": layer.out_proj}.items():
+                if not isinstance(part, nn.Linear):
+                    raise ShapeError(
+                        f"the {name} projection is a {type(part).__name__}, whose rows by head are not known: only "
+                        f"nn.Linear is divided. Merge an adapter into it first."
+                    )
+        if isinstance(maps, FusedProjections):
+            maps = layer.qkv_proj = _split(maps)
         styles = {maps.q: ColwiseParallel(), layer.out_proj: RowwiseParallel()}
         styles |= dict.fromkeys((maps.k, maps.v), ColwiseParallel() if g > 1 else _KeptWhole())
         for part, style in styles.items():
@@ -67,20 +72,10 @@ class HeadParallel(ParallelStyle):
             if owner in styles:
                 continue
             for name, parameter in owner.named_parameters(recurse=False):
-                whole = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=self.src_data_rank)
-                owner.register_parameter(name, nn.Parameter(whole, parameter.requires_grad))
+                copied = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=self.src_data_rank)
+                owner.register_parameter(name, nn.Parameter(copied, parameter.requires_grad))
         layer.shard = HeadShard(device_mesh, device_mesh.get_local_rank())
         return layer
-
-    @staticmethod
-    def _require_linear(layer: MultiHeadAttention) -> None:
-        parts = {"q": layer.qkv_proj.q, "k": layer.qkv_proj.k, "v": layer.qkv_proj.v, "out": layer.out_proj}
-        for name, part in parts.items():
-            if not isinstance(part, nn.Linear):
-                raise ShapeError(
-                    f"the {name} projection is a {type(part).__name__}, whose rows by head are not known: only "
-                    f"nn.Linear is divided. Merge an adapter into it first."
-                )
 
 
 class _KeptWhole(ParallelStyle):

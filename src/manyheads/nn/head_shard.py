@@ -24,14 +24,14 @@ class HeadShard:
         """How many of so many heads are here; a single one is in every process."""
         return num_heads if num_heads == 1 else num_heads // self.mesh.size()
 
-    def part(self, whole: Tensor, axis: int = 0) -> Tensor:
+    def part(self, tensor: Tensor, axis: int = 0) -> Tensor:
         """This process's heads of what all have whole; an axis of one head stands for all of them."""
-        num_own = self.count(whole.shape[axis])
-        return whole if whole.shape[axis] == 1 else whole.narrow(axis, self.rank * num_own, num_own)
+        num_own = self.count(tensor.shape[axis])
+        return tensor if tensor.shape[axis] == 1 else tensor.narrow(axis, self.rank * num_own, num_own)
 
-    def parameter(self, whole: Tensor) -> Tensor:
+    def parameter(self, tensor: Tensor) -> Tensor:
         """A parameter that every process has whole: each one's gradient is a summand."""
-        return whole.to_local(grad_placements=[Partial()]) if isinstance(whole, DTensor) else whole
+        return tensor.to_local(grad_placements=[Partial()]) if isinstance(tensor, DTensor) else tensor
 
     def spread(self, *inputs: Tensor) -> list[Tensor]:
         """Inputs that are alike in all processes, so that their gradients are added up; equal objects stay equal."""

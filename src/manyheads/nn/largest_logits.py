@@ -198,9 +198,9 @@ class _Search:
         self.cells = BLOCK_CELLS if q.device.type == "cpu" else ACCELERATOR_CELLS
         # Of rows that see something: an empty run lies anywhere. Runs are the host's, so nobody waits for the answer.
         self.alive = self.mask.stop > self.mask.start
-        some = bool(self.alive.any())
-        self.first = int(self.mask.start[self.alive].min()) if some else 0
-        self.last = int(self.mask.stop[self.alive].max()) if some else 0
+        any_alive = bool(self.alive.any())
+        self.first = int(self.mask.start[self.alive].min()) if any_alive else 0
+        self.last = int(self.mask.stop[self.alive].max()) if any_alive else 0
         self.best = q.new_full((self.num_pairs,), -torch.inf, dtype=self.dtype)
         self.raw = self.best.clone()
         self.rows_read = 0
@@ -209,7 +209,12 @@ class _Search:
         counts: list[int] = self.alive.sum(1).numpy().tolist()
         if self.last > self.first and self.num_pairs:
             if rows is not None and rows < max(counts):
-                self._sampled(rows)
+                # Evenly spread over the rows of a text that see something, the last of them among these.
+                ranks = self.alive.cumsum(1)  # from 1
+                sampled_ranks = (torch.arange(1, rows + 1, device="cpu") * ranks[:, -1:] + rows - 1) // rows
+                sampled = torch.searchsorted(ranks, sampled_ranks).clamp_max(self.num_rows - 1)
+                sampled = sampled.to(self.device, non_blocking=True).repeat_interleave(self.num_heads, 0)
+                self._read(torch.arange(self.num_pairs, device=self.device), sampled, True)
             elif self.num_rows <= WORTH_SEARCHING * FIRST_ROWS or (self.uncapped and self.rule.bias is not None):
                 self._sweep(list(range(self.num_pairs)))
             else:
@@ -257,7 +262,13 @@ class _Search:
         those before the softcap where these are wanted."""
         upper = self._without_sink(self.lse.to(self.dtype) + self.margins)
         if self.weights is not None:
-            upper = torch.minimum(upper, self._scores_of_weights())
+            # The largest score is ln(w) + lse of the largest weight w, and what rounding may have taken from it. The
+            # lse was taken off for w and is put on again, so that its own errors do not count.
+            unit, tiny = torch.finfo(self.dtype).eps / 2, torch.finfo(self.dtype).tiny
+            # Sinks may leave a row weights that round to 0: its scores are then at most those of the least weight.
+            logs, lse = self.weights.to(self.dtype).clamp_min(tiny).log(), finite(self.lse.to(self.dtype))
+            rounding = 4 * (self.dim + 8) * unit * self.norms + 32 * unit * (1 + logs.abs() + lse.abs())
+            upper = torch.minimum(upper, logs + lse + rounding)
         if self.rule.bias is None:
             by_norms = self.norms * (1 + 4 * (self.dim + 8) * torch.finfo(self.dtype).eps)
             if self.uncapped and self.rule.softcap is not None:
@@ -269,17 +280,6 @@ class _Search:
             upper = torch.minimum(upper, by_norms)
         start, stop = self.runs
         return upper.masked_fill((stop <= start)[:, None], -torch.inf)
-
-    def _scores_of_weights(self) -> Float[Tensor, "b h q"]:
-        """Each row's largest score by its largest weight, ln(w) + lse, and what rounding may have taken from it.
-
-        The lse is taken off and put on again, so that its own errors do not count.
-        """
-        assert self.weights is not None
-        unit, tiny = torch.finfo(self.dtype).eps / 2, torch.finfo(self.dtype).tiny
-        # Sinks may leave a row weights that round to 0: its scores are then at most those of the least weight.
-        logs, lse = self.weights.to(self.dtype).clamp_min(tiny).log(), finite(self.lse.to(self.dtype))
-        return logs + lse + 4 * (self.dim + 8) * unit * self.norms + 32 * unit * (1 + logs.abs() + lse.abs())
 
     def _without_sink(self, lse: Float[Tensor, "b h q"]) -> Float[Tensor, "b h q"]:
         """The lse over keys alone, `ln(exp(lse) - exp(sink))`: -inf where the sink leaves nothing, never NaN."""
@@ -317,16 +317,16 @@ class _Search:
         sweep: list[int] = []
         position, step = 0, FIRST_ROWS
         while active and position < self.num_rows:
-            whole = len(active) == self.num_pairs
+            all_active = len(active) == self.num_pairs
             pairs = torch.tensor(active, device="cpu").to(self.device, non_blocking=True)
-            ahead = bounds if whole else bounds[pairs]
-            rows = order if whole else order[pairs]
-            self._read(pairs, rows[:, position : position + step], whole)
+            ahead = bounds if all_active else bounds[pairs]
+            rows = order if all_active else order[pairs]
+            self._read(pairs, rows[:, position : position + step], all_active)
             position += step
             # The one question that a block puts to the device: how many rows of each head may still hold more. It saves
             # reading the others, which are nearly all of them. Written as "not at most", so that NaN is read on.
             best = self.raw if self.uncapped else self.finished  # with a bias: never both, that is swept
-            best = best if whole else best[pairs]
+            best = best if all_active else best[pairs]
             left: list[int] = (~(ahead[:, position:] <= best[:, None])).sum(-1).cpu().numpy().tolist()
             most = SWEEP_SHARE * self.num_rows
             sweep += [pair for pair, count in zip(active, left, strict=True) if count > most]
@@ -344,28 +344,19 @@ class _Search:
         # The softcap of -inf is a number, but nothing was seen.
         return self.rule.finish_cells(self.raw.clone(), None).masked_fill_(self.raw == -torch.inf, -torch.inf)
 
-    def _sampled(self, count: int) -> None:
-        """`count` rows of each text, evenly spread over those that see something, the last of them among these."""
-        ranks = self.alive.cumsum(1)
-        place = (torch.arange(1, count + 1, device="cpu") * ranks[:, -1:] + count - 1) // count  # ranks from 1
-        rows = torch.searchsorted(ranks, place).clamp_max(self.num_rows - 1).to(self.device, non_blocking=True)
-        pairs = torch.arange(self.num_pairs, device=self.device)
-        self._read(pairs, rows.repeat_interleave(self.num_heads, 0), True)
-
-    def _read(self, pairs: Int[Tensor, "p"], rows: Int[Tensor, "p r"], whole: bool) -> None:
-        """Some rows of some heads, over all keys that any row sees. `whole`: all heads, whose keys are not copied."""
+    def _read(self, pairs: Int[Tensor, "p"], rows: Int[Tensor, "p r"], all_heads: bool) -> None:
+        """Some rows of some heads, over all keys that any row sees. `all_heads`: of all, whose keys are not copied."""
         keys = slice(self.first, self.last)
         k = self.k[:, :, keys].flatten(0, 1)
         key = torch.arange(self.last, device=self.device)[keys]
         start, stop = self.runs
         at_once = max(1, self.cells // max(1, rows.shape[1] * (self.last - self.first)))
-        at_once = max(self.served, at_once - at_once % self.served) if whole else at_once
+        at_once = max(self.served, at_once - at_once % self.served) if all_heads else at_once
         for begin in range(0, len(pairs), at_once):
-            some = slice(begin, begin + at_once)
-            part, index = pairs[some], rows[some]
+            part, index = pairs[begin : begin + at_once], rows[begin : begin + at_once]
             text, head = (part // self.num_heads)[:, None], (part % self.num_heads)[:, None]
             q = self.q[text, head, index].to(self.dtype) * self.rule.scale
-            if whole:  # heads of a group lie side by side, and are one product with its keys
+            if all_heads:  # heads of a group lie side by side, and are one product with its keys
                 groups = slice(begin // self.served, (begin + len(part)) // self.served)
                 packed = q.reshape(-1, self.served * index.shape[1], self.dim)
                 scores = (packed @ k[groups].transpose(1, 2)).view(*index.shape, -1)
@@ -387,20 +378,20 @@ class _Search:
         width = min(SWEEP_KEYS if on_cpu else ACCELERATOR_KEYS, self.last - self.first)
         at_once = max(1, most_cells // (min(SWEEP_ROWS, self.num_rows) * width))
         for begin in range(0, len(pairs), at_once):
-            some = pairs[begin : begin + at_once]
-            texts = [pair // self.num_heads for pair in some]
-            heads = [pair % self.num_heads for pair in some]
+            block = pairs[begin : begin + at_once]
+            texts = [pair // self.num_heads for pair in block]
+            heads = [pair % self.num_heads for pair in block]
             groups = [text * self.k.shape[1] + head // self.served for text, head in zip(texts, heads, strict=True)]
             part, text, group = (
-                torch.tensor(index, device="cpu").to(self.device, non_blocking=True) for index in (some, texts, groups)
+                torch.tensor(index, device="cpu").to(self.device, non_blocking=True) for index in (block, texts, groups)
             )
             head = part % self.num_heads
             q, k = self.q[text, head].to(self.dtype) * self.rule.scale, self.k.flatten(0, 1)[group]
             on_host = self.mask.texts(slice(texts[0], texts[-1] + 1))
             # Heads of one text see the same keys: their runs are compared with a tile's keys once, not for each head.
             low_runs, high_runs = (run[text if texts[0] != texts[-1] else text[:1]] for run in self.runs)
-            height = min(self.num_rows, max(1, most_cells // (len(some) * width)))
-            buffer = q.new_empty(len(some) * height * width)  # all tiles lie here: new memory would not be in cache
+            height = min(self.num_rows, max(1, most_cells // (len(block) * width)))
+            buffer = q.new_empty(len(block) * height * width)  # all tiles lie here: new memory would not be in cache
             for row in range(0, self.num_rows, height):
                 rows = slice(row, min(row + height, self.num_rows))
                 start, stop = on_host.start[:, rows], on_host.stop[:, rows]
@@ -415,7 +406,7 @@ class _Search:
                 for begin_key, end_key in pairwise(edges):
                     for key in range(begin_key, end_key, width):
                         keys = slice(key, min(key + width, end_key))
-                        shape = (len(some), rows.stop - rows.start, keys.stop - keys.start)
+                        shape = (len(block), rows.stop - rows.start, keys.stop - keys.start)
                         scores = buffer[: math.prod(shape)].view(shape)
                         torch.bmm(q[:, rows], k[:, keys].mT, out=scores)
                         hidden, index = None, torch.arange(keys.start, keys.stop, device=self.device)
@@ -436,8 +427,8 @@ class _Search:
         if self.uncapped:
             # A bias that hides a cell (-inf, or the lowest number of a dtype) hides its score here, too.
             hides = bias <= torch.finfo(bias.dtype).min / 2
-            seen = scores.masked_fill(hides if hidden is None else hides | hidden, -torch.inf)
-            self.raw[pairs] = torch.maximum(self.raw[pairs], seen.amax((-1, -2)))
+            visible = scores.masked_fill(hides if hidden is None else hides | hidden, -torch.inf)
+            self.raw[pairs] = torch.maximum(self.raw[pairs], visible.amax((-1, -2)))
         finished = self.rule.finish_cells(scores, bias)
         # Hidden only now: the softcap of -inf is a number.
         finished = finished if hidden is None else finished.masked_fill_(hidden, -torch.inf)

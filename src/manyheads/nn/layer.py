@@ -235,9 +235,9 @@ class MultiHeadAttention(nn.Module):
             return self.shard.normed(norm, x)
         return x if norm is None else norm(x)
 
-    def _own(self, whole: Tensor, axis: int = 0) -> Tensor:
+    def _own(self, tensor: Tensor, axis: int = 0) -> Tensor:
         """Of a parameter or a mask with an axis of heads, those that are in this process: all, unless divided."""
-        return whole if self.shard is None else self.shard.part(self.shard.parameter(whole), axis)
+        return tensor if self.shard is None else self.shard.part(self.shard.parameter(tensor), axis)
 
     def _situation(
         self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool
@@ -364,9 +364,49 @@ def _check_call(
                 "weight_heads with need_weights=False: one asks for weights and the other for none. Leave one out."
             )
     if positions is not None:
-        _check_positions(layer, query, key, positions)
+        if layer.rotary is None:
+            raise ShapeError(
+                "positions without rope: nothing else reads them. Build the layer with rope=Rope(), or leave them out."
+            )
+        if key is not None and key is not query:
+            raise ShapeError(
+                "positions with a key of its own: they are of one text, and query and key are two. Leave them out."
+            )
+        if query.ndim == 2:
+            allowed: list[tuple[int, ...]] = [(query.shape[0],)]
+        else:
+            texts, length = query.shape[:2] if layer.batch_first else (query.shape[1], query.shape[0])
+            allowed = [(length,), (texts, length)]
+        if tuple(positions.shape) not in allowed or positions.is_floating_point():
+            raise ShapeError(
+                f"positions is {positions.dtype} of shape {tuple(positions.shape)}: give integers of shape "
+                f"{' or '.join(map(str, allowed))}."
+            )
+        if not torch.compiler.is_compiling() and positions.numel() and int(positions.min()) < 0:
+            raise ShapeError(f"positions has {int(positions.min())}: they count from 0. Shift them.")
     if cache is not None:
-        _check_cache(layer, query, key, cache, is_causal)
+        if not torch.compiler.is_compiling():
+            cache.serve(layer)
+        if cache.kind == "cross":
+            if cache.filled:
+                cache.stands_for(key, query)
+            elif key is None:
+                raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
+            distances = layer.rotary is not None or layer.alibi or layer.relative_bias is not None
+            if distances or layer.causal or is_causal or layer.window is not None:
+                raise ShapeError(
+                    "a cross cache with rope, alibi, relative_bias, causal or window: those go by the distance of a "
+                    "query from a key, and the two texts have no common positions from step to step. Use a layer "
+                    "without them."
+                )
+        elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
+            raise ShapeError(
+                f"a sliding cache of {cache.size} keys with window={layer.window}: it would drop keys that the layer "
+                f"may look at. Use KVCache.sliding({layer.window})."
+                if layer.window
+                else f"a sliding cache of {cache.size} keys, but the layer has no window: it would drop keys that the "
+                f"layer may look at. Use KVCache(), or a layer with window={cache.size}."
+            )
 
 
 def _check_inputs(
@@ -420,50 +460,3 @@ def _check_inputs(
 
 def _batch(layer: MultiHeadAttention, width: int) -> str:
     return f"(batch, length, {width})" if layer.batch_first else f"(length, batch, {width}) since batch_first=False"
-
-
-def _check_positions(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, positions: Tensor) -> None:
-    if layer.rotary is None:
-        raise ShapeError(
-            "positions without rope: nothing else reads them. Build the layer with rope=Rope(), or leave them out."
-        )
-    if key is not None and key is not query:
-        raise ShapeError(
-            "positions with a key of its own: they are of one text, and query and key are two. Leave them out."
-        )
-    if query.ndim == 2:
-        allowed: list[tuple[int, ...]] = [(query.shape[0],)]
-    else:
-        texts, length = query.shape[:2] if layer.batch_first else (query.shape[1], query.shape[0])
-        allowed = [(length,), (texts, length)]
-    if tuple(positions.shape) not in allowed or positions.is_floating_point():
-        raise ShapeError(
-            f"positions is {positions.dtype} of shape {tuple(positions.shape)}: give integers of shape "
-            f"{' or '.join(map(str, allowed))}."
-        )
-    if not torch.compiler.is_compiling() and positions.numel() and int(positions.min()) < 0:
-        raise ShapeError(f"positions has {int(positions.min())}: they count from 0. Shift them.")
-
-
-def _check_cache(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, cache: KVCache, is_causal: bool) -> None:
-    if not torch.compiler.is_compiling():
-        cache.serve(layer)
-    if cache.kind == "cross":
-        if cache.filled:
-            cache.stands_for(key, query)
-        elif key is None:
-            raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
-        distances = layer.rotary is not None or layer.alibi or layer.relative_bias is not None
-        if distances or layer.causal or is_causal or layer.window is not None:
-            raise ShapeError(
-                "a cross cache with rope, alibi, relative_bias, causal or window: those go by the distance of a query "
-                "from a key, and the two texts have no common positions from step to step. Use a layer without them."
-            )
-    elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
-        raise ShapeError(
-            f"a sliding cache of {cache.size} keys with window={layer.window}: it would drop keys that the layer "
-            f"may look at. Use KVCache.sliding({layer.window})."
-            if layer.window
-            else f"a sliding cache of {cache.size} keys, but the layer has no window: it would drop keys that the "
-            f"layer may look at. Use KVCache(), or a layer with window={cache.size}."
-        )

@@ -69,15 +69,11 @@ def mix(
         weights = dense_weights(q, k, view, rule)
         return Mixed(weigh(weights, v, dropout), f"the plain map: no fused kernel with gradients knows {special}")
     view, keys = view.last_keys()
-    bias = None if rule.bias is None else rule.bias[..., keys]
-    return _fused(q, k[:, :, keys], v[:, :, keys], view, Rule(rule.scale, bias=bias), dropout)
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, dropout: float) -> Mixed:
+    k, v = k[:, :, keys], v[:, :, keys]
     if rule.bias is None:  # booleans where only visibility counts; none where a triangle says it all
         mask = None if view.triangle else view.dense(q.device)
     else:  # floats where something is added
-        mask = rule.bias
+        mask = rule.bias[..., keys]
         if mask.dtype != q.dtype:  # half-precision scores may have float32 added on the CPU, and only there
             mask = mask.to(torch.promote_types(q.dtype, torch.float32) if q.device.type == "cpu" else q.dtype)
         visible = view.dense(q.device)
@@ -117,16 +113,12 @@ def dense_weights(
     if visible is not None:
         visible = visible[:, list(heads)] if heads is not None and visible.shape[1] > 1 else visible
         scores = scores.masked_fill(~visible, -torch.inf)
-    return _softmax(scores, rule.sinks)
-
-
-def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Rows of nothing but -inf come out as 0, where torch's own softmax and its gradient are NaN."""
     if not scores.shape[-1]:
         return scores
-    # Detached: the maximum cancels out of the result, so a gradient by way of it would be work for nothing.
+    # Rows of nothing but -inf come out as 0, where torch's own softmax and its gradient are NaN. The maximum is
+    # detached: it cancels out of the result, so a gradient by way of it would be work for nothing.
     top = scores.detach().amax(-1, keepdim=True)
-    sink = None if sinks is None else sinks.to(scores.dtype)[:, None, None]
+    sink = None if rule.sinks is None else rule.sinks.to(scores.dtype)[:, None, None]
     if sink is not None:
         top = torch.maximum(top, sink.detach())
     raised = (scores - torch.where(top == -torch.inf, 0, top)).exp()

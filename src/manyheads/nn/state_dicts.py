@@ -110,14 +110,20 @@ class Family:
     left_out: frozenset[str] = frozenset()
 
 
-def _renamed(names: Mapping[str, str], left_out: frozenset[str] = frozenset()) -> Family:
-    """A family that has our layout under other names."""
+def _renamed(
+    names: Mapping[str, str],
+    left_out: frozenset[str] = frozenset(),
+    require: Callable[[MultiHeadAttention], None] = lambda layer: None,
+) -> Family:
+    """A family that has our layout under other names. `require` refuses layers that it does not have."""
     back = {foreign: own_name for own_name, foreign in names.items()}
 
     def read(state: Tensors, layer: MultiHeadAttention) -> Tensors:
+        require(layer)
         return {back.get(name, name): tensor for name, tensor in state.items()}
 
     def write(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
+        require(layer)
         return {foreign: plain.pop(own_name) for own_name, foreign in names.items() if own_name in plain}
 
     return Family(read, write, left_out)
@@ -200,16 +206,6 @@ def _write_gpt2(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
     return state
 
 
-def _read_t5(state: Tensors, layer: MultiHeadAttention) -> Tensors:
-    _require_no_scale(layer)
-    return _T5_NAMES.read(state, layer)
-
-
-def _write_t5(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
-    _require_no_scale(layer)
-    return _T5_NAMES.write(plain, layer)
-
-
 def _require_no_scale(layer: MultiHeadAttention) -> None:
     """T5's scores are `q.k` as it is: under another scale the same weights are another layer."""
     if layer.scale != 1.0 or layer.scale_by_head is not None:
@@ -260,7 +256,7 @@ _TILED_NAMES = {
     "attend.head_attn_sink": "sinks",
     "head_scale_params": "head_scale",
 }
-_T5_NAMES = _renamed(_named("q", "k", "v", "o", relative_bias="relative_attention_bias.weight"))
+_T5 = _named("q", "k", "v", "o", relative_bias="relative_attention_bias.weight")
 _LLAMA = _named("q_proj", "k_proj", "v_proj", "o_proj", q_norm="q_norm.weight", k_norm="k_norm.weight", sinks="sinks")
 FAMILIES = {
     "torch": Family(_read_torch, _write_torch),
@@ -270,7 +266,7 @@ FAMILIES = {
         _named("self.query", "self.key", "self.value", "output.dense"),
         frozenset({"output.LayerNorm.weight", "output.LayerNorm.bias"}),  # of the block, not of attention
     ),
-    "t5": Family(_read_t5, _write_t5),
+    "t5": _renamed(_T5, require=_require_no_scale),
     "x-transformers": Family(_read_tiled, _write_tiled),
 }
 _FAMILY_OF = {

@@ -31,6 +31,7 @@ SAME = {torch.float64: 1e-6, torch.float32: 1e-3}  # of 1 + |lse|, by the coarse
 HALF_SAME = 0.05  # in 16 bits, where kernels round q, k or the lse once more
 
 
+@torch.no_grad()
 def record_tensors(
     q: Tensor | Sequence[Tensor],
     k: Tensor | Sequence[Tensor],
@@ -55,51 +56,24 @@ def record_tensors(
     `bias` as in `attend`, of every layer.
     Errors: ShapeError for tensors that do not fit each other; RecordingError for an lse that is not theirs.
     """
-    q, k = _listed(q, "q"), _listed(k, "k")
-    given_lse = [None] * len(q) if lse is None else _listed(lse, "lse")
-    masks = list(mask) if isinstance(mask, Sequence) and not isinstance(mask, str) else [mask] * len(q)
-    if not q or len({len(q), len(k), len(given_lse), len(masks)}) > 1:
+    qs, ks = _listed(q, "q"), _listed(k, "k")
+    lses = [None] * len(qs) if lse is None else _listed(lse, "lse")
+    masks = list(mask) if isinstance(mask, Sequence) and not isinstance(mask, str) else [mask] * len(qs)
+    if not qs or len({len(qs), len(ks), len(lses), len(masks)}) > 1:
         raise ShapeError(
-            f"q has {len(q)} layers, k {len(k)}, lse {len(given_lse)} and mask {len(masks)}: give one tensor of each "
+            f"q has {len(qs)} layers, k {len(ks)}, lse {len(lses)} and mask {len(masks)}: give one tensor of each "
             f"layer, or one layer."
         )
     if tokens is None:
-        num_texts, longest = (k[0].shape[0], k[0].shape[2]) if k[0].ndim == 4 else (0, 0)
+        num_texts, longest = (ks[0].shape[0], ks[0].shape[2]) if ks[0].ndim == 4 else (0, 0)
         lengths = [longest] * num_texts if lengths is None else list(lengths)
         if len(lengths) != num_texts or not all(0 < length <= longest for length in lengths):
             raise ShapeError(f"{lengths=} of {num_texts} texts of at most {longest} positions: give one for each text.")
         tokens = Tokens.unnamed(lengths)
-    numbers = list(layer_numbers) or list(range(len(q)))
-    layers = [
-        _layer(
-            q[place], k[place], given_lse[place], masks[place], number, tokens,
-            modules[place] if modules else f"layer {number}", (scale, softcap, sinks, bias),
-        )
-        for place, number in enumerate(numbers)
-    ]  # fmt: skip
-    return Recording({layers[0].site.stack: layers}, tokens, {"model": "given tensors", **(provenance or {})})
-
-
-def _listed(value: Any, name: str) -> list[Tensor]:
-    values = [value] if isinstance(value, Tensor) else list(value)
-    if wrong := [type(x).__name__ for x in values if not isinstance(x, Tensor)]:
-        raise ShapeError(f"{name} holds a {wrong[0]}: give torch tensors, as in torch.from_numpy(array).")
-    return values
-
-
-def _layer(
-    q: Tensor,
-    k: Tensor,
-    lse: Tensor | None,
-    mask: MaskLike,
-    number: int,
-    tokens: Tokens,
-    module: str,
-    options: tuple[float | None, float | None, Tensor | None, Tensor | None],
-) -> LayerRecord:
-    scale, softcap, sinks, bias = options
-    with torch.no_grad():
-        q, k = q.detach(), k.detach()
+    numbers = list(layer_numbers) or list(range(len(qs)))
+    layers: list[LayerRecord] = []
+    for place, number in enumerate(numbers):
+        q, k, lse, mask = qs[place].detach(), ks[place].detach(), lses[place], masks[place]
         shapes = f"layer {number}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}"
         if q.ndim != 4 or k.ndim != 4:
             raise ShapeError(f"{shapes}: give four axes (text, head, position, width), as in q[None] of one text.")
@@ -112,24 +86,30 @@ def _layer(
             )
         runs = _mask(mask, q, k, tokens.lengths)
         check_attention(q, k, k, runs, softcap, sinks, bias, "auto")
-        rule = Rule(1 / math.sqrt(q.shape[-1]) if scale is None else scale, softcap, sinks, bias)
-        crosses = q.shape[2] != k.shape[2]
+        _, num_heads, num_rows, dim = q.shape
+        rule = Rule(1 / math.sqrt(dim) if scale is None else scale, softcap, sinks, bias)
+        crosses, because = num_rows != k.shape[2], "given"
         if lse is None:
             lse, because = log_sum_exp(q, k, runs, rule)
+        elif lse.shape != q.shape[:3]:
+            raise ShapeError(
+                f"layer {number}: lse has shape {tuple(lse.shape)}, and q has {tuple(q.shape)}: give one number for "
+                f"each text, head and query."
+            )
         else:
-            because = "given"
-            if lse.shape != q.shape[:3]:
-                raise ShapeError(
-                    f"layer {number}: lse has shape {tuple(lse.shape)}, and q has {tuple(q.shape)}: give one number "
-                    f"for each text, head and query."
-                )
             _check_lse(Layer(q, k, lse, runs, rule, crosses), tokens, number)
-    site = Site(
-        CROSS if crosses else "", number, module, q.shape[1], k.shape[1], q.shape[3], q.shape[3], mask == "causal"
-    )
-    lengths = torch.full_like(tokens.lengths, q.shape[2]) if crosses else tokens.lengths
-    own = Tokens.unnamed(lengths.tolist()) if crosses else tokens
-    return LayerRecord(site, q, k, None, lse.detach(), runs, rule, lengths, own, because)
+        stack, module = CROSS if crosses else "", modules[place] if modules else f"layer {number}"
+        site = Site(stack, number, module, num_heads, k.shape[1], dim, dim, causal=mask == "causal")
+        of_rows = Tokens.unnamed([num_rows] * tokens.num_texts) if crosses else tokens
+        layers.append(LayerRecord(site, q, k, None, lse.detach(), runs, rule, of_rows.lengths, of_rows, because))
+    return Recording({layers[0].site.stack: layers}, tokens, {"model": "given tensors", **(provenance or {})})
+
+
+def _listed(value: Any, name: str) -> list[Tensor]:
+    values = [value] if isinstance(value, Tensor) else list(value)
+    if wrong := [type(x).__name__ for x in values if not isinstance(x, Tensor)]:
+        raise ShapeError(f"{name} holds a {wrong[0]}: give torch tensors, as in torch.from_numpy(array).")
+    return values
 
 
 def _mask(mask: MaskLike, q: Tensor, k: Tensor, lengths: Int[Tensor, "b"]) -> Mask:
@@ -170,14 +150,14 @@ def _check_lse(layer: Layer, tokens: Tokens, number: int) -> None:
         length = layer.q.shape[2] if layer.crosses else int(tokens.lengths[text])
         rows = torch.linspace(0, length - 1, min(length, CHECKED_ROWS), device="cpu").round().long().unique()
         part = layer.one_text(text, rows, layer.k.shape[2])
-        own = log_sum_exp(part.q, part.k, part.mask, part.rule)[0]
-        theirs = part.lse.to(own.dtype)
-        seen = own > -torch.inf
-        apart = torch.where(seen, (theirs - own).abs(), 0.0).nan_to_num(nan=torch.inf)
-        worst = float((apart / (1 + torch.where(seen, own, 0.0).abs())).max())
+        expected = log_sum_exp(part.q, part.k, part.mask, part.rule)[0]
+        given = part.lse.to(expected.dtype)
+        alive = expected > -torch.inf
+        apart = torch.where(alive, (given - expected).abs(), 0.0).nan_to_num(nan=torch.inf)
+        worst = float((apart / (1 + torch.where(alive, expected, 0.0).abs())).max())
         if worst <= allowed:
             continue
-        base_2 = torch.where(seen, (theirs * math.log(2) - own).abs() / (1 + own.abs()), 0.0)
+        base_2 = torch.where(alive, (given * math.log(2) - expected).abs() / (1 + expected.abs()), 0.0)
         hint = "give the natural logarithm of the sum of exp(score), with scores scaled, masked and capped, or no lse"
         if float(base_2.nan_to_num(nan=torch.inf).max()) <= allowed:
             hint = "it is in base 2 (as FlashInfer's): multiply it by ln 2"

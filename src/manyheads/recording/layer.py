@@ -136,7 +136,19 @@ class LayerRecord:
         """
         text = self._text(text)
         row_words = words_of_text(words, self.tokens, text, self.num_queries(text), "words=")
-        column_words = self._key_words(row_words, key_words, text)
+        column_words = row_words
+        if self.crosses and key_words is not None:
+            column_words = words_of_text(key_words, self.tokens, text, self.num_keys(text), "key_words=", padded=True)
+        elif self.crosses:
+            raise RecordingError(
+                f"{self.site.module} looks at another text, whose words this layer does not know: give them as "
+                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are no text (an image, "
+                f"sound), use weights()."
+            )
+        elif key_words is not None:
+            raise RecordingError(
+                f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
+            )
         rows, columns = row_words.units(drop=drop), column_words.units(drop=drop)
         rows = rows[_window(queries, len(rows))]
         columns = columns[_window(keys, len(columns))]
@@ -159,22 +171,6 @@ class LayerRecord:
             place = {unit.tokens: index for index, unit in enumerate(summed)}
             weights = weights[..., [place[unit.tokens] for unit in columns]]
         return WordMap(rows, columns, weights)
-
-    def _key_words(self, row_words: Words, key_words: Words | None, text: int) -> Words:
-        """The words of the text that keys are from."""
-        if not self.crosses and key_words is None:
-            return row_words
-        if not self.crosses:
-            raise RecordingError(
-                f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
-            )
-        if key_words is None:
-            raise RecordingError(
-                f"{self.site.module} looks at another text, whose words this layer does not know: give them as "
-                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are no text (an image, "
-                f"sound), use weights()."
-            )
-        return words_of_text(key_words, self.tokens, text, self.num_keys(text), "key_words=", padded=True)
 
     def project(
         self, features: Float[Tensor, "k f"], text: int = 0, queries: Int[Tensor, "q"] | None = None
@@ -284,7 +280,7 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
     if len(parts) == 1 and list(places[0]) == list(range(len(first.lengths))):
         return replace(first, tokens=tokens, lengths=tokens.lengths)
     num_texts = sum(len(batch) for batch in places)
-    # As wide as the widest batch: what a shorter one lacks is padding, which `_mask` leaves hidden.
+    # As wide as the widest batch: what a shorter one lacks is padding, which stays hidden.
     num_rows, num_keys = max(part.q.shape[2] for part in parts), max(part.k.shape[2] for part in parts)
 
     def placed(values: Sequence[Tensor], length: int, fill: float = 0.0) -> Tensor:
@@ -303,6 +299,18 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
         for added, texts in zip(biases, places, strict=True):
             if added is not None:
                 bias[list(texts), :, : added.shape[2], : added.shape[3]] = added.to(bias.dtype)
+    start, stop = (torch.zeros(num_texts, num_rows, dtype=torch.long, device="cpu") for _ in range(2))
+    dense = None
+    if planes := [part.mask.dense for part in parts if part.mask.dense is not None]:
+        heads = max(plane.shape[1] for plane in planes)
+        dense = planes[0].new_zeros(num_texts, heads, num_rows, num_keys)
+    for part, texts in zip(parts, places, strict=True):
+        mask, rows = part.mask.expand(len(texts)), slice(0, part.mask.num_queries)
+        start[list(texts), rows], stop[list(texts), rows] = mask.start, mask.stop
+        # One dense mask makes all of them dense; runs that were proven exact give the same cells.
+        if dense is not None:
+            keys = slice(0, mask.num_keys)
+            dense[list(texts), :, rows, keys] = part.mask.visible(rows, keys, device=dense.device)
     recorded_values = [part.v for part in parts if part.v is not None]
     because = "; ".join(dict.fromkeys(part.because for part in parts))
     return replace(
@@ -312,26 +320,9 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
         v=placed(recorded_values, num_keys) if recorded_values else None,
         # -inf is the lse of a row that sees nothing, as all padding does: 0 would claim a row with weights.
         lse=placed([part.lse for part in parts], num_rows, -torch.inf),
-        mask=_mask([part.mask for part in parts], places, num_texts, num_rows, num_keys),
+        mask=Mask(start, stop, num_keys, dense),
         rule=first.rule if bias is None else replace(first.rule, bias=bias),
         lengths=tokens.lengths,
         tokens=tokens,
         because=because,
     )
-
-
-def _mask(masks: Sequence[Mask], places: Sequence[Sequence[int]], num_texts: int, num_rows: int, num_keys: int) -> Mask:
-    start, stop = (torch.zeros(num_texts, num_rows, dtype=torch.long, device="cpu") for _ in range(2))
-    dense = None
-    if planes := [mask.dense for mask in masks if mask.dense is not None]:
-        heads = max(1 if mask.dense is None else mask.dense.shape[1] for mask in masks)
-        dense = planes[0].new_zeros(num_texts, heads, num_rows, num_keys)
-    for mask, texts in zip(masks, places, strict=True):
-        expanded, rows = mask.expand(len(texts)), slice(0, mask.num_queries)
-        start[list(texts), rows], stop[list(texts), rows] = expanded.start, expanded.stop
-        # One dense mask makes all of them dense; runs that were proven exact give the same cells.
-        if dense is not None:
-            dense[list(texts), :, rows, : mask.num_keys] = mask.visible(
-                rows, slice(0, mask.num_keys), device=dense.device
-            )
-    return Mask(start, stop, num_keys, dense)

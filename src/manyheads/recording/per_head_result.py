@@ -66,11 +66,11 @@ class PerHeadResult:
     def _repr_html_(self) -> str:
         """A notebook's view: the first heads and columns, and how many more there are."""
         frame = self.to_pandas().drop(columns=["stack", "layer", "index"], errors="ignore")
-        shown = frame.iloc[:, :SHOWN_COLUMNS]
-        more = frame.shape[1] - shown.shape[1]
+        table = frame.iloc[:, :SHOWN_COLUMNS]
+        more = frame.shape[1] - table.shape[1]
         note = f"{more} more columns: to_pandas() has them all." if more else ""
-        columns = [str(name).replace("_", " ") for name in shown.columns]
-        return html_table(columns, shown.values.tolist(), caption=repr(self), note=note)
+        columns = [str(name).replace("_", " ") for name in table.columns]
+        return html_table(columns, table.values.tolist(), caption=repr(self), note=note)
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:

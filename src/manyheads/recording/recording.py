@@ -172,8 +172,8 @@ def heads_together(parts: Sequence[Recording]) -> Recording:
         raise RecordingError(f"parts of different models: their stacks have {', '.join(map(str, shapes))} layers.")
 
     def has_same_texts(part: Recording) -> bool:
-        own, ids = first.tokens.ids, part.tokens.ids
-        same_ids = own is ids if own is None or ids is None else torch.equal(own, ids)
+        first_ids, ids = first.tokens.ids, part.tokens.ids
+        same_ids = first_ids is ids if first_ids is None or ids is None else torch.equal(first_ids, ids)
         return same_ids and torch.equal(first.tokens.lengths, part.tokens.lengths)
 
     if not all(map(has_same_texts, parts)):

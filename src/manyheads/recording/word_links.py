@@ -95,16 +95,16 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
         return pd.DataFrame({**self.head_columns(), **{name: [getattr(x, name) for x in self] for name in names}})
 
     def __repr__(self) -> str:
-        seen = [link for link in self.links if not math.isnan(link.weight)]
+        visible = [link for link in self.links if not math.isnan(link.weight)]
         words = f"{self.query or 'any word'!r} -> {self.key or 'any word'!r}".replace("'any word'", "any word")
         one_pair = bool(self.query and self.key)
-        shown = (
+        heaviest = (
             f"{link.head} {link.weight:.1%}" + ("" if one_pair else f" {link.query!r} -> {link.key!r}")
-            for link in seen[:SHOWN]
+            for link in visible[:SHOWN]
         )
-        even = f"; {percent(seen[0].chance)} if spread evenly" if one_pair and seen else ""
-        dots = " ..." if len(seen) > SHOWN else ""
-        return f"HeadLinks({words}: {', '.join(shown)}{dots} of {len(self.links)} heads, on one text{even})"
+        even = f"; {percent(visible[0].chance)} if spread evenly" if one_pair and visible else ""
+        dots = " ..." if len(visible) > SHOWN else ""
+        return f"HeadLinks({words}: {', '.join(heaviest)}{dots} of {len(self.links)} heads, on one text{even})"
 
 
 def heads_linking(
@@ -124,11 +124,12 @@ def heads_linking(
     written = ""
     for stack, layers in stacks.items():
         for layer in layers:
-            of_keys = _key_tokens(layer, tokens)
-            if of_keys is None:
+            is_of_text = layer.site.stack == CROSS and tokens.pieces and tokens.longest == layer.k.shape[2]
+            if layer.crosses and not is_of_text:
                 lacking[stack] = "what it looks at is no text."
                 break
-            rows, columns = (words_of.setdefault(id(x), Words.of(x)) for x in (layer.tokens, of_keys))
+            key_tokens = tokens if layer.crosses else layer.tokens
+            rows, columns = (words_of.setdefault(id(x), Words.of(x)) for x in (layer.tokens, key_tokens))
             place = None if query is None else _place_of(rows, query, text)
             key_place = None if key is None else _place_of(columns, key, text)
             if isinstance(place, str) or isinstance(key_place, str):
@@ -143,8 +144,18 @@ def heads_linking(
         reasons = [f"{stack}: {reason}" if len(lacking) > 1 else reason for stack, reason in lacking.items()]
         raise TextError(" ".join(reasons) or "this recording holds no layers: record a text first.")
     links.sort(key=lambda link: (math.isnan(link.weight), -link.weight, link.head))
-    if math.isnan(links[0].weight):
-        raise TextError(_unseen(*names))
+    if math.isnan(links[0].weight):  # no head can see the key from the query, in any layer
+        query_name, key_name = names
+        if query_name and key_name:
+            raise TextError(
+                f"no head can look from {query_name!r} to {key_name!r}: each token of this model sees only what is "
+                f"before it, or near it. Ask from {key_name!r} to {query_name!r}."
+            )
+        raise TextError(
+            f"no head can look from {query_name!r} at another word: in this text it sees none. Take a later word."
+            if query_name
+            else f"no head can look at {key_name!r} from another word: in this text none sees it. Take an earlier word."
+        )
     because = f"exact weights of one text, {len(links)} heads"
     left_out = "; ".join(f"{stack or 'layers'} left out: {reason}" for stack, reason in lacking.items())
     return HeadLinks(tuple(links), *names, written, because + (f"; {left_out}" if left_out else ""))
@@ -205,17 +216,18 @@ class SpacedWord(NamedTuple):
 
 def spaced_words(words: Words, text: int = 0) -> list[SpacedWord]:
     """The units of a text in a row, to draw it as a sentence."""
-    units, shown, end, last = words.units(text), readable(words.tokens, text), 0, -1
+    units, pieces, end, last = words.units(text), readable(words.tokens, text), 0, -1
     spaced: list[SpacedWord] = []
     for name, unit in zip(names_of(units), units, strict=True):
         begin, stop = unit.span
         if unit.word < 0:
             aside = unit.special or not words.texts[text][begin:stop].strip()
-            spaced.append(SpacedWord(name, shown[unit.tokens[0]], True, aside))
+            spaced.append(SpacedWord(name, pieces[unit.tokens[0]], True, aside))
             continue
         between = words.texts[text][end:begin]
-        if last >= 0 and (rest := between.strip()):  # a word that no token begins in: it is written with the one before
-            spaced[last] = spaced[last]._replace(text=spaced[last].text + rest)
+        # A word that no token begins in is written with the one before.
+        if last >= 0 and (tokenless := between.strip()):
+            spaced[last] = spaced[last]._replace(text=spaced[last].text + tokenless)
         last = len(spaced)
         spaced.append(SpacedWord(name, unit.text, any(map(is_space, between)), False))
         end = stop
@@ -247,8 +259,8 @@ def telling_link(recording_layers: Sequence[LayerRecord], text: int = 0) -> Head
         # By offset: each row's weight is counted on its diagonal, and its own weight is taken out again.
         diagonal = (offset + count - 1).flatten().expand(len(weights), -1)
         sums = weights.new_zeros(len(weights), 2 * count - 1).scatter_add_(1, diagonal, weights.flatten(1))
-        others = (count - offset.abs() - 1).clamp_min(1)
-        as_far = (sums.gather(1, diagonal).view_as(weights) - weights) / others
+        other_cells = (count - offset.abs() - 1).clamp_min(1)
+        as_far = (sums.gather(1, diagonal).view_as(weights) - weights) / other_cells
         to_key = (weights.sum(1, keepdim=True) - weights) / max(1, count - 1)
         spoken = torch.tensor([_has_letters(unit) for unit in units], device="cpu")
         telling = (weights - torch.maximum(as_far, to_key)) * offset.abs().clamp_min(1).double().log2()
@@ -266,13 +278,6 @@ def telling_link(recording_layers: Sequence[LayerRecord], text: int = 0) -> Head
 # ------------------------------------------------------------------------------------------------------- of one layer
 
 
-def _key_tokens(layer: LayerRecord, tokens: Tokens) -> Tokens | None:
-    """The tokens that a layer's keys are; None where these are no text that the recording knows."""
-    if not layer.crosses:
-        return layer.tokens
-    return tokens if layer.site.stack == CROSS and tokens.pieces and tokens.longest == layer.k.shape[2] else None
-
-
 def _of_layer(
     layer: LayerRecord, text: int, rows: Words, columns: Words, query: int | None, key: int | None
 ) -> Iterator[HeadLink]:
@@ -284,22 +289,22 @@ def _of_layer(
     key_words = columns if layer.crosses else None
     weights = layer.word_weights(text=text, words=rows, key_words=key_words, queries=queries, keys=keys).weights.cpu()
     even = _even_spread(layer, text, query_units[queries], key_units[keys]).expand(weights.shape)
-    seen = even > 0
+    visible = even > 0
     if query is None or key is None:  # of one side the strongest word: no mark, no special token, not the word itself
         candidates = torch.tensor([_has_letters(unit) for unit in (query_units if query is None else key_units)])
         if rows is columns:
             candidates[query if query is not None else key] = False
-        seen = seen & (candidates[:, None] if query is None else candidates[None])
+        visible = visible & (candidates[:, None] if query is None else candidates[None])
     for index, head in enumerate(layer.site.heads):
-        cell = int(weights[index].masked_fill(~seen[index], -1).argmax())
+        cell = int(weights[index].masked_fill(~visible[index], -1).argmax())
         row, column = divmod(cell, weights.shape[2])
-        visible = bool(seen[index, row, column])
+        is_visible = bool(visible[index, row, column])
         yield HeadLink(
             head,
-            float(weights[index, row, column]) if visible else math.nan,
+            float(weights[index, row, column]) if is_visible else math.nan,
             query_names[row if query is None else query],
             key_names[column if key is None else key],
-            float(even[index, row, column]) if visible else math.nan,
+            float(even[index, row, column]) if is_visible else math.nan,
         )
 
 
@@ -323,10 +328,8 @@ def _has_letters(unit: Unit) -> bool:
     return unit.word >= 0 and any(char.isalnum() for char in unit.text)
 
 
-# ------------------------------------------------------------------------------------------------------------- messages
-
-
 def _absent(name: str, units: Sequence[Unit]) -> str:
+    """The message for a word that a text does not have, with the nearest ones that it has."""
     spellings = list(dict.fromkeys(unit.text for unit in units if unit.word >= 0))
     parts = [name[begin:end] for begin, end in word_spans(name)]
     if not parts:
@@ -342,15 +345,3 @@ def _absent(name: str, units: Sequence[Unit]) -> str:
         return f"there is no word {name!r} in this text: did you mean {' or '.join(map(repr, nearest))}?"
     more = f" ... ({len(spellings)} different ones)" if len(spellings) > LISTED else ""
     return f"there is no word {name!r} in this text. Its words are {', '.join(map(repr, spellings[:LISTED]))}{more}."
-
-
-def _unseen(query: str, key: str) -> str:
-    """No head can see the key from the query, in any layer."""
-    if query and key:
-        return (
-            f"no head can look from {query!r} to {key!r}: each token of this model sees only what is before it, or near"
-            f" it. Ask from {key!r} to {query!r}."
-        )
-    if query:
-        return f"no head can look from {query!r} at another word: in this text it sees none. Take a later word."
-    return f"no head can look at {key!r} from another word: in this text none sees it. Take an earlier word."

@@ -461,7 +461,8 @@ def readable(tokens: Tokens, text: int = 0) -> tuple[str, ...]:
     Of white space alone the characters are shown (␣ ↵ ⇥), of a part of a character its bytes (\\xf0\\x9f); where the
     offsets are unknown, the marks of pieces (Ġ, ▁, ##, </w>) are read. Special tokens keep their names.
     """
-    special = _special_rows(tokens)
+    # For each text which of its tokens the tokenizer added.
+    special = [[False] * len(row) for row in tokens.pieces] if tokens.special is None else tokens.special.tolist()
     spell: Callable[[str], bytes] | None = None
     out = []
     for place, piece in enumerate(tokens.pieces[text]):
@@ -476,20 +477,8 @@ def readable(tokens: Tokens, text: int = 0) -> tuple[str, ...]:
                     ordinary = [p for row, added in rows for p, s in zip(row, added, strict=False) if not s]
                     spell = next(spell for _, has_mark, spell in _MARKS if has_mark(ordinary))
                 written = spell(piece).decode("utf-8", "backslashreplace")
-        out.append(_readable(written) or piece)
+        blanks = groupby(READABLE_SPACES.get(char, "␣") for char in written)
+        runs = ((char, len(list(run))) for char, run in blanks)
+        spaces = "".join(char * count if count <= MOST_SPACES else f"{char}×{count}" for char, count in runs)
+        out.append(written.strip() or spaces or piece)
     return tuple(out)
-
-
-def _special_rows(tokens: Tokens) -> list[list[bool]]:
-    """For each text which of its tokens the tokenizer added."""
-    if tokens.special is None:
-        return [[False] * len(row) for row in tokens.pieces]
-    return tokens.special.tolist()
-
-
-def _readable(written: str) -> str:
-    if stripped := written.strip():
-        return stripped
-    shown = (READABLE_SPACES.get(char, "␣") for char in written)
-    runs = ((char, len(list(run))) for char, run in groupby(shown))
-    return "".join(char * count if count <= MOST_SPACES else f"{char}×{count}" for char, count in runs)

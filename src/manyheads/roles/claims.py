@@ -314,13 +314,13 @@ def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
             chosen, reported = (half.claim(rule, head) for half in halves)
             # A class of tokens must be favoured also where each of its kinds counts once, on both halves
             favours = [half.favour[head] if half.favour is not None else 0.0 for half in halves if rule.by_kind]
-            holds = (
+            passes = (
                 all(favour >= MIN_FAVOUR for favour in favours)
                 and not np.isnan((chosen.tested, reported.tested)).any()
                 and not failed_conditions(chosen, rule, half=CHOOSE)
                 and not failed_conditions(reported, rule)
             )
-            of_head.append(replace(reported, chosen_excess=chosen.excess, chosen_lift=chosen.lift, holds=holds))
+            of_head.append(replace(reported, chosen_excess=chosen.excess, chosen_lift=chosen.lift, holds=passes))
         claims.append(of_head)
     return claims
 

@@ -110,7 +110,7 @@ def find_roles(
     begins = on_reading or (lambda name: None)
     # Patterns are checked here, before the first reading: one that is none must not show when a corpus has been read.
     questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
-    own = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
+    pattern_of = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
 
     def read(name: str, source: Any, statistics: Wanted, **how: Any) -> HeadTable:
         begins(name)
@@ -135,8 +135,8 @@ def find_roles(
         return replace(roles, notes={**notes, **({"examples": left_out} if left_out else {})})
     begins("examples")
     shown_texts = {
-        **find_examples(lm, questions.head, roles, questions.all_statistics, table.sinks, examples, own),
-        **find_examples(lm, questions.passages, roles, questions.of_coreference, table.sinks, examples, own),
+        **find_examples(lm, questions.head, roles, questions.all_statistics, table.sinks, examples, pattern_of),
+        **find_examples(lm, questions.passages, roles, questions.of_coreference, table.sinks, examples, pattern_of),
     }
     roles = replace(roles, examples=shown_texts)
     if not probes:
@@ -206,9 +206,9 @@ def roles_of(tables: Sequence[HeadTable], elsewhere: HeadTable | None = None) ->
 
 def rules_of(statistics: Sequence[Statistic]) -> tuple[Rule, ...]:
     """The rules that a table of these statistics can answer."""
-    own = (own_rule(statistic.name) for statistic in statistics if (statistic.source, statistic.kind) == OWN)
+    of_patterns = (own_rule(statistic.name) for statistic in statistics if (statistic.source, statistic.kind) == OWN)
     names = [x.name.removesuffix(".to_head") for x in statistics if x.name.endswith(".to_head")]
-    return (*RULES, SINK_RULE, *ASKED, *own, *syntax_rules(names))
+    return (*RULES, SINK_RULE, *ASKED, *of_patterns, *syntax_rules(names))
 
 
 def check_resume(resume: str | Path | None) -> None:
@@ -235,9 +235,9 @@ class _Questions:
     """Which statistics are measured; those that depend on the corpus follow from a survey of its first texts."""
 
     def __init__(
-        self, own: list[Statistic], passages: bool, on_questions: Callable[[dict[str, str]], None] | None
+        self, of_patterns: list[Statistic], passages: bool, on_questions: Callable[[dict[str, str]], None] | None
     ) -> None:
-        self.own, self.with_passages, self.on_questions = own, passages, on_questions
+        self.of_patterns, self.with_passages, self.on_questions = of_patterns, passages, on_questions
         self.head: tuple[Document, ...] = ()
         self.passages: tuple[Document, ...] = ()
         self.all_statistics: tuple[Statistic, ...] = ()
@@ -247,7 +247,7 @@ class _Questions:
         self.head = survey.documents
         relations = relations_of(survey)
         fixed = [STATISTICS[name] for name in dict.fromkeys((*NEEDED, *(n for rule in ASKED for n in rule.needed)))]
-        self.all_statistics = (*fixed, *self.own, *syntax_statistics(relations))
+        self.all_statistics = (*fixed, *self.of_patterns, *syntax_statistics(relations))
         if self.on_questions is not None:
             further = coreference_rules() if self.with_passages else ()
             self.on_questions(questions_of((*rules_of(self.all_statistics), *further)))

@@ -487,8 +487,8 @@ def cache_scales(architecture: Architecture, length: int, source: int) -> int:
     count = 0
     for attention in architecture.attention if architecture.generates else ():
         if attention.cached and not attention.latent:
-            own = length if attention.window is None or not attention.sheds else min(length, attention.window)
-            count += 2 * attention.num_kv_heads * (source if attention.cross else own)
+            cached = length if attention.window is None or not attention.sheds else min(length, attention.window)
+            count += 2 * attention.num_kv_heads * (source if attention.cross else cached)
     return count
 
 

@@ -270,7 +270,18 @@ def preset(name: str) -> Architecture:
     elif row.words:
         architecture = blocks.transformer(**row.words)
     else:
-        architecture = _original_transformer()
+        # The original Transformer: six layers a side, and one table of words for input, output and head.
+        embed_dim, vocab_size = 512, 37_000
+        feed = blocks.feed_forward(embed_dim, 2048, gated=False, bias=True)
+        reads, writes = pair(embed_dim, 8, 64, (replace(feed, rows=SOURCE), feed), bias=False, norm=2)
+        architecture = Architecture(
+            name="transformer",
+            family="transformer",
+            embed_dim=embed_dim,
+            layers=(reads,) * 6 + (writes,) * 6,
+            outside=(blocks.table(vocab_size, embed_dim), blocks.head(embed_dim, vocab_size, tied=True)),
+            vocab_size=vocab_size,
+        )
     stored = row.stored.in_words(by_part(architecture.weights)) if row.stored else ""
     because = tuple(filter(None, (row.title, row.source, row.note, stored)))
     return replace(architecture, name=key, because=because)
@@ -285,18 +296,3 @@ def nearest(name: str) -> str:
     """ " Did you mean 'llama-2-70b'?", or nothing."""
     close = difflib.get_close_matches(key_of(name), PRESETS, n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-
-
-def _original_transformer() -> Architecture:
-    """Six layers a side, 512 wide, 8 heads, feed-forward 2,048; one table of words for input, output and head."""
-    embed_dim, words = 512, 37_000
-    feed = blocks.feed_forward(embed_dim, 2048, gated=False, bias=True)
-    reads, writes = pair(embed_dim, 8, 64, (replace(feed, rows=SOURCE), feed), bias=False, norm=2)
-    return Architecture(
-        name="transformer",
-        family="transformer",
-        embed_dim=embed_dim,
-        layers=(reads,) * 6 + (writes,) * 6,
-        outside=(blocks.table(words, embed_dim), blocks.head(embed_dim, words, tied=True)),
-        vocab_size=words,
-    )

@@ -131,30 +131,30 @@ def _in_words(words: Mapping[str, Any]) -> Architecture:
     return blocks.transformer(**words)
 
 
-def _context(architecture: Architecture, asked: int | None) -> tuple[int, tuple[str, ...]]:
+def _context(architecture: Architecture, context: int | None) -> tuple[int, tuple[str, ...]]:
     """How many tokens a text has, and what is to be said about that."""
     name, limit = architecture.name, architecture.max_positions
     if architecture.num_tokens is not None:
-        if asked not in (None, architecture.num_tokens):
-            raise ShapeError(f"context={asked}: {name} reads images, always {architecture.num_tokens} tokens.")
+        if context not in (None, architecture.num_tokens):
+            raise ShapeError(f"context={context}: {name} reads images, always {architecture.num_tokens} tokens.")
         return architecture.num_tokens, (f"an image is {architecture.num_tokens} tokens",)
-    if asked is None:
+    if context is None:
         if limit is not None and limit < CONTEXT:
             return limit, (f"context is {limit:,}, all the positions that {name} has",)
         return CONTEXT, ()
-    whole("context", asked)
-    if limit is None or asked <= limit:
-        return asked, ()
+    whole("context", context)
+    if limit is None or context <= limit:
+        return context, ()
     # Past the last row of a learned table there is nothing to look up; rotary positions go on, if not well.
     if architecture.learned_positions:
-        raise ShapeError(f"context={asked}: {name} has positions for {limit:,} tokens and no more.")
-    return asked, (f"context is past the {limit:,} positions that {name} is made for",)
+        raise ShapeError(f"context={context}: {name} has positions for {limit:,} tokens and no more.")
+    return context, (f"context is past the {limit:,} positions that {name} is made for",)
 
 
-def _dtype(name: str, asked: Any) -> str:
-    if asked not in DTYPES:
-        raise ModelError(f"{name}={asked!r} is no dtype known here. Use one of {', '.join(DTYPES)}.")
-    return asked
+def _dtype(name: str, dtype: Any) -> str:
+    if dtype not in DTYPES:
+        raise ModelError(f"{name}={dtype!r} is no dtype known here. Use one of {', '.join(DTYPES)}.")
+    return dtype
 
 
 REMEDY = "Give the model itself, its config.json or its folder"

@@ -56,7 +56,7 @@ def column(
     return ["" if value is None else f"{value / unit:,.{decimals}f}" for value in values], name.strip()
 
 
-def _scaled(value: int | float, scales: tuple[tuple[int, str], ...], rest: str, decimals: int | None = None) -> str:
+def _scaled(value: int | float, scales: tuple[tuple[int, str], ...], unscaled: str, decimals: int | None = None) -> str:
     """Three or four digits, two of them behind the point where there is room, or as many as `decimals` says."""
     for unit, name in scales:
         if value >= unit:
@@ -64,4 +64,4 @@ def _scaled(value: int | float, scales: tuple[tuple[int, str], ...], rest: str, 
             size = value / unit
             usual = 0 if size >= 999.95 else 1 if size >= 99.995 else 2
             return f"{size:,.{usual if decimals is None else decimals}f}{name}"
-    return f"{value:,.0f}{rest}"
+    return f"{value:,.0f}{unscaled}"

@@ -6,26 +6,26 @@ square of their length. Cost: the forward pass and one more product of q and k; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from manyheads.base import Ranks
 from manyheads.corpora import Corpus, Document
-from manyheads.errors import StatisticError
+from manyheads.errors import StatisticError, TextError
 from manyheads.models import CallTexts, observe, read_batches, read_texts, watch
 from manyheads.models.inputs.media import Given
-from manyheads.models.inputs.texts import Padded, rarity_table, texts_of_call
+from manyheads.models.inputs.texts import rarity_table, texts_of_call
 from manyheads.models.inputs.vision_language import beside_tower, inputs_given
 from manyheads.models.taps.call import Aligner
 from manyheads.models.taps.open_taps import left_out
 from manyheads.recording import Received, Sinks, Tokens, prepare
 from manyheads.statistics.corpus_run.chunks import Wanted
-from manyheads.statistics.corpus_run.run import measure_corpus
+from manyheads.statistics.corpus_run.run import corpus_sums
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import UNSEEN, WORDY, Measured, Progress, crossing_notes, has_cross, two_sided
 from manyheads.statistics.sinks import Parked, find_sinks
@@ -101,9 +101,11 @@ def measure(
             )
         streamed |= annotated
     if not media and texts is not None and streamed:
-        return measure_corpus(
-            lm, texts, statistics, long=long, sinks=sinks, kinds=kinds, progress=progress, resume=resume, ranks=ranks
-        )
+        total, basis, notes, _ = corpus_sums(lm, texts, statistics, long, sinks, kinds, progress, resume, ranks)
+        if not total.num_texts:
+            reasons = str(total.failures).rstrip(".") or "it is empty"
+            raise TextError(f"no text of this shard of {basis.notes['corpus']} could be measured: {reasons}.")
+        return whole_table(lm.model, basis.table(total.gathered, total.counts, total.failures, notes))
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
     with_text = image is not None and texts is not None
@@ -147,8 +149,12 @@ def _measure_media(
             f"statistics out, or name others."
         )
     if main is not None and has_words:
-        must_find = sinks is None and any("sinks" in statistic.asks for statistic in chosen)
-        sinks = _sinks_of(lm, media.inputs, main) if must_find else sinks or Sinks()
+        if sinks is None and any("sinks" in statistic.asks for statistic in chosen):
+            parked, plan = Parked(), prepare(main.tokens, [Received()])
+            aligner = Aligner(main.first, main.tokens.lengths)
+            observe(lm, media.inputs, beside_tower(lambda call: parked.add(plan.run(aligner.layer(call)))))
+            sinks = parked.sinks(main.tokens)
+        sinks = sinks or Sinks()
         media = replace(media, texts=CallTexts(main._replace(tokens=main.tokens.with_sinks(sinks))))
     gathered, done, batch = Gathered(), 0, Measured(media.texts, chosen)
     crossing: dict[str, None] = {}
@@ -172,14 +178,6 @@ def _measure_media(
         UNSEEN: left_out(state.by_hand),
     }
     return whole_table(lm.model, gathered.table(chosen, sinks or Sinks(), notes))
-
-
-def _sinks_of(lm: Any, inputs: Mapping[str, Tensor], text: Padded) -> Sinks:
-    """The sinks of one text with pictures. Cost: one forward pass."""
-    parked, plan = Parked(), prepare(text.tokens, [Received()])
-    aligner = Aligner(text.first, text.tokens.lengths)
-    observe(lm, inputs, beside_tower(lambda call: parked.add(plan.run(aligner.layer(call)))))
-    return parked.sinks(text.tokens)
 
 
 def measure_call(

@@ -75,8 +75,8 @@ def measure_recording(
         for number, layer in enumerate(layers):
             if on_layer is not None:
                 on_layer(number, len(layers))
-            own, record = layer.tokens.text(index).with_sinks(sinks), one_text(layer, index, rows)
-            reduced = prepare(own, requests_of(answerable, own)).run(record)
+            text_tokens, record = layer.tokens.text(index).with_sinks(sinks), one_text(layer, index, rows)
+            reduced = prepare(text_tokens, requests_of(answerable, text_tokens)).run(record)
             # Of sampled rows, 0 over 0 for a statistic that needs every row: NaN in the table.
             numbers = torch.zeros(2, 1, layer.site.num_heads, len(chosen), dtype=torch.float64)
             numbers[..., columns] = torch.stack(finish(Facts(reduced, layer=record), answerable, layer.site.num_heads))

@@ -146,7 +146,7 @@ class Measured:
         # tensors of all layers must be of one width to be joined.
         columns = sorted({column for _, numbers in layers for column in numbers.own})
         maxima = maximum_columns(self.statistics)
-        num, den, own = (
+        num, den, den_by_head = (
             torch.cat([_by_text(part(numbers), len(seeds), site) for site, numbers in layers], 1).to(self.dtype)
             for part in (
                 lambda layer: layer.num_of_texts(len(seeds), maxima),
@@ -159,7 +159,7 @@ class Measured:
             seeds=seeds,
             num=num,
             den=den,
-            own=own,
+            own=den_by_head,
             columns=tuple(columns),
             kinds=KindCounts.beside(self.kinds) if self.kinds else None,
             num_tokens=int(tokens.lengths.sum()),
@@ -247,7 +247,7 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
     """
     num_texts, size = facts.tokens.num_texts, len(statistics)
     num = torch.zeros(num_texts, num_heads, size, dtype=torch.float64)
-    den, own = torch.zeros(num_texts, size, dtype=torch.float64), {}
+    den, den_by_head = torch.zeros(num_texts, size, dtype=torch.float64), {}
     for block in dict.fromkeys(statistic.block for statistic in statistics if statistic.block is not None):
         members = [(index, statistic.column) for index, statistic in enumerate(statistics) if statistic.block is block]
         indices, columns = (list(part) for part in zip(*members, strict=True))
@@ -262,7 +262,7 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
         if all_den.shape[1] == 1:
             den[:, indices] = all_den[:, 0, columns].double()
         else:
-            own |= {index: all_den[..., column].double() for index, column in members}
+            den_by_head |= {index: all_den[..., column].double() for index, column in members}
     for index, statistic in enumerate(statistics):
         if statistic.block is not None:
             continue
@@ -274,9 +274,19 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
         if numbers.den.shape[1] == 1:
             den[:, index] = numbers.den[:, 0]
         else:
-            own[index] = numbers.den.double()
-    _require_finite(num, den, own, statistics)
-    return Finished(num, den, own)
+            den_by_head[index] = numbers.den.double()
+    # One sum shows whether any number is NaN or infinite; only then is it worth looking for the statistic.
+    if not bool(torch.isfinite(num.sum() + den.sum() + sum(part.sum() for part in den_by_head.values()))):
+        finite = torch.isfinite(num).all(0).all(0) & torch.isfinite(den).all(0)
+        for index, part in den_by_head.items():
+            finite[index] &= bool(torch.isfinite(part).all())
+        if not bool(finite.all()):  # else it is an overflow of the sum alone
+            bad = statistics[int((~finite).nonzero()[0])]
+            subject = f"finish of {bad.name!r}" if bad.block is None else f"block {bad.block.name!r} ({bad.name!r})"
+            raise StatisticError(
+                f"{subject} gave NaN or infinity, which would spread to every sum: look in q and k, or in it."
+            )
+    return Finished(num, den, den_by_head)
 
 
 def _checked(statistic: Statistic, facts: Facts) -> PerText:
@@ -297,17 +307,3 @@ def _checked(statistic: Statistic, facts: Facts) -> PerText:
             f"as facts.over_rows(values) makes one."
         )
     return result
-
-
-def _require_finite(num: Tensor, den: Tensor, own: dict[int, Tensor], statistics: Sequence[Statistic]) -> None:
-    # One sum shows whether any number is NaN or infinite; only then is it worth looking for the statistic.
-    if bool(torch.isfinite(num.sum() + den.sum() + sum(part.sum() for part in own.values()))):
-        return
-    finite = torch.isfinite(num).all(0).all(0) & torch.isfinite(den).all(0)
-    for index, part in own.items():
-        finite[index] &= bool(torch.isfinite(part).all())
-    if bool(finite.all()):
-        return  # an overflow of the sum alone
-    bad = statistics[int((~finite).nonzero()[0])]
-    subject = f"finish of {bad.name!r}" if bad.block is None else f"block {bad.block.name!r} ({bad.name!r})"
-    raise StatisticError(f"{subject} gave NaN or infinity, which would spread to every sum: look in q and k, or in it.")

@@ -87,7 +87,23 @@ def pooled_maps(
         pass  # `sums` has observed the batch
     sites, maps = sums.maps()
     heads = tuple(head for site in sites for head in site.heads)
-    because = _because(reading.pieces, pieces, blocks, how)
+    # What a cell of the maps is, in words.
+    lengths = sorted({len(piece.ids) for piece in pieces})
+    if len(lengths) > 1:
+        because = f"each in {blocks} x {blocks} blocks"
+    elif lengths[0] == blocks:
+        because = "every cell"
+    else:
+        few, more = lengths[0] // blocks, -(-lengths[0] // blocks)
+        because = f"{how} of {few} x {few} cells" if few == more else f"{how} of blocks of {few} or {more} cells a side"
+    if len(pieces) > 1:
+        times = Counter(piece.source for piece in reading.pieces)
+        windowed = sum(count > 1 for count in times.values())
+        noun = "windows" if windowed == len(times) else "texts and windows" if windowed else "texts"
+        span = " to ".join(map(str, dict.fromkeys([lengths[0], lengths[-1]])))
+        because = f"{how} over {len(pieces)} {noun} of {span} tokens, {because}"
+        if left := len(reading.pieces) - len(pieces):
+            because += f" ({left} shorter window{'s' * (left > 1)} left out)"
     if long == "truncate" and reading.because:
         because = f"{because}; {reading.because}"
     words: tuple[str, ...] = ()
@@ -150,25 +166,3 @@ class _Sums:
             pooled = total / np.maximum(count, 1) if self.request.how == "mean" else total
             maps.append(np.where(count > 0, pooled, np.nan))
         return tuple(site for site, _, _ in self.totals.values()), np.concatenate(maps).astype(np.float32)
-
-
-def _because(all_pieces: Sequence[Piece], pieces: Sequence[Piece], blocks: int, how: str) -> str:
-    """What a cell of the maps is, in words."""
-    lengths = sorted({len(piece.ids) for piece in pieces})
-    if len(pieces) == 1:
-        return _blocks(lengths[0], blocks, how)
-    times = Counter(piece.source for piece in all_pieces)
-    windowed = sum(count > 1 for count in times.values())
-    noun = "windows" if windowed == len(times) else "texts and windows" if windowed else "texts"
-    span = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-    scope = f"{how} over {len(pieces)} {noun} of {span} tokens"
-    cells = _blocks(lengths[0], blocks, how) if len(lengths) == 1 else f"each in {blocks} x {blocks} blocks"
-    left = len(all_pieces) - len(pieces)
-    return f"{scope}, {cells}" + (f" ({left} shorter window{'s' * (left > 1)} left out)" if left else "")
-
-
-def _blocks(length: int, blocks: int, how: str) -> str:
-    if length == blocks:
-        return "every cell"
-    few, more = length // blocks, -(-length // blocks)
-    return f"{how} of {few} x {few} cells" if few == more else f"{how} of blocks of {few} or {more} cells a side"

@@ -60,26 +60,23 @@ def whole_table(model: nn.Module, table: HeadTable) -> HeadTable:
         "guard_error": table.notes["guard_error"],
     }
     tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
-    return join([_read(data, table) for data in ranks.gather(packed(tensors, words))])
-
-
-def _read(data: bytes, own: HeadTable) -> Part:
-    """Another process's part. What all heads share (statistics, sinks, notes) is the same as in `own`."""
-    tensors, words = unpacked(data)
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    counts = zip(own.sites, words["heads"], words["kv_heads"], strict=True)
-    sites = tuple(replace(site, num_heads=heads, num_kv_heads=kv_heads) for site, heads, kv_heads in counts)
-    kinds = {name.removeprefix("kinds."): value for name, value in arrays.items() if name.startswith("kinds.")}
-    table = HeadTable(
-        sites,
-        own.statistics,
-        replace(own.sums, **{name: arrays[name] for name in OF_HEADS}),
-        own.sinks,
-        {**own.notes, "guard_error": words["guard_error"]},
-        TokenKinds(**kinds) if kinds else None,
-        own.failures,
-    )
-    return Part(table, words["begins"], words["totals"])
+    parts: list[Part] = []
+    for data in ranks.gather(packed(tensors, words)):
+        tensors, words = unpacked(data)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        counts = zip(table.sites, words["heads"], words["kv_heads"], strict=True)
+        sites = tuple(replace(site, num_heads=heads, num_kv_heads=kv_heads) for site, heads, kv_heads in counts)
+        of_kinds = {name.removeprefix("kinds."): value for name, value in arrays.items() if name.startswith("kinds.")}
+        # What all heads share (statistics, sinks, the other notes) is the same in every process.
+        part = replace(
+            table,
+            sites=sites,
+            sums=replace(sums, **{name: arrays[name] for name in OF_HEADS}),
+            notes={**table.notes, "guard_error": words["guard_error"]},
+            kinds=TokenKinds(**of_kinds) if of_kinds else None,
+        )
+        parts.append(Part(part, words["begins"], words["totals"]))
+    return join(parts)
 
 
 def place_of(model: nn.Module, site: Site) -> tuple[int, int]:
@@ -121,16 +118,16 @@ def join(parts: Sequence[Part]) -> HeadTable:
         by_begin: dict[int, int] = {}  # the first part that has the heads from there on
         for number, part in sorted(enumerate(parts), key=lambda entry: entry[1].begins[index]):
             begin, local = part.begins[index], part.table.sites[index]
-            own = slice(int(starts[number][index]), int(starts[number][index + 1]))
+            heads = slice(int(starts[number][index]), int(starts[number][index + 1]))
             twin = by_begin.setdefault(begin, number)
             if twin != number:
-                same = slice(int(starts[twin][index]), int(starts[twin][index + 1]))
-                if not _is_same(parts[twin].table, same, part.table, own):
+                twin_heads = slice(int(starts[twin][index]), int(starts[twin][index + 1]))
+                if not _is_same(parts[twin].table, twin_heads, part.table, heads):
                     _refuse(site, total, begin, "has other numbers in one process than in another")
                 continue
             if begin != num_heads:
                 _refuse(site, total, min(begin, num_heads), "is in no process" if begin > num_heads else "is in two")
-            rows.append((number, own))
+            rows.append((number, heads))
             num_heads += local.num_heads
             num_kv_heads += local.num_kv_heads
         if num_heads != total:
@@ -154,17 +151,14 @@ def join(parts: Sequence[Part]) -> HeadTable:
     return HeadTable(tuple(sites), first.statistics, sums, first.sinks, notes, kinds, first.failures)
 
 
-def _is_same(table: HeadTable, heads: slice, other: HeadTable, others: slice) -> bool:
+def _is_same(twin: HeadTable, twin_heads: slice, table: HeadTable, heads: slice) -> bool:
     """Whether two processes' sums of one layer that both have are equal but for rounding."""
-    pairs = ((table.sums.num, other.sums.num), (table.sums.den, other.sums.den))
-    return all(
-        one[:, heads].shape == two[:, others].shape and np.allclose(one[:, heads], two[:, others], SAME, SAME)
-        for one, two in pairs
-    )
+    pairs = [(getattr(twin.sums, name)[:, twin_heads], getattr(table.sums, name)[:, heads]) for name in ("num", "den")]
+    return all(a.shape == b.shape and np.allclose(a, b, SAME, SAME) for a, b in pairs)
 
 
-def _refuse(site: Site, total: int, head: int, what: str) -> None:
+def _refuse(site: Site, total: int, head: int, fault: str) -> None:
     raise StatisticError(
-        f"the tables of these processes cannot be joined: of the {total} heads of {site}, number {head} {what}. Divide "
-        f"the heads evenly, at whole heads, or load the model whole."
+        f"the tables of these processes cannot be joined: of the {total} heads of {site}, number {head} {fault}. "
+        f"Divide the heads evenly, at whole heads, or load the model whole."
     )

@@ -146,9 +146,9 @@ def paired_interval(
     A text's weights depend on its words alone: a replicate has each text equally often on both sides, so that what
     texts have in common cancels.
     """
-    both = [sums.spread() for sums in (before, after)]
-    known = np.minimum(*(worth.texts for _, worth in both)) >= MIN_WORTH
-    freedom = np.minimum(*(spread.freedom for spread, _ in both))
+    spreads = [sums.spread() for sums in (before, after)]
+    known = np.minimum(*(worth.texts for _, worth in spreads)) >= MIN_WORTH
+    freedom = np.minimum(*(spread.freedom for spread, _ in spreads))
     difference = after.value() - before.value()
     return difference_interval(difference[..., 0], replicate_error(difference), freedom, known)
 

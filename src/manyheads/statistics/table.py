@@ -183,8 +183,8 @@ class Annotated:
         if not kind or relation in NAMED or not any(fnmatchcase(known, kind) for known in PLACE):
             return ""
         if not any(gold.has_syntax for gold in self.golds):
-            what = f"no other statistic is called like {name!r}, and if that is" if kind == "*" else f"{name!r} is"
-            return f"{what} about syntax, these texts lack that annotation: give a treebank, {OF_SYNTAX}."
+            subject = f"no other statistic is called like {name!r}, and if that is" if kind == "*" else f"{name!r} is"
+            return f"{subject} about syntax, these texts lack that annotation: give a treebank, {OF_SYNTAX}."
         counts = Counter(word.relation for gold in self.golds if gold.has_syntax for word in gold.words)
         assert self.survey is not None
         if counts[relation]:
@@ -220,8 +220,8 @@ def _names(item: str, annotated: Annotated) -> list[str]:
         raise StatisticError(lack)
     near = difflib.get_close_matches(item, pool, 3)
     guess = f": did you mean {', '.join(near)}?" if near else "."
-    what = "no statistic is called like" if SHELL & {*item} else "there is no statistic"
-    raise StatisticError(f"{what} {item!r}{guess} {HOW_TO_LIST}.")
+    lead = "no statistic is called like" if SHELL & {*item} else "there is no statistic"
+    raise StatisticError(f"{lead} {item!r}{guess} {HOW_TO_LIST}.")
 
 
 def table_markdown() -> str:

@@ -135,11 +135,13 @@ class Tally:
         """Room for the heads of these sites and `size` statistics, and nothing in it."""
         layers = layers_of(sites)
         shapes = ((sum(layers), size), (len(layers), size), (sum(layers), len(columns)))
-        num, den, own = (torch.zeros(HALVES, *shape, 1 + REPLICATES, dtype=torch.float64) for shape in shapes)
+        num, den, den_by_head = (torch.zeros(HALVES, *shape, 1 + REPLICATES, dtype=torch.float64) for shape in shapes)
         moments = torch.zeros(HALVES, sum(layers), size, len(MOMENTS), dtype=torch.float64)
         maxima = torch.full((HALVES, sum(layers), len(maximum_columns)), -torch.inf, dtype=torch.float64)
         kinds = KindTally(layers) if with_kinds else None
-        return Tally(sites, num, den, own, moments, columns, kinds, maximum_columns=maximum_columns, maxima=maxima)
+        return Tally(
+            sites, num, den, den_by_head, moments, columns, kinds, maximum_columns=maximum_columns, maxima=maxima
+        )
 
     @staticmethod
     def like(first: Contribution) -> Tally:
@@ -183,19 +185,19 @@ class Tally:
         self.num_texts += len(batch.seeds)
         self.num_tokens += batch.num_tokens
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, added: Tally) -> None:
         """Add the sums of another run, or of another process."""
-        # In both directions, `other` too: sums are added number by number, so the two must have the same columns first.
-        self.widen(other.columns)
-        other.widen(self.columns)
+        # In both directions, `added` too: sums are added number by number, so the two must have the same columns first.
+        self.widen(added.columns)
+        added.widen(self.columns)
         for name in SUMS:
-            getattr(self, name).add_(getattr(other, name))
-        torch.maximum(self.maxima, other.maxima, out=self.maxima)
-        if self.kinds is not None and other.kinds is not None:
-            self.kinds.add(other.kinds.counts())
-        self.sites = agreed((self.sites, other.sites))
-        self.num_texts += other.num_texts
-        self.num_tokens += other.num_tokens
+            getattr(self, name).add_(getattr(added, name))
+        torch.maximum(self.maxima, added.maxima, out=self.maxima)
+        if self.kinds is not None and added.kinds is not None:
+            self.kinds.add(added.kinds.counts())
+        self.sites = agreed((self.sites, added.sites))
+        self.num_texts += added.num_texts
+        self.num_tokens += added.num_tokens
 
     def widen(self, columns: Sequence[int]) -> None:
         """Give these columns denominators by head too."""
@@ -235,9 +237,9 @@ class Tally:
         kinds = KindCounts.read(tensors)
         tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
         sizes = int(facts["num_texts"]), int(facts["num_tokens"])
-        num, den, own, moments, maxima = (tensors[name] for name in STORED)
+        num, den, den_by_head, moments, maxima = (tensors[name] for name in STORED)
         columns, maximum_columns = (_columns(facts[name], num) for name in ("columns", "maximum_columns"))
-        out = Tally(sites, num, den, own, moments, columns, tally, *sizes, maximum_columns, maxima)
+        out = Tally(sites, num, den, den_by_head, moments, columns, tally, *sizes, maximum_columns, maxima)
         # Checked where the file is still known by name: added later, a shape of 1 would broadcast without a word.
         room = Tally.empty(sites, out.num.shape[2], columns, False, maximum_columns)
         if any(getattr(out, name).shape != getattr(room, name).shape for name in STORED):
@@ -262,15 +264,15 @@ class Gathered:
         self.guard_error = max(self.guard_error, batch.guard_error)
         self.edited |= batch.edited
 
-    def merge(self, other: Gathered) -> None:
+    def merge(self, added: Gathered) -> None:
         """Add what another process, or an earlier run, gathered."""
-        if self.tally is None or other.tally is None:
-            self.tally = self.tally or other.tally
+        if self.tally is None or added.tally is None:
+            self.tally = self.tally or added.tally
         else:
-            self.tally.merge(other.tally)
-        self.backend = counted((self.backend, other.backend))
-        self.guard_error = max(self.guard_error, other.guard_error)
-        self.edited |= other.edited
+            self.tally.merge(added.tally)
+        self.backend = counted((self.backend, added.backend))
+        self.guard_error = max(self.guard_error, added.guard_error)
+        self.edited |= added.edited
 
     def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str], **more: Any) -> HeadTable:
         """The table of what was gathered. Notes that are empty are left out."""

@@ -515,11 +515,11 @@ def streamed(
     """
     assert step.sink is not None and step.recent is not None
     mask, place = call.mask.expand(call.q.shape[0]), torch.arange(call.q.shape[2], device="cpu")[None]
-    own = place + max(0, int(mask.stop.max()) - place.shape[1]) if mask.stop.numel() else place  # each row's own key
+    own_key = place + max(0, int(mask.stop.max()) - place.shape[1]) if mask.stop.numel() else place  # of each row
     mask = mask.texts(samples)
     start, stop = mask.start, mask.stop
-    _require(not bool(((stop > start) & (stop > own + 1)).any()), step, call.site)
-    if mask.dense is None and bool(((start == own) & (stop == own + 1) & (positions > 0)).any()):
+    _require(not bool(((stop > start) & (stop > own_key + 1)).any()), step, call.site)
+    if mask.dense is None and bool(((start == own_key) & (stop == own_key + 1) & (positions > 0)).any()):
         raise PlanError(
             f"{describe(step)}: in {call.site} some row within a text sees itself alone, so several texts are packed "
             f"into one (or attention is cut into chunks), and which keys are a text's first ones is not known: read "

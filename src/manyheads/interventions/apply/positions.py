@@ -30,7 +30,13 @@ INDICES = {"position_ids", "relative_position_index"}  # where tokens stand, bef
 def positions_in(model: nn.Module) -> dict[str, nn.Module]:
     """Modules that tell a model where its tokens stand, by path. Errors: PlanError where others do, or none."""
     name = type(model).__name__
-    carriers = {path: module for path, module in model.named_modules() if _carries(path, module)}
+    carriers = {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, RotaryTable)
+        or ROTATION.search(type(module).__name__)
+        or (isinstance(module, nn.Embedding) and path.rpartition(".")[2] in TABLES)
+    }
     inside = tuple(f"{path}." for path in carriers)
     parts = [path for path, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers())]
     for path in parts:
@@ -49,12 +55,6 @@ def positions_in(model: nn.Module) -> dict[str, nn.Module]:
             f"nothing to take away."
         )
     return carriers
-
-
-def _carries(path: str, module: nn.Module) -> bool:
-    if isinstance(module, RotaryTable) or ROTATION.search(type(module).__name__):
-        return True
-    return isinstance(module, nn.Embedding) and path.rpartition(".")[2] in TABLES
 
 
 def without_positions(module: nn.Module, args: tuple[Any, ...], result: Any) -> tuple[Any, Tensor, Tensor]:

@@ -61,8 +61,8 @@ class Comparison:
         columns = [("", "", "before", AFTER, "change")]
         for row in self.rows:
             numbers, larger = (row.before, row.after), max(abs(row.before), abs(row.after))
-            whole = all(isinstance(value, int) for value in numbers)
-            decimals = 0 if whole else max(0, 3 - math.floor(math.log10(larger))) if larger else 3
+            are_counts = all(isinstance(value, int) for value in numbers)
+            decimals = 0 if are_counts else max(0, 3 - math.floor(math.log10(larger))) if larger else 3
             percentage = f"{100 * (row.after - row.before) / row.before:+.1f}%" if row.before else ""
             before, after = (f"{value:z,.{decimals}f}" for value in numbers)
             columns.append((row.what, row.unit, before, after, row.change or percentage))

@@ -182,33 +182,6 @@ def build(
         raise PlanError(f"{noise=} is no strength: give 0 for none, 1 for as much noise as weights, or any between.")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise PlanError(f"{seed=} is no seed: give a whole number.")
-    _require_possible(heads, causal, max_positions)
-    tokenizer = tokenizer_beside(find_checkpoint(BUNDLED), False) if tokenizer is None else tokenizer
-    designs = [design for layer in heads for design in layer]
-    members = {
-        design: weights.members_of(design, tokenizer) for design in designs if design.kind in ("members", "separator")
-    }
-    stream = weights.Stream(tuple(dict.fromkeys(members.values())))
-    code = weights.token_code(len(tokenizer))
-    farthest = max(abs(design.offset) for design in designs)
-    setting = weights.Setting(stream, weights.places(max_positions - 1 + farthest), code.high)
-    writers = _PreviousTokenHeads.of(heads, max_positions)
-    matrices = _matrices(heads, members, setting, writers, noise, seed)
-    config = DesignConfig(len(tokenizer), stream.width, max_positions, len(heads), causal)
-    constant, is_first = torch.ones(max_positions, 1), torch.zeros(max_positions, 1)
-    is_first[0] = 1
-    place_table = torch.cat([setting.places.table(max_positions), constant, is_first], 1)
-    tables = weights.token_table(tokenizer, code, stream.classes), place_table
-    # All other tokens together are at most log(v) above one of them, each at most as like as the code's bound.
-    gain = (math.log(len(tokenizer)) + SURE) / (1 - code.high)
-    lm = load(DesignedModel(config, stream, tables, matrices, gain).eval(), tokenizer=tokenizer)
-    num_designed = sum(design.kind != "random" for design in designs)
-    because = f"{num_designed} of {len(designs)} heads made to order, {'causal, ' * causal}{noise=:g}, {seed=}"
-    return replace(lm, name="designed", because=because)
-
-
-def _require_possible(heads: list[list[HeadDesign]], causal: bool, max_positions: int) -> None:
-    """Errors: PlanError for a pattern that such a model cannot see."""
     for name, design in _named(heads):
         if design.kind == "offset" and causal and design.offset > 0:
             raise PlanError(
@@ -221,6 +194,45 @@ def _require_possible(heads: list[list[HeadDesign]], causal: bool, max_positions
             )
         if abs(design.offset) >= max_positions:
             raise PlanError(f"{name} looks {design.offset:+d} tokens away, and texts have {max_positions} at most.")
+    tokenizer = tokenizer_beside(find_checkpoint(BUNDLED), False) if tokenizer is None else tokenizer
+    designs = [design for layer in heads for design in layer]
+    members = {
+        design: weights.members_of(design, tokenizer) for design in designs if design.kind in ("members", "separator")
+    }
+    stream = weights.Stream(tuple(dict.fromkeys(members.values())))
+    code = weights.token_code(len(tokenizer))
+    farthest = max(abs(design.offset) for design in designs)
+    setting = weights.Setting(stream, weights.places(max_positions - 1 + farthest), code.high)
+    writers = _PreviousTokenHeads.of(heads, max_positions)
+    # Two generators: random heads are the same whatever the noise, and the noise is the same but for its strength.
+    of_heads, of_noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
+
+    def matrices_of(design: HeadDesign, number: int, index: int) -> weights.HeadWeights:
+        if design.kind == "random":
+            return weights.random_weights(design, stream, of_heads)
+        head_setting, output = setting, stream.write("aside")
+        if design.kind == "induction":
+            leak = weights.require_earlier(writers.leaks if number > writers.layer else (), f"L{number}H{index}")
+            head_setting, output = replace(setting, leak=leak), stream.write("said")
+        elif design.role == PREVIOUS and number == writers.layer:
+            output = stream.write("before") / len(writers.leaks)
+        head = weights.head_weights(design, members.get(design), head_setting, output)
+        return weights.noisy(head, noise, of_noise) if noise else head
+
+    matrices = [
+        [matrices_of(design, number, index) for index, design in enumerate(layer)] for number, layer in enumerate(heads)
+    ]
+    config = DesignConfig(len(tokenizer), stream.width, max_positions, len(heads), causal)
+    constant, is_first = torch.ones(max_positions, 1), torch.zeros(max_positions, 1)
+    is_first[0] = 1
+    place_table = torch.cat([setting.places.table(max_positions), constant, is_first], 1)
+    tables = weights.token_table(tokenizer, code, stream.classes), place_table
+    # All other tokens together are at most log(v) above one of them, each at most as like as the code's bound.
+    gain = (math.log(len(tokenizer)) + SURE) / (1 - code.high)
+    lm = load(DesignedModel(config, stream, tables, matrices, gain).eval(), tokenizer=tokenizer)
+    num_designed = sum(design.kind != "random" for design in designs)
+    because = f"{num_designed} of {len(designs)} heads made to order, {'causal, ' * causal}{noise=:g}, {seed=}"
+    return replace(lm, name="designed", because=because)
 
 
 @dataclass(frozen=True)
@@ -240,37 +252,6 @@ class _PreviousTokenHeads:
             if leaks:
                 return cls(number, leaks)
         return cls(len(heads), ())
-
-
-def _matrices(
-    heads: list[list[HeadDesign]],
-    members: Members,
-    setting: weights.Setting,
-    writers: _PreviousTokenHeads,
-    noise: int | float,
-    seed: int,
-) -> list[list[weights.HeadWeights]]:
-    """Every head's weights.
-
-    Two generators: random heads are the same whatever the noise, and the noise is the same but for its strength.
-    """
-    of_heads, of_noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
-
-    def matrices_of(design: HeadDesign, number: int, index: int) -> weights.HeadWeights:
-        if design.kind == "random":
-            return weights.random_weights(design, setting.stream, of_heads)
-        head_setting, output = setting, setting.stream.write("aside")
-        if design.kind == "induction":
-            leak = weights.require_earlier(writers.leaks if number > writers.layer else (), f"L{number}H{index}")
-            head_setting, output = replace(setting, leak=leak), setting.stream.write("said")
-        elif design.role == PREVIOUS and number == writers.layer:
-            output = setting.stream.write("before") / len(writers.leaks)
-        head = weights.head_weights(design, members.get(design), head_setting, output)
-        return weights.noisy(head, noise, of_noise) if noise else head
-
-    return [
-        [matrices_of(design, number, index) for index, design in enumerate(layer)] for number, layer in enumerate(heads)
-    ]
 
 
 def _named(layers: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Any]]:

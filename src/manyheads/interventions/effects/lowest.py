@@ -94,9 +94,9 @@ def lowest_heads(
     changes = dict(zip(ways, lost(list(heads_by_way.values())), strict=True))
     alike = [way for way in ways if way != ANYWHERE]
     way = min(alike or ways, key=changes.__getitem__)
-    others = "; ".join(f"{WORDS[other]}: {changes[other]:+.4g}" for other in ways if other != way)
+    worse = "; ".join(f"{WORDS[name]}: {changes[name]:+.4g}" for name in ways if name != way)
     why = "every layer keeps as many heads, as a config can say" if alike else "no way leaves all layers alike"
-    because = f"{WORDS[way]}, since {why}: {chosen.name} {changes[way]:+.4g}" + f" ({others})" * bool(others)
+    because = f"{WORDS[way]}, since {why}: {chosen.name} {changes[way]:+.4g}" + f" ({worse})" * bool(worse)
     return Lowest(heads_by_way[way], way, because, ranked, changes, chosen.name, chosen.unit, corpus.num_texts)
 
 

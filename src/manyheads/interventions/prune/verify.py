@@ -49,9 +49,9 @@ def require_in_memory(lm: Any, function: str, verb: str) -> None:
         )
 
 
-def random_inputs(model: Any, seed: int | None = None) -> dict[str, Tensor]:
-    """Two texts (or pictures, or sounds) of noise that `model` can read; different at every call unless seeded."""
-    fresh = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
+def random_inputs(model: Any) -> dict[str, Tensor]:
+    """Two texts (or pictures, or sounds) of noise that `model` can read; different at every call."""
+    fresh = torch.Generator().manual_seed(secrets.randbits(62))
     config: Any = getattr(model, "config", None)
     text_config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     tables = (module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding))

@@ -33,16 +33,16 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 
 @contextmanager
 def replacing_folder(
-    path: str | os.PathLike[str], inside: str, model: Any, ours: re.Pattern[str] = OURS, mark: str = MARK
+    path: str | os.PathLike[str], inside: str, model: Any, names: re.Pattern[str] = OURS, mark: str = MARK
 ) -> Iterator[Path]:
     """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
 
     An existing folder is replaced only if it is empty, or if an earlier save by manyheads wrote all of it (`mark` is in
-    it, and nothing but names of `ours`); never the one that `model` was loaded from. Errors: FileAccessError for that,
+    it, and nothing but such `names`); never the one that `model` was loaded from. Errors: FileAccessError for that,
     and for whatever the operating system refuses.
     """
     target = Path(os.path.realpath(path))
-    require_replaceable(target, inside, ours, mark)
+    require_replaceable(target, inside, names, mark)
     # What is left of a model must never replace the only copy of the model that it was cut from.
     source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
     # By the path's real form on both sides: a link to the model's own folder is that folder.
@@ -61,7 +61,7 @@ def replacing_folder(
             if file.is_file():
                 file.chmod(readable)
             synced(file)
-        _put(temporary, target, lambda: require_replaceable(target, inside, ours, mark))
+        _put(temporary, target, lambda: require_replaceable(target, inside, names, mark))
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if (refusal := refusal_in(error)) is not None:
@@ -71,7 +71,7 @@ def replacing_folder(
         synced(target.parent)
 
 
-def require_replaceable(target: Path, inside: str, ours: re.Pattern[str] = OURS, mark: str = MARK) -> None:
+def require_replaceable(target: Path, inside: str, names: re.Pattern[str] = OURS, mark: str = MARK) -> None:
     """Raises FileAccessError unless nothing but a save of ours would be lost. `inside`: a subfolder of it."""
 
     def is_ours(entry: Path) -> bool:
@@ -79,9 +79,9 @@ def require_replaceable(target: Path, inside: str, ours: re.Pattern[str] = OURS,
             return False
         if entry.is_dir():
             return entry.name == inside and all(
-                file.is_file() and ours.fullmatch(file.name) for file in entry.iterdir()
+                file.is_file() and names.fullmatch(file.name) for file in entry.iterdir()
             )
-        return ours.fullmatch(entry.name) is not None
+        return names.fullmatch(entry.name) is not None
 
     if not target.exists():
         if not target.parent.is_dir():

@@ -511,11 +511,10 @@ class CallTexts:
         """The tokens that a cross-attention layer looks at; by number as far as its mask shows any, where unknown."""
         if self.main is not None and self._is_main(call):
             return self.main.tokens
-        seen = (
-            mask.stop.amax(1) if mask.dense is None else mask.dense.any(2).any(1) * torch.arange(1, mask.num_keys + 1)
-        )
-        lengths = seen if seen.ndim == 1 else seen.amax(1)
-        return Tokens.unnamed(lengths.expand(len(call.q)).clamp_min(1).tolist())
+        ends = mask.stop
+        if mask.dense is not None:  # which may be on the device, as its map is
+            ends = mask.dense.any(2).any(1).cpu() * torch.arange(1, mask.num_keys + 1)
+        return Tokens.unnamed(ends.amax(1).expand(len(call.q)).clamp_min(1).tolist())
 
     def _is_main(self, call: AttentionCall) -> bool:
         """Whether the keys of a call are the tokens of the main texts."""

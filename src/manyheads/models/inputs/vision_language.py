@@ -86,7 +86,16 @@ def pictures_in_text(lm: Any, text: object, image: Any, answer: str | None = Non
         read_given(answer)
         ids = (lm.tokenizer or processor.tokenizer)(answer, add_special_tokens=False)["input_ids"]
         inputs = extended(lm, inputs, ids)
-    return _given(lm, inputs, pictures, begin, {"prompt": how})
+    ids, limit = inputs["input_ids"], lm.max_positions
+    if limit is not None and ids.shape[1] > limit:
+        raise TextError(
+            f"the text has {ids.shape[1]:,} tokens, of which pictures are most, but {lm.name} has {limit:,} positions: "
+            f"give smaller or fewer pictures."
+        )
+    images = _images(lm, inputs, len(pictures))
+    seed = data_seed(b"".join([ids.cpu().numpy().tobytes(), *(picture.tobytes() for picture in pictures)]))
+    about = {**model_facts(lm), "prompt": how, "vision tower": TOWER}
+    return Given(inputs, CallTexts(_tokens(lm, ids, images, begin)), about, (seed,))
 
 
 def written(lm: Any, given: Given, count: int, options: Mapping[str, Any]) -> Given:
@@ -172,10 +181,12 @@ def _processor(lm: Any) -> Any:
 
 def _prompt(lm: Any, processor: Any, text: str, count: int) -> tuple[str, str]:
     """The text with an image token for each picture, and how it came by them. Errors: TextError."""
-    token, there = processor.image_token, text.count(processor.image_token)
-    if there:
-        if there != count:
-            raise TextError(f"the text has {there} image tokens ({token}) for {count} pictures: give one for each.")
+    token, num_tokens = processor.image_token, text.count(processor.image_token)
+    if num_tokens:
+        if num_tokens != count:
+            raise TextError(
+                f"the text has {num_tokens} image tokens ({token}) for {count} pictures: give one for each."
+            )
         return text, "as it was given, with its image tokens"
     if getattr(processor, "chat_template", None) or getattr(processor.tokenizer, "chat_template", None):
         owner = processor if getattr(processor, "chat_template", None) else processor.tokenizer
@@ -215,22 +226,6 @@ def _processed(lm: Any, processor: Any, prompt: str, pictures: Sequence[Any]) ->
     return {name: value.to(lm.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
 
 
-def _given(
-    lm: Any, inputs: dict[str, Tensor], pictures: Sequence[Any], begin: int, about: Mapping[str, object]
-) -> Given:
-    ids = inputs["input_ids"]
-    limit = lm.max_positions
-    if limit is not None and ids.shape[1] > limit:
-        raise TextError(
-            f"the text has {ids.shape[1]:,} tokens, of which pictures are most, but {lm.name} has {limit:,} positions: "
-            f"give smaller or fewer pictures."
-        )
-    images = _images(lm, inputs, len(pictures))
-    seed = data_seed(b"".join([ids.cpu().numpy().tobytes(), *(picture.tobytes() for picture in pictures)]))
-    tokens = _tokens(lm, ids, images, begin)
-    return Given(inputs, CallTexts(tokens), {**model_facts(lm), **about, "vision tower": TOWER}, (seed,))
-
-
 def _tokens(lm: Any, ids: Tensor, images: tuple[ImageSpan, ...], begin: int) -> Padded:
     """The text's tokens; those of pictures are special, and named by place: "r0c3", or "1:r0c3" of several pictures."""
     padded = named_texts(lm, ids.cpu(), torch.zeros(1, dtype=torch.long), torch.tensor([ids.shape[1]]))
@@ -257,37 +252,37 @@ def _tokens(lm: Any, ids: Tensor, images: tuple[ImageSpan, ...], begin: int) -> 
 def _images(lm: Any, inputs: Mapping[str, Tensor], count: int) -> tuple[ImageSpan, ...]:
     """Where each picture lies among the tokens. Errors: ModelError where its tokens are not its patches, one run."""
     places = (inputs["input_ids"][0].cpu() == image_token_of(lm.model.config)).nonzero()[:, 0].tolist()
+    grids: list[tuple[int, int, tuple[int, int]]]  # rows, columns and size in pixels of each picture
+    if "image_grid_thw" in inputs:
+        patch, merged = (int(getattr(lm.processor.image_processor, name)) for name in ("patch_size", "merge_size"))
+        crops = inputs["image_grid_thw"].tolist()
+        if len(crops) != count or any(frames != 1 for frames, _, _ in crops):
+            raise _refusal(lm, f"{count} pictures are cut into {len(crops)} crops, or read as films")
+        grids = [(rows // merged, columns // merged, (rows * patch, columns * patch)) for _, rows, columns in crops]
+    else:
+        pixels, num_tokens = inputs["pixel_values"], len(places)
+        shape = tuple(pixels.shape[1:] if pixels.ndim == 5 and len(pixels) == 1 else pixels.shape)
+        if len(shape) != 4 or shape[0] != count:
+            raise _refusal(
+                lm, f"{count} pictures are cut into several crops each (pixel_values of {tuple(pixels.shape)})"
+            )
+        height, width = shape[2:]
+        patch = math.isqrt(height * width * count // max(num_tokens, 1))
+        if not patch or height % patch or width % patch or (height // patch) * (width // patch) * count != num_tokens:
+            raise _refusal(
+                lm, f"{num_tokens} image tokens are no grid of square patches of {count} x {height} x {width}"
+            )
+        grids = [(height // patch, width // patch, (height, width))] * count
     images, used = [], 0
-    for rows, columns, size in _grids(lm, inputs, count, len(places)):
-        own = places[used : used + rows * columns]
-        if len(own) < rows * columns or own[-1] - own[0] != len(own) - 1:
+    for rows, columns, size in grids:
+        patches = places[used : used + rows * columns]
+        if len(patches) < rows * columns or patches[-1] - patches[0] != len(patches) - 1:
             raise _refusal(lm, f"the {rows} x {columns} patches of a picture are no single run of tokens")
-        images.append(ImageSpan(own[0], rows, columns, size))
-        used += len(own)
+        images.append(ImageSpan(patches[0], rows, columns, size))
+        used += len(patches)
     if used != len(places):
         raise _refusal(lm, f"{len(places)} image tokens are not the {used} patches of its pictures")
     return tuple(images)
-
-
-def _grids(
-    lm: Any, inputs: Mapping[str, Tensor], count: int, num_tokens: int
-) -> list[tuple[int, int, tuple[int, int]]]:
-    """Rows, columns and size in pixels of each picture. Errors: ModelError where they cannot be told."""
-    if "image_grid_thw" in inputs:
-        patch, merged = (int(getattr(lm.processor.image_processor, name)) for name in ("patch_size", "merge_size"))
-        grids = inputs["image_grid_thw"].tolist()
-        if len(grids) != count or any(frames != 1 for frames, _, _ in grids):
-            raise _refusal(lm, f"{count} pictures are cut into {len(grids)} crops, or read as films")
-        return [(rows // merged, columns // merged, (rows * patch, columns * patch)) for _, rows, columns in grids]
-    pixels = inputs["pixel_values"]
-    shape = tuple(pixels.shape[1:] if pixels.ndim == 5 and len(pixels) == 1 else pixels.shape)
-    if len(shape) != 4 or shape[0] != count:
-        raise _refusal(lm, f"{count} pictures are cut into several crops each (pixel_values of {tuple(pixels.shape)})")
-    height, width = shape[2:]
-    patch = math.isqrt(height * width * count // max(num_tokens, 1))
-    if not patch or height % patch or width % patch or (height // patch) * (width // patch) * count != num_tokens:
-        raise _refusal(lm, f"{num_tokens} image tokens are no grid of square patches of {count} x {height} x {width}")
-    return [(height // patch, width // patch, (height, width))] * count
 
 
 def _refusal(lm: Any, why: str) -> ModelError:

@@ -152,14 +152,19 @@ def load(
                 remarks += more
     if kind is None:
         require_dtype(place, model.dtype)
-    _require_half_for_flash(model)
+    attention, halves = _attention(model), (torch.float16, torch.bfloat16)
+    if attention is not None and "flash" in attention and model.dtype not in halves:  # the first call would fail
+        raise ModelError(
+            f"{attention} computes in {' and '.join(map(plain, halves))} only, and these weights are "
+            f"{plain(model.dtype)}: load with dtype='bfloat16', or attn_implementation='sdpa'."
+        )
     require_usable(model, checkpoint.name)
     stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
     because = [
         f"{type(model).__name__}, {why}",
         f"{plain(model.dtype)}, {'as asked' if kind else stored}",
         f"on {place}, {why_there}",
-        f"attention by {_attention(model)}, {'as asked' if attn_implementation else 'the choice of transformers'}",
+        f"attention by {attention}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *remarks,
         checkpoint.because,
     ]
@@ -233,16 +238,6 @@ def _or_none(value: Any) -> Any:
 
 def _attention(model: Any) -> str | None:
     return getattr(getattr(model, "config", None), "_attn_implementation", None)
-
-
-def _require_half_for_flash(model: Any) -> None:
-    """Raises ModelError for weights in a dtype that the model's flash kernel lacks: its first call would fail."""
-    attention, halves = _attention(model) or "", (torch.float16, torch.bfloat16)
-    if "flash" in attention and model.dtype not in halves:
-        raise ModelError(
-            f"{attention} computes in {' and '.join(map(plain, halves))} only, and these weights are "
-            f"{plain(model.dtype)}: load with dtype='bfloat16', or attn_implementation='sdpa'."
-        )
 
 
 def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:

@@ -226,10 +226,10 @@ def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[A
     if image_token_of(model.config) is None:
         return processor, remarks
     try:
-        both = _with_text(model.config, checkpoint.folder, options)
+        of_both = _with_text(model.config, checkpoint.folder, options)
     except Exception as error:  # as above
         return processor, [*remarks, f"no text with pictures, since their processor failed: {first_line(error)}"]
-    return both, [*remarks, f"text with pictures by {type(both).__name__}"]
+    return of_both, [*remarks, f"text with pictures by {type(of_both).__name__}"]
 
 
 def _with_text(config: Any, folder: Path, options: dict[str, Any]) -> Any:

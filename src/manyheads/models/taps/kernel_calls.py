@@ -158,8 +158,8 @@ def watched_flash(look_up: Callable[..., Any]) -> Callable[..., Any]:
     """transformers' look-up of flash-attn functions; those for texts in a batch and packed note their calls."""
 
     def looked_up(*args: Any, **kwargs: Any) -> Any:
-        (alike, packed, *others), prepare = look_up(*args, **kwargs)
-        return (_noting(alike), _noting(packed), *others), prepare
+        (alike, packed, *functions), prepare = look_up(*args, **kwargs)
+        return (_noting(alike), _noting(packed), *functions), prepare
 
     return looked_up
 

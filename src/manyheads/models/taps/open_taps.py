@@ -187,7 +187,7 @@ class Open:
     def stand_in(self, module: nn.Module) -> StandIn | None:
         """What this thread computes a module's attention by, where that is not its own function."""
         thread = threading.get_ident()
-        return next((one for one in self.stand_ins if one.thread == thread and id(module) in one.modules), None)
+        return next((x for x in self.stand_ins if x.thread == thread and id(module) in x.modules), None)
 
 
 OPEN = Open()

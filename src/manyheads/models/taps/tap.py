@@ -120,7 +120,7 @@ def standing_in(modules: Sequence[nn.Module], attend: Attend) -> Iterator[None]:
     """
     stand_in = StandIn({id(module): module for module in modules}, attend, threading.get_ident())
     with OPEN.lock:
-        if any(not one.modules.keys().isdisjoint(stand_in.modules) for one in OPEN.stand_ins):  # of any thread
+        if any(not x.modules.keys().isdisjoint(stand_in.modules) for x in OPEN.stand_ins):  # of any thread
             raise ModelError("this model streams already (mh.streaming): leave that block first.")
         through_transformers.install()
         OPEN.stand_ins = (*OPEN.stand_ins, stand_in)
@@ -128,7 +128,7 @@ def standing_in(modules: Sequence[nn.Module], attend: Attend) -> Iterator[None]:
         yield
     finally:
         with OPEN.lock:
-            OPEN.stand_ins = tuple(one for one in OPEN.stand_ins if one is not stand_in)
+            OPEN.stand_ins = tuple(x for x in OPEN.stand_ins if x is not stand_in)
             if not OPEN.taps and not OPEN.stand_ins:
                 through_transformers.remove()
 

@@ -61,7 +61,7 @@ def install() -> None:
         return batching(model, *args, **kwargs)
 
     flash, flex = "lazy_import_flash_attention", "compile_friendly_flex_attention"
-    for owner, name, ours in (
+    for owner, name, wrapper in (
         (AttentionInterface, "get_interface", look_up),
         (AttentionInterface, "__getitem__", item),
         (PreTrainedModel, "get_compiled_call", compiled_call),
@@ -71,7 +71,7 @@ def install() -> None:
     ):
         # Only what the owner itself defines is put back: an inherited method would be frozen into it otherwise.
         _SAVED.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, ours)
+        setattr(owner, name, wrapper)
 
 
 def remove() -> None:

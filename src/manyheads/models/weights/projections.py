@@ -65,25 +65,20 @@ def output_projection(model: nn.Module, path: str, width: int) -> tuple[str, nn.
     for parent in (path, path.rsplit(".", 1)[0] if "." in path else ""):
         for name in OUTPUT_NAMES:
             module = child(model, _join(parent, name))
-            if width in (input_width(module), _whole_width(module)):
+            if width in (input_width(module), input_width(module, in_all_processes=True)):
                 return _join(parent, name), module
     return None
 
 
-def input_width(module: nn.Module) -> int | None:
-    """How many inputs a linear map takes: Linear, or transformers' Conv1D (GPT-2), whose matrix is transposed."""
+def input_width(module: nn.Module, *, in_all_processes: bool = False) -> int | None:
+    """How many inputs a linear map takes: Linear, or transformers' Conv1D (GPT-2), whose matrix is transposed.
+
+    `in_all_processes`: together, where several hold parts of it.
+    """
     weight = read_weight(module)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
-    weight = local_part(weight)
-    return weight.shape[0] if is_transposed(module) else weight.shape[1]
-
-
-def _whole_width(module: nn.Module) -> int | None:
-    """How many inputs a linear map takes in all processes that hold parts of it together."""
-    weight = read_weight(module)
-    if not isinstance(weight, Tensor) or weight.ndim != 2:
-        return None
+    weight = weight if in_all_processes else local_part(weight)
     return weight.shape[0] if is_transposed(module) else weight.shape[1]
 
 
@@ -516,11 +511,6 @@ def projections_of(model: nn.Module, site: Site) -> Projections:
                 f"{_named(module, site)}: its {name.rsplit('.', 1)[0]} norms all heads together, so without one head "
                 f"the others would be scaled up. {ADVICE}"
             )
-    return Projections(site, module, holders, *output, _tensors_by_head(module, site))
-
-
-def _tensors_by_head(module: nn.Module, site: Site) -> dict[str, tuple[int, str]]:
-    """The module's tensors of `BY_HEAD`, and its norms with a row a head. Raises ModelError for a strange shape."""
     by_head: dict[str, tuple[int, str]] = {}
     sizes = Sizes.of(site)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -534,7 +524,7 @@ def _tensors_by_head(module: nn.Module, site: Site) -> dict[str, tuple[int, str]
             by_head[name] = axis, part
         elif NORM.search(name) and tensor.ndim == 2:  # Cohere: a row of gains for each head
             by_head[name] = 0, "q" if tensor.shape[0] == sizes.heads and "q" in name.split(".")[0].lower() else "k"
-    return by_head
+    return Projections(site, module, holders, *output, by_head)
 
 
 def _join(path: str, name: str) -> str:

@@ -114,8 +114,8 @@ def add_tile(
     weights = tl.exp2(logs)
     keys_first = tl.where((first < tl.min(line)) != BY_KEY, 1.0, 0.0)  # in a plain tile: all of them before all rows
 
-    whole = tl.sum(part(weights, PARTS), 1)
-    mass += whole
+    tile_mass = tl.sum(part(weights, PARTS), 1)
+    mass += tile_mass
     if STATS[1]:
         entropy += tl.sum(part(weights * logs, PARTS), 1)
     if STATS[2]:
@@ -132,7 +132,7 @@ def add_tile(
     if STATS[5] and PLAIN:
         within = tl.sum(part(weights, PARTS) * place.to(tl.float32)[None, :, None], 1)
         offset = (first - line)[:, None] + tl.arange(0, PARTS)[None]
-        distance += (within + whole * offset.to(tl.float32)) * (1.0 - 2.0 * keys_first)
+        distance += (within + tile_mass * offset.to(tl.float32)) * (1.0 - 2.0 * keys_first)
     elif STATS[5]:
         distance += tl.sum(part(weights * tl.abs((key - row).to(tl.float32)), PARTS), 1)
     if C > 0:
@@ -152,15 +152,15 @@ def add_tile(
             label = tl.load(labels_ptr + m * num_others + other)
         else:
             label = tl.load(labels_ptr + m * num_others + other, mask=other < num_others, other=-3.0)
-        same = line_labels[m][:, None] == label[None]
+        matching = line_labels[m][:, None] == label[None]
         if MATCHES[m][0] and not PLAIN:
-            same = same & (key - row <= -MATCHES[m][2])
+            matching = matching & (key - row <= -MATCHES[m][2])
         elif MATCHES[m][1] and not PLAIN:
-            same = same & (tl.abs(key - row) >= MATCHES[m][2])
-        sum_of_same = tl.sum(part(weights * tl.where(same, 1.0, 0.0), PARTS), 1)
+            matching = matching & (tl.abs(key - row) >= MATCHES[m][2])
+        sum_of_matching = tl.sum(part(weights * tl.where(matching, 1.0, 0.0), PARTS), 1)
         if MATCHES[m][0] and PLAIN:
-            sum_of_same *= keys_first
-        matched = matched + (matches[m] + sum_of_same,)
+            sum_of_matching *= keys_first
+        matched = matched + (matches[m] + sum_of_matching,)
     return mass, entropy, square, best, where, distance, columns, matched
 
 
@@ -269,10 +269,10 @@ def band(
     out_ptr += (map_index * num_rows + row) * num_offsets
     for index in range(num_offsets):
         key = row + tl.load(offsets_ptr + index)
-        seen = (key >= start) & (key < stop)
-        k = vectors(k_ptr, key, k_stride, seen, D).to(tl.float32)
+        visible = (key >= start) & (key < stop)
+        k = vectors(k_ptr, key, k_stride, visible, D).to(tl.float32)
         logs = finished(tl.sum(q * k, 1), scale, SOFTCAP) - lse
-        tl.store(out_ptr + index, tl.where(seen, tl.exp2(logs), 0.0), mask=row < num_rows)
+        tl.store(out_ptr + index, tl.where(visible, tl.exp2(logs), 0.0), mask=row < num_rows)
 
 
 @triton.jit
@@ -304,10 +304,10 @@ def pool(
         for first in range(tl.min(tl.where(start < stop, start, FAR)), tl.max(stop), OTHERS):
             key = first + tl.arange(0, OTHERS)
             k = vectors(k_ptr, key, k_stride, key < key_end, D)
-            seen = (key[None] >= start[:, None]) & (key[None] < stop[:, None])
+            visible = (key[None] >= start[:, None]) & (key[None] < stop[:, None])
             logs = tile_scores(q, k, scale, SOFTCAP, PRECISION) - lse[:, None]
-            weights = tl.where(seen, tl.exp2(tl.where(seen, logs, HIDDEN)), -1.0)
-            total += tl.sum(tl.where(seen, weights, 0.0), 1)
+            weights = tl.where(visible, tl.exp2(tl.where(visible, logs, HIDDEN)), -1.0)
+            total += tl.sum(tl.where(visible, weights, 0.0), 1)
             top = tl.maximum(top, tl.max(weights, 1))
     tl.store(out_ptr + tl.program_id(0), tl.sum(total, 0))
     tl.store(out_ptr + tl.num_programs(0) + tl.program_id(0), tl.max(top, 0))

@@ -152,7 +152,7 @@ class Reader:
             f"it has {PLACES:,} places or more": len(q) * (q.shape[2] + num_keys) >= PLACES,
             "it is empty": 0 in (*self.lse.shape, num_keys),
         }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        return next((reason for reason, applies in reasons.items() if applies), None)
 
     def _readable(self) -> Reader:
         """The same with an lse of float32, and vectors side by side whose width is a power of two, 16 or more."""
@@ -187,10 +187,10 @@ class Reader:
         """Sums along rows or, `by_key`, down columns: a number a line."""
         num_lines = (self.k if by_key else self.q).shape[2]
         answers: dict[Request, Tensor] = {}
-        for own in self._once(("lines", by_key), lambda: self._lines(requests, by_key)):
-            out = self._new(len(own.requests), *self.lse.shape[:2], num_lines)
-            self._launch("line_sums", own.num_blocks, out, *own.tensors, own.num_columns, **own.constants)
-            for request, answer in zip(own.requests, out, strict=True):
+        for lines in self._once(("lines", by_key), lambda: self._lines(requests, by_key)):
+            out = self._new(len(lines.requests), *self.lse.shape[:2], num_lines)
+            self._launch("line_sums", lines.num_blocks, out, *lines.tensors, lines.num_columns, **lines.constants)
+            for request, answer in zip(lines.requests, out, strict=True):
                 answers[request] = answers[request] + answer if request in answers else answer
         if Strongest() in answers:
             answers[Strongest()] = answers[Strongest()].long()
@@ -210,18 +210,18 @@ class Reader:
                 columns.append((request, (self.batch.matches(request.match, self.mask) > 0).bfloat16()))
         launches: list[Lines] = []
         while stats or matches or columns:
-            own = [request.match if isinstance(request, MatchReceived) else request for request in matches[:MATCHES]]
-            ranks = [self.batch.of_tokens(match) for match in own]
+            labelled = [r.match if isinstance(r, MatchReceived) else r for r in matches[:MATCHES]]
+            ranks = [self.batch.of_tokens(match) for match in labelled]
             labels = [stacked([of_match.tile_rows[:, :num_rows].float() for of_match in ranks], 1)]
             labels += [stacked([of_match.tile_keys[:, :num_keys].float() for of_match in ranks], 1)]
-            own_columns = [column for _, column in columns[:COLUMNS]]
-            if own_columns:
+            launch_columns = [column for _, column in columns[:COLUMNS]]
+            if launch_columns:
                 empty = torch.zeros(len(self.q), num_rows if by_key else num_keys, dtype=torch.bfloat16, device="cpu")
-                own_columns += [empty] * (COLUMNS - len(own_columns))
-            reach = max([1, *(match.reach for match in own)])
+                launch_columns += [empty] * (COLUMNS - len(launch_columns))
+            reach = max([1, *(match.reach for match in labelled)])
             planned = partial(planned_tiles, *self._ends(), num_keys, self.shape, reach, by_key)
             tiles = self._once(("tiles", by_key, reach), planned)
-            tensors = [tiles, stacked(own_columns, -1), *(labels[::-1] if by_key else labels)]
+            tensors = [tiles, stacked(launch_columns, -1), *(labels[::-1] if by_key else labels)]
             launches.append(
                 Lines(
                     (*stats, *matches[:MATCHES], *(request for request, _ in columns[:COLUMNS])),
@@ -232,8 +232,8 @@ class Reader:
                         "BY_KEY": by_key,
                         "PARTS": self.shape.PARTS,
                         "STATS": tuple(kind() in stats for kind in (*kinds, *STATS[len(kinds) :])),
-                        "MATCHES": tuple((match.earlier, match.elsewhere, match.reach) for match in own),
-                        "C": len(own_columns),
+                        "MATCHES": tuple((match.earlier, match.elsewhere, match.reach) for match in labelled),
+                        "C": len(launch_columns),
                     },
                 )
             )
@@ -255,7 +255,7 @@ class Reader:
         def edges() -> Int[Tensor, "b two edges"]:
             of_text = [block_edges(length, size) for length in self.batch.tokens.lengths.tolist()]
             if self.reads_itself:
-                return torch.stack([torch.stack([own, own]) for own in of_text])
+                return torch.stack([torch.stack([ends, ends]) for ends in of_text])
             sides = torch.stack([block_edges(x.shape[2], size) for x in (self.q, self.k)])
             return sides.expand(len(of_text), -1, -1).contiguous()
 
@@ -263,12 +263,12 @@ class Reader:
         self._launch("pool", size * size, out, self._once(request, lambda: edges().int().to(self.q.device)), size)
         return out[0] if request.how == "mean" else torch.where(out[1] < 0, torch.nan, out[1])
 
-    def _launch(self, kernel: str, blocks: int, *own: Any, **constants: Any) -> None:
+    def _launch(self, kernel: str, blocks: int, *arguments: Any, **constants: Any) -> None:
         """Launch so many programs for each head of each text. Keys are the lines where the constant BY_KEY is true."""
         lines, others = (self.k, self.q) if constants.get("BY_KEY") else (self.q, self.k)
         runs = self._once("runs", lambda: torch.stack(self._ends(), 1).int().to(self.q.device))
         launch(
-            kernel, blocks * self.lse.shape[0] * self.lse.shape[1], lines, others, self.lse, runs, *own,
+            kernel, blocks * self.lse.shape[0] * self.lse.shape[1], lines, others, self.lse, runs, *arguments,
             lines.shape[2], others.shape[2], self.lse.shape[1], self.rule.scale, *lines.stride()[:3],
             *others.stride()[:3], GROUP=self.q.shape[1] // self.k.shape[1], D=self.q.shape[3],
             SOFTCAP=self.rule.softcap or 0.0, LINES=self.shape.LINES, OTHERS=self.shape.OTHERS,
@@ -335,25 +335,25 @@ def planned_tiles(
     for block in range(0, facts[0].shape[1], step := max(1, PLANNED // num_others)):
         first, last, first_of_all, last_of_all, key, key_end = (fact[:, block : block + step] for fact in facts)
         line = (block + torch.arange(first.shape[1], device="cpu")[:, None]) * shape.LINES
-        some = (first < key_end) & (last > key)
-        plain = some & (first_of_all <= key) & (last_of_all >= key_end)
+        visible = (first < key_end) & (last > key)
+        plain = visible & (first_of_all <= key) & (last_of_all >= key_end)
         before, before_end = stretch(plain & (other + shape.OTHERS - 1 + reach <= line))
         after, after_end = stretch(plain & (line + shape.LINES - 1 + reach <= other))
-        high = num_others - first_true(some.flip(-1))
-        low = torch.minimum(first_true(some), high)
+        high = num_others - first_true(visible.flip(-1))
+        low = torch.minimum(first_true(visible), high)
         out.append(torch.stack([low, before, before_end, after, after_end, high], -1))
     return torch.cat(out, 1).int()
 
 
-def stretch(holds: Bool[Tensor, "b l o"]) -> tuple[Int[Tensor, "b l"], Int[Tensor, "b l"]]:
+def stretch(cells: Bool[Tensor, "b l o"]) -> tuple[Int[Tensor, "b l"], Int[Tensor, "b l"]]:
     """Where the first unbroken stretch of True begins and ends; both are `o` where there is none."""
-    begin = first_true(holds)
-    return begin, first_true(~holds & (torch.arange(holds.shape[-1], device="cpu") >= begin[..., None]))
+    begin = first_true(cells)
+    return begin, first_true(~cells & (torch.arange(cells.shape[-1], device="cpu") >= begin[..., None]))
 
 
-def first_true(holds: Bool[Tensor, "b l o"]) -> Int[Tensor, "b l"]:
+def first_true(cells: Bool[Tensor, "b l o"]) -> Int[Tensor, "b l"]:
     """The first place of True, `o` where there is none."""
-    return torch.where(holds.any(-1), holds.to(torch.uint8).argmax(-1), holds.shape[-1])
+    return torch.where(cells.any(-1), cells.to(torch.uint8).argmax(-1), cells.shape[-1])
 
 
 def in_bf16(column: Float64[Tensor, "b k"]) -> list[Tensor]:

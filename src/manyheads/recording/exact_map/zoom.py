@@ -174,9 +174,9 @@ class _Strips:
                 weights = scores.sub_(lse).mul_(LOG2_E).exp2_()
             columns = slice((keys.start - self.keys.start) // block, -(-(keys.stop - self.keys.start) // block))
             if all_visible:
-                ones = torch.ones(1, keys.stop - keys.start, dtype=self.dtype, device="cpu")
+                visible_keys = torch.ones(1, keys.stop - keys.start, dtype=self.dtype, device="cpu")
                 rows_a_block = torch.tensor(sizes, dtype=self.dtype, device="cpu")
-                counts[:, columns] += rows_a_block[:, None] * _pool(ones, [1], block, torch.sum)
+                counts[:, columns] += rows_a_block[:, None] * _pool(visible_keys, [1], block, torch.sum)
             elif self.mask.dense is not None:
                 visible = self.mask.dense[0, self.mask_head, rows][:, keys]
                 weights.masked_fill_(~visible, 0)

@@ -312,7 +312,7 @@ def read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
         raise Misfit("its stretches are not all two or three numbers")
     stretches = tuple(Stretch(*pair) for pair in pairs)
     lists["images"] = take(about, "images", list) if "images" in about else []
-    images = tuple(tuple(map(_read_image, each_of(each, dict, "images"))) for each in lists["images"])
+    images = tuple(tuple(map(_read_image, each_of(pictures, dict, "images"))) for pictures in lists["images"])
     answers = tuple(each_of(take(about, "answers", list), int, "answers")) if images else ()
     tokens = Tokens(
         lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=sinks, stretches=stretches,

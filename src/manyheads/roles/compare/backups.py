@@ -168,13 +168,13 @@ def backup_heads(
     # the targets, and the heads to look at
     if not (gone := lm.spec.select(targets).heads):
         raise PlanError(f"{targets=} names no heads: say which to take away, as 'L3H7'.")
-    others = tuple(head for head in (lm.spec.heads if among is None else lm.spec.select(among)) if head not in gone)
-    if not others:
+    heads = tuple(head for head in (lm.spec.heads if among is None else lm.spec.select(among)) if head not in gone)
+    if not heads:
         raise StatisticError(f"no head is left to look at beside the targets ({', '.join(map(str, gone))}).")
     chosen, why = choose_metric(lm, metric, labels)
     reading = read_texts(lm, texts)
     sets = [gone, *random_targets(gone, lm.spec, controls, seed)]
-    without = "; ".join(", ".join(map(str, heads)) for heads in sets[1:])
+    without = "; ".join(", ".join(map(str, target)) for target in sets[1:])
     none = "none: too few other heads" if controls else "none, as asked"
     notes = {
         "model": lm.name,
@@ -183,11 +183,11 @@ def backup_heads(
     }
     if corpus is None and Ablate(gone[0], kind=kind).needs_corpus:
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
-    plans = [Plan(Ablate([str(head) for head in heads], kind=kind)) for heads in sets]
+    plans = [Plan(Ablate([str(head) for head in target], kind=kind)) for target in sets]
     editors = editors_of(lm, plans, corpus)
     # Each editor is used twice below, for the rows and for the losses, and closed after each.
-    moved, notes["rows"] = moved_rows(lm, reading, editors, others, rows)
-    singles = [Plan(Ablate(head, kind=kind)) for head in others]
+    moved, notes["rows"] = moved_rows(lm, reading, editors, heads, rows)
+    singles = [Plan(Ablate(head, kind=kind)) for head in heads]
     read = read_corpus(lm, texts, labels, num_tokens // 4)
 
     def worths(turn: int, tried: list[Plan]) -> Float64[ndarray, "text plan"]:
@@ -202,7 +202,7 @@ def backup_heads(
         return swept.changes.numpy()
 
     # One sweep for both: heads and targets are then set beside one and the same plain pass.
-    whole = worths(0, [*singles, *plans])
+    losses = worths(0, [*singles, *plans])
     under = []
     for turn, editor in enumerate(editors, 1):
         # The rows of this plan have been read before, and guarded.
@@ -215,12 +215,12 @@ def backup_heads(
     if editors[0].idle(0, 0):
         notes["unchanged"] = f"{kind} ablation of {', '.join(map(str, gone))} changed nothing"
     notes |= read.notes
-    alone, effects = whole[:, : len(others)], whole[:, len(others) :].mean(0)
+    alone, effects = losses[:, : len(heads)], losses[:, len(heads) :].mean(0)
     # A random target has no interaction with itself.
-    for control, heads in enumerate(sets[1:], 1):
-        left[control][:, [index for index, head in enumerate(others) if head in heads]] = np.nan
+    for control, target in enumerate(sets[1:], 1):
+        left[control][:, [index for index, head in enumerate(heads) if head in target]] = np.nan
     seeds = [text_seed(piece.text) for piece in reading.pieces]
-    changes = _changes(others, moved, alone, left, seeds)
+    changes = _changes(heads, moved, alone, left, seeds)
     return BackupHeads(
         lm.name, gone, kind, chosen.name, chosen.unit, float(effects[0]), tuple(effects[1:].tolist()), changes,
         read.num_texts, notes,

@@ -126,8 +126,8 @@ class HeadFamilies(PerHeadResult):
     def nearest(self, head: str | Head, count: int = 5) -> list[tuple[Head, float]]:
         """The heads that look most like one, and their divergences from it in nats. Errors: HeadError."""
         index = self.head_place(head)
-        order = [other for other in self.divergences[index].argsort(kind="stable") if other != index]
-        return [(self.heads[other], float(self.divergences[index, other])) for other in order[:count]]
+        order = [place for place in self.divergences[index].argsort(kind="stable") if place != index]
+        return [(self.heads[place], float(self.divergences[index, place])) for place in order[:count]]
 
     def __getitem__(self, pair: tuple[str | Head, str | Head]) -> float:
         """`families["L0H2", "L1H8"]`: the divergence of two heads, in nats. Errors: HeadError."""
@@ -390,8 +390,8 @@ def average_linkage(distances: Float64[ndarray, "n n"]) -> list[tuple[int, int, 
             chain.append(nearest)
         first, second = sorted((chain.pop(), chain.pop()))
         merges.append((first, second, float(apart[first, second])))
-        both = (size[first] * apart[first] + size[second] * apart[second]) / (size[first] + size[second])
-        apart[first] = apart[:, first] = both
+        merged = (size[first] * apart[first] + size[second] * apart[second]) / (size[first] + size[second])
+        apart[first] = apart[:, first] = merged
         apart[second] = apart[:, second] = apart[first, first] = np.inf
         size[first], alive[second] = size[first] + size[second], False
     return sorted(merges, key=lambda merge: merge[2])
@@ -427,15 +427,13 @@ def silhouettes(distances: Float64[ndarray, "n n"], groups: Int64[ndarray, "n"])
         return np.where((size[groups] > 1) & (larger > 0), (outside - inside) / larger, 0.0)
 
 
-def best_cut(
-    distances: Float64[ndarray, "n n"], merges: list[tuple[int, int, float]], most: int = MOST_GROUPS
-) -> tuple[int, dict[int, float]]:
-    """The number of groups, 2 to `most`, of the largest mean silhouette (the fewest of equals), and all that was tried.
+def best_cut(distances: Float64[ndarray, "n n"], merges: list[tuple[int, int, float]]) -> tuple[int, dict[int, float]]:
+    """The number of groups, 2 to `MOST_GROUPS`, of the largest mean silhouette (the fewest of equals), and all tried.
 
     Only cuts into at least two groups of two or more count, where there are any: to set one odd thing apart from all
     others often scores best and says nothing of groups. Of fewer than three things each is a group of its own.
     """
-    groups = {count: cut(merges, count) for count in range(2, min(most, len(distances) - 1) + 1)}
+    groups = {count: cut(merges, count) for count in range(2, min(MOST_GROUPS, len(distances) - 1) + 1)}
     tried = {count: float(silhouettes(distances, group).mean()) for count, group in groups.items()}
     telling = [count for count, group in groups.items() if (np.bincount(group) > 1).sum() > 1]
     best = max(telling or tried, key=lambda count: (tried[count], -count), default=len(distances))

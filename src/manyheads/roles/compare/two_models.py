@@ -392,8 +392,8 @@ def _require_same_shape(first: Any, second: Any) -> None:
 
 def _read_alike(first: Any, second: Any, chunk: Chunk, long: str) -> Chunked:
     """A chunk of texts as both models read it. Errors: TextError where they read different tokens."""
-    one, other = (read_chunk(lm, chunk, long) for lm in (first, second))
-    for left, right in zip(one.pieces, other.pieces, strict=False):
+    of_first, of_second = (read_chunk(lm, chunk, long) for lm in (first, second))
+    for left, right in zip(of_first.pieces, of_second.pieces, strict=False):
         if left.ids == right.ids and left.begin == right.begin:
             continue
         if left.source != right.source or left.text != right.text:
@@ -408,12 +408,12 @@ def _read_alike(first: Any, second: Any, chunk: Chunk, long: str) -> Chunked:
             f"their maps are not the same words: give both one tokenizer (load(..., tokenizer=)), or compare "
             f"statistics of each alone (measure)."
         )
-    if len(one.pieces) != len(other.pieces) or one.windows != other.windows:
+    if len(of_first.pieces) != len(of_second.pieces) or of_first.windows != of_second.windows:
         raise TextError(
             f"{first.name} has {first.max_positions} positions and {second.name} {second.max_positions}, so they read "
             f"long texts in different pieces: give shorter texts."
         )
-    return one
+    return of_first
 
 
 class _Pair(NamedTuple):
@@ -438,9 +438,9 @@ class _Maps:
     @property
     def because(self) -> str:
         """Which rows were compared, in words."""
-        which = "every row" if self.count is None else f"at most {self.count:,} rows of each text, drawn by its words"
+        rows = "every row" if self.count is None else f"at most {self.count:,} rows of each text, drawn by its words"
         gone = f"; not of {', '.join(self.left_out)}, which attend in stretches of their own" if self.left_out else ""
-        return f"{which} that sees two keys or more: {self.num_rows:,}{gone}"
+        return f"{rows} that sees two keys or more: {self.num_rows:,}{gone}"
 
     def read(self, corpus: Corpus, progress: Progress | None) -> None:
         """Read the texts by both models, batch by batch. Texts that fail were counted by the tables."""
@@ -490,15 +490,15 @@ class _Maps:
             columns = [place[head] for head in layer.site.heads if head in place]
             if not columns or layer.site.heads not in after:
                 continue  # of a layer between two texts there may be no row in the table
-            other = after[layer.site.heads]
+            twin = after[layer.site.heads]
             for text in range(len(pair.seeds)):
                 # Under other masks other rows see two keys: those that do in both.
                 rows = layer.rows[text][layer.usable(text)]
-                usable = rows[torch.isin(rows, other.rows[text][other.usable(text)])]
+                usable = rows[torch.isin(rows, twin.rows[text][twin.usable(text)])]
                 most_rows[text] = max(most_rows[text], len(usable))
-                for some in usable.split(block_size(layer.site.num_heads, layer.num_keys[text])):
+                for block in usable.split(block_size(layer.site.num_heads, layer.num_keys[text])):
                     # `weights` counts among the rows that were kept.
-                    sides = (side.weights(text, torch.searchsorted(side.rows[text], some)) for side in (layer, other))
+                    sides = (side.weights(text, torch.searchsorted(side.rows[text], block)) for side in (layer, twin))
                     num[text, columns, 0] += row_divergences(*sides).sum(-1)
                 den[text, columns, 0] = len(usable)
         self.num_rows += sum(most_rows)

@@ -110,7 +110,23 @@ def copying_scores(lm: Any, *, draws: int = 20, seed: int = 0) -> CopyingScores:
             f"{lm.name} ({type(lm.model).__name__}) has no causal self-attention: copying is about models that write "
             f"one token after another."
         )
-    embedding, unembedding, last_module = _ends(lm)
+    first_module, last_module = (
+        getattr(lm.model, name, lambda: None)() for name in ("get_input_embeddings", "get_output_embeddings")
+    )
+    embedding, unembedding = (getattr(module, "weight", None) for module in (first_module, last_module))
+    if embedding is None or unembedding is None or last_module is None:
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}) has no unembedding: copying asks which logits a head raises. Load "
+            f"the model with its language-model head."
+        )
+    if embedding.shape[1] != unembedding.shape[1]:
+        raise ModelError(
+            f"{lm.name} embeds a token in {embedding.shape[1]} numbers and reads its logit from "
+            f"{unembedding.shape[1]}: no head leads from one to the other by its own matrices."
+        )
+    # Either may be padded past the last token.
+    size = min(len(embedding), len(unembedding))
+    embedding, unembedding = embedding.detach()[:size].cpu(), unembedding.detach()[:size].cpu()
     parts = []
     for site in sites:
         # `projections_of` refuses what cannot be cut; here nothing is.
@@ -192,27 +208,6 @@ def _factor(covariance: Float64[Tensor, "h f f"]) -> Float64[Tensor, "h f f"]:
     return torch.linalg.cholesky(
         covariance + JITTER * trace * torch.eye(covariance.shape[-1], dtype=torch.float64, device="cpu")
     )
-
-
-def _ends(lm: Any) -> tuple[Tensor, Tensor, nn.Module]:
-    """Embedding, unembedding, and the module that is the latter. Errors: ModelError where they do not fit together."""
-    first, last = (
-        getattr(lm.model, name, lambda: None)() for name in ("get_input_embeddings", "get_output_embeddings")
-    )
-    before, after = (getattr(module, "weight", None) for module in (first, last))
-    if before is None or after is None or last is None:
-        raise ModelError(
-            f"{lm.name} ({type(lm.model).__name__}) has no unembedding: copying asks which logits a head raises. Load "
-            f"the model with its language-model head."
-        )
-    if before.shape[1] != after.shape[1]:
-        raise ModelError(
-            f"{lm.name} embeds a token in {before.shape[1]} numbers and reads its logit from {after.shape[1]}: no head "
-            f"leads from one to the other by its own matrices."
-        )
-    # Either may be padded past the last token.
-    size = min(len(before), len(after))
-    return before.detach()[:size].cpu(), after.detach()[:size].cpu(), last
 
 
 def _matrices(part: Projections, writer: nn.Module, wiring: Wiring, width: int) -> tuple[Tensor, Tensor, str]:

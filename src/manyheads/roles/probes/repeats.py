@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.base.processes import require_all_heads
@@ -170,11 +169,20 @@ def sample(lm: Any, variant: Repeats, samples: int, seed: int, between: tuple[fl
     """Draw the texts. Errors: ModelError for a model without a vocabulary, StatisticError for what does not fit it."""
     if samples < 1:
         raise StatisticError(f"{samples=}: draw at least one text.")
-    ids = _vocabulary(lm, between)
+    low, high = between
+    if not 0 <= low < high <= 1:
+        raise StatisticError(f"{between=}: give two shares of the vocabulary, as (0.1, 0.9).")
+    sizes = [size for size in (lm.spec.vocab_size, None if lm.tokenizer is None else len(lm.tokenizer)) if size]
+    if not sizes:
+        raise ModelError(f"{lm.name} has no vocabulary to draw random tokens from: the probe is for models of text.")
+    # Embeddings are often padded past the last token that there is.
+    num_ids, special_ids = min(sizes), set(getattr(lm.tokenizer, "all_special_ids", ()))
+    middle = range(int(low * num_ids), int(high * num_ids))
+    ids = torch.tensor([token for token in middle if token not in special_ids], dtype=torch.long)
     if len(ids) < variant.length:
         raise StatisticError(
             f"length={variant.length} different tokens cannot be drawn: {lm.name} has {len(ids)} ordinary ones between "
-            f"{between[0]:.0%} and {between[1]:.0%} of its vocabulary. Give a smaller length=, or a wider between=."
+            f"{low:.0%} and {high:.0%} of its vocabulary. Give a smaller length=, or a wider between=."
         )
     before, after, start_words = _frame(lm) if variant.start else ((), (), "")
     longest = len(before) + variant.length * variant.repeats + len(after)
@@ -197,23 +205,8 @@ def sample(lm: Any, variant: Repeats, samples: int, seed: int, between: tuple[fl
     lengths, offsets = torch.full((2 * samples,), longest), torch.zeros(*texts.shape, 2, dtype=torch.long)
     # By the drawn tokens: there are no words that could seed halves and bootstrap weights.
     seeds = tuple(data_seed(body.numpy().tobytes()) for body in repeated)
-    drawn = f"{len(ids):,} ids between {between[0]:.0%} and {between[1]:.0%} of the vocabulary, no special ones"
+    drawn = f"{len(ids):,} ids between {low:.0%} and {high:.0%} of the vocabulary, no special ones"
     return Sample(Tokens(lengths, texts, special=special, offsets=offsets), seeds, f"{drawn}{start_words}")
-
-
-def _vocabulary(lm: Any, between: tuple[float, float]) -> Int[Tensor, "ids"]:
-    """Ordinary ids in the middle of the vocabulary."""
-    low, high = between
-    if not 0 <= low < high <= 1:
-        raise StatisticError(f"{between=}: give two shares of the vocabulary, as (0.1, 0.9).")
-    known = [lm.spec.vocab_size, None if lm.tokenizer is None else len(lm.tokenizer)]
-    sizes = [size for size in known if size]
-    if not sizes:
-        raise ModelError(f"{lm.name} has no vocabulary to draw random tokens from: the probe is for models of text.")
-    # Embeddings are often padded past the last token that there is.
-    size = min(sizes)
-    special = set(getattr(lm.tokenizer, "all_special_ids", ()))
-    return torch.tensor([i for i in range(int(low * size), int(high * size)) if i not in special], dtype=torch.long)
 
 
 def added_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -194,7 +194,17 @@ def _layer(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int, bool
             blocks.vector("norm", counts[1] * width, per_kv_head=row.qk_norm != "head"),
         )
     if sparse:
-        weights += _mixture(fields, row, embed_dim)
+        experts = row.experts
+        assert experts is not None
+        bias = fields.flag(experts.bias)
+        count, chosen = fields.whole(experts.count), fields.whole(experts.chosen)
+        width = fields.whole(experts.width)
+        weights += blocks.experts(embed_dim, width, num_experts=count, chosen=chosen, gated=row.gated, bias=bias)
+        # Every token goes through the shared ones, whatever the router chooses: they are no expert among others.
+        if shared := experts.shared(fields):
+            weights += (blocks.feed_forward(embed_dim, shared, gated=row.gated, bias=fields.flag(row.mlp_bias)),)
+            weights += (blocks.matrix("router", embed_dim, 1),) if experts.shared_gate else ()
+        weights += (blocks.vector("router", experts.extra * count),) if experts.extra else ()
     else:
         width = fields.whole("intermediate_size", None if row.times is None else row.times * embed_dim)
         weights += (blocks.feed_forward(embed_dim, width, gated=row.gated, bias=fields.flag(row.mlp_bias)),)
@@ -203,18 +213,3 @@ def _layer(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int, bool
     if row.extras is not None:
         weights += row.extras(fields, attention, embed_dim)
     return LayerShape(weights, (attention,))
-
-
-def _mixture(fields: Fields, row: Decoder, embed_dim: int) -> tuple[Weights, ...]:
-    """Router, experts, and the feed-forward that all tokens share."""
-    experts = row.experts
-    assert experts is not None
-    bias = fields.flag(experts.bias)
-    count, chosen = fields.whole(experts.count), fields.whole(experts.chosen)
-    width = fields.whole(experts.width)
-    weights = blocks.experts(embed_dim, width, num_experts=count, chosen=chosen, gated=row.gated, bias=bias)
-    # Every token goes through the shared ones, whatever the router chooses: they are no expert among others.
-    if shared := experts.shared(fields):
-        weights += (blocks.feed_forward(embed_dim, shared, gated=row.gated, bias=fields.flag(row.mlp_bias)),)
-        weights += (blocks.matrix("router", embed_dim, 1),) if experts.shared_gate else ()
-    return (*weights, blocks.vector("router", experts.extra * count)) if experts.extra else weights

@@ -72,13 +72,16 @@ class Basis:
         known = {*parts}
         return [number for number in range(self.num_shards) if f"{number}/{self.num_shards}" not in known]
 
-    def require_adds(self, other: Basis, first: str, second: str) -> None:
+    def require_adds(self, added: Basis, first: str, second: str) -> None:
         """Errors: StatisticError names what differs between two that are to be added, called `first` and `second`."""
-        one, two = ({**basis.inputs, "shard": _division(basis)} for basis in (self, other))
-        names = [", ".join(statistic.name for statistic in basis.statistics) for basis in (self, other)]
+        # Of the shard how the corpus is divided, whichever of the shards it is.
+        inputs, added_inputs = (
+            {**basis.inputs, "shard": basis.inputs.get("shard", ANY).rpartition(" of ")[2]} for basis in (self, added)
+        )
+        names = [", ".join(statistic.name for statistic in basis.statistics) for basis in (self, added)]
         if names[0] != names[1]:
-            one["statistics"], two["statistics"] = names
-        if different := differences(one, two, f"in {first}", f"in {second}"):
+            inputs["statistics"], added_inputs["statistics"] = names
+        if different := differences(inputs, added_inputs, f"in {first}", f"in {second}"):
             raise StatisticError(
                 f"{first} and {second} do not add, since they differ in {different}. Measure all parts with the same "
                 f"inputs."
@@ -95,8 +98,8 @@ class Basis:
             }
             for statistic in self.statistics
         ]
-        own = {name: getattr(self, name) for name in ("inputs", "notes", "max_positions")}
-        return {**own, "statistics": described, "sinks": asdict(self.sinks)}
+        plain = {name: getattr(self, name) for name in ("inputs", "notes", "max_positions")}
+        return {**plain, "statistics": described, "sinks": asdict(self.sinks)}
 
     @staticmethod
     def read(words: dict[str, Any]) -> Basis:
@@ -124,17 +127,17 @@ class Basis:
         read, cut = counts.get("texts", 0), counts.get("cut", 0)
         windows, gold = read - cut + counts.get("windows", 0), counts.get("cut_gold", 0)
         in_windows = f"{plural(read, 'text')}, read in {windows:,} windows"
-        own = {**self.notes, "corpus": f"{self.notes['corpus']} ({read:,} read)"}
+        basis_notes = {**self.notes, "corpus": f"{self.notes['corpus']} ({read:,} read)"}
         notes = {
-            **{name: own.pop(name) for name in ("model", "loaded", "corpus")},
+            **{name: basis_notes.pop(name) for name in ("model", "loaded", "corpus")},
             "failed": str(failures),
-            "surveyed": own.pop("surveyed"),
+            "surveyed": basis_notes.pop("surveyed"),
             "texts": in_windows if cut and windows > read else "",
             "windows": story(windows, cut, read, self.max_positions, self.inputs.get("long", "windows")),
             "gold": f"left out of {plural(gold, 'text')} too long to be read whole" if gold else "",
-            **{name: own.pop(name) for name in ("rarity", "sinks")},
+            **{name: basis_notes.pop(name) for name in ("rarity", "sinks")},
             **notes,
-            **own,
+            **basis_notes,
         }
         return gathered.table(self.statistics, self.sinks, notes, failures=failures)
 
@@ -143,11 +146,6 @@ def named_shards(numbers: Sequence[int]) -> str:
     """Shards by number, the first of them, for a message."""
     more = f" and {len(numbers) - NAMED_SHARDS:,} more" if len(numbers) > NAMED_SHARDS else ""
     return ", ".join(map(str, numbers[:NAMED_SHARDS])) + more
-
-
-def _division(basis: Basis) -> str:
-    """How the corpus is divided, whichever of the shards this is."""
-    return basis.inputs.get("shard", ANY).rpartition(" of ")[2]
 
 
 def _described(fields: dict[str, Any]) -> Statistic:

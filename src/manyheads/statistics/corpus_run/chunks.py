@@ -245,8 +245,8 @@ def read_head(lm: Any, stream: Iterator[Chunk], long: str, num_documents: int | 
         if enough if num_documents is None else num_texts >= num_documents:
             break
     following = next(stream, None)  # one chunk more, to know whether the head is the whole corpus
-    rest = iter(()) if following is None else chain([following], stream)
-    return Head(tuple(first_chunks), read, rest, following is None)
+    unread = iter(()) if following is None else chain([following], stream)
+    return Head(tuple(first_chunks), read, unread, following is None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,8 +293,8 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
         need_sinks = any("sinks" in statistic.asks for statistic in statistics)
         sinks = _sinks(lm, pieces) if need_sinks and pieces else Sinks()
     count = len(head.survey.documents)
-    which = f"all {count:,}" if head.whole else f"the first {count:,}"
-    source = f"{which} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
+    scope = f"all {count:,}" if head.whole else f"the first {count:,}"
+    source = f"{scope} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
     digest = hashlib.blake2b(digest_size=8)
     for document in head.survey.documents:
         digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
@@ -369,10 +369,12 @@ def require_same(inputs: dict[str, str], known: dict[str, str], folder: Path) ->
         )
 
 
-def differences(one: dict[str, str], two: dict[str, str], first: str, second: str) -> str:
+def differences(old: dict[str, str], new: dict[str, str], first: str, second: str) -> str:
     """Which inputs differ and how, in words; "" where none does. `first` and `second` say which is which."""
-    other = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
-    return "; ".join(f"{name} ({_short(one.get(name))} {first}, {_short(two.get(name))} {second})" for name in other)
+    different = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return "; ".join(
+        f"{name} ({_short(old.get(name))} {first}, {_short(new.get(name))} {second})" for name in different
+    )
 
 
 def _short(value: str | None) -> str:

@@ -42,34 +42,12 @@ from manyheads.statistics.corpus_run.chunks import (
     require_same,
     texts_of,
 )
-from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import Progress, has_cross, measure_batch
-from manyheads.statistics.split_heads import whole_table
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
 from manyheads.statistics.tally import Contribution
 
 log = logging.getLogger("manyheads")
-
-
-def measure_corpus(
-    lm: Any,
-    texts: str | Iterable[Any] | Corpus,
-    statistics: Wanted,
-    *,
-    long: str = "windows",
-    sinks: Sinks | None = None,
-    kinds: bool = False,
-    progress: Progress | None = None,
-    resume: str | Path | None = None,
-    ranks: Ranks | None = None,
-) -> HeadTable:
-    """`measure` of a corpus: see there."""
-    total, basis, notes, _ = corpus_sums(lm, texts, statistics, long, sinks, kinds, progress, resume, ranks)
-    if not total.num_texts:
-        reasons = str(total.failures).rstrip(".") or "it is empty"
-        raise TextError(f"no text of this shard of {basis.notes['corpus']} could be measured: {reasons}.")
-    return whole_table(lm.model, basis.table(total.gathered, total.counts, total.failures, notes))
 
 
 def corpus_sums(
@@ -151,10 +129,10 @@ class _Run:
     files: store.RunFolder | None = None
     inputs: dict[str, str] = field(default_factory=dict)
 
-    def sums(self, wanted: Wanted) -> CorpusSums:
+    def sums(self, requested: Wanted) -> CorpusSums:
         """What an earlier run left, the survey, the batches, the sum over all processes."""
         known = self._known()
-        place, whole = self.corpus.place or WHOLE, self.corpus.whole or self.corpus
+        place, origin = self.corpus.place or WHOLE, (self.corpus.whole or self.corpus).origin
         if self.prepared is not None:
             head, statistics = None, self.prepared.statistics
         else:
@@ -168,7 +146,7 @@ class _Run:
                 empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
                 why = "the list is empty" if empty_list else f"{(self.survey or self.corpus).origin} holds none"
                 raise TextError(f"no text was given: {why}.")
-            request = wanted(head.survey) if callable(wanted) else wanted
+            request = requested(head.survey) if callable(requested) else requested
             statistics = choose(request, head.survey, crosses=has_cross(self.lm) and not self.kinds)
         if head is not None and self.survey is None:
             stream, read = head.stream(), head.read
@@ -176,7 +154,7 @@ class _Run:
             # What was surveyed is not what is measured, though it may be a part of it: that is read again.
             stream, read = chunks(self.corpus.open(), place), {}
         learned = self._learned(known, head, statistics)
-        basis = Basis.of(self.lm, self.inputs, statistics, learned, self.kinds, whole.origin)
+        basis = Basis.of(self.lm, self.inputs, statistics, learned, self.kinds, origin)
         prepared = Prepared(statistics, learned, self.inputs)
 
         def finished() -> bytes:
@@ -266,10 +244,10 @@ class _Run:
             return store.packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.words()})
 
         tensors, words = store.unpacked(self.ranks.first(compute))
-        if other := [name for name in self.inputs if self.inputs[name] != words["inputs"][name]]:
+        if different := [name for name in self.inputs if self.inputs[name] != words["inputs"][name]]:
             raise StatisticError(
-                f"process {self.ranks.rank} measures other inputs than process 0 ({', '.join(other)}): start all of "
-                f"them with the same."
+                f"process {self.ranks.rank} measures other inputs than process 0 ({', '.join(different)}): start all "
+                f"of them with the same."
             )
         return Learned.read(tensors, words["learned"])
 
@@ -345,9 +323,9 @@ class Worker:
                 # What is left is dealt out anew: a run may go on with more processes than began it, or fewer.
                 left = [batch for batch in range(len(chunked.batches)) if batch not in finished]
                 # Turned by the chunk's number: else the first process would get the odd batch of every chunk.
-                own = left[(self.rank - chunk.number) % self.world :: self.world]
-                for count, number in enumerate(own):
-                    report(chunk, count / len(own))
+                batches = left[(self.rank - chunk.number) % self.world :: self.world]
+                for count, number in enumerate(batches):
+                    report(chunk, count / len(batches))
                     adds, failed = self._measured(chunked, chunked.batches[number])
                     counts: dict[str, int] = {}
                     if number == 0:  # with a chunk's first batch comes what holds for the whole chunk

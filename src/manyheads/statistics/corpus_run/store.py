@@ -390,9 +390,9 @@ class RunFolder:
                     require_own(path, OWN)
                     path.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(locked(path / "lock", busy))
-                    for other in path.glob("lock-*"):  # of a run whose first process is gone: are the others?
-                        with locked(other, busy):
-                            _remove(other)
+                    for lock in path.glob("lock-*"):  # of a run whose first process is gone: are the others?
+                        with locked(lock, busy):
+                            _remove(lock)
                     for unfinished in path.glob(".manyheads-*.tmp"):  # written when a process was killed
                         _remove(unfinished)
                 else:
@@ -496,8 +496,8 @@ def _tally_everywhere(tally: Tally | None, words: list[dict[str, Any] | None], r
         ranks.add(getattr(total, name))
     if maximum_columns:
         # A few numbers a head: every process takes the largest of all by itself.
-        others = [unpacked(data)[0]["maxima"] for data in ranks.gather(packed({"maxima": total.maxima}, {}))]
-        total.maxima = torch.stack(others).amax(0)
+        maxima = [unpacked(data)[0]["maxima"] for data in ranks.gather(packed({"maxima": total.maxima}, {}))]
+        total.maxima = torch.stack(maxima).amax(0)
     total.sites = sites
     total.num_texts = sum(process["num_texts"] for process in measured)
     total.num_tokens = sum(process["num_tokens"] for process in measured)

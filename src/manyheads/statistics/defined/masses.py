@@ -365,9 +365,9 @@ def match_mass(match: Matched) -> list[Statistic]:
     def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         request, away = match.request, distances(tokens)
         rows, keys = (labels[text] for labels in request.labels(tokens))
-        same = (rows[:, None] == keys[None]) & (rows[:, None] >= 0)
-        same = same & (away <= -request.apart) if request.earlier else same
-        return same & (away != 0) if request.elsewhere else same
+        matching = (rows[:, None] == keys[None]) & (rows[:, None] >= 0)
+        matching = matching & (away <= -request.apart) if request.earlier else matching
+        return matching & (away != 0) if request.elsewhere else matching
 
     name, meaning, needs = f"{match.name}_mass", f"mean weight on {match.meaning}", lambda _: (match.request,)
     finish, asks = finish_with(match.request), frozenset({"tokens"})

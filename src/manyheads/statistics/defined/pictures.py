@@ -111,10 +111,10 @@ def _entropies(facts: Facts, rows: Bool[Tensor, "b q"]) -> PerText:
         for image in images:
             column = torch.zeros(facts.tokens.real.shape, dtype=torch.float64)
             column[text, image.span] = 1
-            seen = (facts.uniform(column)[text] * facts.visible[text]).round()
-            whole = rows[text] & (seen == image.grid.num_patches)
+            num_visible = (facts.uniform(column)[text] * facts.visible[text]).round()
+            sees_all = rows[text] & (num_visible == image.grid.num_patches)
             step = max(1, MOST_CELLS // (layer.q.shape[1] * image.grid.num_patches))
-            for part in _runs(whole, step):
+            for part in _runs(sees_all, step):
                 weights = window_weights(layer, text, range(layer.q.shape[1]), part, image.span).double().cpu()
                 entropy = _entropy_of_pieces(weights.unflatten(-1, (image.rows, image.columns)))
                 num[text] += entropy.nan_to_num(0.0).sum(-1)

@@ -199,8 +199,8 @@ def logits() -> list[Statistic]:
             values = value(facts).double().cpu()
             # Not "above": NaN is a value, which is refused for all statistics in one place.
             has_one = values != -torch.inf
-            same = bool((has_one == has_one[:, :1]).all())
-            return PerText(torch.where(has_one, values, 0.0), (has_one[:, :1] if same else has_one).double())
+            is_shared = bool((has_one == has_one[:, :1]).all())
+            return PerText(torch.where(has_one, values, 0.0), (has_one[:, :1] if is_shared else has_one).double())
 
         return Statistic(
             name, "logit", (-math.inf, math.inf), KIMI, meaning, lambda _: (), finish, maps=ANY_MAP, maximum=True

@@ -289,8 +289,8 @@ def _ends(layer: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequ
 
     # The first arc of each text, relation and head.
     group = arcs.text * len(relations) + arcs.relation
-    _, same = (group * words.num_words + arcs.head).unique(return_inverse=True)
-    number = torch.arange(len(same))
-    first_of_same = torch.full((len(same),), len(same)).scatter_reduce_(0, same, number, "amin")
-    first = first_of_same[same] == number
+    _, family = (group * words.num_words + arcs.head).unique(return_inverse=True)
+    number = torch.arange(len(family))
+    first_of_family = torch.full((len(family),), len(family)).scatter_reduce_(0, family, number, "amin")
+    first = first_of_family[family] == number
     return Ends(arcs, row, target, group, chance, 1 / visible.sum(1).clamp_min(1), mode, rule, first)
