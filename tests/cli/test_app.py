@@ -219,7 +219,7 @@ def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
     for place in (
         "manyheads.models.load",
         "manyheads.cli.commands.run",
-        "manyheads.cli.look.command.read_source",
+        "manyheads.cli.look.command.typed_source",
     ):
         with monkeypatch.context() as patched:
             patched.setattr(place, interrupt)

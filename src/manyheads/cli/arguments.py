@@ -13,7 +13,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -177,6 +177,14 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
     return source
 
 
+def typed_source(talk: Talk, words: Sequence[str], file: str | None, model: str, target: str | None = None) -> Source:
+    """The text of the command line, with what is to be written of it; says what else may have been meant."""
+    source = replace(read_source(words, file, model), target=target)
+    if note := source_note(words, file, model):
+        talk.note(note)
+    return source
+
+
 def source_note(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> str:
     """What somebody may have meant instead of what is done; "" where nothing suggests so."""
     if len(words) == 1 and len(words[0]) < 256 and words[0] != STDIN and Path(words[0]).is_file():
@@ -187,8 +195,8 @@ def source_note(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
     return ""
 
 
-def chosen_shard(shard: str | None, by: str, out: Path | None, others: dict[str, Any]) -> corpora.Shard | None:
-    """The shard that --shard names. Errors: TextError; also where it does not come with --out, or with `others`."""
+def chosen_shard(shard: str | None, by: str, out: Path | None, of_all: dict[str, Any]) -> corpora.Shard | None:
+    """The shard that --shard names. Errors: TextError; also where it does not come with --out, or with `of_all`."""
     if shard is None:
         if out is not None or by != "text":
             option = f"--out {out}" if out is not None else f"--shard-by {by}"
@@ -197,7 +205,7 @@ def chosen_shard(shard: str | None, by: str, out: Path | None, others: dict[str,
     if out is None:
         raise TextError(f"--shard {shard} writes sums to a file: name it, --out part.sums.")
     check_output(out, "--out", SUMS_ENDINGS)
-    if refused := [option for option, value in others.items() if value]:
+    if refused := [option for option, value in of_all.items() if value]:
         raise TextError(
             f"{refused[0]} is about all texts, and --shard measures a part: give it to manyheads merge, later."
         )
@@ -207,8 +215,8 @@ def chosen_shard(shard: str | None, by: str, out: Path | None, others: dict[str,
 def save_sums(sums: Sequence[Any], path: Path) -> list[Path]:
     """Write each reading's sums: the first to the file, of passages to one beside it."""
     paths = [path, path.with_stem(f"{path.stem}-passages")][: len(sums)]
-    for one, target in zip(sums, paths, strict=True):
-        one.save(target)
+    for part, target in zip(sums, paths, strict=True):
+        part.save(target)
     return paths
 
 
@@ -362,9 +370,9 @@ def opened_corpus(sources: list[str], **options: Any) -> Corpus:
     if not first:
         raise TextError(f"no text was given: {corpus.origin} holds none.")
     if len(first) < LOOKED_AT and all(document.problem for document in first):
-        others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
+        nor_any = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
         raise TextError(
-            f"{first[0].name} cannot be read{others}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
+            f"{first[0].name} cannot be read{nor_any}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
             f"what it holds: text, jsonl or conllu."
         )
     return corpus

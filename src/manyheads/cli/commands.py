@@ -127,7 +127,15 @@ def run(arguments: Sequence[str]) -> int:
         print_whole(overview())
         return 0
     parser = _parser()
-    _refuse_twice(parser, command_line)
+    # An option of one value that is given twice is refused: else the last would win in silence.
+    command: Any = parser.commands.get(command_line[0])
+    words = command_line[1 : command_line.index("--") if "--" in command_line else None]
+    for option in getattr(command, "params", ()):
+        if getattr(option, "param_type_name", "") != "option" or option.multiple or option.is_flag:
+            continue
+        times = sum(word in option.opts or word.partition("=")[0] in option.opts for word in words)
+        if times > 1:
+            raise UsageError(f"give {option.opts[0]} once: it was given {times} times")
     code = parser(args=command_line, prog_name="manyheads", standalone_mode=False)
     return code if isinstance(code, int) else 0
 
@@ -178,18 +186,6 @@ def overview() -> list[Text]:
             lines.append(Text.assemble(start, f"manyheads {line:<{wide}}  ", (words, "dim")))
     lines.append(Text.assemble((f"{'More':<10}", "bold"), ", ".join(MORE)))
     return [*lines, Text("Options of a command: manyheads COMMAND --help. All commands: manyheads --help.")]
-
-
-def _refuse_twice(parser: TyperGroup, command_line: Sequence[str]) -> None:
-    """Errors: UsageError for an option of one value that is given twice; else the last would win in silence."""
-    command: Any = parser.commands.get(command_line[0])
-    words = command_line[1 : command_line.index("--") if "--" in command_line else None]
-    for option in getattr(command, "params", ()):
-        if getattr(option, "param_type_name", "") != "option" or option.multiple or option.is_flag:
-            continue
-        times = sum(word in option.opts or word.partition("=")[0] in option.opts for word in words)
-        if times > 1:
-            raise UsageError(f"give {option.opts[0]} once: it was given {times} times")
 
 
 def usage_story(error: Exception, command: str = "") -> str | None:

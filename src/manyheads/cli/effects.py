@@ -35,10 +35,18 @@ from manyheads.cli.arguments import (
     load_model,
     to_file,
 )
-from manyheads.cli.terminal.console import aligned, clean, emit_document, knows_blocks, print_whole, stdout_console
+from manyheads.cli.terminal.console import (
+    aligned,
+    clean,
+    emit_document,
+    knows_blocks,
+    print_whole,
+    print_written,
+    stdout_console,
+)
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import HeadError, PlanError, StatisticError
-from manyheads.heads import Head, require_forwards, written
+from manyheads.heads import Head, layer_name, require_forwards, written
 from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from manyheads.roles.glossary import TERMS
 
@@ -214,7 +222,14 @@ def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, co
         span = f"({written[min(result.control)]} to {written[max(result.control)]})"
         rows.append(("control", f"{result.metric} {signed[mean]}{unit}  {span}: {result.notes['control']}"))
     if result.per_token is not None and result.num_texts == 1:
-        rows.append(("tokens", _worst_tokens(lm, result.per_token[0], texts.texts[0])))
+        # The tokens whose loss rose most: of a pair, those of its target. The first token is predicted by none.
+        text, rises = texts.texts[0], result.per_token[0]
+        side = {"text": text} if isinstance(text, str) else {"text_target": text[1]}
+        ids = lm.tokenizer(**side, verbose=False)["input_ids"]
+        names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]
+        order = sorted(range(len(names)), key=lambda index: -rises[index])[:MOST_TOKENS]
+        tokens = {index: lm.tokenizer.convert_tokens_to_string([names[index]]).strip() for index in order}
+        rows.append(("tokens", ", ".join(f"{token!r} {rises[index]:+.2f}" for index, token in tokens.items())))
     rows.append(("metric", f"{result.metric} ({result.notes['metric']})"))
     rows += [(name, result.notes[name]) for name in ("corpus", "windows", "decoder") if name in result.notes]
     if saved is not None:
@@ -242,7 +257,7 @@ def strip(result: Effect, console: Console) -> list[Text]:
     ]
     steps = result.plan.on_heads.values()
     one_head = result.num_heads == 1 and not result.plan.without_positions
-    own = str(next(iter(steps)).heads) if one_head else "this plan"
+    subject = str(next(iter(steps)).heads) if one_head else "this plan"
     margin = " " * LABEL_WIDTH
     first, last = (end if value else "0" for end, value in zip(aligned([low, high]), (low, high), strict=True))
     scale = f"{first:<{STRIP_WIDTH - len(last)}}{last}"
@@ -250,22 +265,11 @@ def strip(result: Effect, console: Console) -> list[Text]:
         scale = f"{scale[: place(0.0)]}0{scale[place(0.0) + 1 :]}"
     things = interventions.verdict(result).things
     return [
-        Text(f"{margin}{' ' * place(result.change)}{mark} {own}"),
+        Text(f"{margin}{' ' * place(result.change)}{mark} {subject}"),
         *(Text(f"{margin}{row}".rstrip()) for row in rows),
         Text(f"{margin}{scale} {result.metric}", style="dim"),
         Text(f"{margin}{dot} {things}", style="dim"),
     ]
-
-
-def _worst_tokens(lm: Any, rises: Any, text: str | tuple[str, str]) -> str:
-    """The tokens whose loss rose most: of a pair, those of its target."""
-    side = {"text": text} if isinstance(text, str) else {"text_target": text[1]}
-    ids = lm.tokenizer(**side, verbose=False)["input_ids"]
-    names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]  # the first token is predicted by none
-    order = sorted(range(len(names)), key=lambda index: -rises[index])[:MOST_TOKENS]
-    return ", ".join(
-        f"{lm.tokenizer.convert_tokens_to_string([names[index]]).strip()!r} {rises[index]:+.2f}" for index in order
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------- importance
@@ -332,7 +336,7 @@ def importance(
         emit_document({"loaded": lm.because, **importance_document(result, second, removed, texts)})
     else:
         print_whole(importance_lines(result, second, texts, choice, stdout_console()))
-        print_whole(f"wrote {clean(str(path))}" for path in (save, curve) if path is not None)
+        print_written(save, curve)
 
 
 def importance_document(
@@ -366,9 +370,18 @@ def importance_lines(
         Text(interventions.importance_verdict(result), style="bold"),
         *([Text(TERMS[METRIC_TERMS[result.metric]].short, style="dim")] if result.metric in METRIC_TERMS else []),
         Text(),
-        *_grid(result, console),
-        Text(),
     ]
+    # Layers down, heads across, then what the shades mean: a darker cell is worth more, on a square-root scale.
+    shades = SHADES[0] if knows_blocks(console) else SHADES[1]
+    top, last = max(float(result.values.max()), 1e-30), len(shades) - 1
+    value = dict(zip(result.heads, result.values, strict=True))
+    for (stack, layer), numbers in result.spec.heads.by_layer().items():
+        worth = (max(0.0, value[Head(stack, layer, number)]) for number in numbers)
+        cells = (shades[round(last * (share / top) ** 0.5)] * 2 for share in worth)
+        lines.append(Text(f"{layer_name(stack, layer):>12}  |{'|'.join(cells)}|  {len(numbers)} heads"))
+    bounds = [f"{shades[step]} from {((step - 0.5) / last) ** 2:.0%}" for step in range(1, last + 1)]
+    scale = f"{'':>12}  {'  '.join(bounds)} of {result.ranking()[-1]}, the largest; blank: less"
+    lines += [Text(scale, style="dim"), Text()]
     order, (low, high) = result.ranking(), result.interval
     index_of = {head: index for index, head in enumerate(result.heads)}
     ends = {"worth most": order[::-1][:LISTED], "worth least": order[:LISTED]}
@@ -399,19 +412,3 @@ def importance_lines(
         Text(f'  manyheads ablate "{result.lowest(max(1, len(order) // 10))}"{added}'),
         Text(f"  manyheads importance{added} --curve how-far.svg"),
     ]
-
-
-def _grid(result: Importance, console: Console) -> list[Text]:
-    """Layers down, heads across, then what the shades mean: a darker cell is worth more, on a square-root scale."""
-    shades = SHADES[0] if knows_blocks(console) else SHADES[1]
-    top = max(float(result.values.max()), 1e-30)
-    last = len(shades) - 1
-    lines, value = [], dict(zip(result.heads, result.values, strict=True))
-    for (stack, layer), indices in result.spec.heads.by_layer().items():
-        name = f"{stack}:L{layer}" if stack else f"L{layer}"
-        worth = (max(0.0, value[Head(stack, layer, index)]) for index in indices)
-        cells = (shades[round(last * (share / top) ** 0.5)] * 2 for share in worth)
-        lines.append(Text(f"{name:>12}  |{'|'.join(cells)}|  {len(indices)} heads"))
-    bounds = [f"{shades[step]} from {((step - 0.5) / last) ** 2:.0%}" for step in range(1, last + 1)]
-    best = result.ranking()[-1]
-    return [*lines, Text(f"{'':>12}  {'  '.join(bounds)} of {best}, the largest; blank: less", style="dim")]

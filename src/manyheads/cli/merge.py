@@ -19,7 +19,7 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.roles import command as of_roles
-from manyheads.cli.terminal.console import clean, emit_document, print_whole
+from manyheads.cli.terminal.console import emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError
 
@@ -51,15 +51,15 @@ def merge(
     with talk.step(f"adding {len(files):,} parts" if len(files) > 1 else f"reading {files[0]}") as progress:
         sums = merged_sums(files, progress)
     if out is not None and out.suffix.lower() in SUMS_ENDINGS:
-        print_whole(f"wrote {clean(str(path))}" for path in save_sums(sums, out))
+        print_written(*save_sums(sums, out))
         return
     if not partial:
-        for one in sums:
-            require_whole(one)
-    of_command = {one.reading.split(":")[0] == role_finder.OF_ROLES for one in sums}
+        for part in sums:
+            require_whole(part)
+    of_command = {part.reading.split(":")[0] == role_finder.OF_ROLES for part in sums}
     if len(of_command) > 1:
         raise StatisticError("some files are parts of manyheads stats and some of manyheads roles: merge them apart.")
-    tables = [one.table() for one in sums]
+    tables = [part.table() for part in sums]
     notes = tables[0].notes
     model, origin = notes["model"], notes["corpus"]
     about = {"parts": len(sums[0].parts), "missing": list(sums[0].missing)}
@@ -83,4 +83,4 @@ def merge(
             emit_document({"model": model, "loaded": notes["loaded"], "origin": origin, **about, **document})
             return
         of_statistics.show_tables(tables, model, origin, top, complete)
-    print_whole(f"wrote {clean(str(out))}" for _ in [out] if out is not None)
+    print_written(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from manyheads import figures
 from manyheads.cli.arguments import AsJson, DeviceName, chosen_place
-from manyheads.cli.terminal.console import clean, emit, emit_document, print_whole
+from manyheads.cli.terminal.console import clean, emit_document, print_listing, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
 from manyheads.reproductions.table import REPRODUCTIONS, reproduction_of
@@ -47,19 +46,10 @@ def reproduce(
     For example: manyheads reproduce zhai-collapse
     """
     if name is None:
-        if as_json:
-            listed = [
-                {field: getattr(entry, field) for field in ("name", "meaning", "takes")}
-                for entry in REPRODUCTIONS.values()
-            ]
-            emit(json.dumps({"reproductions": listed}, indent=1))
-            return
         options = {"--seeds": seeds, "--quick": quick, "--out": out, "--device": device}
-        if names := [option for option, value in options.items() if value not in (None, False)]:
+        if not as_json and (names := [option for option, value in options.items() if value not in (None, False)]):
             raise PlanError(f"{names[0]} was given, but no name: say which of {', '.join(REPRODUCTIONS)}.")
-        width = max(map(len, REPRODUCTIONS))
-        lines = [f"  {entry.name:<{width}}  {entry.meaning} ({entry.takes})" for entry in REPRODUCTIONS.values()]
-        print_whole([*OPENING, *lines, "", *ENDING])
+        print_listing("reproductions", REPRODUCTIONS.values(), as_json, OPENING, ENDING)
         return
     # Imports torch, for which the list is not to wait.
     from manyheads import reproductions

@@ -187,7 +187,24 @@ def print_page(
             f"byte. GPUs do 100 to 300 in the time of a byte: below, memory sets the pace."
         )
         sections.append([Text("Decoding", style="bold"), *map(Text, textwrap.wrap(sentence, console.width))])
-    sections.append(_notes(sizing, written, console))
+    # What is counted, what was assumed, and what cannot be told.
+    notes = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
+    # That a context is past the model's positions stands with the finding.
+    notes += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes if " past the " not in note]
+    if prefill := sizing.prefill:
+        sentence = "FLOPs: a multiply and an add are 2; matrix products only."
+        if prefill.dense != prefill.total:
+            dense = units.flops(prefill.dense)
+            sentence += (
+                f" Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
+            )
+        notes.append(sentence)
+    if any(weight.experts > 1 for weight in sizing.architecture.weights) and sizing.decoding:
+        notes.append(
+            "Experts read: as many as that many tokens choose on average, every choice as likely as any other."
+        )
+    notes += [f"Wrote {clean(path)}." for path in written]
+    sections.append([line for note in notes for line in _wrapped(note, console)])
     print_sections(sections, console)
 
 
@@ -220,8 +237,8 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
     if not memories or sizing.cache is None:
         return []
     ask = sizing.ask
-    one = replace(sizing, ask=replace(ask, batch=1))
-    lengths = {1: [one.fits(fit.memory_bytes) for _, fit in memories], ask.batch: [fit for _, fit in memories]}
+    of_one_text = replace(sizing, ask=replace(ask, batch=1))
+    lengths = {1: [of_one_text.fits(fit.memory_bytes) for _, fit in memories], ask.batch: [fit for _, fit in memories]}
     room, unit = units.column([fit.room_bytes or None for _, fit in memories], units.DECIMAL[1:2])
     columns = [Column("", right=False), Column(f"for the cache, {unit or 'GB'}", spare=1)]
     columns += [Column("1 text up to" if batch == 1 else f"{batch:,} texts up to") for batch in lengths]
@@ -289,13 +306,17 @@ def _kinds_of_layer(sizing: Sizing, console: Console) -> list[Text]:
     rows: list[Row] = []
     for layer, count in kinds.most_common(MOST_KINDS):
         parts = costs.by_part(layer.weights)
-        whole, attention = sum(parts.values()), sum(parts.get(part, 0) for part in ATTENTION)
+        total, attention = sum(parts.values()), sum(parts.get(part, 0) for part in ATTENTION)
         forward = parts.get("feed-forward", 0) + parts.get("router", 0)
         cells = [
-            units.count(number, 2) if number else "" for number in (attention, forward, whole - attention - forward)
+            units.count(number, 2) if number else "" for number in (attention, forward, total - attention - forward)
         ]
-        share = _bar(whole / most if most else 0, console, LAYER_BAR_WIDTH)
-        texts = [Text(f"{count} {times}", style="bold"), Text(costs.layer_in_words(layer)), Text(units.count(whole, 2))]
+        share = _bar(total / most if most else 0, console, LAYER_BAR_WIDTH)
+        texts = [
+            Text(f"{count} {times}", style="bold"),
+            Text(costs.layer_in_words(layer)),
+            Text(units.count(total, 2)),
+        ]
         rows.append([*texts, share, *map(Text, cells)])
     lines = lay_out(columns, rows, console.width, **rules_of(console)) if rows else []
     if len(kinds) > MOST_KINDS:
@@ -339,27 +360,6 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
         sentences.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
     return lines + [line for sentence in sentences for line in _wrapped(sentence, console)]
-
-
-def _notes(sizing: Sizing, written: Sequence[str], console: Console) -> list[Text]:
-    """What is counted, what was assumed, and what cannot be told."""
-    sentences = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
-    # That a context is past the model's positions stands with the finding.
-    sentences += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes if " past the " not in note]
-    if prefill := sizing.prefill:
-        sentence = "FLOPs: a multiply and an add are 2; matrix products only."
-        if prefill.dense != prefill.total:
-            dense = units.flops(prefill.dense)
-            sentence += (
-                f" Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
-            )
-        sentences.append(sentence)
-    if any(weight.experts > 1 for weight in sizing.architecture.weights) and sizing.decoding:
-        sentences.append(
-            "Experts read: as many as that many tokens choose on average, every choice as likely as any other."
-        )
-    sentences += [f"Wrote {clean(path)}." for path in written]
-    return [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
 def print_presets() -> None:

@@ -59,12 +59,14 @@ from manyheads.cli.terminal.console import (
     offered,
     print_sections,
     print_whole,
+    print_written,
     rules_of,
     shades_of,
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import TextError
+from manyheads.heads import layer_name
 from manyheads.roles.role_table import UNLABELLED
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ def stats(
     lm = load_model(talk, ModelChoice(model, device, dtype))
     measured = _measured(talk, lm, texts, passages, request, origin, place, resume)
     if out is not None:
-        print_whole(f"wrote {clean(str(path))}" for path in save_sums(measured, out))
+        print_written(*save_sums(measured, out))
         return
     tables: list[HeadTable] = measured
     if save is not None:
@@ -133,7 +135,7 @@ def stats(
         emit_document({"model": lm.name, "loaded": lm.because, "origin": origin, **document(tables)})
         return
     show_tables(tables, lm.name, origin, top, complete)
-    print_whole(f"wrote {clean(str(save))}" for _ in [save] if save is not None)
+    print_written(save)
 
 
 def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, complete: bool) -> None:
@@ -141,8 +143,37 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
     console = stdout_console()
     sums = tables[0].sums
     title = Text.assemble((clean(model), "bold"), f" · {clean(origin)} · {sums.num_tokens:,} tokens")
-    shown = [(table, statistic) for table in tables for statistic in table.statistics]
-    lines = _every_head(shown, console) if complete else [*_leaders(shown, top, console), *_unsaid(shown, console)]
+    columns = [(table, statistic) for table in tables for statistic in table.statistics]
+    if complete:
+        print_sections([[title], _every_head(columns, console)], console)
+        return
+    # A line for each statistic: how many cases there were, the head with most of it and its interval, the next ones. Of
+    # what is the same for all heads, as most chance levels are, one value.
+    wide = max(len(statistic.name) for _, statistic in columns)
+    lines = [Text(f"{'statistic':<{wide}}{'cases':>9}  most, with its 95 % interval, and next", style="dim")]
+    without: dict[str, list[str]] = {}  # why the leading heads of some statistics have no interval
+    for table, statistic in columns:
+        values, (low, high) = table.column(statistic.name).tolist(), table.interval(statistic.name)
+        counted = [index for index, value in enumerate(values) if math.isfinite(value)]
+        order = sorted(counted, key=values.__getitem__, reverse=True)
+        alike = len(order) > 1 and len({round(values[index], 12) for index in order}) == 1
+        cells = [
+            f"{'all heads' if alike else table.heads[index]} {figure(values[index], statistic.unit)}"
+            for index in order[: 1 if alike else top]
+        ]
+        if cells:
+            cells[0] += f" ({span(low[order[0]], high[order[0]], statistic.unit)})"
+        cases = table.sums.den[:, :, table.names.index(statistic.name), 0].sum(0).max()
+        label = Text.assemble((f"{statistic.name:<{wide}}", "bold"), f"{cases:>9,.0f}  ")
+        lines += hanging(label, " · ".join(cells) or "nothing to count on these texts", console.width)
+        known = [(value, head) for head, value in enumerate(values) if value == value]
+        if known:  # what no text has a case of is said beside its name
+            reason = table.no_interval(statistic.name, table.heads[max(known)[1]])
+            without.setdefault(reason, []).append(statistic.name)
+    without.pop("", None)
+    for reason, names in without.items():
+        sentence = f"No interval of {', '.join(names)}: {reason}."
+        lines += [Text(line, style="dim") for line in textwrap.wrap(sentence, console.width)]
     print_sections([[title], lines], console)
 
 
@@ -167,11 +198,11 @@ def _measured(
 
     items = [request] if isinstance(request, str) else request
     about = [item for item in items if passages is not None and any(matches(name, item) for name in NAMES)]
-    rest = [item for item in items if item not in about or item.startswith(("*", "?", "["))]
+    of_all = [item for item in items if item not in about or item.startswith(("*", "?", "["))]
 
     def of_texts(survey: Survey) -> list[Statistic]:
         # With passages at hand a sentence alone is not asked who is meant in it.
-        chosen = choose(rest[0] if rest in (["default"], ["all"]) else rest, survey)
+        chosen = choose(of_all[0] if of_all in (["default"], ["all"]) else of_all, survey)
         return [statistic for statistic in chosen if passages is None or statistic.name not in NAMES]
 
     def of_passages(survey: Survey) -> list[Statistic]:
@@ -181,11 +212,11 @@ def _measured(
         folder = None if resume is None else resume / reading
         if place is None:
             return measures.measure(lm, source, chosen, progress=progress, resume=folder)
-        own = corpora.as_corpus(source).shard(place.index, place.of, place.by)
-        return measures.HeadSums(lm, chosen, reading=reading).update(own, resume=folder, progress=progress)
+        part = corpora.as_corpus(source).shard(place.index, place.of, place.by)
+        return measures.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
 
     measured = []
-    if rest:
+    if of_all:
         with talk.step(f"reading {origin}") as progress:
             chosen = request if isinstance(texts, list) else of_texts
             measured.append(read(texts, chosen, "texts", progress))
@@ -199,9 +230,8 @@ def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:
     """A row for each head: its name, then the statistics of all readings."""
     import pandas as pd  # half a second: not for who asks for no frame
 
-    first, *others = (table.to_pandas() for table in tables)
-    columns = [other[list(table.names)] for other, table in zip(others, tables[1:], strict=True)]
-    return pd.concat([first, *columns], axis=1)
+    columns = [table.to_pandas()[list(table.names)] for table in tables[1:]]
+    return pd.concat([tables[0].to_pandas(), *columns], axis=1)
 
 
 def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
@@ -223,63 +253,22 @@ def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
     return {"statistics": rows, "notes": notes}
 
 
-def _leaders(shown: Sequence[tuple[HeadTable, Statistic]], top: int, console: Console) -> list[Text]:
-    """A line for each statistic: how many cases there were, the head with most of it and its interval, the next ones.
-
-    Of what is the same for all heads, as most chance levels are, one value.
-    """
-    names = max(len(statistic.name) for _, statistic in shown)
-    lines = [Text(f"{'statistic':<{names}}{'cases':>9}  most, with its 95 % interval, and next", style="dim")]
-    for table, statistic in shown:
-        values, (low, high) = table.column(statistic.name).tolist(), table.interval(statistic.name)
-        counted = [index for index, value in enumerate(values) if math.isfinite(value)]
-        order = sorted(counted, key=values.__getitem__, reverse=True)
-        alike = len(order) > 1 and len({round(values[index], 12) for index in order}) == 1
-        cells = [
-            f"{'all heads' if alike else table.heads[index]} {figure(values[index], statistic.unit)}"
-            for index in order[: 1 if alike else top]
-        ]
-        if cells:
-            cells[0] += f" ({span(low[order[0]], high[order[0]], statistic.unit)})"
-        cases = table.sums.den[:, :, table.names.index(statistic.name), 0].sum(0).max()
-        label = Text.assemble((f"{statistic.name:<{names}}", "bold"), f"{cases:>9,.0f}  ")
-        lines += hanging(label, " · ".join(cells) or "nothing to count on these texts", console.width)
-    return lines
-
-
-def _unsaid(shown: Sequence[tuple[HeadTable, Statistic]], console: Console) -> list[Text]:
-    """Why the leading heads of some statistics have no interval: a line for each reason."""
-    names: dict[str, list[str]] = {}
-    for table, statistic in shown:
-        counted = [(value, head) for head, value in enumerate(table.column(statistic.name).tolist()) if value == value]
-        if counted:  # what no text has a case of is said beside its name
-            first = table.heads[max(counted)[1]]
-            names.setdefault(table.no_interval(statistic.name, first), []).append(statistic.name)
-    names.pop("", None)
-    lines = [
-        line
-        for reason, of in names.items()
-        for line in textwrap.wrap(f"No interval of {', '.join(of)}: {reason}.", console.width)
-    ]
-    return [Text(line, style="dim") for line in lines]
-
-
-def _every_head(shown: Sequence[tuple[HeadTable, Statistic]], console: Console) -> list[Text]:
+def _every_head(columns: Sequence[tuple[HeadTable, Statistic]], console: Console) -> list[Text]:
     """A row for each head, a rule before each layer."""
-    columns = [Column("head", right=False)]
-    columns += [Column(statistic.name, spare=1 + index) for index, (_, statistic) in enumerate(shown)]
-    cells = [column_figures(table.column(statistic.name).tolist(), statistic.unit) for table, statistic in shown]
-    heads, rows, layer = shown[0][0].heads, [], None
+    headings = [Column("head", right=False)]
+    headings += [Column(statistic.name, spare=1 + index) for index, (_, statistic) in enumerate(columns)]
+    cells = [column_figures(table.column(statistic.name).tolist(), statistic.unit) for table, statistic in columns]
+    heads, rows, layer = columns[0][0].heads, [], None
     for index, head in enumerate(heads):
         if (head.stack, head.layer) != layer:
             rows.append(None)
             layer = (head.stack, head.layer)
         rows.append([Text(str(head), style="bold"), *(Text(column[index]) for column in cells)])
     table_rows: list[Row] = rows
-    hidden = left_out(columns, table_rows, console.width)
+    hidden = left_out(headings, table_rows, console.width)
     remark = f"No room here for {', '.join(hidden)}: --json and --save hold all." if hidden else ""
     return [
-        *lay_out(columns, table_rows, console.width, **rules_of(console)),
+        *lay_out(headings, table_rows, console.width, **rules_of(console)),
         *(Text(line, style="dim") for line in textwrap.wrap(remark, console.width)),
     ]
 
@@ -311,15 +300,13 @@ def _show_list(
     all_names = [*STATISTICS, *OF_SCORES, *Annotated(survey).names]
     chosen = choose(all_names if request in ("default", "all") else request, survey)
     if as_json:
-        emit_document({
-            "statistics": [
-                {"name": one.name, "unit": one.unit, "kind": one.kind, "is": one.meaning, "source": one.source}
-                for one in chosen
-            ]
-        })  # fmt: skip
+        rows = [
+            {"name": of.name, "unit": of.unit, "kind": of.kind, "is": of.meaning, "source": of.source} for of in chosen
+        ]
+        emit_document({"statistics": rows})
         return
     wide = max(len(statistic.name) for statistic in chosen)
-    print_whole(Text.assemble((f"{one.name:<{wide}}", "bold"), f"  {clean(one.meaning)}") for one in chosen)
+    print_whole(Text.assemble((f"{entry.name:<{wide}}", "bold"), f"  {clean(entry.meaning)}") for entry in chosen)
     if survey is None and request in ("default", "all"):
         print_whole([
             Text(),
@@ -401,46 +388,50 @@ def _page(
         if result.num_texts > 1
         else "Of one text there are no intervals."
     )
-    remarks = [line for words in (clear, *_notes(result)) for line in hanging(Text(), words, console.width)]
+    few = "" if labelled(result) else "No head has a label on these texts: labels need some hundreds of them."
+    notes = [clear, few, *(result.notes.get(name, "") for name in ("windows", "failed"))]
+    remarks = [line for words in notes if words for line in hanging(Text(), words, console.width)]
     for line in remarks:
         line.stylize("dim")
     offers = [] if complete or len(result.changed) <= LISTED else [
         (f"manyheads compare {names[0]} {names[1]} --all", f"all {len(result.changed)} heads that differ")
     ]  # fmt: skip
-    return [
-        title,
-        _grid(result, console),
-        _table(result, complete, console),
-        _labels(result, complete),
-        remarks,
-        offered(offers, console),
-    ]
-
-
-def _notes(result: Comparison) -> list[str]:
-    few = "" if labelled(result) else "No head has a label on these texts: labels need some hundreds of them."
-    return [words for words in (few, *(result.notes.get(name, "") for name in ("windows", "failed"))) if words]
+    # Layers down, heads across: the darker, the further apart the two maps of a head.
+    layers: dict[tuple[str, int], list[float]] = {}
+    for head, moved in zip(result.heads, result.moved.tolist(), strict=True):
+        layers.setdefault((head.stack, head.layer), []).append(moved)
+    shades, largest = shades_of(console), max(value for values in layers.values() for value in [0.0, *values])
+    grid: list[Text] = []
+    if largest > 0:
+        rows = {layer_name(stack, layer): values for (stack, layer), values in layers.items()}
+        wide = max(map(len, rows))
+        scale = f"{shades[-1]} is up to {largest:.2g} nats; 0 is alike, 0.69 nothing in common"
+        grid = [
+            Text("How far apart the two maps of each head are", style="bold"),
+            *(
+                Text.assemble(f"{name:<{wide}}  ", drawn(cells_of(values, largest, shades), shades))
+                for name, values in rows.items()
+            ),
+            Text(scale, style="dim"),
+        ]
+    relabelled: list[Text] = []
+    if result.relabelled:
+        heads = result.relabelled if complete else result.relabelled[:LISTED]
+        wide, more = max(len(str(head.head)) for head in heads), len(result.relabelled) - len(heads)
+        relabelled = [
+            Text("Labels that changed", style="bold"),
+            *(
+                Text.assemble((f"{head.head!s:<{wide}}  ", "bold"), clean(f"{head.label_before} → {head.label_after}"))
+                for head in heads
+            ),
+            *([Text(f"and {more} more: --all", style="dim")] if more else []),
+        ]
+    return [title, grid, _table(result, complete, console), relabelled, remarks, offered(offers, console)]
 
 
 def labelled(result: Comparison) -> bool:
     """Whether any head has a label in either model."""
     return any(role.name != UNLABELLED for pair in result.labels for role in pair)
-
-
-def _grid(result: Comparison, console: Console) -> list[Text]:
-    """Layers down, heads across: the darker, the further apart."""
-    layers: dict[tuple[str, int], list[float]] = {}
-    for head, moved in zip(result.heads, result.moved.tolist(), strict=True):
-        layers.setdefault((head.stack, head.layer), []).append(moved)
-    shades, largest = shades_of(console), max(value for values in layers.values() for value in [0.0, *values])
-    if largest <= 0:
-        return []
-    names = [f"{stack}:L{layer}" if stack else f"L{layer}" for stack, layer in layers]
-    wide = max(map(len, names))
-    lines = [Text("How far apart the two maps of each head are", style="bold")]
-    for name, values in zip(names, layers.values(), strict=True):
-        lines.append(Text.assemble(f"{name:<{wide}}  ", drawn(cells_of(values, largest, shades), shades)))
-    return [*lines, Text(f"{shades[-1]} is up to {largest:.2g} nats; 0 is alike, 0.69 nothing in common", style="dim")]
 
 
 def _table(result: Comparison, complete: bool, console: Console) -> list[Text]:
@@ -466,8 +457,8 @@ def _table(result: Comparison, complete: bool, console: Console) -> list[Text]:
             cells += [Text(most.statistic), Text(figure(most.before, unit)), Text(figure(most.after, unit))]
             cells.append(Text(change if change.startswith("-") else f"+{change}"))
         if labelled(result):
-            same = head.label_before == head.label_after
-            words = head.label_after if same else f"{head.label_before} → {head.label_after}"
+            is_kept = head.label_before == head.label_after
+            words = head.label_after if is_kept else f"{head.label_before} → {head.label_after}"
             cells.append(Text(clean(words or ""), style=hue(head.label_after or "")))
         rows.append(cells)
     title = Text("The furthest apart" if len(heads) < len(result.changed) else "All heads that differ", style="bold")
@@ -478,18 +469,3 @@ def unit_in(result: Comparison, name: str) -> str:
     """The unit of a statistic of the comparison."""
     by_name: dict[str, Statistic] = {statistic.name: statistic for statistic in result.before.statistics}
     return by_name[name].unit
-
-
-def _labels(result: Comparison, complete: bool) -> list[Text]:
-    """The heads whose label changed, and from what to what."""
-    if not result.relabelled:
-        return []
-    shown = result.relabelled if complete else result.relabelled[:LISTED]
-    wide = max(len(str(head.head)) for head in shown)
-    lines = [
-        Text.assemble((f"{head.head!s:<{wide}}  ", "bold"), clean(f"{head.label_before} → {head.label_after}"))
-        for head in shown
-    ]
-    more = len(result.relabelled) - len(shown)
-    rest = [Text(f"and {more} more: --all", style="dim")] if more else []
-    return [Text("Labels that changed", style="bold"), *lines, *rest]

@@ -16,7 +16,7 @@ import typer
 from manyheads import figures, training
 from manyheads.cli import ASKED_WRONG
 from manyheads.cli.arguments import AsJson, DeviceName, chosen_place
-from manyheads.cli.terminal.console import clean, emit, print_whole
+from manyheads.cli.terminal.console import clean, emit, print_listing, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 from manyheads.training.presets.table import PRESETS, preset_of
@@ -55,7 +55,9 @@ def train(
             options = {"--quick": quick, "--out": out, "--steps": steps, "--data": data, "--device": device}
             if names := [name for name, value in options.items() if value is not None and value is not False]:
                 raise PlanError(f"{names[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
-            _list(as_json)
+            print_listing(
+                "presets", PRESETS.values(), as_json, (), (f"Train one: manyheads train {next(iter(PRESETS))}",)
+            )
             return
         with talk.step("getting ready to train"):
             chosen = preset_of(preset)
@@ -92,19 +94,6 @@ def _first_speaks() -> Iterator[Talk]:
             time.sleep(TO_SPEAK_SECONDS)
             raise typer.Exit(ASKED_WRONG) from error
         raise
-
-
-def _list(as_json: bool) -> None:
-    """The presets."""
-    if as_json:
-        presets = [
-            {name: getattr(preset, name) for name in ("name", "meaning", "takes")} for preset in PRESETS.values()
-        ]
-        emit(json.dumps({"presets": presets}, indent=1))
-        return
-    width = max(map(len, PRESETS))
-    lines = [f"  {preset.name:<{width}}  {preset.meaning} ({preset.takes})" for preset in PRESETS.values()]
-    print_whole([*lines, "", f"Train one: manyheads train {next(iter(PRESETS))}"])
 
 
 def document(outcome: Outcome) -> dict[str, Any]:

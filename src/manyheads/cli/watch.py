@@ -93,8 +93,20 @@ def watch(
     if in_studio:
         _open_page(talk, path)
         return
-    chosen = _chosen(curves, statistic)
-    names = None if heads is None else [str(head) for head in parse_heads(heads, _shape(curves))]
+    if statistic is not None and statistic not in curves.statistics:
+        raise StatisticError(
+            f"{curves.path} has no {statistic!r}, only {', '.join(curves.statistics)}: name one of them, or watch it "
+            f"from the start, with statistics=[...]."
+        )
+    chosen = statistic or ("max_logit" if "max_logit" in curves.statistics else curves.statistics[0])
+    names = None
+    if heads is not None:
+        shape: dict[str, list[int]] = {}  # stack -> heads of each layer, as far as the file knows
+        for head in curves.heads:
+            counts = shape.setdefault(head.stack, [])
+            counts += [0] * (head.layer + 1 - len(counts))
+            counts[head.layer] = max(counts[head.layer], head.index + 1)
+        names = [str(head) for head in parse_heads(heads, shape)]
     console = stdout_console()
 
     def lines(now: HeadCurves) -> list[list[Text]]:
@@ -116,7 +128,12 @@ def watch(
                 if as_json:
                     emit(json.dumps(document(curves, rules), allow_nan=False))
                 elif live is not None:
-                    live.update(_together(lines(curves), console), refresh=True)
+                    # Sections as one picture, each line cut at the console's width, no more lines than it has.
+                    sections = [section for section in lines(curves) if section]
+                    picture = [line for section in sections for line in (Text(), *section)][1:]
+                    for line in picture:
+                        line.truncate(console.width, overflow="ellipsis")
+                    live.update(Text("\n").join(picture[: max(1, console.height - 1)]), refresh=True)
                 else:
                     print_sections([*lines(curves), [Text()]], console)
             before = curves
@@ -167,7 +184,7 @@ def document(curves: HeadCurves, rules: Sequence[AlertRule]) -> dict[str, Any]:
 def page(
     curves: HeadCurves,
     statistic: str,
-    shown: Sequence[str] | None,
+    heads: Sequence[str] | None,
     rules: Sequence[AlertRule],
     console: Console,
     command: bool,
@@ -183,7 +200,7 @@ def page(
     title.append(f" · {len(curves.heads):,} heads · {len(steps):,} watched steps, {steps[0]:,} to {steps[-1]:,}{every}")
     values = curves.values[:, :, curves.statistics.index(statistic)]
     raised = watching.alerts(curves.heads, curves.statistics, steps, curves.values, rules)
-    sections = [[title], _table(curves, statistic, values, shown, {str(alert.head) for alert in raised}, console)]
+    sections = [[title], _table(curves, statistic, values, heads, {str(alert.head) for alert in raised}, console)]
     words = [Text.assemble("  ", (str(alert), "bold" if alert.lasts else "")) for alert in raised[:SHOWN_ALERTS]]
     for line, alert in zip(words, raised, strict=False):
         value = "NaN" if math.isnan(alert.value) else f"{alert.value:.3g}"
@@ -218,7 +235,7 @@ def _table(
     curves: HeadCurves,
     statistic: str,
     values: Float64[ndarray, "step head"],
-    shown: Sequence[str] | None,
+    heads: Sequence[str] | None,
     alerting: set[str],
     console: Console,
 ) -> list[Text]:
@@ -229,9 +246,9 @@ def _table(
     names = [str(head) for head in curves.heads]
     rows: dict[str, list[int]] = {}
     for index, head in enumerate(curves.heads):
-        if shown is None:
+        if heads is None:
             rows.setdefault(layer_name(head.stack, head.layer), []).append(index)
-        elif names[index] in shown:
+        elif names[index] in heads:
             rows[names[index]] = [index]
     finite = np.where(np.isfinite(values), values, np.nan)
     lines = {}
@@ -250,11 +267,11 @@ def _table(
     figures = _figures([line[-1] for line in lines.values()])
     heads_last = _figures(last)
     columns = [
-        Column("layer" if shown is None else "head", right=False),
+        Column("layer" if heads is None else "head", right=False),
         Column(statistic),
         Column(f"steps {curves.steps[0]:,} to {curves.steps[-1]:,}", right=False, most=MOST_BARS),
     ]
-    if shown is None:
+    if heads is None:
         columns += [Column("lowest head", right=False, spare=2), Column("highest head", right=False, spare=1)]
     table = []
     for (name, line), members, figure in zip(lines.items(), rows.values(), figures, strict=True):
@@ -264,12 +281,12 @@ def _table(
             Text(figure),
             Text(sparkline(line, low, high, min(MOST_BARS, len(line)), bars, is_maximum)),
         ]
-        if shown is None:
+        if heads is None:
             known = [index for index in members if np.isfinite(last[index])]
             ends = [min(known, key=last.__getitem__), max(known, key=last.__getitem__)] if known else []
             cells += [Text(f"{names[index]} {heads_last[index]}") for index in ends] or [Text(ABSENT), Text(ABSENT)]
         table.append(cells)
-    kind = "" if shown is not None else "the largest of its heads" if is_maximum else "the mean of its heads"
+    kind = "" if heads is not None else "the largest of its heads" if is_maximum else "the mean of its heads"
     scale = f"curves from {low:.3g} to {high:.3g}"
     meaning = clean(str(curves.facts.get("meaning", {}).get(statistic, "")))
     remark = "; ".join(filter(None, [meaning, f"of a layer, {kind}" if kind else "", scale]))
@@ -295,41 +312,7 @@ def sparkline(line: Float64[ndarray, "step"], low: float, high: float, width: in
     return out
 
 
-def _chosen(curves: HeadCurves, statistic: str | None) -> str:
-    """Errors: StatisticError for one that the file lacks."""
-    if statistic is None:
-        return "max_logit" if "max_logit" in curves.statistics else curves.statistics[0]
-    if statistic not in curves.statistics:
-        raise StatisticError(
-            f"{curves.path} has no {statistic!r}, only {', '.join(curves.statistics)}: name one of them, or watch it "
-            f"from the start, with statistics=[...]."
-        )
-    return statistic
-
-
-def _shape(curves: HeadCurves) -> dict[str, list[int]]:
-    """Stack -> heads of each layer, as far as the file knows."""
-    shape: dict[str, list[int]] = {}
-    for head in curves.heads:
-        counts = shape.setdefault(head.stack, [])
-        counts += [0] * (head.layer + 1 - len(counts))
-        counts[head.layer] = max(counts[head.layer], head.index + 1)
-    return shape
-
-
 def _figures(values: Sequence[float] | Float64[ndarray, "n"]) -> list[str]:
     numbers = [float(value) for value in values]
     finite = iter(aligned([value for value in numbers if math.isfinite(value)], digits=3, most=4))
     return [next(finite) if math.isfinite(value) else "NaN" if math.isnan(value) else ABSENT for value in numbers]
-
-
-def _together(sections: Sequence[list[Text]], console: Console) -> Text:
-    """Sections as one picture, each line cut at the console's width, no more lines than it has."""
-    lines = [
-        line
-        for index, section in enumerate(filter(None, sections))
-        for line in [*([Text()] if index else []), *section]
-    ]
-    for line in lines:
-        line.truncate(console.width, overflow="ellipsis")
-    return Text("\n").join(lines[: max(1, console.height - 1)])

@@ -13,6 +13,7 @@ import numpy as np
 from manyheads.circuits import Attribution
 from manyheads.figures.palette import FADED, HAIRLINE, INK, inked
 from manyheads.figures.paper import BODY, SMALL, Sheet, kind_of
+from manyheads.heads import layer_name
 
 TAKES = "#A8401F"
 WIDTH, MARGIN, TOP = 980, 36, 112
@@ -50,7 +51,7 @@ def save_attribution(result: Attribution, path: str | os.PathLike[str]) -> None:
     step = max(1, -(-14 // cell))
     for row, (stack, layer) in enumerate(layers):
         if row % step == 0:
-            name = f"{stack}:L{layer}" if stack else f"L{layer}"
+            name = layer_name(stack, layer)
             sheet.text(left - 8, TOP + cell * (row + 0.5) + 4, name, SMALL, align="right", width=90, colour=FADED)
     base = TOP + cell * len(layers)
     for column in range(0, across, max(1, -(-22 // cell))):

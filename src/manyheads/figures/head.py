@@ -53,8 +53,8 @@ class _Axis:
         # 1, 2, 5, 10 ...: the smallest step at which labels do not touch
         step = next(step for step in STEPS if step >= block and step * cell >= LABEL_PITCH * block)
         positions = range(0, count, step)
-        whole = [str(i) if labels is None else labels[i] if step == 1 else f"{i} {labels[i]}" for i in positions]
-        words = tuple(fitted(word, LABEL_WIDTH, SMALL, mono=True) for word in whole)
+        names = [str(i) if labels is None else labels[i] if step == 1 else f"{i} {labels[i]}" for i in positions]
+        words = tuple(fitted(name, LABEL_WIDTH, SMALL, mono=True) for name in names)
         width = max((text_width(word, SMALL, mono=True) for word in words), default=0.0)
         return _Axis(tuple(i // block for i in positions), words, width)
 
@@ -78,8 +78,8 @@ class _Plot:
     ) -> _Plot:
         # rounded up: one pixel a cell at the least, and never a map beyond MOST
         block = -(-max(weights.shape) // MOST)
-        shown = block_means(weights, block)
-        cell = min(MOST // max(shown.shape), LARGEST_CELL)
+        blocks = block_means(weights, block)
+        cell = min(MOST // max(blocks.shape), LARGEST_CELL)
         of_rows = _Axis.of(rows, len(weights), cell, block)
         of_keys = _Axis.of(keys, weights.shape[1], cell, block)
         left = MARGIN + max(of_rows.width, text_width(CORNER, SMALL)) + 12
@@ -88,7 +88,7 @@ class _Plot:
         cells = f"Cells: {note}{'; the axes count them' if keys is None else ''}." if note else ""
         remarks = (cells, pooled, SCALE, NUMBERS if cell >= NUMBERED else "")
         notes = tuple(line for line in remarks if line)
-        return _Plot(shown, of_rows, of_keys, cell, round(left), round(top), notes, bool(np.isnan(shown).any()))
+        return _Plot(blocks, of_rows, of_keys, cell, round(left), round(top), notes, bool(np.isnan(blocks).any()))
 
     @property
     def width(self) -> int:
@@ -109,8 +109,8 @@ class _Plot:
     @property
     def peak(self) -> float:
         """The largest weight; 1 where there is none above 0, so that the scale has an end."""
-        seen = self.shown[~np.isnan(self.shown)]
-        return float(seen.max(initial=0.0)) or 1.0
+        visible = self.shown[~np.isnan(self.shown)]
+        return float(visible.max(initial=0.0)) or 1.0
 
     @property
     def shares(self) -> Float64[ndarray, "row column"]:
@@ -152,7 +152,19 @@ def save_head(
     sheet.heading(MARGIN, title, subtitle, size=TITLE, below=37)
     sheet.picture(plot.left, plot.top, plot.width, plot.height, inked(plot.shares))
     sheet.box(plot.left - 0.5, plot.top - 0.5, plot.width + 1, plot.height + 1, edge=HAIRLINE)
-    _draw_axes(sheet, plot)
+    # Labels at the middle of their cells; ticks where not every cell has one.
+    ticks = []
+    for position, label in zip(plot.rows.at, plot.rows.words, strict=True):
+        y = plot.top + (position + 0.5) * plot.cell
+        sheet.text(plot.left - 10, y + 4, label, SMALL, mono=True, align="right")
+        ticks.append(((plot.left - 6, y), (plot.left - 2, y)))
+    for position, label in zip(plot.keys.at, plot.keys.words, strict=True):
+        x = plot.left + (position + 0.5) * plot.cell
+        sheet.text(x + 4, plot.top - 10, label, SMALL, mono=True, turned=True)
+        ticks.append(((x, plot.top - 6), (x, plot.top - 2)))
+    if plot.cell < LABEL_PITCH:
+        sheet.lines(ticks, colour=FADED)
+    sheet.text(plot.left - 10, plot.top - 10, CORNER, SMALL, colour=FADED, align="right")
     if plot.cell >= NUMBERED:
         shares = plot.shares
         for row, column in zip(*np.nonzero(np.nan_to_num(plot.shown) >= LEAST_NUMBER), strict=True):
@@ -160,7 +172,19 @@ def save_head(
             colour = PAPER if shares[row, column] >= DARK else INK
             number = f"{plot.shown[row, column]:.2f}".removeprefix("0")
             sheet.text(x, y, number, SMALL, mono=True, colour=colour, align="center")
-    _draw_bar(sheet, plot, plot.left + plot.width + 28)
+    # The scale: full ink on top, and the weight at each tick.
+    x, height, peak = plot.left + plot.width + 28, plot.bar_height, plot.peak
+    sheet.picture(x, plot.top, BAR, height, inked(np.linspace(1, 0, height)[:, None]))
+    marks = [(height, f"{peak:.2g}"), (0.0, "0")]
+    for tick in TICKS:
+        offset = height * float(np.sqrt(tick / peak))
+        if tick < peak and all(abs(offset - earlier) >= TICK_PITCH for earlier, _ in marks):
+            marks.append((offset, f"{tick:g}"))
+    for offset, tick_label in marks:
+        y = plot.top + height - offset
+        sheet.text(x + BAR + 9, y + 4, tick_label, SMALL)
+        sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
+    sheet.text(x, plot.top - 10, "weight", SMALL, colour=FADED)
     if plot.bare:
         sheet.box(MARGIN + 0.5, plot.bottom - 9.5, 10, 10, fill=PAPER, edge=HAIRLINE)
         sheet.text(MARGIN + 19, plot.bottom, BARE, SMALL, colour=FADED, width=sheet.width - 2 * MARGIN)
@@ -172,40 +196,8 @@ def block_means(weights: Float64[ndarray, "q k"], block: int) -> Float64[ndarray
     """Means of the visible cells of each `block` x `block` (the last ones smaller); NaN where none is visible."""
     if block == 1:
         return weights
-    seen = ~np.isnan(weights)
-    totals, counts = np.where(seen, weights, 0.0), seen.astype(np.float64)
+    visible = ~np.isnan(weights)
+    totals, counts = np.where(visible, weights, 0.0), visible.astype(np.float64)
     for axis, size in enumerate(weights.shape):
         totals, counts = (np.add.reduceat(part, np.arange(0, size, block), axis=axis) for part in (totals, counts))
     return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
-
-
-def _draw_axes(sheet: Sheet, plot: _Plot) -> None:
-    """Labels at the middle of their cells; ticks where not every cell has one."""
-    ticks = []
-    for position, word in zip(plot.rows.at, plot.rows.words, strict=True):
-        y = plot.top + (position + 0.5) * plot.cell
-        sheet.text(plot.left - 10, y + 4, word, SMALL, mono=True, align="right")
-        ticks.append(((plot.left - 6, y), (plot.left - 2, y)))
-    for position, word in zip(plot.keys.at, plot.keys.words, strict=True):
-        x = plot.left + (position + 0.5) * plot.cell
-        sheet.text(x + 4, plot.top - 10, word, SMALL, mono=True, turned=True)
-        ticks.append(((x, plot.top - 6), (x, plot.top - 2)))
-    if plot.cell < LABEL_PITCH:
-        sheet.lines(ticks, colour=FADED)
-    sheet.text(plot.left - 10, plot.top - 10, CORNER, SMALL, colour=FADED, align="right")
-
-
-def _draw_bar(sheet: Sheet, plot: _Plot, x: int) -> None:
-    """The scale: full ink on top, and the weight at each tick."""
-    height, peak = plot.bar_height, plot.peak
-    sheet.picture(x, plot.top, BAR, height, inked(np.linspace(1, 0, height)[:, None]))
-    marks = [(height, f"{peak:.2g}"), (0.0, "0")]
-    for tick in TICKS:
-        offset = height * float(np.sqrt(tick / peak))
-        if tick < peak and all(abs(offset - other) >= TICK_PITCH for other, _ in marks):
-            marks.append((offset, f"{tick:g}"))
-    for offset, tick_label in marks:
-        y = plot.top + height - offset
-        sheet.text(x + BAR + 9, y + 4, tick_label, SMALL)
-        sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
-    sheet.text(x, plot.top - 10, "weight", SMALL, colour=FADED)

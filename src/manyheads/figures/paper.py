@@ -134,17 +134,17 @@ def text_width(text: str, size: Pixels, mono: bool = False, weight: str = "norma
 def fitted(text: str, width: Pixels, size: Pixels, mono: bool = False, weight: str = "normal") -> str:
     """`drawable`, cut with an ellipsis where it is wider than `width`; "" where not even one letter fits."""
     # measured after stand-ins are put in: they are what has a width
-    whole = drawable(text)
-    if text_width(whole, size, mono, weight) <= width:
-        return whole
-    low, high = 0, len(whole)
+    printed = drawable(text)
+    if text_width(printed, size, mono, weight) <= width:
+        return printed
+    low, high = 0, len(printed)
     while low < high:  # the most letters that fit
         middle = (low + high + 1) // 2
-        if text_width(whole[:middle].rstrip() + "…", size, mono, weight) <= width:
+        if text_width(printed[:middle].rstrip() + "…", size, mono, weight) <= width:
             low = middle
         else:
             high = middle - 1
-    return whole[:low].rstrip() + "…" if low else ""
+    return printed[:low].rstrip() + "…" if low else ""
 
 
 def flow(widths: Sequence[Pixels], room: Pixels, gap: Pixels) -> list[tuple[int, Pixels]]:
@@ -216,14 +216,14 @@ class Sheet:
         turned: bool = False,
     ) -> float:
         """Write `text` with its baseline at y, cut to `width`; how wide it came out. `turned`: upwards from (x, y)."""
-        shown = drawable(text) if width is None else fitted(text, width, size, mono, weight)
-        if not shown:
+        written = drawable(text) if width is None else fitted(text, width, size, mono, weight)
+        if not written:
             return 0.0
         # a dollar sign in a token is no formula, and no user's setting may send words through TeX
         artist = Text(
             x,
             y,
-            shown,
+            written,
             color=colour,
             fontsize=size * POINT,
             fontfamily=[*families(mono), "monospace" if mono else "sans-serif"],
@@ -236,7 +236,7 @@ class Sheet:
             usetex=False,
         )
         self.axes.add_artist(artist)
-        return text_width(shown, size, mono, weight)
+        return text_width(written, size, mono, weight)
 
     def picture(
         self, x: Pixels, y: Pixels, width: Pixels, height: Pixels, rgba: UInt8[ndarray, "row column rgba"]

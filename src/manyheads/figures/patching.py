@@ -7,15 +7,13 @@ the grid, in the ramp of all maps; a cell with an orange frame works against the
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float64
-from numpy import ndarray
 
 from manyheads.circuits import Patching
 from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
 from manyheads.figures.paper import SMALL, Sheet, kind_of, text_width
+from manyheads.heads import layer_name
 from manyheads.roles.role_table import role_style
 
 CELL, ROW = 46, 30
@@ -33,7 +31,14 @@ SIDES = {
 def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
     """Draw a patching, all heads or heads by positions; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
-    rows, columns, grid = _grid(patching)
+    rows, columns, grid = [str(head) for head in patching.heads], patching.positions, patching.values
+    if columns is None:  # a row a layer; NaN where it has no such head
+        layers = list(dict.fromkeys((head.stack, head.layer) for head in patching.heads))
+        columns = [f"H{index}" for index in range(max(head.index for head in patching.heads) + 1)]
+        grid = np.full((len(layers), len(columns)), np.nan)
+        for head, value in zip(patching.heads, patching.values.tolist(), strict=True):
+            grid[layers.index((head.stack, head.layer)), head.index] = value
+        rows = [layer_name(stack, layer) for stack, layer in layers]
     ruler = max(text_width(name, SMALL) for name in rows) + 14
     turned = max(text_width(name, SMALL) for name in columns) > CELL - 6
     head_room = min(110, max(text_width(name, SMALL) for name in columns)) if turned else 14
@@ -90,16 +95,3 @@ def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
         LINE,
     )
     sheet.save(path)
-
-
-def _grid(patching: Patching) -> tuple[Sequence[str], Sequence[str], Float64[ndarray, "row column"]]:
-    """Names of rows and columns, and the values; NaN where a layer has no such head."""
-    if patching.positions is not None:
-        return [str(head) for head in patching.heads], patching.positions, patching.values
-    layers = list(dict.fromkeys((head.stack, head.layer) for head in patching.heads))
-    across = max(head.index for head in patching.heads) + 1
-    grid = np.full((len(layers), across), np.nan)
-    for head, value in zip(patching.heads, patching.values.tolist(), strict=True):
-        grid[layers.index((head.stack, head.layer)), head.index] = value
-    names = [f"{stack}:L{layer}" if stack else f"L{layer}" for stack, layer in layers]
-    return names, [f"H{index}" for index in range(across)], grid

@@ -63,7 +63,15 @@ def save_picture(
     top = MARGIN + 44 + 18
     notes = [SCALE, *["The framed patch is the one that looks."] * (framed is not None)]
     if others:
-        notes += _weights_elsewhere(others, float(grid.sum()))
+        # What the picture cannot show, in figures; lines no longer than they may be.
+        line = f"On patches {100 * float(grid.sum()):.1f}%; on other tokens: "
+        for index, (name, weight) in enumerate(others.items(), 1):
+            part = f"{name} {100 * weight:.1f}%{'.' if index == len(others) else ', '}"
+            if text_width(line + part, SMALL) > NEEDED_WIDTH:
+                notes.append(line.rstrip())
+                line = ""
+            line += part
+        notes.append(line)
     bottom = top + max(height, 120) + 26
     across = max(2 * width + GAP + BAR_ROOM + GAP, NEEDED_WIDTH)
     sheet = Sheet(across + 2 * MARGIN, bottom + LINE * len(notes) + MARGIN - LINE + 4)
@@ -75,12 +83,21 @@ def save_picture(
         if framed is not None:
             down, along = pixels[framed]
             scale = factor / skip
-            for colour, line in ((PAPER, 5.0), (FRAME, 2.5)):  # light around it: seen on every picture
+            for colour, line_width in ((PAPER, 5.0), (FRAME, 2.5)):  # light around it: seen on every picture
                 sheet.box(
                     x + along.start * scale, top + down.start * scale,
-                    (along.stop - along.start) * scale, (down.stop - down.start) * scale, edge=colour, line=line,
+                    (along.stop - along.start) * scale, (down.stop - down.start) * scale, edge=colour, line=line_width,
                 )  # fmt: skip
-    _bar(sheet, second + width + GAP, top, min(max(height, 100), BAR_HEIGHT), peak)
+    # The scale: full ink on top, and the weight at each mark.
+    x, bar_height = second + width + GAP, min(max(height, 100), BAR_HEIGHT)
+    sheet.text(x, top - 8, "weight", SMALL, colour=FADED)
+    shares = np.linspace(1, 0, bar_height)[:, None] ** 2
+    sheet.picture(x, top, BAR, bar_height, _opaque(_inked_over(np.full_like(shares, MEDIUM), shares)))
+    for share in (1.0, 0.5, 0.1, 0.0):
+        y = top + bar_height * (1 - share**0.5)
+        tick_label = f"{100 * share * peak:.2g}%" if share else "0"
+        sheet.text(x + BAR + 9, y + 4, tick_label, SMALL)
+        sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
     sheet.notes(MARGIN, bottom, notes, LINE)
     sheet.save(path)
 
@@ -110,27 +127,3 @@ def _inked_over(grey: Float64[ndarray, "h w"], shares: Float64[ndarray, "h w"]) 
 
 def _opaque(image: UInt8[ndarray, "h w rgb"]) -> UInt8[ndarray, "h w rgba"]:
     return np.concatenate([image, np.full((*image.shape[:2], 1), 255, np.uint8)], -1)
-
-
-def _bar(sheet: Sheet, x: int, top: int, height: int, peak: float) -> None:
-    """The scale: full ink on top, and the weight at each mark."""
-    sheet.text(x, top - 8, "weight", SMALL, colour=FADED)
-    shares = np.linspace(1, 0, height)[:, None] ** 2
-    sheet.picture(x, top, BAR, height, _opaque(_inked_over(np.full_like(shares, MEDIUM), shares)))
-    for share in (1.0, 0.5, 0.1, 0.0):
-        y = top + height * (1 - share**0.5)
-        tick_label = f"{100 * share * peak:.2g}%" if share else "0"
-        sheet.text(x + BAR + 9, y + 4, tick_label, SMALL)
-        sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
-
-
-def _weights_elsewhere(others: Mapping[str, float], on_patches: float) -> list[str]:
-    """What the picture cannot show, in figures; lines no longer than they may be."""
-    lines, line = [], f"On patches {100 * on_patches:.1f}%; on other tokens: "
-    for index, (name, weight) in enumerate(others.items(), 1):
-        part = f"{name} {100 * weight:.1f}%{'.' if index == len(others) else ', '}"
-        if text_width(line + part, SMALL) > NEEDED_WIDTH:
-            lines.append(line.rstrip())
-            line = ""
-        line += part
-    return [*lines, line]

@@ -28,7 +28,7 @@ from matplotlib.axes import Axes
 from manyheads.figures.palette import FADED, HAIRLINE, INK
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, even_step, even_ticks, kind_of
 from manyheads.training import Chart, GridChart, PointsChart, RulChart
-from manyheads.training.charts import AnyChart, GridRow, Line, Panel, PointsPanel, Reading, Scatter
+from manyheads.training.charts import AnyChart, Line, Panel, PointsPanel
 
 WIDTH, MARGIN, LEFT = 860, 36, 84
 
@@ -121,11 +121,17 @@ def _grid(chart: GridChart) -> Sheet:
         top = GRID_TOP + number * (GRID_ROW + GRID_GAP)
         sheet.text(LEFT, top + 8, row.title, SMALL, width=LIFE_WIDTH - LEFT - MARGIN, colour=FADED)
         lines = [[_by_powers(line) if row.powers else line for line in cell] for cell in row.cells]
-        rules = _grid_rules(row, [value for cell in lines for line in cell for value in line.y])
+        values = [value for cell in lines for line in cell for value in line.y]
+        low, high = min(values, default=0.0) if row.bottom is None else row.bottom, max(values, default=1.0)
+        rules: dict[Pixels, str]
+        if row.powers:
+            rules = {power: f"{10.0**power:,g}" for power in range(math.floor(low), math.ceil(high) + 1)}
+        else:
+            rules = {tick: f"{tick:.4g}" for tick in even_ticks(low, high)}
         for column, cell in enumerate(lines):
-            shown = rules if column == 0 else dict.fromkeys(rules, "")  # the same in every column: numbered once
             place = (LEFT + pitch * column, top + GRID_STRIP, width, GRID_ROW - GRID_STRIP)
-            axes = sheet.chart(*place, (0, last), shown)
+            # The same rules in every column: numbered once.
+            axes = sheet.chart(*place, (0, last), rules if column == 0 else dict.fromkeys(rules, ""))
             for line in sorted(cell, key=lambda line: line.bold):
                 colour, wide, alpha = (INK, 1.8, 1.0) if line.bold else (FADED, 0.8, 0.5)
                 sheet.curve(_thinned(line, last, width), colour, wide, alpha=alpha, axes=axes)
@@ -138,14 +144,6 @@ def _by_powers(line: Line) -> Line:
     """The line with the powers of ten in the place of its values. Those of 0 and below have none, and are left out."""
     points = [(x, math.log10(y)) for x, y in zip(line.x, line.y, strict=True) if y > 0]
     return replace(line, x=tuple(x for x, _ in points), y=tuple(power for _, power in points))
-
-
-def _grid_rules(row: GridRow, values: Sequence[float]) -> dict[Pixels, str]:
-    low = min(values, default=0.0) if row.bottom is None else row.bottom
-    high = max(values, default=1.0)
-    if not row.powers:
-        return {tick: f"{tick:.4g}" for tick in even_ticks(low, high)}
-    return {power: f"{10.0**power:,g}" for power in range(math.floor(low), math.ceil(high) + 1)}
 
 
 # --------------------------------------------------------------------------------------------- trainings side by side
@@ -218,34 +216,25 @@ def _lifetimes(chart: RulChart) -> Sheet:
     width = (room - (COLUMNS - 1) * HEAD_GAP) / COLUMNS
     for index, reading in enumerate(chart.readings):
         row, column = divmod(index, COLUMNS)
-        _draw_head(sheet, reading, BEGIN + column * (width + HEAD_GAP), HEADS_TOP + row * HEAD_STEP, width, ticks)
+        # A head's two lines over a rule for each tick, numbered once a row; a fine one where an even reading would be.
+        x, y, count = BEGIN + column * (width + HEAD_GAP), HEADS_TOP + row * HEAD_STEP, len(reading.worn)
+        sheet.text(x, y - 8, reading.head, BODY, weight="bold")
+        rules = {tick: "" if column else f"{tick:.3g}" for tick in ticks}
+        ends = {1.0: "1", float(count): str(count)}
+        axes = sheet.chart(x, y, width, HEAD_HEIGHT, (1, count), rules, ticks=ends, pads=(8, 7))
+        sheet.curve([(1, 1 / count), (count, 1 / count)], FADED, 0.7, axes=axes)
+        for values, colour, wide in ((reading.sound, FADED, SOUND_LINE), (reading.worn, INK, WORN_LINE)):
+            sheet.curve(enumerate(values, 1), colour, wide, axes=axes)
     sheet.text(BEGIN, squares - 78, chart.x_title, SMALL, colour=FADED)
     sheet.text(BEGIN, squares - 32, "Cycles left: predicted (up) against true (across)", BODY, weight="bold")
+    cycles = {tick: f"{tick:.0f}" for tick in np.arange(0, chart.cap + 1, 25).tolist()}
     for index, scatter in enumerate(chart.scatters):
-        _draw_square(sheet, scatter, BEGIN + index * (side + SQUARE_GAP), squares, side, chart.cap)
+        x, ends = BEGIN + index * (side + SQUARE_GAP), (0, chart.cap)
+        sheet.text(x, squares - 10, scatter.title, BODY, width=side + SQUARE_GAP - 8)
+        rules = dict.fromkeys(cycles, "") if index else cycles
+        axes = sheet.chart(x, squares, side, side, ends, rules, ticks=cycles, up=ends, pads=(8, 8))
+        axes.grid(axis="x", color=HAIRLINE, linewidth=POINT, clip_on=False)
+        sheet.curve([(0, 0), (chart.cap, chart.cap)], FADED, 1.2, axes=axes)
+        sheet.dots(axes, scatter.points, INK, LIFE_DOT, 0.75)
     sheet.notes(MARGIN, notes, chart.notes, NOTE_LINE)
     return sheet
-
-
-def _draw_head(sheet: Sheet, reading: Reading, x: Pixels, y: Pixels, width: Pixels, ticks: Sequence[float]) -> None:
-    """One head's two lines over a rule for each tick, and a fine one where an even reading would be."""
-    count = len(reading.worn)
-    sheet.text(x, y - 8, reading.head, BODY, weight="bold")
-    rules = {
-        tick: f"{tick:.3g}" if x == BEGIN else "" for tick in ticks
-    }  # the same in every panel: numbered once a row
-    ends = {1.0: "1", float(count): str(count)}
-    axes = sheet.chart(x, y, width, HEAD_HEIGHT, (1, count), rules, ticks=ends, pads=(8, 7))
-    sheet.curve([(1, 1 / count), (count, 1 / count)], FADED, 0.7, axes=axes)
-    for values, colour, wide in ((reading.sound, FADED, SOUND_LINE), (reading.worn, INK, WORN_LINE)):
-        sheet.curve(enumerate(values, 1), colour, wide, axes=axes)
-
-
-def _draw_square(sheet: Sheet, scatter: Scatter, x: Pixels, y: Pixels, side: Pixels, cap: float) -> None:
-    sheet.text(x, y - 10, scatter.title, BODY, width=side + SQUARE_GAP - 8)
-    ticks = {tick: f"{tick:.0f}" for tick in np.arange(0, cap + 1, 25).tolist()}
-    rules = ticks if x == BEGIN else dict.fromkeys(ticks, "")
-    axes = sheet.chart(x, y, side, side, (0, cap), rules, ticks=ticks, up=(0, cap), pads=(8, 8))
-    axes.grid(axis="x", color=HAIRLINE, linewidth=POINT, clip_on=False)
-    sheet.curve([(0, 0), (cap, cap)], FADED, 1.2, axes=axes)
-    sheet.dots(axes, scatter.points, INK, LIFE_DOT, 0.75)

@@ -28,7 +28,7 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.circuits.patch import options_in_words
-from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole
+from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import TextError
 
@@ -83,11 +83,11 @@ def attribute(
         raise TextError("no answer was given: give the token whose logit it is, as in --answer ' word'.")
     texts = given_texts(talk, text or [], file, lines, model, targets)
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    one, other = (_token(value) for value in (answer, versus))
-    assert one is not None
+    # A token's id where digits were typed: a digit as a word is typed with its blank.
+    first, *second = (int(word) if word.isdecimal() else word for word in (answer, versus) if word is not None)
     with talk.step("reading the texts, forwards and back along the stream"), options_in_words():
         result = circuits.logit_attribution(
-            lm, texts.texts, one if other is None else (one, other), position, first_token=first_token
+            lm, texts.texts, (first, *second) if second else first, position, first_token=first_token
         )
     keys = result.by_key(head) if head is not None else ()
     if save is not None:
@@ -99,12 +99,7 @@ def attribute(
         emit_document({"origin": texts.origin, "loaded": lm.because, **result.to_dict(), **shares})
     else:
         print_whole(attribution_lines(result, texts, head, keys))
-        print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
-
-
-def _token(word: str | None) -> str | int | None:
-    """A token's id where digits were typed: a digit as a word is typed with its blank."""
-    return int(word) if word is not None and word.isdecimal() else word
+        print_written(save, plot)
 
 
 def attribution_lines(result: Attribution, texts: Texts, head: str | None, keys: tuple[KeyShare, ...]) -> list[Text]:
@@ -117,9 +112,9 @@ def attribution_lines(result: Attribution, texts: Texts, head: str | None, keys:
         Text(),
     ]
     order = sorted(range(len(result.components)), key=lambda index: -abs(result.values[index]))
-    shown, rest = order[:LISTED], order[LISTED:]
-    values = [float(result.values[index]) for index in shown] + [float(result.values[rest].sum())] * bool(rest)
-    words = [result.components[index] for index in shown] + [f"the other {len(rest)}"] * bool(rest)
+    listed, unlisted = order[:LISTED], order[LISTED:]
+    values = [float(result.values[index]) for index in listed] + [float(result.values[unlisted].sum())] * bool(unlisted)
+    words = [result.components[index] for index in listed] + [f"the other {len(unlisted)}"] * bool(unlisted)
     most, wide = max(map(abs, values)) or 1.0, max(map(len, words))
     for name, value, number in zip(words, values, aligned(values), strict=True):
         bar = ("+" if value > 0 else "-") * round(BAR * abs(value) / most)

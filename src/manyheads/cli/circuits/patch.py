@@ -25,7 +25,7 @@ from manyheads.cli.arguments import (
     load_model,
     to_file,
 )
-from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole
+from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError, TextError
 
@@ -101,7 +101,12 @@ def patch(
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     pairs_read = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
-    places = _positions(positions)
+    places: str | list[int] = positions
+    if positions not in ("all", "each"):
+        try:
+            places = [int(part) for part in positions.split(",")]
+        except ValueError:
+            raise StatisticError(f"--positions {positions}: use all, each, or numbers, as 3,-1.") from None
     lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("patching every head") as progress, options_in_words():
         result = circuits.patch(
@@ -116,7 +121,7 @@ def patch(
         emit_document({"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()})
     else:
         print_whole(patching_lines(result, pairs_read))
-        print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
+        print_written(save, plot)
 
 
 def circuit(
@@ -167,7 +172,7 @@ def circuit(
         emit_document({"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()})
     else:
         print_whole(circuit_lines(result, pairs_read))
-        print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
+        print_written(save, plot)
 
 
 @contextmanager
@@ -231,15 +236,6 @@ def _answers(rows: list[tuple[str | None, str | None]], metric: str, where: str)
             f'the wrong answer is missing{where}: give --wrong WORD (in a file: "wrong"), or --metric logit.'
         )
     return rows
-
-
-def _positions(text: str) -> str | list[int]:
-    if text in ("all", "each"):
-        return text
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise StatisticError(f"--positions {text}: use all, each, or numbers, as 3,-1.") from None
 
 
 def patching_lines(result: Patching, pairs_read: GivenPairs) -> list[Text]:

@@ -1,6 +1,6 @@
 """`manyheads head L0H2 "text"`: one head in words, where each word of a text looks, and a small map.
 
-One text, or one window of a longer one (`--window`): `look` reads all of it. A picture (`--image`): `head_picture`.
+One text, or one window of a longer one (`--window`): `look` reads all of it. A picture (`--image`): `picture.py`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from manyheads.cli.arguments import (
     label_heads,
     load_model,
     read_source,
-    source_note,
     to_file,
+    typed_source,
 )
 from manyheads.cli.head.picture import Question, look_at_picture
 from manyheads.cli.look.command import evidence_of, home
-from manyheads.cli.roles.role_words import ABSENT, figure, hue, role_of, span, unit_of
+from manyheads.cli.roles.role_words import ABSENT, figure, hue, link_colour, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -124,8 +124,8 @@ def head(
     """
     words, choice = text or [], ModelChoice(model, device, dtype)
     Head.parse(name)
-    own = {"--answer": answer, "--generate": write, "--token": token}
-    passed = [option for option, value in own.items() if value is not None]
+    of_pictures = {"--answer": answer, "--generate": write, "--token": token}
+    passed = [option for option, value in of_pictures.items() if value is not None]
     if image is not None and (words or file is not None):
         if patch is not None:
             raise TextError(f"--patch {patch} and a text were given: a token of the text looks, not a patch: --token.")
@@ -138,9 +138,8 @@ def head(
     if patch is not None:
         raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    source, talk = replace(read_source(words, file, model), target=target), Talk()
-    if note := source_note(words, file, model):
-        talk.note(note)
+    talk = Talk()
+    source = typed_source(talk, words, file, model, target)
     looked = gather(talk, source, name, choice, window, plot=plot, remember=not no_cache)
     if as_json:
         emit_document(document(looked, top, leave_out))
@@ -187,26 +186,21 @@ def gather(
         layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
     written = []
     if plot is not None:
-        _plot(talk, lm, layer, head, role, plot)
+        with talk.step(f"drawing {plot.name}"):
+            weights, length = small_map(layer, head.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])
+            complete, side = len(weights) == length, f"{length / len(weights):.0f}"
+            role_words = f", {role.name}" if role is not None and role.name != UNLABELLED else ""
+            figures.save_head(
+                weights,
+                [word(layer.tokens, position) for position in range(length)] if complete else None,
+                plot,
+                title=f"{head}{role_words}, in {lm.name}",
+                subtitle=role.evidence.words if role is not None and role_words else "",
+                note="" if complete else f"means of blocks of about {side} x {side}",
+            )
         written.append(f"{plot}, the map of {head} on this text")
     seconds = time.perf_counter() - begun
     return HeadLooked(lm, model, source, head, role, labels, layer, table, window, len(pieces), tuple(written), seconds)
-
-
-def _plot(talk: Talk, lm: Any, layer: Any, head: Any, role: Any, path: Path) -> None:
-    """Draw the head's map."""
-    with talk.step(f"drawing {path.name}"):
-        weights, length = small_map(layer, head.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])
-        complete, side = len(weights) == length, f"{length / len(weights):.0f}"
-        role_words = f", {role.name}" if role is not None and role.name != UNLABELLED else ""
-        figures.save_head(
-            weights,
-            [word(layer.tokens, position) for position in range(length)] if complete else None,
-            path,
-            title=f"{head}{role_words}, in {lm.name}",
-            subtitle=role.evidence.words if role is not None and role_words else "",
-            note="" if complete else f"means of blocks of about {side} x {side}",
-        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -253,12 +247,12 @@ def find_links(layer: Any, head: int, top: int, leave_out: bool = False) -> Link
     for begin in range(0, length, ROWS):
         weights = layer.weights(head=head, queries=slice(begin, begin + ROWS)).cpu()
         shares += weights[:, sinks].sum(-1).tolist()
-        others = weights.masked_fill(sinks, 0)
-        values, keys = (others if leave_out else weights).topk(min(top, length), dim=-1)
+        without_sinks = weights.masked_fill(sinks, 0)
+        values, keys = (without_sinks if leave_out else weights).topk(min(top, length), dim=-1)
         for row, (value, key) in enumerate(zip(values.tolist(), keys.tolist(), strict=True)):
             pairs = zip(key, value, strict=True)
             looks.append(tuple(Link(begin + row, k, v) for k, v in pairs if v > 0))
-        value, key = others.max(-1)
+        value, key = without_sinks.max(-1)
         links = zip(range(begin, begin + ROWS), key.tolist(), value.tolist(), strict=False)
         best += [Link(query, k, v) for query, k, v in links if v > 0]
     return Links(tuple(looks), tuple(sorted(best, key=lambda link: -link.weight)), tuple(shares))
@@ -280,9 +274,11 @@ def block_map(layer: Any, head: int, blocks: int, leave_out: bool) -> BlockMap:
 
     length, sinks = int(layer.lengths[0]), sinks_of(layer).double()
     size = min(blocks, length)
-    block = torch.arange(length) * size // length
+    block = torch.arange(length, device="cpu") * size // length
     columns = torch.nn.functional.one_hot(block, size).double()
-    sums, parked, seen, seen_sinks = (torch.zeros(size, size, dtype=torch.float64) for _ in range(4))
+    sums, parked, num_seen, num_seen_sinks = (
+        torch.zeros(size, size, dtype=torch.float64, device="cpu") for _ in range(4)
+    )
     for begin in range(0, length, ROWS):
         rows = slice(begin, min(begin + ROWS, length))
         weights = layer.weights(head=head, queries=rows).cpu().double()
@@ -290,12 +286,12 @@ def block_map(layer: Any, head: int, blocks: int, leave_out: bool) -> BlockMap:
         for total, cells in (
             (sums, weights),
             (parked, weights * sinks),
-            (seen, visible),
-            (seen_sinks, visible * sinks),
+            (num_seen, visible),
+            (num_seen_sinks, visible * sinks),
         ):
             total.index_add_(0, block[rows], cells @ columns)
-    means = (sums - parked) / (seen - seen_sinks) if leave_out else sums / seen
-    return BlockMap(means, parked > sums / 2, (seen > 0) & (seen == seen_sinks))
+    means = (sums - parked) / (num_seen - num_seen_sinks) if leave_out else sums / num_seen
+    return BlockMap(means, parked > sums / 2, (num_seen > 0) & (num_seen == num_seen_sinks))
 
 
 def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
@@ -337,10 +333,19 @@ def print_page(looked: HeadLooked, top: int, leave_out: bool) -> None:
         _headline(looked, console),
         _map(looked, links, leave_out, console),
         _looks(looked, links, top, leave_out, console),
-        _strongest(looked, links, console),
-        _numbers(looked, console),
-        offered(offers, console),
     ]
+    sinks, pieces = clean(" and ".join(looked.layer.tokens.sinks.names)), recording.readable(looked.layer.tokens)
+    strongest = [
+        Text.assemble(("Strongest links", "bold"), f"  without those to {sinks}, the sink" if sinks else ""),
+        Text(" " if links.strongest else "  none: all of its attention goes to the sink"),
+    ]
+    for link in links.strongest[:NUM_LINKS]:
+        weight = Text(f" {figure(link.weight, 'share')}", style=_colour(looked))
+        part = Text.assemble(" ", _token(pieces, link.query), " → ", _token(pieces, link.key), weight)
+        if strongest[-1].cell_len > 1 and strongest[-1].cell_len + part.cell_len + 2 > console.width:
+            strongest.append(Text(" "))
+        strongest[-1].append_text(part if strongest[-1].cell_len == 1 else Text.assemble("  ", part))
+    sections += [strongest, _numbers(looked, console), offered(offers, console)]
     print_sections(sections, console)
 
 
@@ -366,8 +371,8 @@ def _headline(looked: HeadLooked, console: Console) -> list[Text]:
     count = f" · {int(layer.lengths[0]):,} tokens{origin}"
     facts.append(("text", f'"{shortened(layer.tokens.texts[0], console.width - 12 - len(count))}"{count}'))
     if looked.num_windows > 1:
-        which = f"{looked.window:,} of {looked.num_windows:,}"
-        facts.append(("window", f"{which}: the text is longer than the model's positions. --window N shows another"))
+        place = f"{looked.window:,} of {looked.num_windows:,}"
+        facts.append(("window", f"{place}: the text is longer than the model's positions. --window N shows another"))
     facts += [("wrote", path) for path in looked.written]
     title = (f"{looked.head}", "bold"), "  ", (name, f"bold {hue(name)}"), f"  in {clean(looked.lm.name)}"
     lines = [Text.assemble(*title)]
@@ -380,11 +385,10 @@ SINK_STYLE = "#767676"
 HATCH, ASCII_HATCH = "╱╱", "//"
 
 
-def link_colour(looked: HeadLooked) -> str:
+def _colour(looked: HeadLooked) -> str:
     """The colour of the head's role; of heads that rest, or have no role, one that is not the sinks' grey."""
-    if looked.role is None or looked.role.name == UNLABELLED or looked.role.name.startswith("sink"):
-        return LINK_COLOUR
-    return hue(looked.role.name)
+    rests = looked.role is not None and looked.role.name.startswith("sink")
+    return LINK_COLOUR if rests else link_colour(looked.role)
 
 
 def _sinks_line(looked: HeadLooked, links: Links, leave_out: bool, console: Console) -> list[Text]:
@@ -423,10 +427,10 @@ def _map(looked: HeadLooked, links: Links, leave_out: bool, console: Console) ->
         *_sinks_line(looked, links, leave_out, console),
         Text(" " * LABEL + marks.rstrip(), style="dim"),
     ]
-    colour, shown = link_colour(looked), recording.readable(looked.layer.tokens)
+    colour, pieces = _colour(looked), recording.readable(looked.layer.tokens)
     of_sinks, hatched = small.of_sinks.tolist(), small.hatched.tolist()
     for row, (start, values) in enumerate(zip(starts, weights, strict=True)):
-        name = Text(shortened(shown[start], WORD_WIDTH))
+        name = Text(shortened(pieces[start], WORD_WIDTH))
         line = Text.assemble((f"{start:>4} ", "dim"), name, " " * (LABEL - 5 - name.cell_len))
         for column, cell in enumerate(cells_of(values, largest, shades)):
             if leave_out and hatched[row][column]:
@@ -441,7 +445,7 @@ def _map(looked: HeadLooked, links: Links, leave_out: bool, console: Console) ->
 
 def _looks(looked: HeadLooked, links: Links, top: int, leave_out: bool, console: Console) -> list[Text]:
     """Where each token looks, or those with the strongest links in a long text."""
-    length, shown, sinks = len(links.looks), recording.readable(looked.layer.tokens), sinks_of(looked.layer).tolist()
+    length, pieces, sinks = len(links.looks), recording.readable(looked.layer.tokens), sinks_of(looked.layer).tolist()
     queries, note = list(range(length)), ""
     if length > MOST_WORDS:
         queries = sorted(link.query for link in links.strongest[:STRONG_ROWS])
@@ -458,32 +462,19 @@ def _looks(looked: HeadLooked, links: Links, top: int, leave_out: bool, console:
     wide = len(str(int(looked.layer.lengths[0]) - 1))
     rows: list[Row] = []
     for query in queries:
-        cells = [Text(str(query), style="dim"), Text(clean(shown[query]), style="bold")]
+        cells = [Text(str(query), style="dim"), Text(clean(pieces[query]), style="bold")]
         for index, link in enumerate(links.looks[query][:top]):
-            style = SINK_STYLE if sinks[link.key] else "dim" if index else link_colour(looked)
+            style = SINK_STYLE if sinks[link.key] else "dim" if index else _colour(looked)
             number = Text(figure(link.weight, "share"), style=style)
-            cells += [_token(shown, link.key, style, wide), number]
+            cells += [_token(pieces, link.key, style, wide), number]
         cells += [Text("")] * (2 + 2 * top - len(cells))
         rows.append([*cells, *([Text(figure(links.sink_shares[query], "share"), style="dim")] if leave_out else [])])
     lines = lay_out(columns, rows, console.width, bar="   ")[1:]
     return [Text.assemble(("Where each token looks", "bold"), note), *lines]
 
 
-def _token(shown: Sequence[str], position: int, style: str = "", wide: int = 0) -> Text:
-    return Text.assemble((f"{position:>{wide}} ", "dim"), (clean(shown[position]), style))
-
-
-def _strongest(looked: HeadLooked, links: Links, console: Console) -> list[Text]:
-    sinks = clean(" and ".join(looked.layer.tokens.sinks.names))
-    title = Text.assemble(("Strongest links", "bold"), f"  without those to {sinks}, the sink" if sinks else "")
-    lines, shown = [Text(" ")], recording.readable(looked.layer.tokens)
-    for link in links.strongest[:NUM_LINKS]:
-        weight = Text(f" {figure(link.weight, 'share')}", style=link_colour(looked))
-        part = Text.assemble(" ", _token(shown, link.query), " → ", _token(shown, link.key), weight)
-        if lines[-1].cell_len > 1 and lines[-1].cell_len + part.cell_len + 2 > console.width:
-            lines.append(Text(" "))
-        lines[-1].append_text(part if lines[-1].cell_len == 1 else Text.assemble("  ", part))
-    return [title, *lines] if links.strongest else [title, Text("  none: all of its attention goes to the sink")]
+def _token(pieces: Sequence[str], position: int, style: str = "", wide: int = 0) -> Text:
+    return Text.assemble((f"{position:>{wide}} ", "dim"), (clean(pieces[position]), style))
 
 
 def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
@@ -497,7 +488,7 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
         Column("", right=False, most=54, spare=1),
     ]
     shares: list[Row] = []
-    others: list[Row] = []  # of units of their own; two decimals, so that their points stand below those of percents
+    with_units: list[Row] = []  # two decimals, so that their points stand below those of percents
     for statistic in looked.table.statistics:
         if statistic.name in statistics.DEFAULT:
             values = page.get(statistic.name), float(looked.table.column(statistic.name)[index])
@@ -507,10 +498,10 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
             else:
                 numbers = [ABSENT if value is None or math.isnan(value) else f"{value:z,.2f}" for value in values]
             name = statistic.name if is_share else f"{statistic.name} ({statistic.unit})"
-            rows = shares if is_share else others
+            rows = shares if is_share else with_units
             rows.append([Text(name), *map(Text, numbers), Text(statistic.meaning, style="dim")])
     basis = "  bundled texts: all of them, also those on which the role was chosen"
-    table = lay_out(columns, [*others, None, *shares], console.width, **rules_of(console))
+    table = lay_out(columns, [*with_units, None, *shares], console.width, **rules_of(console))
     return [Text.assemble(("Its numbers", "bold"), basis), *table]
 
 

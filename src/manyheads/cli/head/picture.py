@@ -180,7 +180,7 @@ def _look_from_text(
         )
     head = head_of(lm, name)
     layer = next(layer for layer in recording.stacks[head.stack] if layer.site.layer == head.layer)
-    seen, places = recording.images[0], looking(recording.tokens)[0].nonzero()[:, 0].tolist()
+    image_read, places = recording.images[0], looking(recording.tokens)[0].nonzero()[:, 0].tolist()
     whose = "the text" if question.answer is None and question.write is None else "the answer"
     if not places:
         raise TextError("no token stands behind the picture, so none looks at it: write the text behind it.")
@@ -191,14 +191,14 @@ def _look_from_text(
     number = len(places) - 1 if question.token is None else question.token
     place = places[number]
     row = layer.weights(head=head.index, queries=slice(place, place + 1))[0].cpu()
-    on_picture = row[seen.span]
+    on_picture = row[image_read.span]
     tokens = tuple(readable(recording.tokens)[place] for place in places)
     return PictureLooked(
         lm,
         model,
         head,
         image,
-        replace(seen.grid, suffix=(ELSEWHERE,)),
+        replace(image_read.grid, suffix=(ELSEWHERE,)),
         f"{tokens[number]!r}, token {number} of {whose}",
         None,
         torch.cat([on_picture, row.sum()[None] - on_picture.sum()]),
@@ -214,7 +214,30 @@ def _finished(talk: Talk, looked: PictureLooked, picture: Any, plot: Path | None
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:
-        _plot(talk, looked, picture, plot)
+        # Both import torch, for which --help is not to wait.
+        from manyheads.models.inputs.media import shown
+        from manyheads.models.inputs.vision_language import shown_in_text  # as above
+
+        grid = looked.grid
+        places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
+        with talk.step(f"drawing {plot.name}"):
+            if looked.question is None:
+                pixels = shown(looked.lm, picture)
+            else:
+                pixels = shown_in_text(looked.lm, picture, grid.picture)
+            comma = "," if looked.question is not None else ""
+            looks = f"where patches look, {MEAN}" if looked.looker == MEAN else f"where {looked.looker}{comma} looks"
+            about = f"{Path(looked.image).name}, read as {pixels.shape[1]} x {pixels.shape[0]} pixels"
+            figures.save_picture(
+                pixels,
+                looked.weights.double().numpy(),
+                places,
+                plot,
+                title=f"{looked.head} in {looked.lm.name}: {looks}",
+                subtitle=f"{about} in {grid.rows} x {grid.columns} patches",
+                framed=looked.framed,
+                others=looked.others,
+            )
         written = (f"{plot}, the picture with the weights on it",)
     return replace(looked, written=written, seconds=time.perf_counter() - begun)
 
@@ -227,34 +250,6 @@ def _head_of(lm: Any, name: str) -> Any:
     if head.layer >= len(counts) or head.index >= counts[head.layer]:
         raise HeadError(f"{name}: {lm.name} has layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}.")
     return head
-
-
-def _plot(talk: Talk, looked: PictureLooked, picture: Any, path: Path) -> None:
-    """Draw the weights on the picture."""
-    # Both import torch, for which --help is not to wait.
-    from manyheads.models.inputs.media import shown
-    from manyheads.models.inputs.vision_language import shown_in_text  # as above
-
-    grid = looked.grid
-    places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
-    with talk.step(f"drawing {path.name}"):
-        if looked.question is None:
-            pixels = shown(looked.lm, picture)
-        else:
-            pixels = shown_in_text(looked.lm, picture, grid.picture)
-        comma = "," if looked.question is not None else ""
-        looks = f"where patches look, {MEAN}" if looked.looker == MEAN else f"where {looked.looker}{comma} looks"
-        about = f"{Path(looked.image).name}, read as {pixels.shape[1]} x {pixels.shape[0]} pixels"
-        figures.save_picture(
-            pixels,
-            looked.weights.double().numpy(),
-            places,
-            path,
-            title=f"{looked.head} in {looked.lm.name}: {looks}",
-            subtitle=f"{about} in {grid.rows} x {grid.columns} patches",
-            framed=looked.framed,
-            others=looked.others,
-        )
 
 
 # ------------------------------------------------------------------------------------------------------------- showing
@@ -279,17 +274,7 @@ def print_page(looked: PictureLooked) -> None:
         offers.append((f"{command} --patch {place}", "where the strongest patch itself looks"))
     elif len(looked.tokens) > 1:
         offers.append((f"{command} --token 0", f"where {clean(looked.tokens[0])!r} looks"))
-    sections = [
-        _headline(looked, console),
-        _map(looked, console),
-        [Text.assemble(("Strongest patches", "bold"), "  row,column"), patches],
-        offered(offers, console),
-    ]
-    print_sections(sections, console)
-
-
-def _headline(looked: PictureLooked, console: Console) -> list[Text]:
-    """What was read, and how the row's weight is shared between patches and other tokens."""
+    # What was read, and how the row's weight is shared between patches and other tokens.
     grid, (height, width) = looked.grid, looked.grid.picture
     read = f"{looked.image}, read as {width} x {height} pixels in {grid.rows} x {grid.columns} patches"
     beside = f"; other tokens: {', '.join(grid.others)}" if grid.others else ""
@@ -300,10 +285,16 @@ def _headline(looked: PictureLooked, console: Console) -> list[Text]:
         facts = [
             ("picture", read), ("prompt", looked.prompt), ("tokens", " ".join(looked.tokens)), *facts[1:],
         ]  # fmt: skip
-    lines = [Text.assemble((str(looked.head), "bold"), f"  in {clean(looked.lm.name)}")]
+    headline = [Text.assemble((str(looked.head), "bold"), f"  in {clean(looked.lm.name)}")]
     for label, value in (*facts, *(("wrote", path) for path in looked.written)):
-        lines += hanging(Text(f"{label:<10}", style="dim"), clean(value), console.width)
-    return lines
+        headline += hanging(Text(f"{label:<10}", style="dim"), clean(value), console.width)
+    sections = [
+        headline,
+        _map(looked, console),
+        [Text.assemble(("Strongest patches", "bold"), "  row,column"), patches],
+        offered(offers, console),
+    ]
+    print_sections(sections, console)
 
 
 def _map(looked: PictureLooked, console: Console) -> list[Text]:

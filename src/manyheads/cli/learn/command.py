@@ -49,7 +49,16 @@ def learn(
     """
     talk, progress = Talk(), Progress()
     if reset:
-        _reset(talk, progress, yes)
+        points = sum(sum(points_of_page.values()) for points_of_page in progress.points.values())
+        points_in_words = f"{points} point{'' if points == 1 else 's'}"
+        if not yes:
+            if not _is_terminal(sys.stdin):
+                raise LessonError("--reset forgets all points: add --yes where nobody can be asked.")
+            if input(f"Forget {points_in_words}? [y/N] ").strip().casefold() not in ("y", "yes"):
+                talk.note("nothing was forgotten.")
+                return
+        progress.reset()
+        talk.note(f"{points_in_words} forgotten ({progress.path}).")
         return
     # Lessons compute what they show, and import torch for it: --help is not to wait for that.
     from manyheads.cli.learn import page as pages
@@ -120,17 +129,3 @@ def _page(wish: str, pages: Mapping[str, Lesson]) -> Lesson:
     if len(begun) == 1:
         return pages[begun[0]]
     raise LessonError(f"there is no lesson {wish[:60]!r}. There are: {', '.join(pages)}.")
-
-
-def _reset(talk: Talk, progress: Progress, yes: bool) -> None:
-    """Raises LessonError where nobody is there to say yes."""
-    points = sum(sum(points_of_page.values()) for points_of_page in progress.points.values())
-    points_in_words = f"{points} point{'' if points == 1 else 's'}"
-    if not yes:
-        if not _is_terminal(sys.stdin):
-            raise LessonError("--reset forgets all points: add --yes where nobody can be asked.")
-        if input(f"Forget {points_in_words}? [y/N] ").strip().casefold() not in ("y", "yes"):
-            talk.note("nothing was forgotten.")
-            return
-    progress.reset()
-    talk.note(f"{points_in_words} forgotten ({progress.path}).")

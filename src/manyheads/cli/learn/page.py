@@ -188,19 +188,19 @@ def print_ran(ran: Ran, console: Console, code: Sequence[Listing] = (), complete
     and the last; of long tables the first rows; of many heads the first two. The walk has all of them."""
     console.print(Text(clean(ran.words)))
     print_lines(drawn_lines(ran, console), console)
-    shown, left = ran.shown, []
+    tables, left = ran.shown, []
     if ran.frames and not complete:
-        shown = (shown[0], shown[len(shown) // 2], shown[-1])
-        console.print(Text(f"{len(shown)} of {len(ran.shown)} moments:", style="dim"))
+        tables = (tables[0], tables[len(tables) // 2], tables[-1])
+        console.print(Text(f"{len(tables)} of {len(ran.shown)} moments:", style="dim"))
     if not complete:
-        head_of = {table.label: int(match[1]) for table in shown if (match := OF_HEAD.search(table.label))}
-        others = sorted({head for head in head_of.values() if head >= HEADS})
-        shown = [table for table in shown if head_of.get(table.label, 0) < HEADS]
-        left += ["rows of long tables"] if any(len(table.rows) > WHOLE for table in shown) else []
-        left += (
-            [f"head{'s' * (len(others) > 1)} {others[0]}{f' to {others[-1]}' * (len(others) > 1)}"] if others else []
-        )
-    for table in shown:
+        head_of = {table.label: int(match[1]) for table in tables if (match := OF_HEAD.search(table.label))}
+        hidden_heads = sorted({head for head in head_of.values() if head >= HEADS})
+        tables = [table for table in tables if head_of.get(table.label, 0) < HEADS]
+        left += ["rows of long tables"] if any(len(table.rows) > WHOLE for table in tables) else []
+        if hidden_heads:
+            several = len(hidden_heads) > 1
+            left.append(f"head{'s' * several} {hidden_heads[0]}{f' to {hidden_heads[-1]}' * several}")
+    for table in tables:
         console.print()
         lines = table_lines(table, console.width, FIRST if len(table.rows) > WHOLE and not complete else None)
         print_cut([*lines, *code_lines(code, table.label)], console)

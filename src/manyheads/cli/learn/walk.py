@@ -199,8 +199,11 @@ class Walk:
                 if about is not None:
                     self._take_back(about)
                 continue
-            # the result, and the reason of this verdict, would answer the predictions that are left
-            waits = verdict.answered and self._later_predictions(check)
+            # Where the page asks for another prediction of the same cell, before the cell or after it, the result and
+            # the reason of this verdict would answer it.
+            checks = list(self.page.checks.values())
+            later = checks[checks.index(check) + 1 :]
+            waits = verdict.answered and any(following.cell == check.cell is not None for following in later)
             words = f"{verdict.words.partition('. ')[0]}. {WAITS}" if waits else verdict.words
             self._say(words, "green" if verdict.right else "yellow")
             if verdict.right:
@@ -215,11 +218,6 @@ class Walk:
                 return ON if ran is None else self._steps(about, ran) or ON
             if verdict.right:
                 return ON
-
-    def _later_predictions(self, check: CheckBlock) -> bool:
-        """Whether the page asks for another prediction of the same cell, before the cell or after it."""
-        after = list(self.page.checks.values())
-        return any(later.cell == check.cell is not None for later in after[after.index(check) + 1 :])
 
     def _interview(self, interview: InterviewBlock) -> int:
         self._say(shelf.say(interview.question, self.load), "bold")

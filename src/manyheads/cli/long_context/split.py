@@ -25,7 +25,7 @@ from manyheads.cli.arguments import (
     read_source,
     to_file,
 )
-from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole
+from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, StatisticError, TextError
 from manyheads.sizing import units
@@ -85,12 +85,20 @@ def split(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if by not in CRITERIA:
         raise StatisticError(f"--by {by} is unknown: use {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}.")
-    requested = _texts_of(texts or [])
+    chosen_texts = _texts_of(texts or [])
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    own = requested if requested is not None else _own_texts(lm, model, 2 * (sink + recent))
+    if chosen_texts is None:  # bundled texts, joined until each has about twice as many tokens as a streaming head sees
+        reading = corpora.reading_of(model)
+        joined: list[Any] = [""]
+        for text in reading.texts():
+            if len(lm.tokenizer(joined[-1], verbose=False)["input_ids"]) >= 2 * (sink + recent):
+                joined.append("")
+            joined[-1] += f"{text}\n\n"
+        joined = joined[:-1][:OWN_TEXTS]  # the last may be short
+        chosen_texts = Texts(joined, f"{len(joined)} long texts, joined of {reading.texts_are}")
     with talk.step("letting heads stream, one after another, then many") as progress:
         result = long_context.split_heads(
-            lm, own.texts, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
+            lm, chosen_texts.texts, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
             progress=progress,
         )  # fmt: skip
     if save is not None:
@@ -98,10 +106,10 @@ def split(
     if plot is not None:
         figures.save_split(result, plot)
     if as_json:
-        emit_document({"origin": own.origin, "loaded": lm.because, "split": result.to_dict()})
+        emit_document({"origin": chosen_texts.origin, "loaded": lm.because, "split": result.to_dict()})
     else:
-        print_whole(split_lines(result, own))
-        print_whole(f"wrote {clean(str(path))}" for path in (save, plot) if path is not None)
+        print_whole(split_lines(result, chosen_texts))
+        print_written(save, plot)
 
 
 def _texts_of(sources: list[str]) -> Texts | None:
@@ -120,18 +128,6 @@ def _texts_of(sources: list[str]) -> Texts | None:
     return Texts(texts, f"{plural(len(texts), 'text')} of {plural(len(sources), 'file')}") if sources else None
 
 
-def _own_texts(lm: Any, model: str, length: int) -> Texts:
-    """Bundled texts, joined until each has about that many tokens."""
-    reading = corpora.reading_of(model)
-    joined: list[Any] = [""]
-    for text in reading.texts():
-        if len(lm.tokenizer(joined[-1], verbose=False)["input_ids"]) >= length:
-            joined.append("")
-        joined[-1] += f"{text}\n\n"
-    joined = joined[:-1][:OWN_TEXTS]  # the last may be short
-    return Texts(joined, f"{len(joined)} long texts, joined of {reading.texts_are}")
-
-
 def split_lines(result: HeadSplit, texts: Texts) -> list[Text]:
     """The verdict, the heads that keep everything, then the numbers, each with its label."""
     evidence = result.evidence
@@ -141,8 +137,8 @@ def split_lines(result: HeadSplit, texts: Texts) -> list[Text]:
         Text(),
     ]
     table = result.to_pandas()
-    whole = ", ".join(table[table.keeps_everything].query_heads)
-    rows = [("split", str(result)), ("whole", whole)]
+    whole_heads = ", ".join(table[table.keeps_everything].query_heads)
+    rows = [("split", str(result)), ("whole", whole_heads)]
     highest = table.sort_values("score", ascending=False, kind="stable").head(6)
     scores = zip(highest.query_heads, aligned(highest.score.tolist()), strict=True)
     named = ", ".join(f"{heads} {score}" for heads, score in scores)

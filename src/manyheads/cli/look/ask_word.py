@@ -21,7 +21,7 @@ from rich.text import Text
 from manyheads import models, recording, statistics
 from manyheads.base import percent
 from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
-from manyheads.cli.roles.role_words import hue, role_of
+from manyheads.cli.roles.role_words import link_colour, role_of
 from manyheads.cli.terminal.console import (
     clean,
     emit_document,
@@ -32,9 +32,8 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.terminal.sentence import LINK_COLOUR, linked_sentence
+from manyheads.cli.terminal.sentence import linked_sentence
 from manyheads.errors import TextError
-from manyheads.roles.role_table import UNLABELLED
 from manyheads.spec import CROSS
 
 MOST_HEADS = 10
@@ -86,7 +85,18 @@ def ask_word(
         if inside:
             stack = inside[0].head.stack
             words = recording.spaced_words(recording.Words.of(record.stacks[stack][0].tokens))
-            drawn = _to_draw([link for link in inside if link.head.stack == stack], words, links)
+            candidates = [link for link in inside if link.head.stack == stack]
+            if links.query and links.key:
+                drawn = candidates[0]
+            else:  # of one word alone the heaviest for its distance, as neighbours are likely targets
+                places = {word.name: index for index, word in enumerate(word for word in words if not word.aside)}
+                placed = [link for link in candidates if link.query in places and link.key in places]
+
+                def telling(link: Any) -> float:
+                    distance = abs(places.get(link.query, 0) - places.get(link.key, 0))
+                    return link.weight * math.log2(1 + distance)
+
+                drawn = max(placed or candidates[:1], key=telling)
     labels = label_heads(talk, lm, remember=remember)
     written = ()
     if save is not None:
@@ -95,71 +105,67 @@ def ask_word(
     return WordAnswer(lm, model, source, links, words, drawn, labels, written, time.perf_counter() - begun)
 
 
-def _to_draw(inside: Sequence[Any], words: Sequence[Any], links: Any) -> Any:
-    """The heaviest link; of one word alone the heaviest for its distance, as neighbours are likely targets."""
-    if links.query and links.key:
-        return inside[0]
-    places = {word.name: index for index, word in enumerate(word for word in words if not word.aside)}
-    placed = [link for link in inside if link.query in places and link.key in places]
-    return max(
-        placed or inside[:1],
-        key=lambda link: link.weight * math.log2(1 + abs(places.get(link.query, 0) - places.get(link.key, 0))),
-    )
-
-
 def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     """Print the page, of `complete` with every head, or the document."""
     if as_json:
         return emit_document(document(answer))
-    console, links = stdout_console(), answer.links
+    console, links, drawn = stdout_console(), answer.links, answer.drawn
+    # The finding: the heaviest links, in words.
     pair = bool(links.query and links.key)
-    sections = [
-        _headline(answer),
-        _sentence(answer, console),
-        _ranking(answer, console, complete) if pair else _by_word(answer, console, complete),
-        [Text(line, style="dim") for line in textwrap.wrap(_remark(answer, complete), console.width)],
-        [Text.assemble(("wrote  ", "dim"), clean(path)) for path in answer.written],
-        offered(_offers(answer), console),
-    ]
-    print_sections(sections, console)
-
-
-def _headline(answer: WordAnswer) -> list[Text]:
-    """The finding: the heaviest links, in words."""
-    links = answer.links
-    if links.query and links.key:
-        first, others = links[0], [link for link in links[1:2] if not math.isnan(link.weight)]
+    if pair:
+        first, second = links[0], [link for link in links[1:2] if not math.isnan(link.weight)]
         words = f"{quoted(links.query)} looks at {quoted(links.key)} most in {first.head} ({first.weight:.1%})"
-        words += "".join(f" and {link.head} ({link.weight:.1%})" for link in others)
+        words += "".join(f" and {link.head} ({link.weight:.1%})" for link in second)
         words += f"; spread evenly it is {percent(first.chance)}."
     else:
         subject = f"Where {quoted(links.query)} looks" if links.query else f"Which words look at {quoted(links.key)}"
         words = f"{subject}, in each of {len(links)} heads."
-    return [Text.assemble((clean(words), "bold"), f"  in {clean(answer.lm.name)}")]
-
-
-def _sentence(answer: WordAnswer, console: Console) -> list[Text]:
-    link = answer.drawn
-    if link is None:
-        return []
-    lines = linked_sentence(answer.words, link, f"{link.head} {link.weight:.0%}", _colour(answer, link), console)
-    if not (answer.links.query and answer.links.key):
-        rule = "Drawn: the link heaviest for its distance, as every head may look at a neighbour."
-        lines += [Text(line, style="dim") for line in textwrap.wrap(rule, console.width)]
-    return lines
+    sections = [[Text.assemble((clean(words), "bold"), f"  in {clean(answer.lm.name)}")]]
+    if drawn is not None:
+        label = f"{drawn.head} {drawn.weight:.0%}"
+        lines = linked_sentence(answer.words, drawn, label, _colour(answer, drawn), console)
+        rule = "" if pair else "Drawn: the link heaviest for its distance, as every head may look at a neighbour."
+        sections.append([*lines, *(Text(line, style="dim") for line in textwrap.wrap(rule, console.width))])
+    sections.append(_ranking(answer, console, complete) if pair else _by_word(answer, console, complete))
+    remarks = []
+    if not pair:
+        beside = f"{quoted(links.query)} looks at" if links.query else f"looks at {quoted(links.key)}"
+        remarks.append(f"Each head is listed at the word that {beside} most; special tokens and marks are left out.")
+    elif len(links) > MOST_HEADS and not complete:
+        remarks.append(f"{MOST_HEADS} of {len(links)} heads; --all lists every one.")
+    if "left out" in links.because:
+        remarks.append(f"{links.because.split('; ', 1)[1]}.".replace("..", "."))
+    remark = clean(" ".join([*remarks, ONE_TEXT]))
+    offers, source, model = [], answer.source, answer.model.arguments
+    if source.own or source.arguments:  # what to type next: the head that was drawn, and the other side
+        arguments, link = source.arguments and f" {source.arguments}", drawn or links[0]
+        offers.append((f"manyheads head {link.head}{arguments}{model}", "where each word looks, in that head"))
+        command = f"manyheads look{arguments}{model} --from"
+        if pair:
+            offers.append(
+                (f"{command} {shlex.quote(links.query)}", f"where {quoted(links.query)} looks, in every head")
+            )
+        else:
+            words = f"{shlex.quote(link.query)} --to {shlex.quote(link.key)}"
+            offers.append((f"{command} {words}", "every head, by that link"))
+    sections += [
+        [Text(line, style="dim") for line in textwrap.wrap(remark, console.width)],
+        [Text.assemble(("wrote  ", "dim"), clean(path)) for path in answer.written],
+        offered(offers, console),
+    ]
+    print_sections(sections, console)
 
 
 def _colour(answer: WordAnswer, link: Any) -> str:
-    role = role_of(answer.labels, link.head)
-    return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
+    return link_colour(role_of(answer.labels, link.head))
 
 
 def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
     """A bar for each head, the heaviest first."""
-    shown = answer.links if complete else answer.links[:MOST_HEADS]
-    wide = max(len(str(link.head)) for link in shown)
+    links = answer.links if complete else answer.links[:MOST_HEADS]
+    wide = max(len(str(link.head)) for link in links)
     bar, lines = "█" if knows_blocks(console) else "#", []
-    for link in shown:
+    for link in links:
         role = role_of(answer.labels, link.head)
         name = "" if role is None else clean(role.name)
         if math.isnan(link.weight):
@@ -199,36 +205,6 @@ def _by_word(answer: WordAnswer, console: Console, complete: bool) -> list[Text]
     if len(groups) > most:
         lines.append(Text(f"  and {len(groups) - most} more words: --all", style="dim"))
     return lines
-
-
-def _remark(answer: WordAnswer, complete: bool) -> str:
-    links = answer.links
-    parts = []
-    if links.query and links.key:
-        if len(links) > MOST_HEADS and not complete:
-            parts.append(f"{MOST_HEADS} of {len(links)} heads; --all lists every one.")
-    else:
-        beside = f"{quoted(links.query)} looks at" if links.query else f"looks at {quoted(links.key)}"
-        parts.append(f"Each head is listed at the word that {beside} most; special tokens and marks are left out.")
-    if "left out" in links.because:
-        parts.append(f"{links.because.split('; ', 1)[1]}.".replace("..", "."))
-    return clean(" ".join([*parts, ONE_TEXT]))
-
-
-def _offers(answer: WordAnswer) -> list[tuple[str, str]]:
-    """What to type next: the head that was drawn, and the other side."""
-    source, links, model = answer.source, answer.links, answer.model.arguments
-    if not source.own and not source.arguments:
-        return []
-    arguments, link = source.arguments and f" {source.arguments}", answer.drawn or links[0]
-    offers = [(f"manyheads head {link.head}{arguments}{model}", "where each word looks, in that head")]
-    if links.query and links.key:
-        command = f"manyheads look{arguments}{model} --from {shlex.quote(links.query)}"
-        offers.append((command, f"where {quoted(links.query)} looks, in every head"))
-    else:
-        words = f"--from {shlex.quote(link.query)} --to {shlex.quote(link.key)}"
-        offers.append((f"manyheads look{arguments}{model} {words}", "every head, by that link"))
-    return offers
 
 
 def document(answer: WordAnswer) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import re
 import shlex
 import textwrap
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -44,9 +44,8 @@ from manyheads.cli.arguments import (
     label_heads,
     load_model,
     quoted,
-    read_source,
-    source_note,
     to_file,
+    typed_source,
     way_to_read,
 )
 from manyheads.cli.look.ask_word import ask_word, show_word
@@ -58,6 +57,7 @@ from manyheads.cli.roles.role_words import (
     figure,
     hue,
     letter_of,
+    link_colour,
     nearest_role,
     plain,
     role_of,
@@ -80,8 +80,9 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.terminal.sentence import LINK_COLOUR, linked_sentence
+from manyheads.cli.terminal.sentence import linked_sentence
 from manyheads.errors import ModelError, TextError
+from manyheads.heads import layer_name
 from manyheads.roles.role_table import CAVEAT, UNLABELLED
 
 if TYPE_CHECKING:
@@ -164,17 +165,15 @@ def look(
     drawn = {"--plot": plot is not None, "--html": html is not None, "--open": open_page}
     drawn["--statistics"] = statistics != "default"
     if about_words and any(drawn.values()):
-        option = next(name for name, given in drawn.items() if given)
+        option = next(name for name, is_given in drawn.items() if is_given)
         raise TextError(f"--from and --to rank the heads by one link, {option} shows all links: give one or the other.")
     if target is not None and (about_words or plot is not None or html is not None or open_page):
         raise TextError(
             "--target is for the table alone: leave out --from, --to, --plot, --html and --open. In Python, "
             "mh.record(lm, [(text, target)]) holds the maps."
         )
-    source, talk = replace(read_source(words, file, model), target=target), Talk()
-    if note := source_note(words, file, model):
-        talk.note(note)
-    choice = ModelChoice(model, device, dtype)
+    talk, choice = Talk(), ModelChoice(model, device, dtype)
+    source = typed_source(talk, words, file, model, target)
     if about_words:
         answer = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
         return show_word(answer, as_json, complete)
@@ -287,31 +286,58 @@ def read_sample(talk: Talk, looked: Looked) -> Sample | None:
 def print_page(looked: Looked, sample: Sample | None, complete: bool) -> None:
     """`complete`: with the evidence, a row for each head, and where every number is from."""
     console = stdout_console()
-    sections = [
-        _title(looked, console),
-        _finding(looked, console),
-        _sentence(looked, sample, console),
-        _remarks(looked, console) if complete else [],
-        _table(looked, console) if complete else [],
-        offered(_offers(looked, sample, complete), console),
-        _origin(looked, console) if complete else [_origin_line(looked)],
-    ]
-    print_sections(sections, console)
-
-
-def _title(looked: Looked, console: Console) -> list[Text]:
-    """Which model it is, and all that whoever reads on must know: what was cut or written, and why there is no role."""
-    spec, notes = looked.lm.spec, looked.table.notes
+    labels, table, source, spec = looked.labels, looked.table, looked.source, looked.lm.spec
+    # Which model it is, and all that whoever reads on must know: what was cut or written, and why there is no role.
     millions = spec.num_parameters / 1e6
     size = f"{millions:,.1f} million parameters" if millions >= 0.1 else f"{spec.num_parameters:,} parameters"
+    title = Text.assemble((clean(looked.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")
     facts = [
-        ("windows", notes.get("windows", "")),
-        ("decoder", notes.get("decoder", "")),
-        ("roles", "" if looked.labels.roles else f"none: {looked.labels.because}"),
+        ("windows", table.notes.get("windows", "")),
+        ("decoder", table.notes.get("decoder", "")),
+        ("roles", "" if labels.roles else f"none: {labels.because}"),
         *(("wrote", path) for path in looked.written),
     ]
-    title = Text.assemble((clean(looked.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")
-    return [title, *_facts(facts, console)]
+    sections = [[title, *_facts(facts, console)], _finding(looked, console)]
+    if sample is not None:  # the sentence, with its most telling link
+        where = f"In {source.origin}" if source.own else "In your text" if sample.whole else "Where your text begins"
+        link = sample.link
+        words = (
+            f"{where}, {link.head} looks from {quoted(link.query)} to {quoted(link.key)} with "
+            f"{link.weight:.0%} of its attention ({link.chance:.0%} by chance)."
+        )
+        lines = [Text(line, style="bold") for line in textwrap.wrap(clean(words), console.width)]
+        colour = link_colour(role_of(labels, link.head))
+        label = f"{link.head} {link.weight:.0%}"
+        sections.append([*lines, *linked_sentence(sample.words, link, label, colour, console)])
+    if complete:
+        sections += [_remarks(looked, console), _table(looked, console)]
+    sections.append(offered(_offers(looked, sample, complete), console))
+    if complete:
+        # What was read, what the roles rest on, where the model is from, and how long it took.
+        seconds, error = looked.seconds, table.notes.get("guard_error", "?")
+        count = f" · {table.sums.num_tokens:,} tokens{f', {source.origin}' if source.own else ''}"
+        text = shortened(source.text, console.width - LABEL_WIDTH - len(count) - 2)
+        page = f"{seconds['labels']:.1f} to read the page, " if seconds["labels"] >= 0.05 else ""
+        steps = f"{seconds['model']:.1f} to load the model, {page}{seconds['text']:.1f} to read the text"
+        basis = f"rest on {labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {labels.because}"
+        origin = [
+            ("text", f'"{text}"{count}'),
+            ("roles", basis if labels.roles else ""),
+            ("weights", f"exact: {table.notes.get('backend')}; error against the model's own output at most {error}"),
+            ("took", f"{seconds['all']:.1f} seconds: {steps}"),
+            ("loaded", looked.lm.because),
+        ]
+        sections.append(_facts(origin, console))
+    else:  # where the numbers are from, in one line
+        remembered = "remembered" if "remembered from" in labels.because else "measured now"
+        parts = [
+            f"{table.sums.num_tokens:,} token{'s' * (table.sums.num_tokens != 1)}",
+            f"roles {remembered}" if labels.roles else "",
+            f"weights exact, error at most {table.notes.get('guard_error', '?')}",
+            f"{looked.seconds['all']:.1f} seconds",
+        ]
+        sections.append([Text(" · ".join(filter(None, parts)), style="dim")])
+    print_sections(sections, console)
 
 
 def _facts(facts: list[tuple[str, str]], console: Console) -> list[Text]:
@@ -337,7 +363,7 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
         lines = _summary(looked, "vs")
         half = -(-len(lines) // 2)
         pairs = zip_longest(lines[:half], lines[half:], fillvalue=Text())
-        body = [*grid, *(Text.assemble(one, " " * (column + 2 - one.cell_len), other) for one, other in pairs)]
+        body = [*grid, *(Text.assemble(left, " " * (column + 2 - left.cell_len), right) for left, right in pairs)]
     else:
         body = [*grid, *lines]
     for line in body:
@@ -377,7 +403,7 @@ def _grid(looked: Looked, console: Console) -> tuple[list[Text], str]:
     left_over = ""
     if count < len(blocks):
         stack, layers = blocks[count]
-        first = f"{stack + ':' if stack else ''}L{layers[0]}"
+        first = layer_name(stack, layers[0])
         left_over = f"No room here for {first} and the layers after it: --all lists every head, --plot draws all."
     lines: list[Text] = []
     step = {3: 1, 2: 5, 1: 10}[cell]
@@ -429,24 +455,6 @@ def _summary(looked: Looked, against: str) -> list[Text]:
     return lines
 
 
-def _sentence(looked: Looked, sample: Sample | None, console: Console) -> list[Text]:
-    """The sentence, with its most telling link."""
-    source = looked.source
-    if sample is None:
-        return []
-    where = f"In {source.origin}" if source.own else "In your text" if sample.whole else "Where your text begins"
-    link = sample.link
-    words = (
-        f"{where}, {link.head} looks from {quoted(link.query)} to {quoted(link.key)} with "
-        f"{link.weight:.0%} of its attention ({link.chance:.0%} by chance)."
-    )
-    role = role_of(looked.labels, link.head)
-    colour = "" if role is None or role.name == UNLABELLED else hue(role.name)
-    label = f"{link.head} {link.weight:.0%}"
-    drawn = linked_sentence(sample.words, link, label, colour or LINK_COLOUR, console)
-    return [*(Text(line, style="bold") for line in textwrap.wrap(clean(words), console.width)), *drawn]
-
-
 def _offers(looked: Looked, sample: Sample | None, complete: bool) -> list[tuple[str, str]]:
     """What to type next, with this text and a telling head."""
     source, model = looked.source, looked.model.arguments
@@ -467,38 +475,6 @@ def _offers(looked: Looked, sample: Sample | None, complete: bool) -> list[tuple
     if complete and "--plot" not in looked.options:
         offers.append((f"manyheads look{arguments}{model} --plot grid.png", "every head's map in one picture"))
     return offers
-
-
-def _origin_line(looked: Looked) -> Text:
-    """Where the numbers are from, in one line."""
-    labels, table = looked.labels, looked.table
-    remembered = "remembered" if "remembered from" in labels.because else "measured now"
-    parts = [
-        f"{table.sums.num_tokens:,} token{'s' * (table.sums.num_tokens != 1)}",
-        f"roles {remembered}" if labels.roles else "",
-        f"weights exact, error at most {table.notes.get('guard_error', '?')}",
-        f"{looked.seconds['all']:.1f} seconds",
-    ]
-    return Text(" · ".join(filter(None, parts)), style="dim")
-
-
-def _origin(looked: Looked, console: Console) -> list[Text]:
-    """What was read, what the roles rest on, where the model is from, and how long it took."""
-    table, labels, source, seconds = looked.table, looked.labels, looked.source, looked.seconds
-    count = f" · {table.sums.num_tokens:,} tokens{f', {source.origin}' if source.own else ''}"
-    text = shortened(source.text, console.width - LABEL_WIDTH - len(count) - 2)
-    error = table.notes.get("guard_error", "?")
-    page = f"{seconds['labels']:.1f} to read the page, " if seconds["labels"] >= 0.05 else ""
-    steps = f"{seconds['model']:.1f} to load the model, {page}{seconds['text']:.1f} to read the text"
-    basis = f"rest on {labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {labels.because}"
-    facts = [
-        ("text", f'"{text}"{count}'),
-        ("roles", basis if labels.roles else ""),
-        ("weights", f"exact: {table.notes.get('backend')}; error against the model's own output at most {error}"),
-        ("took", f"{seconds['all']:.1f} seconds: {steps}"),
-        ("loaded", looked.lm.because),
-    ]
-    return _facts(facts, console)
 
 
 def shape_in_words(spec: Any) -> str:
@@ -556,7 +532,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
     columns += [Column(TITLES.get(name, name), YOURS, spare=2 + index) for index, name in enumerate(names)]
     rows: list[Row] = []
     values = {name: table.column(name) for name in table.names}
-    shown = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
+    figures_of = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
     layer = None
     for index, head in enumerate(table.heads):
         if (head.stack, head.layer) != layer:
@@ -566,15 +542,34 @@ def _table(looked: Looked, console: Console) -> list[Text]:
         rows.append([
             Text(str(head), style="bold"),
             *_role_cells(role_of(labels, head), yours, bool(labels.roles)),
-            *(Text(cells[index]) for cells in shown),
+            *(Text(cells[index]) for cells in figures_of),
         ])  # fmt: skip
     remark = ""
     if hidden := left_out(columns, rows, console.width):
         remark = f"No room here for {', '.join(hidden)}: --json and --save hold all."
     elif set(names) < set(looked.names):
         remark = f"Shown are {len(names)} of {len(looked.names)} statistics of your text: --json and --save hold all."
+    # What the columns mean.
+    entries = []
+    if labels.roles:
+        entries += [
+            ("score", "share of its attention on what the role names (broad: its entropy, as a share of even)"),
+            ("chance", "the same with attention spread evenly, or with the words shuffled: the higher of the two"),
+            ("(local?)", "unlabelled; in brackets the role that it came nearest to"),
+        ]
+    if names == list(SHOWN):
+        entries += [
+            ("your text", "the same score there; distance in tokens; the shares on the sink and on repeated tokens")
+        ]
+    else:
+        defined = {name: measures.named(name) for name in names}
+        entries += [(name, statistic.meaning) for name, statistic in defined.items() if statistic is not None]
+    wide = 2 + max(len(label) for label, _ in entries)
+    legend = [line for label, words in entries for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
+    for line in legend:
+        line.stylize("dim")
     return [
-        *_legend(bool(labels.roles), names, console),
+        *(Text("Every head", style="bold"), *legend, Text()),
         *lay_out(columns, rows, console.width, **rules_of(console)),
         *(Text(line, style="dim") for line in textwrap.wrap(remark, console.width)),
     ]
@@ -591,38 +586,15 @@ def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text
     style, faint = hue(role.name), "dim" if near else ""
     # A column has one unit: entropy, in nats, stands as a share of that of an even spread.
     is_entropy = evidence.statistic == "entropy"
-    whole, yours_whole = (evidence.chance, yours.get("entropy.uniform", math.nan)) if is_entropy else (1.0, 1.0)
+    full, yours_full = (evidence.chance, yours.get("entropy.uniform", math.nan)) if is_entropy else (1.0, 1.0)
     score = yours.get(evidence.statistic, math.nan)
     return [
         Text(f"{UNLABELLED} ({near}?)" if near else clean(role.name), style=style),
-        Text(figure(evidence.score / whole, "share"), style=faint or style),
-        Text(figure(evidence.chance / whole, "share"), style=faint),
-        Text(span(evidence.low / whole, evidence.high / whole, "share"), style=faint),
-        Text(figure(score / yours_whole if yours_whole else math.nan, "share"), style=faint or style),
+        Text(figure(evidence.score / full, "share"), style=faint or style),
+        Text(figure(evidence.chance / full, "share"), style=faint),
+        Text(span(evidence.low / full, evidence.high / full, "share"), style=faint),
+        Text(figure(score / yours_full if yours_full else math.nan, "share"), style=faint or style),
     ]
-
-
-def _legend(has_roles: bool, names: list[str], console: Console) -> list[Text]:
-    """What the columns mean."""
-    entries = []
-    if has_roles:
-        entries += [
-            ("score", "share of its attention on what the role names (broad: its entropy, as a share of even)"),
-            ("chance", "the same with attention spread evenly, or with the words shuffled: the higher of the two"),
-            ("(local?)", "unlabelled; in brackets the role that it came nearest to"),
-        ]
-    if names == list(SHOWN):
-        entries += [
-            ("your text", "the same score there; distance in tokens; the shares on the sink and on repeated tokens")
-        ]
-    else:
-        defined = {name: measures.named(name) for name in names}
-        entries += [(name, statistic.meaning) for name, statistic in defined.items() if statistic is not None]
-    wide = 2 + max(len(label) for label, _ in entries)
-    lines = [line for label, words in entries for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
-    for line in lines:
-        line.stylize("dim")
-    return [Text("Every head", style="bold"), *lines, Text()]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.roles.role_words import ABSENT, figure, plain, q_words, span
-from manyheads.cli.terminal.console import clean, emit_document, print_whole
+from manyheads.cli.terminal.console import clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora.lines import KINDS
 from manyheads.errors import FileAccessError, TextError
@@ -163,11 +163,12 @@ def roles(
             talk.note(f"{world} processes share the corpus")
         lm = load_model(talk, choice)
         if place is not None and out is not None:
-            texts, *rest = (corpus.shard(place.index, place.of, place.by) for corpus in (texts, passages) if corpus)
-            how = {"passages": rest[0] if rest else None, "patterns": own_patterns, "resume": resume}
+            texts = texts.shard(place.index, place.of, place.by)
+            passages = passages.shard(place.index, place.of, place.by) if passages else None
+            how = {"passages": passages, "patterns": own_patterns, "resume": resume}
             sums = _find(talk, lm, texts, None, role_finder.role_sums, on_questions=judge, **how)
             if not rank:
-                print_whole(f"wrote {clean(str(path))}" for path in save_sums(sums, out))
+                print_written(*save_sums(sums, out))
             return
         labelled = _find(
             talk,
@@ -195,7 +196,14 @@ def roles(
         if report is not None:
             figures.write_report(labelled, report)
         if families is not None:
-            _draw_families(talk, lm, texts, labelled, families)
+            if texts.total is None:
+                raise TextError(
+                    f"--families reads the corpus again, and {texts.origin} can be read once only: give a file."
+                )
+            head_texts = [document.text for document in islice(texts.open(), FAMILY_TEXTS) if document.text.strip()]
+            with talk.step("comparing heads with each other") as progress:
+                drawn = role_finder.head_families(lm, head_texts, progress=progress)
+                figures.save_families(drawn, families, roles=list(labelled))
     if count := num_failed(labelled):
         were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
         talk.note(f"{count:,} text{were} left out")
@@ -204,7 +212,7 @@ def roles(
         return
     rankings = [line for role in ask or [] for line in ranking(labelled, role, top)]
     print_whole(rankings or page(labelled, texts.origin, choice, sources))
-    print_whole(f"wrote {clean(str(path))}" for path in (save, plot, families, report) if path is not None)
+    print_written(save, plot, families, report)
 
 
 def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, find: Any, **options: Any) -> Any:
@@ -224,15 +232,6 @@ def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, find: Any, 
 
         options |= {} if second is None else {"elsewhere": second}
         return find(lm, texts, progress=steps.progress, on_reading=begin, **options)
-
-
-def _draw_families(talk: Talk, lm: Any, texts: Corpus, labelled: Roles, path: Path) -> None:
-    """The map of all heads, on the corpus' first texts."""
-    if texts.total is None:
-        raise TextError(f"--families reads the corpus again, and {texts.origin} can be read once only: give a file.")
-    first = [document.text for document in islice(texts.open(), FAMILY_TEXTS) if document.text.strip()]
-    with talk.step("comparing heads with each other") as progress:
-        figures.save_families(role_finder.head_families(lm, first, progress=progress), path, roles=list(labelled))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -313,17 +312,49 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
     sums = labelled.table.sums
     texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
     answered = any(claim.holds for claims in labelled.claims for claim in claims)
+    # How many heads have a role, and the surest of them; where none has one, what most of them lack.
+    count = sum(role.name != UNLABELLED for role in labelled)
+    verdict = f"{count} of {len(labelled)} heads have a role"
+    # A question may be answered by a head that is named after something else: those are not its role.
+    surest = [claim for claim in _best(labelled) if claim.holds and labelled[claim.head].name == claim.role][:SUREST]
+    if not count:
+        reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
+        verdict += f": {clean(reasons.most_common(1)[0][0]) if reasons else 'there are no heads'}"
+    elif surest:
+        verdict += ". Surest: " + ", ".join(
+            f"{claim.head} {clean(role_title(claim.role))} ({_share(claim.tested)}, chance {_share(claim.chance)})"
+            for claim in surest
+        )
     lines = [
         Text.assemble((clean(labelled.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
-        Text(_verdict(labelled), style="bold"),
+        Text(verdict, style="bold"),
         Text(f"texts     {texts}, {sums.num_tokens:,} tokens; chosen on one half, reported on the other"),
-        *_other_basis(labelled, model, sources),
-        Text(),
     ]
+    if sources is None or sources or corpora.reading_of(model.name).annotated:
+        # `look` and the studio may give a head another role, where they read other texts.
+        treebank = any(claim.baselines for claims in labelled.claims for claim in claims)
+        questions = ", without syntax" if treebank else ""
+        lines.append(
+            Text(f"note      look and the studio rest on the bundled texts alone{questions}: some roles differ")
+        )
+    lines.append(Text())
     if any(role.name != UNLABELLED for role in labelled):
         lines += [Text(f"Roles ({EFFECT_SAID})", style="bold"), *_by_role(labelled), Text()]
     lines += [*_by_question(labelled), Text()] if answered else []
-    lines += [*by_probe(labelled), *_basis(labelled, answered)]
+    lines += by_probe(labelled)
+    # What the figures rest on, and what they do not say.
+    topics = ("sinks", "rarity", "tokenizer", "windows", "labels")
+    lines.append(Text("What this rests on", style="bold"))
+    lines += [Text(f"  {name}: {clean(labelled.notes[name])}") for name in topics if labelled.notes.get(name)]
+    if failed := num_failed(labelled):
+        failures = failed_texts(labelled)
+        first, where = failures[:FAILED], "all" if len(failures) == failed else f"the first {len(failures)}"
+        lines.append(Text(f"  failed: {failed:,} text{'s' * (failed > 1)} could not be measured"))
+        lines += [Text(f"    {clean(failure.name)}: {clean(failure.reason)}") for failure in first]
+        lines += [Text(f"    … and {failed - len(first):,} more ({where} in --json)")] if failed > len(first) else []
+    if answered:
+        tried = f"{labelled.num_tried:,} claims were tried"
+        lines.append(Text(f"  {tried}; of those that hold, at most 5% are false, on average"))
     lines += [Text(), Text("Try next", style="bold")]
     added = model.arguments
     best = next((claim for claim in _best(labelled) if claim.holds), None)
@@ -336,31 +367,6 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
     ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{role_title(best.role)}"')]
     return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
-
-
-def _other_basis(labelled: Roles, model: ModelChoice, sources: Sequence[str] | None) -> list[Text]:
-    """Why `look` and the studio may give a head another role; nothing where they read the same texts."""
-    if sources is not None and not sources and not corpora.reading_of(model.name).annotated:
-        return []
-    treebank = any(claim.baselines for claims in labelled.claims for claim in claims)
-    questions = ", without syntax" if treebank else ""
-    return [Text(f"note      look and the studio rest on the bundled texts alone{questions}: some roles differ")]
-
-
-def _verdict(labelled: Roles) -> str:
-    """How many heads have a role, and the surest of them; where none has one, what most of them lack."""
-    count = sum(role.name != UNLABELLED for role in labelled)
-    words = f"{count} of {len(labelled)} heads have a role"
-    if not count:
-        reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
-        return f"{words}: {clean(reasons.most_common(1)[0][0]) if reasons else 'there are no heads'}"
-    # A question may be answered by a head that is named after something else: those are not its role.
-    surest = [claim for claim in _best(labelled) if claim.holds and labelled[claim.head].name == claim.role][:SUREST]
-    named = [
-        f"{claim.head} {clean(role_title(claim.role))} ({_share(claim.tested)}, chance {_share(claim.chance)})"
-        for claim in surest
-    ]
-    return f"{words}. Surest: {', '.join(named)}" if named else words
 
 
 def _by_role(labelled: Roles) -> list[Text]:
@@ -399,12 +405,12 @@ def _by_question(labelled: Roles) -> list[Text]:
         Text("By question: the best head on one half of the texts, its figures on the other", style="bold"),
         Text(f"  {'':<28}{'head':<8}{titles}", style="dim"),
     ]
-    shown: dict[tuple[Any, ...], list[Claim]] = {}
+    alike: dict[tuple[Any, ...], list[Claim]] = {}
     for claim in (claim for claim in best if claim.holds):
         # Two questions may come to the same, as those about the sink and about the first token where that is the sink.
-        shown.setdefault((claim.head, claim.score, str(claim.low), claim.chance, claim.num_queries), []).append(claim)
-    for claim, *same in shown.values():
-        role = clean(" = ".join(role_title(question.role) for question in (claim, *same)))
+        alike.setdefault((claim.head, claim.score, str(claim.low), claim.chance, claim.num_queries), []).append(claim)
+    for claims in alike.values():
+        claim, role = claims[0], clean(" = ".join(role_title(question.role) for question in claims))
         elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
         guesses = f"{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}" * guessed
         levels = f"{_share(claim.chance):>7}{guesses}{_interval(claim):>9}"
@@ -481,23 +487,6 @@ def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
 def _share(value: float | None) -> str:
     """A share in per cent; what rounding put above 1 is 100 %."""
     return ABSENT if value is None or math.isnan(value) else f"{100 * min(value, 1.0):.0f}%"
-
-
-def _basis(labelled: Roles, answered: bool) -> list[Text]:
-    """What the figures rest on, and what they do not say."""
-    topics = ("sinks", "rarity", "tokenizer", "windows", "labels")
-    lines = [Text("What this rests on", style="bold")]
-    lines += [Text(f"  {name}: {clean(labelled.notes[name])}") for name in topics if labelled.notes.get(name)]
-    if count := num_failed(labelled):
-        failures = failed_texts(labelled)
-        first, where = failures[:FAILED], "all" if len(failures) == count else f"the first {len(failures)}"
-        lines.append(Text(f"  failed: {count:,} text{'s' * (count > 1)} could not be measured"))
-        lines += [Text(f"    {clean(failure.name)}: {clean(failure.reason)}") for failure in first]
-        lines += [Text(f"    … and {count - len(first):,} more ({where} in --json)")] if count > len(first) else []
-    if answered:
-        tried = f"{labelled.num_tried:,} claims were tried"
-        lines.append(Text(f"  {tried}; of those that hold, at most 5% are false, on average"))
-    return lines
 
 
 def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from manyheads import roles, statistics
+from manyheads.cli.terminal.sentence import LINK_COLOUR
 from manyheads.roles.role_table import NO_ROLE, ROLES, UNLABELLED, group_of, role_style
 
 ABSENT = "–"
@@ -35,6 +36,11 @@ def by_role(labels: Any) -> dict[str, list[Any]]:
 def hue(name: str) -> str:
     """The role's colour in a terminal; unlabelled heads are faint."""
     return "dim" if name == UNLABELLED else role_style(name).terminal
+
+
+def link_colour(role: Any) -> str:
+    """The colour of a link of a head with this role, or none."""
+    return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
 
 
 def letter_of(name: str) -> str:

@@ -60,6 +60,23 @@ def print_whole(lines: Iterable[str | Text]) -> None:
         console.print(line, soft_wrap=True)
 
 
+def print_written(*paths: object) -> None:
+    """A line for each file that was written; None: it was not asked for."""
+    print_whole(f"wrote {clean(str(path))}" for path in paths if path is not None)
+
+
+def print_listing(noun: str, entries: Iterable[Any], as_json: bool, above: Sequence[str], below: Sequence[str]) -> None:
+    """What there is to run by name, each with its meaning and how long it takes; or as JSON, under `noun`."""
+    entries = list(entries)
+    if as_json:
+        rows = [{field: getattr(entry, field) for field in ("name", "meaning", "takes")} for entry in entries]
+        emit(json.dumps({noun: rows}, indent=1))
+        return
+    width = max(len(entry.name) for entry in entries)
+    lines = [f"  {entry.name:<{width}}  {entry.meaning} ({entry.takes})" for entry in entries]
+    print_whole([*above, *lines, "", *below])
+
+
 def print_cut(lines: Iterable[Text], console: Console) -> None:
     """Write lines, each cut where the console ends."""
     for line in lines:
@@ -155,18 +172,15 @@ def offered(offers: Sequence[tuple[str, str]], console: Console) -> list[Text]:
         if has_room:
             lines.append(Text.assemble(f"  {command:<{wide}}", (f"  {purpose}", "dim")))
             continue
-        if 2 + len(command) > console.width and (places := _breaks(command, console.width - 4)):
+        # The blanks before options at which the command may be broken, so that its first line has room.
+        outside = re.sub(r"\"[^\"]*\"|'[^']*'", lambda quoted: "x" * len(quoted[0]), command)
+        places = [match.start() for match in re.finditer(" --", outside) if match.start() <= console.width - 4]
+        if 2 + len(command) > console.width and places:
             lines += [Text(f"  {command[: places[-1]]} \\"), Text(f"      {command[places[-1] + 1 :]}")]
         else:
             lines.append(Text(f"  {command}"))
         lines.append(Text(f"      {purpose}", style="dim"))
     return lines
-
-
-def _breaks(command: str, width: int) -> list[int]:
-    """The blanks before options at which a command may be broken, so that its first line has at most this width."""
-    outside = re.sub(r"\"[^\"]*\"|'[^']*'", lambda quoted: "x" * len(quoted[0]), command)
-    return [match.start() for match in re.finditer(" --", outside) if match.start() <= width]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -202,7 +216,21 @@ def lay_out(
     visible = _kept(columns, widths, width, bar)
     full = _total(columns, widths, visible, bar)
     titles = [Text(column.title, style="dim") for column in columns]
-    lines = [_groups(columns, widths, visible, bar), _line(columns, widths, visible, titles, bar)]
+    # The names of the groups, each above its first column.
+    groups, column_start = Text(), 0
+    while column_start < len(visible):
+        group, end = columns[visible[column_start]].group, column_start
+        room = 0
+        while end < len(visible) and columns[visible[end]].group == group:
+            room += widths[visible[end]] + (len(_between(columns, visible, end, bar)) if end > column_start else 0)
+            end += 1
+        groups.append(_between(columns, visible, column_start, bar), style="dim")
+        name = Text(group, style="bold")
+        name.truncate(room, overflow="ellipsis", pad=True)
+        groups.append_text(name)
+        column_start = end
+    groups.rstrip()
+    lines = [groups, _line(columns, widths, visible, titles, bar)]
     for row in rows:
         lines.append(Text(rule * full, style="dim") if row is None else _line(columns, widths, visible, row, bar))
     return [line for line in lines if line.plain.strip()]
@@ -237,11 +265,10 @@ def _kept(columns: Sequence[Column], widths: Sequence[int], width: int, bar: str
 
 
 def _between(columns: Sequence[Column], visible: Sequence[int], place: int, bar: str) -> str:
-    """What stands before the column at place `at` of those kept."""
+    """What stands before the column at `place` of the visible ones."""
     if place == 0:
         return ""
-    same = columns[visible[place]].group == columns[visible[place - 1]].group
-    return GAP if same else bar
+    return GAP if columns[visible[place]].group == columns[visible[place - 1]].group else bar
 
 
 def _total(columns: Sequence[Column], widths: Sequence[int], visible: Sequence[int], bar: str) -> int:
@@ -258,24 +285,6 @@ def _line(
         space = " " * (widths[i] - cell.cell_len)
         line.append(_between(columns, visible, place, bar), style="dim")
         line.append_text(Text.assemble(space, cell) if columns[i].right else Text.assemble(cell, space))
-    line.rstrip()
-    return line
-
-
-def _groups(columns: Sequence[Column], widths: Sequence[int], visible: Sequence[int], bar: str) -> Text:
-    """The names of the groups, each above its first column."""
-    line, column_start = Text(), 0
-    while column_start < len(visible):
-        group, end = columns[visible[column_start]].group, column_start
-        room = 0
-        while end < len(visible) and columns[visible[end]].group == group:
-            room += widths[visible[end]] + (len(_between(columns, visible, end, bar)) if end > column_start else 0)
-            end += 1
-        line.append(_between(columns, visible, column_start, bar), style="dim")
-        name = Text(group, style="bold")
-        name.truncate(room, overflow="ellipsis", pad=True)
-        line.append_text(name)
-        column_start = end
     line.rstrip()
     return line
 

@@ -28,10 +28,10 @@ def linked_sentence(words: Sequence[Any], link: Any, label: str, colour: str, co
     first, last = sorted((query, key))
     dots = DOTS if blocks else "..."
     widths = [Text(clean(word.text)).cell_len + word.blank for word in words]
-    shown = _shown(widths, first, last, console.width - INDENT - 2 * (len(dots) + 1))
+    visible = _fitting(widths, first, last, console.width - INDENT - 2 * (len(dots) + 1))
     line, middles = Text(" " * INDENT), {}
     before = -1
-    for index in shown:
+    for index in visible:
         if index != before + 1:
             line.append(f" {dots}" if before >= 0 else dots, style="dim")
         apart = words[index].blank or index != before + 1 or words[before].aside
@@ -55,9 +55,9 @@ def linked_sentence(words: Sequence[Any], link: Any, label: str, colour: str, co
     ]
 
 
-def _shown(widths: Sequence[int], first: int, last: int, room: int) -> list[int]:
+def _fitting(widths: Sequence[int], first: int, last: int, room: int) -> list[int]:
     """The words that fit: those between both ends, and then those around; else those nearest to either end."""
-    shown, used = {first, last}, widths[first] + widths[last]
+    chosen, used = {first, last}, widths[first] + widths[last]
     if sum(widths[first : last + 1]) <= room:
         order = [*range(first, last + 1)]
         around = zip(range(first - 1, -len(widths), -1), range(last + 1, last + len(widths)), strict=False)
@@ -65,10 +65,10 @@ def _shown(widths: Sequence[int], first: int, last: int, room: int) -> list[int]
     else:
         order = [index for step in range(1, last - first) for index in (first + step, last - step)]
     for index in order:
-        if not 0 <= index < len(widths) or index in shown:
+        if not 0 <= index < len(widths) or index in chosen:
             continue
         if used + widths[index] > room:
             break
-        shown.add(index)
+        chosen.add(index)
         used += widths[index]
-    return sorted(shown)
+    return sorted(chosen)

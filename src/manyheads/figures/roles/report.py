@@ -18,7 +18,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from importlib.resources import files
 from itertools import groupby
@@ -197,7 +197,17 @@ def questions_of(roles: Roles, ranked: Ranked) -> str:
     """The tables by question: its best heads, each beside chance and fixed guesses, and whether it holds."""
     if not ranked:
         return "<p>No question was asked.</p>"
-    labels, details = {role.head: role.name for role in roles}, _guess_details(roles)
+    labels = {role.head: role.name for role in roles}
+    # Which offset or rule a fixed guess stands for, as statistics say it: "offset +1", "NOUN to the right".
+    details: dict[str, str] = {}
+    for statistic in (statistic for table in roles.tables for statistic in table.statistics):
+        match = re.search(r"\(([^()]+)\)$", statistic.meaning)
+        if match and statistic.name.endswith(".to_head.rule"):
+            details[statistic.name] = match[1].removeprefix("the nearest ")
+        elif match and statistic.name.endswith(".to_head.mode"):
+            details[statistic.name] = f"offset {match[1]}"
+            # the same arc read from its other end: the offset turns round
+            details[statistic.name.replace(".to_head.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
     out = []
     for family, role_names in by_family(ranked):
         claims = [claim for role in role_names for claim in ranked[role][:TOP]]
@@ -205,8 +215,18 @@ def questions_of(roles: Roles, ranked: Ranked) -> str:
         kind, titles = kind_of(family), [column.title for column in columns]
         bodies: dict[bool, list[str]] = {True: [], False: []}
         for role in role_names:
-            holds = any(claim.holds for claim in ranked[role])
-            bodies[holds].append(_question(roles.questions[role], role, ranked[role], columns))
+            heads = [str(claim.head) for claim in ranked[role] if claim.holds]
+            more = f" and {len(heads) - NAMED:,} more" if len(heads) > NAMED else ""
+            answer = f"holds for {data(', '.join(heads[:NAMED]))}{more}" if heads else "holds for no head"
+            rows = "".join(
+                f'<tr class="{"holds" if claim.holds else "weak"}">{"".join(part.cell(claim) for part in columns)}</tr>'
+                for claim in ranked[role][:TOP]
+            )
+            bodies[bool(heads)].append(
+                f'<tbody><tr><th class="asked" scope="rowgroup" colspan="{len(columns)}">'
+                f"{isolated(roles.questions[role])}<span>{isolated(role)}</span><span>{answer}</span></th></tr>"
+                f"{rows}</tbody>"
+            )
         out.append(f'<h3 id="{family.key}">{escape(family.title)}</h3><p class="second">{SCORES[kind]}</p>')
         if bodies[True]:
             out.append(table_of(f"claims {kind}", titles, "".join(bodies[True])))
@@ -220,22 +240,18 @@ def questions_of(roles: Roles, ranked: Ranked) -> str:
     if by_reason:
         terms = terms_of((why, ", ".join(questions)) for why, questions in by_reason.items())
         out.append(f'<h3 id="unasked">Not asked</h3>{terms}')
-    return _key_of_marks() + HINT + "".join(out)
-
-
-def _question(question: str, role: str, claims: Sequence[Claim], columns: Sequence[Column]) -> str:
-    """A question, for which heads it holds, and its best heads, a row each."""
-    heads = [str(claim.head) for claim in claims if claim.holds]
-    more = f" and {len(heads) - NAMED:,} more" if len(heads) > NAMED else ""
-    holds = f"holds for {data(', '.join(heads[:NAMED]))}{more}" if heads else "holds for no head"
-    rows = "".join(
-        f'<tr class="{"holds" if claim.holds else "weak"}">{"".join(column.cell(claim) for column in columns)}</tr>'
-        for claim in claims[:TOP]
+    marks = (
+        (f'<path class="span" d="M1 9h22"/>{_dot(12)}', "score and its 95% interval"),
+        ('<path d="M12 9v6"/>', "the highest chance level"),
+        (_flag(12, "full"), "fixed guesses that must be beaten"),
+        (_flag(12, "open"), "nearest word of one part of speech, for comparison"),
+        (_diamond(12), "score where special tokens may win"),
     )
-    return (
-        f'<tbody><tr><th class="asked" scope="rowgroup" colspan="{len(columns)}">{isolated(question)}'
-        f"<span>{isolated(role)}</span><span>{holds}</span></th></tr>{rows}</tbody>"
+    key = "".join(
+        f'<li class="holds"><svg class="plot" viewBox="0 0 24 18" aria-hidden="true">{mark}</svg>{escape(words)}</li>'
+        for mark, words in marks
     )
+    return f'<ul class="key">{key}</ul>' + HINT + "".join(out)
 
 
 def _columns(family: Family, details: Mapping[str, str], labels: Mapping[Head, str]) -> list[Column]:
@@ -316,20 +332,6 @@ def q_words(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _guess_details(roles: Roles) -> dict[str, str]:
-    """Which offset or rule a fixed guess stands for, as statistics say it: "offset +1", "NOUN to the right"."""
-    details = {}
-    for statistic in (statistic for table in roles.tables for statistic in table.statistics):
-        match = re.search(r"\(([^()]+)\)$", statistic.meaning)
-        if match and statistic.name.endswith(".to_head.rule"):
-            details[statistic.name] = match[1].removeprefix("the nearest ")
-        elif match and statistic.name.endswith(".to_head.mode"):
-            details[statistic.name] = f"offset {match[1]}"
-            # the same arc read from its other end: the offset turns round
-            details[statistic.name.replace(".to_head.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
-    return details
-
-
 def against(ranked: Ranked) -> str:
     """Every chance level and fixed guess that occurs, in a sentence."""
     first = [claims[0] for claims in ranked.values()]
@@ -340,22 +342,6 @@ def against(ranked: Ranked) -> str:
     ]
     terms += [(f"guess: {name}", meaning) for guess, (name, meaning) in FIXED.items() if guess in fixed]
     return f"<h3>What scores are held against</h3>{terms_of(terms)}" if terms else ""
-
-
-def _key_of_marks() -> str:
-    """What the marks of the small plots mean."""
-    marks = (
-        (f'<path class="span" d="M1 9h22"/>{_dot(12)}', "score and its 95% interval"),
-        ('<path d="M12 9v6"/>', "the highest chance level"),
-        (_flag(12, "full"), "fixed guesses that must be beaten"),
-        (_flag(12, "open"), "nearest word of one part of speech, for comparison"),
-        (_diamond(12), "score where special tokens may win"),
-    )
-    items = "".join(
-        f'<li class="holds"><svg class="plot" viewBox="0 0 24 18" aria-hidden="true">{mark}</svg>{escape(words)}</li>'
-        for mark, words in marks
-    )
-    return f'<ul class="key">{items}</ul>'
 
 
 def _plot(claim: Claim) -> str:
@@ -446,7 +432,20 @@ def labels_of(roles: Roles) -> str:
         members = list(group)
         chip = f'<span class="chip c{_chip(members[0])}"></span>'
         out.append(f'<h3>{chip}{isolated(name)} <span class="effect">{NO_EFFECT}</span></h3>')
-        out += [_label(roles, role, anchors[role.head]) for role in members]
+        for role in members:
+            claims = [claim for claim in roles.of_head(role.head) if claim.role not in (role.name, SINK_RULE.role)]
+            also = ", ".join(f"{isolated(claim.role)} ({percent(claim.tested)})" for claim in claims)
+            also_holds = f'<p class="second">Also holds: {also}.</p>' if also else ""
+            examples = _examples(roles, role.head, role.name, role.evidence.statistic)
+            if roles.examples and not examples:
+                examples = '<p class="second">No example: too few short texts ask it.</p>'
+            for claim in claims:
+                if more := _examples(roles, role.head, claim.role, claim.statistic):
+                    examples += f'<p class="second">{isolated(claim.role)}:</p>{more}'
+            out.append(
+                f'<article class="label" id="{anchors[role.head]}"><h4><span class="mono">{data(role.head)}</span> '
+                f"{isolated(role.name)}</h4><p>{isolated(role.evidence.words)}.</p>{also_holds}{examples}</article>"
+            )
     bare = "".join(
         f'<tr id="{anchors[role.head]}"><th scope="row" class="mono">{data(role.head)}</th>'
         f"<td>{isolated(role.evidence.words)}</td></tr>"
@@ -458,22 +457,6 @@ def labels_of(roles: Roles) -> str:
         table = table_of("list", ("head", "what it came nearest to"), f"<tbody>{bare}</tbody>")
         out.append(f"<h3>{chip}No label</h3>{table}")
     return "".join(out)
-
-
-def _label(roles: Roles, role: HeadRole, anchor: str) -> str:
-    claims = [claim for claim in roles.of_head(role.head) if claim.role not in (role.name, SINK_RULE.role)]
-    also = ", ".join(f"{isolated(claim.role)} ({percent(claim.tested)})" for claim in claims)
-    also_holds = f'<p class="second">Also holds: {also}.</p>' if also else ""
-    examples = _examples(roles, role.head, role.name, role.evidence.statistic)
-    if roles.examples and not examples:
-        examples = '<p class="second">No example: too few short texts ask it.</p>'
-    for claim in claims:
-        if more := _examples(roles, role.head, claim.role, claim.statistic):
-            examples += f'<p class="second">{isolated(claim.role)}:</p>{more}'
-    return (
-        f'<article class="label" id="{anchor}"><h4><span class="mono">{data(role.head)}</span> {isolated(role.name)}'
-        f"</h4><p>{isolated(role.evidence.words)}.</p>{also_holds}{examples}</article>"
-    )
 
 
 def _examples(roles: Roles, head: Head, role: str, statistic: str) -> str:
@@ -525,10 +508,8 @@ def methods_of(roles: Roles, ranked: Ranked) -> str:
     )
     halves = "<h3>Halves, intervals, p and q</h3>" + "".join(f"<p>{text}</p>" for text in paragraphs if text)
     failed = [table.failures for table in roles.tables]
-    count, named = (
-        sum(failures.count for failures in failed),
-        [failure for failures in failed for failure in failures.named],
-    )
+    count = sum(failures.count for failures in failed)
+    named = [failure for failures in failed for failure in failures.named]
     failures = "<h3>Texts that failed</h3><p>None.</p>"
     if count:  # of many, the first by name
         more = f" The first {len(named):,}:" if count > len(named) else ""
