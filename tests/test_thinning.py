@@ -2,10 +2,12 @@
 
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.thinning import chosen
+from tests import seeds
+from tests.thinning import chosen, thin
 
 pytest_plugins = ["pytester"]
 GRID = [{"name": name, "attention": attention} for name, attention in product("abcde", ("sdpa", "eager"))]
@@ -60,6 +62,33 @@ def test_of_a_sampled_grid_so_many_cases_are_held_by_the_seed(pytester):
     first, again = ({report.nodeid for report in run.getreports("pytest_runtest_logreport")} for run in runs)
     assert first == again
     pytester.inline_run(*register).assertoutcome(passed=10)
+
+
+class Item:
+    """A test that takes turns, as far as `thin` looks at it."""
+
+    def __init__(self, nodeid):
+        self.nodeid, self.marks = nodeid, {"turns": pytest.mark.turns(3).mark}
+        self.get_closest_marker = self.marks.get
+
+    def add_marker(self, mark):
+        self.marks[mark.name] = mark
+
+
+def test_what_takes_turns_runs_in_one_commit_of_three_whatever_else_is_collected(monkeypatch):
+    def quick(functions):
+        items = [Item(f"tests/test_a.py::test_{name}[{case}]") for name in functions for case in (0, 1)]
+        thin(items)
+        return {item.nodeid for item in items if "slow" not in item.marks}
+
+    ran = []
+    for seed in range(40):
+        monkeypatch.setattr(seeds, "seed", lambda seed=seed: seed)
+        ran.append(quick("abcd"))
+        assert quick("b") == {name for name in ran[-1] if "test_b" in name}
+        assert all(name.replace("[0]", "[1]") in ran[-1] for name in ran[-1]), "all cases of a function, or none"
+    assert set.union(*ran) == {f"tests/test_a.py::test_{name}[{case}]" for name in "abcd" for case in (0, 1)}
+    assert len({*map(frozenset, ran)}) > 5 and 40 / 3 < sum(map(len, ran)) / 4 < 40
 
 
 def test_a_kind_of_a_parameter_that_is_not_there_is_told(pytester):

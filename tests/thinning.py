@@ -4,8 +4,10 @@
     @pytest.mark.thinned(name=("gpt2", "llama"))     # of names, these are kinds enough; the others are slow
 
     @pytest.mark.sampled(12)                         # twelve cases, drawn by the seed: each commit runs others
+    @pytest.mark.turns(3)                            # all cases, in one commit of three, by the seed and the name
 
-The other cases are marked slow, by the same rule in every process.
+The other cases are marked slow, by the same rule in every process. A test takes turns where it costs a second, says a
+detail or a further surface of what others prove in every run, and cannot be made smaller.
 """
 
 import random
@@ -22,11 +24,14 @@ Value = tuple[str, str]
 
 
 def thin(items: Iterable[Any]) -> None:
-    """Mark as slow what `make test` can do without, of every function marked `thinned`, `sampled`, or both."""
+    """Mark as slow what `make test` can do without, of every function marked `thinned`, `sampled`, or `turns`."""
     grids: dict[str, list[Any]] = {}
     for item in items:
+        function = item.nodeid.partition("[")[0]
+        if (turns := item.get_closest_marker("turns")) and seeds.seed_of(f"turn of {function}") % turns.args[0]:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("thinned") or item.get_closest_marker("sampled"):
-            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            grids.setdefault(function, []).append(item)
     for function, grid in grids.items():
         quick = [item for item in grid if not item.get_closest_marker("slow")]
         if thinned := grid[0].get_closest_marker("thinned"):

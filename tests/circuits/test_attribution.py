@@ -69,7 +69,7 @@ def held_norm(norm, x, row):
 
 
 @pytest.mark.parametrize("name", WITH_LOGITS)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(3)
 def test_rows_add_up_to_the_models_own_logit(name, fresh):
     lm = loaded(name, fresh)
     result = logit_attribution(lm, TEXTS[:2], [ANSWER, (OTHER, ANSWER)], position=[3, -2])
@@ -115,6 +115,7 @@ def at_its_mean(x):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "bert", "cohere"])
+@pytest.mark.sampled(3)
 def test_float32_sums_to_a_ten_thousandth(name, fresh):
     result = logit_attribution(loaded(name, fresh, torch.float32), TEXTS, ANSWER)
     assert 0 < result.error <= 1e-4
@@ -202,6 +203,7 @@ def test_the_norm_after_a_branch_acts_on_the_head(fresh):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_oss"])
+@pytest.mark.sampled(2)
 def test_a_row_splits_by_key_into_weight_times_value(name, fresh):
     lm = loaded(name, fresh)
     lm.model.set_attn_implementation("eager")
@@ -394,6 +396,7 @@ def test_a_model_without_logits_is_refused(minilm):
         ("lm_head", lambda x: x**3, "what follows the unembedding is neither a factor nor a cap"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_what_is_not_known_is_refused_by_name(path, change, message, fresh):
     lm = loaded("gpt2", fresh)
     assert lm.spec

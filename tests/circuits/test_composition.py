@@ -42,6 +42,7 @@ def products(lm, layer, head):
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 3, 6])
+@pytest.mark.sampled(2)
 def test_scores_are_those_of_the_whole_matrices(num_kv_heads, fresh):
     lm = llama(fresh, num_kv_heads)
     result = composition(lm)
@@ -110,7 +111,7 @@ def test_random_weights_lie_around_chance(fresh):
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 def test_the_induction_pair_stands_out_among_random_heads_and_noise(seed):
     layers = [[None] * 3 for _ in range(2)]
     a, b = seed % 3, seed * 7 % 3
@@ -125,6 +126,7 @@ def test_the_induction_pair_stands_out_among_random_heads_and_noise(seed):
 
 
 @pytest.mark.parametrize("kind", ["q", "k", "v"])
+@pytest.mark.sampled(2)
 def test_measured_on_texts_is_path_patching_by_hand(kind, fresh):
     lm = loaded("llama", fresh)
     model = lm.model.set_attn_implementation("eager") or lm.model

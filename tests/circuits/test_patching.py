@@ -79,11 +79,13 @@ def assert_patched(name, what, direction, positions, fresh):
 @pytest.mark.thinned
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("name", SIX)
+@pytest.mark.sampled(2)
 def test_every_head_is_patched_as_by_hooks(name, what, fresh):
     assert_patched(name, what, "denoise", "all", fresh)
 
 
 @pytest.mark.parametrize(("name", "what"), list(zip(SIX, (*WHAT, "k"), strict=True)))
+@pytest.mark.sampled(2)
 def test_so_it_is_at_some_positions(name, what, fresh):
     assert_patched(name, what, "noise", [2, -3], fresh)
 
@@ -96,6 +98,7 @@ def test_so_it_is_at_each_position(name, what, fresh):
 
 
 @pytest.mark.parametrize(("name", "what"), list(zip(MORE, ("q", "v", "weights", "k"), strict=True)))
+@pytest.mark.sampled(2)
 def test_windows_norms_sinks_and_a_second_text(name, what, fresh):
     assert_patched(name, what, "noise", "all", fresh)
 
@@ -115,6 +118,7 @@ STEP = 1e-4  # of the way from one run to the other, either side: the error is i
 @pytest.mark.parametrize(
     ("name", "what"), [("gpt2", "out"), ("llama", "k"), ("gemma2", "q"), ("opt", "v"), ("gpt_neox", "weights")]
 )
+@pytest.mark.sampled(2)
 def test_a_gradient_is_the_finite_difference_on_the_way_to_the_other_run(name, what, fresh):
     lm, clean, corrupted, metric, oracle = made(name, fresh)
     got = mh.patch(lm, clean, corrupted, metric, what=what, positions="each", estimator="gradient")
@@ -126,6 +130,7 @@ def test_a_gradient_is_the_finite_difference_on_the_way_to_the_other_run(name, w
 
 
 @pytest.mark.parametrize("what", WHAT)
+@pytest.mark.sampled(3)
 def test_positions_of_a_gradient_add_up(what, fresh):
     lm, clean, corrupted, metric, _ = made("llama", fresh)
 
@@ -174,6 +179,7 @@ def logits_of(lm, text):
 
 
 @pytest.mark.parametrize("metric", ["logit_diff", "logit", "prob", "loss", "kl"])
+@pytest.mark.sampled(3)
 def test_a_metric_by_name_is_that_of_the_answers_logits(metric, fresh):
     lm = loaded("gpt2", draw(fresh))
     answers = {"logit_diff": ANSWERS, "kl": None}.get(metric, [right for right, _ in ANSWERS])
@@ -209,6 +215,7 @@ def test_a_masked_model_answers_at_its_mask(fresh):
     assert got.notes["metric"] == "logit_diff at the mask"
 
 
+@pytest.mark.turns(2)
 def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     lm = loaded("llama", draw(fresh))
     texts = [(*CLEAN, "the old king"), (*CORRUPTED, "the new king")]
@@ -223,6 +230,7 @@ def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     mh.patch(lm, *texts, answers=answers, positions=[-1], controls=0)
 
 
+@pytest.mark.turns(2)
 def test_a_result_says_what_it_is(fresh, tmp_path):
     lm = loaded("llama", draw(fresh))
     texts = [
@@ -329,6 +337,7 @@ def test_each_position_has_its_token_and_a_row(fresh):
         (HeadError, "no", {"heads": "L7H1"}),
     ],
 )
+@pytest.mark.sampled(8)
 def test_mistakes_are_named(error, message, changes):
     lm = loaded("gpt2", 3)
     arguments = {"clean": CLEAN[0], "corrupted": CORRUPTED[0], "answers": ANSWERS[0], **changes}

@@ -47,6 +47,7 @@ def truth(oracle, base, other, sender, receiver, channel):
         ("gemma2", "k", "noise"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_path_is_what_hooks_make_of_it(name, channel, direction, fresh):
     lm, clean, corrupted, metric, oracle = made(name, fresh)
     base, other = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
@@ -74,6 +75,7 @@ def test_the_previous_token_head_speaks_to_the_induction_head_by_its_keys_alone(
     assert abs(effect("L0H0, L0H2", "L1H0", "k").value) < 0.1
 
 
+@pytest.mark.turns(3)
 def test_all_paths_into_a_head_are_the_paths_one_by_one(fresh):
     lm, clean, corrupted, metric, _ = made("llama", fresh)
     told = []

@@ -37,6 +37,7 @@ TEXT = "Ada gave Grace the key, and Grace kept the key."
 # ---------------------------------------------------------------------------------------------------------- starting
 
 
+@pytest.mark.turns(2)
 def test_version_and_help_come_without_torch_and_at_once():
     program = (
         "import sys; from manyheads.cli.main import main\n"
@@ -99,6 +100,7 @@ def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
     assert max(measured, key=measured.__getitem__) == name and f"{measured[name]:.2f}" == f"{weight:.2f}"
 
 
+@pytest.mark.turns(3)
 def test_the_module_and_the_script_are_the_same_command():
     for command in ([sys.executable, "-m", "manyheads"], [os.path.join(os.path.dirname(sys.executable), "manyheads")]):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
@@ -115,6 +117,7 @@ def test_the_module_and_the_script_are_the_same_command():
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
     ],
 )
+@pytest.mark.turns(2)
 def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
@@ -134,6 +137,7 @@ def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, c
     ("package", "line"),
     [("torch", ["look", TEXT]), ("transformers", ["look", TEXT]), ("rich", ["size"]), ("fastapi", ["studio"])],
 )
+@pytest.mark.sampled(1)
 def test_a_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_path, package, line, kind):
     (tmp_path / f"{package}.py").write_text(f"raise {kind}('bro ken')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "MANYHEADS_CACHE": str(tmp_path)}
@@ -144,6 +148,7 @@ def test_a_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_
     assert "Traceback" not in done.stderr and "fault of manyheads" not in done.stderr
 
 
+@pytest.mark.turns(2)
 def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loaded(tmp_path):
     environment = {**os.environ, "MPLBACKEND": "foo"}
     command = [sys.executable, "-m", "manyheads", "look", "--plot", str(tmp_path / "grid.png")]
@@ -237,6 +242,7 @@ def wait_for_torch(pid: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.turns(2)
 def test_being_told_to_end_is_exit_143(bert_folder, cache):
     process = start("look", TEXT, "--model", bert_folder, cache=cache)
     wait_for_torch(process.pid)
@@ -260,6 +266,7 @@ def test_a_slow_step_ends_at_100_per_cent_and_steps_have_names(capsys, monkeypat
 
 # Interrupts while a text is read are raised in this process below; here that a signal comes to be one.
 @pytest.mark.parametrize("moment", ["during imports", pytest.param("reading your text", marks=pytest.mark.slow)])
+@pytest.mark.turns(3)
 def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, cache, tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
@@ -324,6 +331,7 @@ def test_other_libraries_are_silent_while_a_command_runs_and_speak_again_afterwa
         warnings.warn("heard", stacklevel=1)
 
 
+@pytest.mark.turns(3)
 def test_colour_comes_when_forced_and_never_with_no_color(run, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     assert "\x1b[" not in run("look", TEXT).out
@@ -417,6 +425,7 @@ OURS = "which alone would be replaced. Name a new folder."
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
+@pytest.mark.sampled(7)
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(run, monkeypatch, tmp_path, line, said):
     def refuse(*_, **__):
         raise AssertionError("loaded first")
@@ -472,6 +481,7 @@ def test_a_way_to_make_a_pass_that_is_none_is_refused_before_a_model_is_loaded(r
         assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
 
 
+@pytest.mark.turns(2)
 def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):
     line = ("ablate", "L1H0", TEXT, "--controls", "0")
     note = "is on cpu, as MANYHEADS_DEVICE says; --device chooses another"

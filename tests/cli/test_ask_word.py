@@ -19,6 +19,7 @@ def rec(minilm):
     return mh.record(minilm, SENTENCE)
 
 
+@pytest.mark.turns(2)
 def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
     ran = run("look", *SENTENCE.split(), *BOTH)
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
@@ -41,6 +42,7 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
 
 @pytest.mark.parametrize(("option", "side", "other"), [("--from", "query", "key"), ("--to", "key", "query")])
 @pytest.mark.sampled(1)
+@pytest.mark.turns(2)
 def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, other):
     links = rec.heads_linking(**{side: "it"})
     ran = run("look", SENTENCE, option, "it", "--all")
@@ -67,6 +69,7 @@ def test_json_and_save_hold_every_head(run, rec, tmp_path):
     assert document["written"][0].startswith("it.csv, ")
 
 
+@pytest.mark.turns(3)
 def test_what_a_causal_model_cannot_see_is_said_and_null_in_json(run, gpt2_folder):
     line = ["look", "the cat sat on the mat", "--model", gpt2_folder]
     assert_refused(run(*line, "--from", "cat", "--to", "mat"), "no head can look from 'cat' to 'mat'", "Ask from 'mat'")
@@ -83,6 +86,7 @@ def test_what_a_causal_model_cannot_see_is_said_and_null_in_json(run, gpt2_folde
         (["the cat sat. " * 300, "--from", "cat"], "is read in 3 windows: ask about a sentence of it, or add --trunc"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_what_cannot_be_asked_is_one_line_and_exit_2(run, line, message):
     assert_refused(run("look", *line), message)
 

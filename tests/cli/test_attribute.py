@@ -31,6 +31,7 @@ def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found
     assert f"rows sum to {found.total[0]:.4f}" in ran.out
 
 
+@pytest.mark.turns(2)
 def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     ran = run(
         "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--save", "t.csv", "--plot",
@@ -64,5 +65,6 @@ def test_an_id_is_a_token(run, found):
         ((TEXT, "--answer", "5", "--model", "minilm"), ("minilm (BertModel) gives no logits",)),
     ],
 )
+@pytest.mark.sampled(4)
 def test_what_cannot_be_is_one_line(run, arguments, parts):
     assert_refused(run("attribute", *arguments), *parts)

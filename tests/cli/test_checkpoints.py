@@ -25,6 +25,7 @@ def no_other_process(monkeypatch):
         monkeypatch.setattr(module, "try_all", lambda jobs: [fine for _ in jobs])
 
 
+@pytest.mark.turns(3)
 def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(run, tmp_path):
     ran = run("prune", "L3H7, L4H0-1", "--out", "smaller", "--evidence", "a hunch")
     assert ran.code == 0, ran.err
@@ -41,6 +42,7 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert mh.size(lm.spec).num_parameters == sum(weight.numel() for weight in lm.model.parameters())
 
 
+@pytest.mark.turns(2)
 def test_json_is_one_document_with_everything(run):
     ran = run("prune", "L5", "--out", "smaller", "--json", "--empty-layers")
     assert ran.code == 0, ran.err
@@ -78,6 +80,7 @@ def test_a_model_without_a_tokenizer_is_pruned_too(run, tmp_path):
     assert_refused(run("prune", "--lowest", "2", "--out", "less", "--model", "llama"), "no tokenizer files")
 
 
+@pytest.mark.turns(3)
 def test_the_least_important_heads_go_and_the_card_says_why_them(run, tmp_path, bert_folder):
     lm = mh.load(bert_folder)
     texts = ["the cat sat on the table", "a dog ran home", "rain and snow fell all night", "the king read a book"]
@@ -103,6 +106,7 @@ def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):
     assert "smaller, stock:" in ran.out and "transformers.LlamaForCausalLM.from_pretrained('smaller')" in ran.out
 
 
+@pytest.mark.turns(3)
 def test_the_least_important_heads_of_a_gqa_model_go_in_whole_groups(run, tmp_path):
     folder = str(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
     texts = [" ".join(WORDS[at : at + 15]) for at in range(0, 60, 15)]
@@ -143,6 +147,7 @@ def texts(tmp_path):
     return "texts.txt"
 
 
+@pytest.mark.turns(3)
 def test_a_merge_says_what_is_lost_and_gained_before_uptraining_and_where_it_is(run, folder, texts):
     ran = run("convert", "--kv-heads", "2", "--model", folder, "--out", "grouped", "--file", texts)
     assert ran.code == 0, ran.err

@@ -39,6 +39,7 @@ def told(count=4):
     )
 
 
+@pytest.mark.turns(3)
 def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     ran = run("patch", "--pairs", pairs, "--what", "v", "--direction", "noise", "--controls", "2",
               "--save", "heads.csv", "--plot", "heads.svg")  # fmt: skip
@@ -56,6 +57,7 @@ def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     assert "which heads carry the answer" in drawn and f"{found[first]:.2f}" in drawn and "L3" in drawn
 
 
+@pytest.mark.turns(3)
 def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
     clean, corrupted, answers = told(1)
     ran = run("patch", clean[0], corrupted[0], "--right", " size", "--wrong", " name", "--positions", "each",
@@ -67,6 +69,7 @@ def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
     assert {row["token"] for row in document["heads"]} == set(found.positions)
 
 
+@pytest.mark.turns(3)
 def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
     ran = run("circuit", "--pairs", pairs, "--keep", "0.5", "--json")
     clean, corrupted, answers = told()
@@ -106,6 +109,7 @@ def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
         (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
     ],
 )
+@pytest.mark.sampled(7)
 def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"clean": "a", "corrupted": "b", "right": "c", "wrong": "d"}\n{nothing')
     (tmp_path / "half.jsonl").write_text('{"clean": "a"}')

@@ -122,6 +122,7 @@ def oracle_words(lm, sentence, mode):
 @pytest.mark.thinned
 @pytest.mark.parametrize("quirks", [False, ("poss", "vanishing")], ids=["plain", "quirks"])
 @pytest.mark.parametrize("mode", wordmaps.MODES)
+@pytest.mark.sampled(1)
 def test_accuracies_are_those_of_the_models_own_maps(lm, fresh, monkeypatch, mode, quirks):
     monkeypatch.setattr(wordmaps, "BLOCK_CELLS", 60)  # a row or two of a layer at a time
     sentences = drawn_sentences(int(torch.randint(1 << 30, (1,), generator=fresh)))

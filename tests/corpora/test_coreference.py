@@ -186,6 +186,7 @@ def spans_by_hand(rows: list[list[str]]) -> list[tuple[int, int, str]]:
     return found
 
 
+@pytest.mark.turns(3)
 def test_gums_mentions_and_chains_are_those_of_another_parser(gum, gum_sentences):
     documents, plain = gum_sentences, plain_sentences(gum)
     assert len(documents) == len(plain) == 1383

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from docs.house import PACKAGE, tree
 from docs.house import PAGE as HOUSE_PAGE
 from docs.lab import FIELDS, RECORDS, lab_markdown, records
@@ -13,6 +15,7 @@ from tests.docs.pages import ROOT, named, pages
 DOCS = ROOT / "docs"
 
 
+@pytest.mark.turns(3)
 def test_the_tree_has_every_package_and_file_as_the_code_has_them():
     page = HOUSE_PAGE.read_text(encoding="utf-8")
     assert tree() in page, "anew: make pages"

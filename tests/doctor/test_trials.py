@@ -44,6 +44,7 @@ def broken(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.turns(3)
 def test_a_torch_that_cannot_be_imported_is_one_line_and_the_rest_is_not_looked_at(broken):
     found = broken("torch", "raise OSError('libtorch_cpu.so: cannot open shared object file\\nand more')")
     wrong = [each for _, each in found if each.state == WRONG and each.subject == "torch"]
@@ -60,6 +61,7 @@ def test_a_torch_that_cannot_be_imported_is_one_line_and_the_rest_is_not_looked_
     }
 
 
+@pytest.mark.turns(3)
 def test_a_torch_that_kills_the_process_is_named_by_its_signal(broken):
     found = broken("torch", "import os, signal; print('to stdout'); os.kill(os.getpid(), signal.SIGILL)")
     ((section, last),) = found
@@ -91,6 +93,7 @@ def test_what_fails_for_a_package_that_is_wrong_itself_is_not_called_wrong(broke
     assert said >= {"torch", "pandas", "pyarrow"}
 
 
+@pytest.mark.turns(3)
 def test_a_module_that_lies_in_front_of_a_package_is_found(broken, tmp_path):
     found = broken("numpy", "__version__ = '1.26.4'")
     (numpy,) = (each for _, each in found if each.subject == "numpy")
@@ -105,6 +108,7 @@ def test_the_name_of_a_build_is_no_other_version(monkeypatch):
     assert [each.subject for each in trials.imports()] == ["torch"]
 
 
+@pytest.mark.turns(3)
 def test_a_process_that_hangs_is_given_up(broken, monkeypatch):
     monkeypatch.setattr(trying, "SECONDS", 2)
     ((_, found),) = broken("torch", "import time; time.sleep(60)")
@@ -157,6 +161,7 @@ def test_every_bundled_model_that_is_here_is_recorded():
     assert found.state == "fine" and "4 layers with 32 heads, on cpu; the guard found " in found.found
 
 
+@pytest.mark.turns(2)
 def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
     (found,) = trials.devices()
     assert (found.subject, found.state) == ("recordings on cpu", FINE)
@@ -166,6 +171,7 @@ def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), MemoryError()])
+@pytest.mark.sampled(1)
 def test_a_device_that_is_full_is_no_fault_of_ours(error, monkeypatch):
     def record(lm, texts):
         raise GuardError("ran out of memory") from error
@@ -219,6 +225,7 @@ def test_a_step_without_what_it_needs_is_left_out():
 
 
 @pytest.mark.parametrize(("script", "said"), [(None, "FileNotFoundError"), ("", "/studio.js answers 200, 0 bytes")])
+@pytest.mark.sampled(1)
 def test_a_page_without_its_script_is_wrong(monkeypatch, tmp_path, script, said):
     from manyheads.studio.server import app
 
@@ -303,6 +310,7 @@ def with_results(change: Callable[[Attended], Attended]) -> Callable[..., Attend
     ],
     ids=["scaled", "lse", "NaN", "heads in another order"],
 )
+@pytest.mark.sampled(2)
 def test_wrong_numbers_are_found_in_every_float32_case(monkeypatch, change):
     monkeypatch.setattr(attention, "attend", with_results(change))
     monkeypatch.setattr(attention, "CASES", [case for case in SMALL if case.dtype == torch.float32])

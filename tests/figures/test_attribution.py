@@ -20,6 +20,7 @@ def result(fresh):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(1)
 def test_it_is_a_real_file_of_its_kind(result, kind, tmp_path):
     save_attribution(result, tmp_path / f"a{kind}")
     assert_is_file_of(kind, tmp_path / f"a{kind}")

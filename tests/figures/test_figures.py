@@ -28,6 +28,7 @@ CHART = Chart("t", "s", (Panel("p", (Line("", (0.0, 4.0, 9.0), (0.5, 2.0, 1.0)),
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_a_head_is_a_real_file_of_its_kind(tmp_path, kind):
     path = tmp_path / f"head{kind}"
     save_head(maps_of(sites(1)).maps[0], list("abcdef"), path, title="L0H0", subtitle="local")
@@ -112,6 +113,7 @@ def test_what_is_no_map_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(1)
 def test_hostile_words_are_drawn_and_nothing_else_happens(tmp_path, kind):
     path = tmp_path / f"h{kind}"
     n = len(HOSTILE)
@@ -151,6 +153,7 @@ class TestFiles:
             with pytest.raises(FileAccessError, match=r"cannot tell what kind .* end it in \.png, \.svg, \.pdf"):
                 save(tmp_path / name)
 
+    @pytest.mark.sampled(2)
     def test_capital_endings_and_plain_strings_will_do(self, tmp_path, save):
         save(str(tmp_path / "figure.PNG"))
         assert_is_file_of(".png", tmp_path / "figure.PNG")
@@ -185,6 +188,7 @@ class TestFiles:
 
     @pytest.mark.thinned
     @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.sampled(1)
     def test_the_same_input_is_the_same_file_whatever_the_users_settings(self, tmp_path, save, kind):
         save(tmp_path / f"a{kind}")
         own = {

@@ -19,6 +19,7 @@ from tests.figures.pictures import EVIDENCE, KINDS, assert_is_file_of, maps_of, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):
     maps = maps_of(sites(3, 3), causal=True)
     path = tmp_path / f"grid{kind}"
@@ -27,6 +28,7 @@ def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.turns(2)
 def test_a_grid_of_minilm_is_readable_at_1600_pixels(tmp_path, minilm):
     maps = pooled_maps(minilm, "The cat sat on the mat, and the dog sat on the cat.")
     save_grid(maps, roles_of(maps, "local", "unlabelled"), tmp_path / "grid.png", title="minilm")

@@ -117,6 +117,7 @@ def test_zero_ablation_equals_what_a_process_that_never_heard_of_it_computes(tmp
 
 @pytest.mark.thinned(factor=(-0.7, 0.0))
 @pytest.mark.parametrize("factor", [-0.7, 0.5, 2.0, 0.0])
+@pytest.mark.sampled(1)
 def test_scale_multiplies_what_a_head_says(factor, fresh):
     lm, inputs = loaded("llama", draw(fresh)), some_inputs("llama", fresh)
 
@@ -256,6 +257,7 @@ def test_resampling_by_a_text_puts_its_outputs_in_row_by_row_and_again_from_its_
     assert_plan_is(lm, plan, inputs, name, change)
 
 
+@pytest.mark.turns(2)
 def test_resampling_from_a_corpus_takes_one_of_its_texts_by_the_seed(fresh):
     # In float64: texts of a corpus are read together, whose sums are others than those of each alone.
     lm, inputs = loaded("llama", draw(fresh), dtype=torch.float64), some_inputs("llama", fresh)
@@ -292,6 +294,7 @@ def test_pictures_are_a_corpus_for_a_model_of_pictures(fresh):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.sampled(2)
 def test_skipping_an_output_projection_is_the_identity_in_its_place(name, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh)
     operated, plain = copy.deepcopy(lm.model), output(lm.model, inputs)
@@ -303,6 +306,7 @@ def test_skipping_an_output_projection_is_the_identity_in_its_place(name, fresh)
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "t5"])
+@pytest.mark.sampled(2)
 def test_an_output_projection_between_two_widths_cannot_be_skipped(name, fresh):
     lm, layer = loaded(name, draw(fresh)), "encoder:L1" if name == "t5" else "L1"
     with pytest.raises(
@@ -383,6 +387,7 @@ def test_recording_and_measuring_inside_see_the_edited_model(fresh):
 
 
 @pytest.mark.parametrize("plan", [Plan([*PLANS[0].steps, *PLANS[3].steps]), Plan(PLANS[4].steps[0])], ids=str)
+@pytest.mark.sampled(1)
 def test_nothing_is_left_behind_also_after_an_error_inside_the_model(plan, fresh):
     lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
     plain, hooks = output(lm.model, inputs), hook_counts(lm.model)
@@ -496,6 +501,7 @@ def test_training_mode_and_what_is_no_plan_are_refused(fresh):
         edited(lm, Ablate("L0H1"), block_inputs(fresh))
 
 
+@pytest.mark.turns(2)
 def test_what_is_read_of_an_edited_model_says_so(fresh, minilm):
     with mh.applied(minilm, mh.Copy("L1", source="L1H0")):
         inside = mh.record(minilm, "The cat sat."), mh.measure(minilm, "The cat sat.", ["entropy"])
@@ -559,7 +565,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("name", "step", "options"), [*GENERATION_CASES[::2], *SLOW])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_a_left_padded_batch_is_written_as_the_edited_model_would_write_each_text(name, step, options, fresh):
     lm, plan = loaded(name, draw(fresh)), GENERATION_PLANS[step]
     inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
@@ -593,6 +599,7 @@ def test_plans_for_single_samples_hold_while_they_are_written(fresh):
 
 @pytest.mark.parametrize("step", ["by position", "text"])
 @pytest.mark.sampled(1)
+@pytest.mark.turns(2)
 def test_a_decoder_beside_an_encoder_counts_its_own_positions_in_cross_attention_too(step, fresh):
     lm = loaded("t5", draw(fresh), num_decoder_layers=2)  # transformers makes its cache by the encoder's layers
     ids = torch.randint(5, VOCAB_SIZE, (1, 7), generator=fresh)

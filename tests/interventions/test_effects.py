@@ -67,6 +67,7 @@ def test_the_loss_is_next_token_loss_token_by_token(name, fresh):
     assert abs(found.change - found.per_text.mean()) < 1e-12 and found.num_texts == len(TEXTS)
 
 
+@pytest.mark.turns(2)
 def test_the_loss_of_a_decoder_beside_an_encoder_is_that_of_repeating_the_text(fresh):
     lm = loaded("t5", draw(fresh))
     plan = Ablate("cross:L1, decoder:L0H1")
@@ -200,6 +201,7 @@ def test_steps_that_changed_nothing_are_in_the_notes(fresh):
         ({"corpus": []}, PlanError, "corpus= is empty"),
     ],
 )
+@pytest.mark.sampled(5)
 def test_what_was_asked_wrongly_is_told(options, kind, words, fresh):
     plan = Ablate("L1H1", kind="mean") if "corpus" in options else PLAN
     with pytest.raises(kind, match=words):
@@ -238,6 +240,7 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
 
 
 @pytest.mark.parametrize("length", [7, 11])  # a target as long as its source is still no text of its own
+@pytest.mark.sampled(1)
 def test_ready_inputs_of_an_encoder_decoder_are_judged_by_their_labels_or_what_the_decoder_reads(length, fresh):
     lm = mh.load(tiny_t5(seed=draw(fresh)), tokenizer=False)
     ids, labels = (torch.randint(5, lm.model.config.vocab_size, (2, n), generator=fresh) for n in (11, length))
@@ -306,6 +309,7 @@ def touched(plan, spec):
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
+@pytest.mark.sampled(1)
 def test_controls_are_as_many_heads_none_of_the_plans_by_the_seed(name, fresh):
     spec = loaded(name, draw(fresh)).spec
     stack = "cross:" if name == "t5" else ""
@@ -358,6 +362,7 @@ def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     assert "as many random heads" in str(found) and found.to_dict()["control"] == list(found.control)
 
 
+@pytest.mark.turns(2)
 def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):
     lm = loaded("llama", draw(fresh))
     others = len(lm.spec.heads) - 1

@@ -69,6 +69,7 @@ def slope(run, at=0.0):
 
 
 @pytest.mark.parametrize(("name", "attention"), [("gpt2", "eager"), ("llama", "sdpa")])
+@pytest.mark.sampled(1)
 def test_the_gradient_of_each_head_and_text_is_a_difference_in_its_gate(name, attention, fresh):
     lm = precise(name, fresh, attention)
     found = mh.importance(lm, list(TEXTS), "gradient")
@@ -99,6 +100,7 @@ def test_gradients_know_softcaps_and_windows(fresh):
     assert found.per_text.max() > 1e-2
 
 
+@pytest.mark.turns(2)
 def test_reduce_says_where_the_absolute_value_is_taken(fresh):
     lm, texts = precise("gpt2", fresh), list(TEXTS)
     by_token = mh.importance(lm, texts, "gradient", reduce="token")
@@ -163,6 +165,7 @@ def test_that_is_how_much_the_cosine_really_changes_by_a_small_step(fresh):
     assert abs(float(change) / step**2 / float(got[0, 7]) - 1) < 0.02
 
 
+@pytest.mark.turns(3)
 def test_fewer_directions_are_right_on_average(fresh):
     lm = precise("bert", fresh)
     corpus = read_corpus(lm, list(TEXTS[:2]))
@@ -197,6 +200,7 @@ def test_a_stack_that_the_metric_never_reads_is_worth_nothing(fresh):
 
 @pytest.mark.parametrize(("name", "kind"), [("gpt2", "zero"), ("bert", "mean"), ("llama", "first")])
 @pytest.mark.sampled(1)
+@pytest.mark.turns(2)
 def test_ablation_is_what_applied_changes_in_the_metric(name, kind, fresh):
     lm, texts = loaded(name, draw(fresh)), list(TEXTS)
     found = mh.importance(lm, texts, kind=kind)
@@ -255,6 +259,7 @@ def test_the_ranking_goes_from_the_least_important_and_ties_by_the_models_order(
 
 
 @pytest.mark.parametrize("num_kv_heads", [3, 2, 1, 6])
+@pytest.mark.sampled(2)
 def test_the_lowest_groups_are_the_best_of_all_choices_of_whole_groups(num_kv_heads, fresh):
     """Every choice is tried. Heads that all share one key/value head, or none, go one by one."""
     lm = loaded("llama", draw(fresh), num_kv_heads=num_kv_heads, num_hidden_layers=2)
@@ -414,6 +419,7 @@ def test_what_takes_a_heads_place_is_not_for_gradients_and_what_changed_nothing_
     assert "unchanged" not in mh.importance(lm, batch).notes
 
 
+@pytest.mark.turns(2)
 def test_a_model_that_attends_in_windows_is_swept_one_by_one(fresh):
     sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]}
     lm = mh.load(SwinModel(SwinConfig(**sizes, window_size=4)).eval(), tokenizer=False)

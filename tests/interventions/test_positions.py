@@ -33,6 +33,7 @@ def without_positions(name, model):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss", "t5"])
+@pytest.mark.sampled(2)
 def test_skipping_positions_is_zeros_in_the_tables_and_no_angle_in_the_rotation(name, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh)
     plain = output(lm.model, inputs)

@@ -108,7 +108,7 @@ def generated(model, ids):
 
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 def test_what_is_left_is_smaller_and_equals_surgery_by_hand_and_the_whole_model_is_untouched(name, made):
     family, lm = FAMILIES[name], made(name)
     before, inputs = all_bytes(lm.model), random_inputs(lm.model)
@@ -175,7 +175,7 @@ def test_half_precision_is_judged_in_full_and_stays_half(fresh):
 @pytest.mark.thinned
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 def test_computed_in_full_a_model_in_half_precision_is_the_same_as_its_copy_in_float32(name, half, fresh):
     model = FAMILIES[name].make(fresh).to(half)
     inputs = random_inputs(model)
@@ -193,6 +193,7 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 
 @pytest.mark.parametrize("surgery", SURGERIES.values(), ids=SURGERIES)
 @pytest.mark.sampled(1)
+@pytest.mark.turns(3)
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
     sizes = {**DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984}
@@ -217,6 +218,7 @@ def test_what_is_left_can_be_trained_and_frozen_weights_stay_frozen(made):
 
 
 @pytest.mark.parametrize("name", ["phi3, uneven", "gpt2"])
+@pytest.mark.sampled(1)
 def test_the_attention_implementation_can_be_changed_after_pruning(name, made):
     lm = made(name)
     small = prune_heads(lm, FAMILIES[name].remove).model.double()
@@ -242,6 +244,7 @@ def test_a_cache_holds_only_what_is_left_and_generation_goes_on(made):
     assert torch.equal(generated(small.model, ids), generated(oracle, ids))
 
 
+@pytest.mark.turns(2)
 def test_the_same_shape_form_equals_what_is_left(made):
     for name in ("bert", "gpt_neox", "t5", "cohere"):
         small = prune_heads(made(name), FAMILIES[name].remove)
@@ -402,6 +405,7 @@ def test_torchs_own_layer_is_refused_and_ours_can_be_cut():
     ],
     ids=lambda each: next(iter(each)),
 )
+@pytest.mark.sampled(4)
 def test_what_belongs_to_a_head_of_our_own_layer_goes_with_it(options):
     layer = mh.MultiHeadAttention(20, 4, batch_first=True, **options).eval()
     with torch.no_grad():

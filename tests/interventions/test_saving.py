@@ -273,6 +273,7 @@ def compact_folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.sampled(10)
 def test_a_damaged_mark_is_refused_with_what_is_wrong(what, compact_folder, tmp_path):
     change, said = DAMAGE[what]
     folder = shutil.copytree(compact_folder, tmp_path / "copy")
@@ -369,7 +370,7 @@ def contents(folder):
     }
 
 
-def test_a_pruned_model_is_saved_and_loaded_with_its_tokenizer_and_its_card(small, tmp_path):
+def test_a_pruned_model_is_saved_and_loaded_with_its_tokenizer_and_its_card(small, tmp_path, trusting):
     saved = small.save(tmp_path / "out", evidence="ablation of each head\non 200 texts")
     assert (saved.form, saved.folder, saved.loads_as) == ("compact", tmp_path / "out", "GPT2LMHeadModel")
     assert saved.zeroed == tmp_path / "out" / "zeroed" and saved.error <= SAME
@@ -409,6 +410,7 @@ def test_without_evidence_the_card_says_so_and_a_stock_folder_is_plain(fresh, tm
 
 
 @pytest.mark.parametrize(("free", "tried_on"), [(1, "cpu, since a try on cuda:0 takes 0.0 GB and "), (9**9, "cuda:0")])
+@pytest.mark.sampled(1)
 def test_a_folder_is_tried_on_the_cpu_where_the_models_device_has_no_room_for_it(
     free, tried_on, fresh, tmp_path, trusting, monkeypatch
 ):
@@ -444,6 +446,7 @@ def test_a_stock_form_that_does_not_pass_its_trial_gives_way_and_is_said(fresh, 
         ({"error": 0.0, "tokens": None, "wanted": None, "auto": False}, "no Auto class of transformers leads to it"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_compact_form_that_does_not_pass_is_not_left_behind(result, said, small, tmp_path, trusting):
     trusting.results = [{"error": 0.0, "tokens": None, "wanted": None, "auto": True}, result]
     with pytest.raises(ModelError, match=f"was not saved: {said}"):
@@ -473,6 +476,7 @@ FAILURES = {
 @pytest.mark.thinned
 @pytest.mark.parametrize("where", ["compact", "readers", "trial", "move"])
 @pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.sampled(2)
 def test_whatever_happens_on_the_way_leaves_the_older_checkpoint_whole(
     failure, where, small, tmp_path, trusting, monkeypatch
 ):
@@ -521,6 +525,7 @@ def test_an_older_checkpoint_is_replaced_whole_in_one_step_or_in_two(small, tmp_
 
 
 @pytest.mark.parametrize("entry", [".git/config", "notes.doc", "my_notes.txt", "zeroed/notes.txt", "results.json"])
+@pytest.mark.sampled(3)
 def test_a_folder_with_anything_but_an_older_save_is_never_replaced(entry, small, tmp_path, trusting):
     path = tmp_path / "out" / entry
     path.parent.mkdir(parents=True)
@@ -532,6 +537,7 @@ def test_a_folder_with_anything_but_an_older_save_is_never_replaced(entry, small
     assert path.read_text() == "mine"
 
 
+@pytest.mark.turns(2)
 def test_somebody_elses_checkpoint_and_the_models_own_are_never_replaced(small, tmp_path, trusting):
     tiny_llama().save_pretrained(tmp_path / "theirs")
     lm = mh.load(tmp_path / "theirs", tokenizer=False)

@@ -139,7 +139,7 @@ def assert_streams(lm, name, inputs, begins, sink=SINK, recent=RECENT):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 def test_a_streaming_head_is_the_models_own_attention_under_a_dense_mask(name, side, fresh):
     lm = loaded(name, fresh)
     inputs, begins = some_inputs(name, fresh, side)
@@ -190,6 +190,7 @@ SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS]
 
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *SLOWLY])
 @pytest.mark.sampled(1)
+@pytest.mark.turns(2)
 def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, options, fresh):
     """With a cache, past every window; the other reads the whole text anew for each token."""
     lm = loaded(name, fresh)
@@ -338,6 +339,7 @@ def test_torchs_own_layer_streams(fresh):
 # ------------------------------------------------------------------------------------------- effects, plans, refusals
 
 
+@pytest.mark.turns(2)
 def test_effects_and_importance_stream_head_by_head_as_single_plans_do(fresh, tmp_path):
     lm = loaded("llama", fresh)
     texts = ["the cat sat on the table and the dog said why is the cat here", "a king found the old book near a river"]
@@ -377,6 +379,7 @@ def test_a_later_step_acts_on_what_streams(fresh):
         (tiny_t5, "cross:L0H0", "cross:L0 attends to another text, which has no last keys before a row"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_what_cannot_stream_is_refused_before_anything_runs(make, heads, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=tiny_tokenizer())
     with pytest.raises(PlanError, match=words), mh.applied(lm, Ablate(heads, kind="streaming")):

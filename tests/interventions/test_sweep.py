@@ -79,7 +79,7 @@ KNOWN = {"t5": (5, 2), "vit": (2, 2), "bert": (2, 2), "gpt_oss": (2, 2)}  # bloc
 
 @pytest.mark.thinned(name=("t5", "gpt_oss", "bert", "vit"))
 @pytest.mark.parametrize("name", [*METRICS, "vit"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_plans_together_change_what_each_changes_by_itself(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)
     want, got, because = swept(lm, every_kind(name), corpus, metric)
@@ -90,6 +90,7 @@ def test_plans_together_change_what_each_changes_by_itself(name, fresh):
 
 @pytest.mark.parametrize("num_tokens", [1, 45])
 @pytest.mark.sampled(1)
+@pytest.mark.turns(3)
 def test_how_much_is_read_and_expanded_at_a_time_changes_nothing(num_tokens, fresh):
     lm, corpus, metric = corpus_of("llama", fresh, 30)
     assert len(corpus.batches) > 1 and any(len(batch.places) > 1 for batch in corpus.batches)
@@ -98,6 +99,7 @@ def test_how_much_is_read_and_expanded_at_a_time_changes_nothing(num_tokens, fre
 
 
 @pytest.mark.parametrize("metric", ["cosine", "kl"])
+@pytest.mark.sampled(1)
 def test_a_metric_that_reads_the_model_without_its_head_sees_plans_of_several_layers(metric, fresh):
     lm, corpus, _ = corpus_of("gpt2", fresh)
     plans = [Plan(Ablate("L1H1, L2H3")), Plan([Scale("L1H0", 3.0), Average("L2H0-1")]), Plan(Ablate("L2H0"))]
@@ -142,6 +144,7 @@ class Counts(nn.Module):
         return self.inner(*args, **kwargs) + 0.1 * len(args[0])
 
 
+@pytest.mark.turns(2)
 def test_where_an_expanded_batch_differs_plans_run_one_by_one_and_that_is_said(fresh):
     lm, corpus, metric = corpus_of("llama", fresh)
     lm.model.model.layers[2].mlp = Counts(lm.model.model.layers[2].mlp).eval()

@@ -113,6 +113,7 @@ def test_the_worked_example_is_followed_to_its_output():
 # ----------------------------------------------------------------------------------------------------------- real heads
 
 
+@pytest.mark.turns(3)
 def test_arcs_are_the_strongest_links_of_the_models_own_maps(load, minilm):
     for sentence in (four_archetypes.SENTENCE, "She saw the dog that he lost"):
         result = ran("four-archetypes", "four-archetypes", load, sentence=sentence, verbs="won, cited saw lost")

@@ -83,6 +83,7 @@ def by_layer(heads):
 
 
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
+@pytest.mark.sampled(1)
 def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_chooses(name, divided, fresh):
     """Gemma 2's first and last layer have windows of 7, which are sink + recent: they stream already."""
     lm, rows = loaded(fresh, name), token_rows(fresh)
@@ -105,6 +106,7 @@ def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_c
 
 
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
+@pytest.mark.sampled(1)
 def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(name, divided, fresh):
     """Of needles of several lengths, whose answers stand anywhere, also at the very end."""
     lm, rows, needles = loaded(fresh, name), token_rows(fresh), []
@@ -141,6 +143,7 @@ def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(nam
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.sampled(1)
 def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name, fresh):
     lm, rows = loaded(fresh, name), token_rows(fresh)
     split = split_of(lm, rows, by="distant_mass")
@@ -161,6 +164,7 @@ def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.sampled(1)
 def test_retrieval_scores_are_the_argmax_of_eager_maps(name, fresh):
     lm, rows, needles = loaded(fresh, name), token_rows(fresh), needles_in(fresh, 41)
     split = split_of(lm, rows, by="needle", needles=needles)
@@ -177,6 +181,7 @@ def test_retrieval_scores_are_the_argmax_of_eager_maps(name, fresh):
     assert max(score for _, layer in split.dividable for score in layer.scores) > 0
 
 
+@pytest.mark.turns(3)
 def test_agreement_is_the_rank_correlation_of_what_was_computed(fresh):
     lm = loaded(fresh)
     split = split_of(lm, token_rows(fresh), by="distant_mass", also=["effect"])
@@ -189,6 +194,7 @@ def test_agreement_is_the_rank_correlation_of_what_was_computed(fresh):
 # ------------------------------------------------------------------------------------------------------------ evidence
 
 
+@pytest.mark.turns(3)
 def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     lm, rows, needles = loaded(fresh), token_rows(fresh), needles_in(fresh, 8, key=1)
     with torch.no_grad():  # an answer that the whole model gives, for half of the needles
@@ -220,6 +226,7 @@ def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     assert other.layers == split.layers and other.evidence["loss"]["random"] != loss["random"]
 
 
+@pytest.mark.turns(3)
 def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(fresh):
     lm, rows = loaded(fresh), token_rows(fresh)
     split = split_of(lm, rows, by="distant_mass", keep=0.25)
@@ -239,6 +246,7 @@ def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(f
 # ------------------------------------------------------------------------------------- a head that is known beforehand
 
 
+@pytest.mark.turns(3)
 def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_random_heads(fresh):
     heads = [[design.previous(), design.first()], [design.first(), design.induction(), design.first()]]
     lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny_tokenizer(special_tokens=False))
@@ -273,6 +281,7 @@ def test_needles_lie_between_what_a_streaming_head_keeps_and_repeat_at_the_end(f
 # ---------------------------------------------------------------------------------------------------------- the value
 
 
+@pytest.mark.turns(3)
 def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at_the_first(fresh):
     split = split_of(loaded(fresh), token_rows(fresh), by="distant_mass", keep=0.3)
     before: set = set()
@@ -288,6 +297,7 @@ def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at
         split.with_keep(float("nan"))
 
 
+@pytest.mark.turns(2)
 def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itself(fresh, tmp_path):
     lm = loaded(fresh, "gemma2")
     split = split_of(lm, token_rows(fresh), by="distant_mass", context=60, batch=3)
@@ -305,6 +315,7 @@ def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itsel
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(1)
 def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
     split = split_of(loaded(fresh), token_rows(fresh), by="distant_mass", random=2)
     path = tmp_path / f"split{kind}"
@@ -342,6 +353,7 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
         ({"also": ["needle_effect"]}, "'needle_effect' is scored on needles, and none fits"),
     ],
 )
+@pytest.mark.sampled(7)
 def test_what_cannot_be_is_refused(options, words, fresh):
     with pytest.raises(StatisticError, match=words):
         split_of(loaded(fresh), token_rows(fresh), **options)
@@ -371,12 +383,14 @@ def test_texts_that_cannot_be_read_are_refused(fresh):
         (tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)
     with pytest.raises(kind, match=words):
         split_of(lm, token_rows(fresh))
 
 
+@pytest.mark.turns(3)
 def test_windows_of_one_text_count_once_and_short_texts_are_left_out(fresh):
     lm = loaded(fresh, tokenizer=tiny_tokenizer(special_tokens=False))
     with torch.no_grad():  # a pass key is one unknown word here: random weights must not write it by chance

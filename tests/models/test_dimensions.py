@@ -92,7 +92,7 @@ def cached_bytes(architecture: Any, length: int) -> int:
     )
 )
 @pytest.mark.parametrize("family", OTHERS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_model(family):
     assert family not in FAMILIES
     config, cls, written = config_of(family)
@@ -105,7 +105,7 @@ def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_mod
 
 @pytest.mark.thinned(family=("youtu", "modernbert-decoder", "llama4_text", "granite_swa", "ctrl"))  # the rest: slow
 @pytest.mark.parametrize("family", [name for name in OTHERS if name not in RECURRENT])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_its_flops_are_those_that_torch_counts_or_are_not_told(family):
     config, cls, written = config_of(family)
     found = describe(written)
@@ -132,7 +132,7 @@ def test_a_recurrence_is_measured_and_its_update_said_not_to_be_counted():
 
 @pytest.mark.thinned(family=FEW_DECODERS)
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_measuring_and_arithmetic_agree_where_both_know_a_family(family):
     """The same parameters, active ones, cache at every length and FLOPs, by two ways that share no table."""
     config = real.config_of(family)
@@ -247,6 +247,7 @@ def test_a_module_without_a_config_is_refused():
         describe_model(torch.nn.MultiheadAttention(8, 2))
 
 
+@pytest.mark.turns(2)
 def test_what_is_measured_takes_other_heads_only_if_they_divide():
     _, _, written = config_of("cwm")
     assert size(written, num_kv_heads=3).parameters["k"] == size(written).parameters["k"] * 3 // 2

@@ -89,7 +89,7 @@ def assert_the_models_own(model, inputs):
 @pytest.mark.thinned
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize(("model", "name"), CASES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_texts_of_unlike_length_have_the_weights_of_the_eager_model(model, name, side, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
     package = install(loaded, name)
@@ -105,7 +105,7 @@ def test_texts_of_unlike_length_have_the_weights_of_the_eager_model(model, name,
 
 @pytest.mark.thinned
 @pytest.mark.parametrize(("model", "name"), [case for case in CASES if "/" not in case[1]])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_texts_that_are_alike_are_not_packed(model, name, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
     package = install(loaded, name)
@@ -145,7 +145,7 @@ def packed_inputs(fresh, how):
     ("model", "name"),
     [("llama", "flash_attention_2"), ("gemma2", "flash_attention_2"), ("gpt_oss", "flash_attention_4")],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_a_packed_text_has_the_weights_that_it_has_alone(model, name, how, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
     inputs = packed_inputs(fresh, how)
@@ -217,7 +217,7 @@ def test_other_texts_at_the_same_positions_are_read_anew(install, fresh):
     ("model", "name"),
     [("llama", "flash_attention_2"), ("gemma2", "flash_attention_2"), ("gpt_oss", "flash_attention_4")],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_generation_equals_the_recording_of_the_finished_text(model, name, cache, install, fresh):
     """Prompts of unlike length, so left padding; decoded tokens; a static cache's keys go on past its mask."""
     loaded = mh.load(MAKERS[model](seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("hub")
 
 
 @pytest.mark.parametrize("family", BUILDERS)
+@pytest.mark.sampled(2)
 def test_a_saved_model_comes_back_with_equal_outputs_in_eval_mode_and_with_its_tokenizer(family, tmp_path):
     model, tokenizer = BUILDERS[family](), tiny_tokenizer()
     lm = load(save_tiny(model, tmp_path / "saved", tokenizer))
@@ -476,6 +477,7 @@ def test_a_pickle_is_refused_by_name_and_never_opened(bert, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt"])
+@pytest.mark.sampled(1)
 def test_the_line_for_a_pickle_makes_a_folder_that_loads(tmp_path, name):
     model, tokenizer = tiny_gpt2(), tiny_tokenizer()
     folder = save_tiny(model, tmp_path / "it's here", tokenizer)

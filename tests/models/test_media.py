@@ -42,6 +42,7 @@ def test_a_model_of_pictures_needs_no_tokenizer_and_has_a_spec(name, seeing):
     assert heads == ([(2, 6)] * 2 + [(3, 8)] * 2 if name == "swin" else [(3, 8)] * 2)
 
 
+@pytest.mark.turns(2)
 def test_models_of_sounds_have_a_spec_with_and_without_a_processor(whisper, wav2vec2, fresh):
     for lm in (whisper(), mh.load(tiny_whisper())):
         assert lm.spec.shape == {"encoder": (3, 3), "decoder": (3, 3), "cross": (3, 3)}
@@ -173,6 +174,7 @@ def inputs_of(lm, pictures):
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", GRIDDED)
+@pytest.mark.sampled(3)
 def test_weights_are_the_models_own(name, attention, seeing, fresh):
     lm, pictures = seeing(name), [some_picture(fresh), some_picture(fresh, 47, 31)]
     with implementation(lm.model, attention):
@@ -186,6 +188,7 @@ def test_weights_are_the_models_own(name, attention, seeing, fresh):
 
 
 @pytest.mark.parametrize("name", GRIDDED)
+@pytest.mark.sampled(4)
 def test_tokens_around_the_grid_are_found_and_named(name, seeing, fresh):
     rec = mh.record(seeing(name), image=[some_picture(fresh)] * 2)
     grid = grid_of(rec)
@@ -363,6 +366,7 @@ def test_frames_hear_the_samples_that_they_say(wav2vec2, fresh):
                     assert (moved > 0) == matters, (frame, at, moved)
 
 
+@pytest.mark.turns(2)
 def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whisper, fresh):
     lm = whisper()
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]

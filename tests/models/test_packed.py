@@ -68,6 +68,7 @@ def test_weights_of_packed_texts_are_the_models_own_and_runs_end_at_their_text(a
 
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.sampled(1)
 def test_a_packed_text_has_the_weights_that_it_has_alone(attention, model, inputs):
     with implementation(model, attention):
         rec = mh.record_call(model, **inputs)

@@ -54,6 +54,7 @@ def assert_same_weights(rec, maps, where):
 
 @pytest.mark.thinned
 @every_case
+@pytest.mark.sampled(3)
 def test_weights_rebuilt_from_texts_equal_the_models_own(name, attention, loaded, fresh):
     lm = loaded(name)
     texts = [some_text(fresh, n) for n in (11, 3, 23, 1)]
@@ -69,6 +70,7 @@ def test_weights_rebuilt_from_texts_equal_the_models_own(name, attention, loaded
 @pytest.mark.thinned
 @every_case
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.sampled(4)
 def test_weights_rebuilt_from_a_padded_call_equal_the_models_own(name, attention, side, loaded, fresh):
     model = loaded(name).model
     inputs = padded(fresh, LENGTHS, model.config.vocab_size, side)
@@ -82,6 +84,7 @@ def test_weights_rebuilt_from_a_padded_call_equal_the_models_own(name, attention
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.sampled(2)
 def test_a_call_without_a_mask_is_recorded_whole(name, loaded, fresh):
     model = loaded(name).model
     ids = padded(fresh, (9, 9, 9), VOCAB_SIZE)["input_ids"]
@@ -91,6 +94,7 @@ def test_a_call_without_a_mask_is_recorded_whole(name, loaded, fresh):
 
 
 @pytest.mark.parametrize("name", ["minilm", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.sampled(2)
 def test_every_way_to_ask_for_weights_gives_the_models_own(name, loaded, fresh):
     """A head, a window, chosen cells, tiles, column sums, weights times features: all of the same map."""
     model = loaded(name).model
@@ -118,6 +122,7 @@ def test_every_way_to_ask_for_weights_gives_the_models_own(name, loaded, fresh):
             assert_near(pieces, want, "tiles")
 
 
+@pytest.mark.turns(2)
 def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(loaded, fresh):
     lm = loaded("minilm")
     texts = [some_text(fresh, n) for n in (5, 17, 2)]
@@ -128,6 +133,7 @@ def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(lo
             assert_near(many.weights(text=text), one.weights(), "together, alone", 2 * EXACT)
 
 
+@pytest.mark.turns(3)
 def test_an_encoder_decoder_is_recorded_by_its_three_stacks(fresh):
     """Texts of the decoder have lengths of their own, more or fewer than the encoder's."""
     model = tiny_t5(seed=draw(fresh))
@@ -156,6 +162,7 @@ def test_an_encoder_decoder_is_recorded_by_its_three_stacks(fresh):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.sampled(1)
 def test_keep_v_makes_the_heads_outputs_again(side, loaded, fresh):
     model = loaded("llama").model
     inputs, outs = padded(fresh, LENGTHS, VOCAB_SIZE, side), []
@@ -193,6 +200,7 @@ def test_a_recording_holds_no_gradients_and_nothing_of_the_models_memory(loaded,
 
 @pytest.mark.thinned
 @every_case
+@pytest.mark.sampled(4)
 def test_provenance_says_which_model_dtype_backend_and_how_good(name, attention, loaded, fresh):
     lm = loaded(name)
     with implementation(lm.model, attention):
@@ -218,6 +226,7 @@ def test_layers_say_which_of_several_stacks_to_ask(fresh, loaded):
 @pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+@pytest.mark.sampled(2)
 def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, dtype):
     """The oracle: the reference's lse, in float64, from the q and k that were recorded, row by row."""
     model = loaded(name).model.to(dtype)
@@ -239,6 +248,7 @@ def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, d
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+@pytest.mark.sampled(1)
 def test_texts_of_unlike_length_are_read_in_batches_and_each_is_as_it_is_alone(loaded, fresh, name, monkeypatch):
     monkeypatch.setattr(recorder, "batches", lambda reading: batches(reading, 40))
     lm = loaded(name)
@@ -371,6 +381,7 @@ def test_a_window_too_large_to_hold_is_refused_with_its_size(loaded, fresh, monk
 
 
 @pytest.mark.parametrize(("name", "attention"), [("bert", "sdpa"), ("gpt2", "eager"), ("llama", "sdpa")])
+@pytest.mark.sampled(2)
 def test_a_long_text_is_read_in_overlapping_windows_that_cover_it(name, attention, loaded, fresh):
     limit, extra = 16, 2 if name == "bert" else 0  # [CLS] and [SEP] around each window
     sizes = {"n_positions" if name == "gpt2" else "max_position_embeddings": limit}
@@ -440,6 +451,7 @@ def test_a_text_of_exactly_the_models_positions_is_not_cut(loaded, fresh):
 @pytest.mark.thinned
 @pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=str)
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.sampled(2)
 def test_the_size_is_said_before_it_is_taken_and_is_right(name, keep, loaded, fresh, caplog):
     lm = loaded(name)
     with implementation(lm.model, "eager"), caplog.at_level(logging.INFO, logger="manyheads"):
@@ -450,6 +462,7 @@ def test_the_size_is_said_before_it_is_taken_and_is_right(name, keep, loaded, fr
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.sampled(1)
 def test_a_recording_that_would_not_fit_is_refused_before_the_model_runs_and_what_fits_is_said(
     dtype, loaded, monkeypatch, caplog
 ):

@@ -46,6 +46,7 @@ def loss_of(lm, pair):
         return float(lm.model(**fed(lm, [pair])).loss)
 
 
+@pytest.mark.sampled(1)
 def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
     """With the model's own loss as the oracle, for pairs read in one padded batch."""
     result = mh.effect(lm, mh.Ablate("cross:L0H1"), PAIRS, controls=2)
@@ -59,6 +60,7 @@ def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
     assert abs(plain.before - result.before) > 1e-3  # of the source repeated: another number
 
 
+@pytest.mark.turns(3)
 def test_importance_and_what_stands_in_a_heads_place_read_the_targets(bart):
     """Ablation one by one is the oracle; the mean is of the decoder on these targets, and not on the sources."""
     lm = bart
@@ -76,6 +78,7 @@ def fed_as_read(lm, pair):
     return {**inputs, "decoder_input_ids": lm.model.prepare_decoder_input_ids_from_labels(labels=inputs["labels"])}
 
 
+@pytest.mark.sampled(1)
 def test_a_recording_has_the_targets_as_the_decoder_reads_them(lm):
     """Maps against the model's own eager ones, of unequal lengths on either side."""
     rec = mh.record(lm, PAIRS)

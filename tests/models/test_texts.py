@@ -46,6 +46,7 @@ def without_blanks(text, begin, end):
 @pytest.mark.thinned
 @every_kind
 @pytest.mark.parametrize(("before", "after"), AROUND)
+@pytest.mark.sampled(3)
 def test_a_text_is_kept_as_it_was_given_and_offsets_count_its_characters(kind, before, after, loaded):
     lm, text = loaded(kind), before + BODY + after
     rec = mh.record(lm, [text, BODY])
@@ -57,6 +58,7 @@ def test_a_text_is_kept_as_it_was_given_and_offsets_count_its_characters(kind, b
 @pytest.mark.thinned
 @every_kind
 @pytest.mark.parametrize(("before", "after"), AROUND)
+@pytest.mark.sampled(3)
 def test_spans_of_the_users_own_text_find_their_words(kind, before, after, loaded):
     """As a treebank gives them: counted in the file's text, indentation and all."""
     text = before + BODY + after
@@ -74,6 +76,7 @@ def test_spans_of_the_users_own_text_find_their_words(kind, before, after, loade
 
 
 @every_kind
+@pytest.mark.sampled(3)
 def test_windows_say_where_their_stretch_begins(kind, loaded, tmp_path):
     lm = loaded(kind, max_position_embeddings=24)
     long, short = "  \n" + " ".join([BODY] * 9) + "\n\n", " The cat"

@@ -62,6 +62,7 @@ def inputs_of(lm, name, pictures, answer=None):
 
 
 @pytest.mark.parametrize(("name", "answer"), [*((name, ANSWER) for name in sorted(READERS)), ("paligemma", None)])
+@pytest.mark.sampled(2)
 def test_every_weight_is_the_models_own(name, answer, reading, fresh):
     lm, picture = reading(name), some_picture(fresh)
     rec = mh.record(lm, QUESTION, image=picture, answer=answer)
@@ -80,6 +81,7 @@ def test_every_weight_is_the_models_own(name, answer, reading, fresh):
 
 
 @every_reader
+@pytest.mark.sampled(2)
 def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, reading, fresh):
     lm, pictures = reading(name), [some_picture(fresh), some_picture(fresh, 61, 40)]
     rec = mh.record(lm, QUESTION, image=pictures)
@@ -106,6 +108,7 @@ def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, readi
 
 
 @every_reader
+@pytest.mark.sampled(2)
 def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, fresh):
     lm = reading(name)
     with torch.no_grad():  # patches of a tower that does not attend are not mixed
@@ -126,6 +129,7 @@ def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, 
 
 
 @every_reader
+@pytest.mark.sampled(2)
 def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh):
     lm, picture = reading(name), some_picture(fresh)
     rec = mh.record(lm, QUESTION, image=picture, generate=4)
@@ -139,6 +143,7 @@ def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh
     assert_near(rec.layers[1].weights(), want[1][0])
 
 
+@pytest.mark.turns(2)
 def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
     own = mh.record(lm, "the cat <image> said", image=picture)
@@ -212,6 +217,7 @@ def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
         mh.record(seeing, QUESTION, image=picture)
 
 
+@pytest.mark.turns(2)
 def test_a_model_without_a_processor_of_both_says_so(fresh, tmp_path):
     folder = saved_llava(tmp_path / "llava")
     for lm in (mh.load(folder, processor=False), mh.load(folder, processor=square())):

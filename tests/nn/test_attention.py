@@ -156,6 +156,7 @@ def test_many_rows_beyond_the_real_blocks_equal_the_reference(rng, monkeypatch):
 
 @BOTH
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.sampled(2)
 def test_texts_longer_than_the_kernels_own_blocks_equal_the_reference(rng, backend, causal):
     q, k, v = make_qkv(rng, b=1, h=2, g=1, q=1031, k=1031)
     mask = Mask.causal(1031, 1031) if causal else None
@@ -280,7 +281,7 @@ KINDS = [kind.replace(";", ",") for kind in KINDS.split(", ")]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
 @pytest.mark.parametrize("block", [None, 40], ids=["", "small blocks"])
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(15)
 def test_every_mask_equals_the_reference_and_says_who_served_it(rng, monkeypatch, kind, sinks, block):
     if block is not None:
         monkeypatch.setattr(attention, "BLOCK_CELLS", block)

@@ -33,6 +33,7 @@ def test_every_example_is_tried():
 
 
 @pytest.mark.parametrize("name", SMALL)
+@pytest.mark.sampled(2)
 def test_the_example_runs(name, capsys):
     run(name, *SMALL[name])
     assert capsys.readouterr().out

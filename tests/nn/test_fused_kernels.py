@@ -70,6 +70,7 @@ def spans(monkeypatch):
 @DTYPES
 @pytest.mark.parametrize("groups", [H, G, 1])
 @on_cuda
+@pytest.mark.sampled(14)
 def test_a_cuda_kernels_lse_is_read_as_a_number_a_row(kernel, groups, dtype, fake):
     width = 24
     q, k, v = fake((B, H, Q, width), (B, groups, K, width), (B, groups, K, width), dtype=dtype)

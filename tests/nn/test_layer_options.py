@@ -225,6 +225,7 @@ def test_every_option_has_a_case():
 
 
 @pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.sampled(21)
 def test_every_option_equals_the_reference(name, fresh):
     case = merged(name)
     layer = make_layer(case, fresh)
@@ -274,7 +275,7 @@ def test_every_option_matters(name, fresh):
 
 
 @pytest.mark.parametrize(("first", "second"), pairs(), ids=lambda name: name)
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(30)
 def test_two_options_equal_the_reference_or_are_refused_by_name(first, second, fresh):
     what = fate(first, second)
     if what == "choose":

@@ -184,6 +184,7 @@ def test_bias_grows_with_distance_from_a_query_that_stands_last():
 @pytest.mark.thinned(causal=(False, True), sizes=())
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", [(32, 128), (8, 6), (64, 1000), (4, 3)])
+@pytest.mark.sampled(1)
 def test_classes_of_distances_are_t5s(sizes, causal):
     """Every distance to 2,500 either way, the last bit of each class's edge among them."""
     from transformers.models.t5.modeling_t5 import T5Attention

@@ -54,6 +54,7 @@ def test_tf32_is_off_until_the_last_thread_has_left_and_then_as_it_was(tf32):
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "gemma2"])
+@pytest.mark.sampled(1)
 def test_a_model_under_autocast_is_recorded_as_it_computed(name, fresh):
     """Its q and k are bfloat16, the weights that belong to them are not."""
     model = MAKERS[name](seed=draw(fresh))

@@ -199,6 +199,7 @@ def test_t5_cross_attention_equals_transformers_own(fresh):
     ],
     ids=str,
 )
+@pytest.mark.sampled(3)
 def test_x_transformers_attention_equals_its_own(fresh, theirs_has, ours_has):
     """Its query head i reads key/value head i % g: in our order that is head (i % g) * (h / g) + i // g."""
     attention = pytest.importorskip("x_transformers.x_transformers", reason="pip install x-transformers")

@@ -54,6 +54,7 @@ def assert_round_trip(recording, path):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("keep_v", [True, False], ids=["with v", "without v"])
+@pytest.mark.sampled(4)
 def test_every_dtype_comes_back_bit_for_bit(fresh, path, dtype, keep_v):
     assert_round_trip(make_recording(fresh, dtype=dtype, keep_v=keep_v), path)
 
@@ -179,6 +180,7 @@ def recordings(draw):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recording=recordings())
+@pytest.mark.turns(2)
 def test_any_recording_comes_back(recording, path):
     assert_round_trip(recording, path)
 

@@ -41,6 +41,7 @@ def both_sides(given, name):
 @pytest.mark.thinned
 @pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=["without v", "with v"])
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.sampled(2)
 def test_every_text_is_as_it_is_alone(fresh, name, keep):
     model = MAKERS[name](seed=draw(fresh))
     texts = [torch.randint(5, VOCAB_SIZE, (length,), generator=fresh) for length in LENGTHS]

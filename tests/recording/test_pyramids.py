@@ -95,7 +95,7 @@ def assert_level(level, cells):
 @pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
 @pytest.mark.parametrize("strip", [1 << 20, 64], ids=["one strip", "many strips"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 def test_every_cell_of_every_level_is_of_the_weights_that_it_stands_for(kind, strip, wide, fresh, monkeypatch):
     monkeypatch.setattr(pyramids, "STRIP_CELLS", strip)
     monkeypatch.setattr(pyramids, "WIDE_CELLS", 1 << 18 if wide else 0)

@@ -41,6 +41,7 @@ def test_weights_are_the_map_of_each_text(rng, kind, option):
 
 
 @every_mask
+@pytest.mark.sampled(3)
 def test_a_window_of_weights_is_the_map_there(rng, kind):
     case = make_case(rng, kind, "everything")
     for text, full in case.each():
@@ -76,6 +77,7 @@ def test_project_is_the_map_times_features(rng, kind, option):
 @pytest.mark.thinned
 @every_mask
 @every_rule
+@pytest.mark.sampled(2)
 def test_tiles_together_are_the_map(rng, kind, option):
     case = make_case(rng, kind, option)
     for size in (1, 4, 256):

@@ -53,6 +53,7 @@ def from_word_to_word(maps, query, key):
 
 
 @pytest.mark.parametrize(("query", "key"), [("it", "animal"), ("didn't", "cross"), ("it", "didn't")])
+@pytest.mark.sampled(2)
 def test_the_weights_are_those_of_the_models_own_maps_and_the_heaviest_comes_first(rec, maps, query, key):
     links, expected = rec.heads_linking(query, key), from_word_to_word(maps, query, key)
     assert len(links) == 72 and {(link.query, link.key) for link in links} == {(query, key)}
@@ -204,6 +205,7 @@ def test_a_recording_from_a_file_gives_the_same(rec, tmp_path):
     assert list(opened.heads_linking("it", "animal")) == list(rec.heads_linking("it", "animal"))
 
 
+@pytest.mark.turns(2)
 def test_the_telling_link_is_found_by_plain_loops_too(rec, maps):
     """Weight beyond what the head gives at that distance, or to that word, elsewhere; times log2 of the distance."""
     words = [[0], *PIECES.values(), [14], [15]]

@@ -113,6 +113,7 @@ def assert_word_map(got, full, rows, columns, how, every=None):
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("option", ["plain", "sinks"])
+@pytest.mark.sampled(3)
 def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):
     case, tokens = make_case(rng, "causal", option, LENGTHS), made_up(LENGTHS)
     layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
@@ -127,6 +128,7 @@ def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("drop", ["none", "special", "wordless"])
+@pytest.mark.sampled(3)
 def test_a_window_of_words_is_the_map_of_words_there(rng, how, drop, monkeypatch):
     case, tokens = make_case(rng, "bidirectional", lengths=(13, 29)), made_up((13, 29))
     layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
@@ -192,6 +194,7 @@ def test_words_of_another_way_or_given_are_used(rng):
 
 
 @pytest.mark.parametrize("how", HOWS)
+@pytest.mark.sampled(1)
 def test_the_bundled_models_words(minilm, how):
     """Against the double loop over its own pieces; special tokens stay, so rows sum to one."""
     texts = ["The caterpillar didn't cross the motorway.", f"Hi {FAMILY} {CAFE}: 我爱你 https://a.b/c", "ok"]

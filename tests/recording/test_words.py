@@ -76,6 +76,7 @@ def test_spans_are_ordered_disjoint_and_hold_every_character_but_white_space(fin
 
 
 @every_kind
+@pytest.mark.sampled(3)
 def test_each_token_is_of_the_word_its_first_character_lies_in(kind):
     for by in ("words", "whitespace"):
         tokens = read(kind, TEXTS)
@@ -191,6 +192,7 @@ def test_given_spans_are_the_words():
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(any_text.filter(str.strip), min_size=1, max_size=3))
 @settings(max_examples=40, deadline=None)
+@pytest.mark.sampled(2)
 def test_any_text_of_any_tokenizer_comes_to_words(kind, texts):
     tokens = read(kind, texts)
     words = Words.of(tokens)

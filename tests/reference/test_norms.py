@@ -27,6 +27,7 @@ def test_two_tokens_by_hand():
 
 
 @TEXTS
+@pytest.mark.sampled(3)
 def test_every_norm_weighted_mass_is_the_sum_over_its_cells(rng, kind):
     text = some_text(rng, kind=kind)
     weights = some_map(rng, text)

@@ -60,7 +60,7 @@ def contents(folder) -> dict[str, bytes]:
 @pytest.mark.thinned
 @pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_on_a_full_disk_the_older_file_stays_and_the_error_says_what_to_do(name, room, disk):
     writer, path = WRITERS[name], disk / name
     writer.write(path, 1)
@@ -115,6 +115,7 @@ def test_the_single_page_is_not_begun_on_a_full_disk(disk):
     assert sorted(path.name for path in disk.iterdir()) == ["filling"]
 
 
+@pytest.mark.turns(3)
 def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
     """Wherever the disk is full: while the run begins, in one of its parts, or when all is put together."""
     want, ended = measure_resumed(disk / "whole"), 0
@@ -134,6 +135,7 @@ def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
     assert 3 <= ended < 16
 
 
+@pytest.mark.turns(2)
 def test_the_commands_say_a_full_disk_in_one_line(disk, capfd):
     from manyheads.cli.main import main
 

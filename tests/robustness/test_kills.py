@@ -77,6 +77,7 @@ def kill_often(name: str, folder: Path, moments, kills: int) -> None:
 
 @pytest.mark.thinned(name=("cat.heads", "t.parquet", "pruned", "run.json"))
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.sampled(2)
 def test_what_is_written_again_and_again_is_whole_after_every_kill(name, tmp_path, moments):
     kill_often(name, tmp_path, moments, KILLS)
 

@@ -43,14 +43,14 @@ def damages(target: Target, folder, count: int, **options) -> None:
     property()
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(4)
 def test_whole_examples_are_read(target, tmp_path):
     """Else nothing of what follows would say anything. (Requests may ask for what is not there.)"""
     said = [judge(target, data, tmp_path) for data in target.examples]
     assert said.count("") >= len(said) / 3, said
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(6)
 def test_damage_is_refused_in_words_or_read(target, tmp_path):
     damages(target, tmp_path, FEW, derandomize=True)
 
@@ -87,6 +87,7 @@ def of(read, tmp_path, **options) -> str:
     return judge(Target("a test", lambda: [b""], read, {}, **options), b"data", tmp_path)
 
 
+@pytest.mark.turns(2)
 def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, monkeypatch):
     from manyheads.errors import TextError
     from tests.robustness import target as module

@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -36,6 +38,7 @@ def test_every_test_that_is_named_is_there():
         assert not test or test in named_in(file), f"{file}::{test}"
 
 
+@pytest.mark.turns(3)
 def test_nothing_that_is_never_loaded_is_imported_anywhere():
     """No pickle, no shelve, no yaml, no eval: each of them runs or may run what it reads."""
     unwanted = {"pickle", "dill", "shelve", "marshal", "yaml", "joblib", "cloudpickle"}

@@ -35,6 +35,7 @@ SHARED = [name for name in WRITERS if name not in ("c.safetensors", "run.json")]
 
 @pytest.mark.thinned(name=("cat.heads", "t.parquet", "pruned"))
 @pytest.mark.parametrize("name", SHARED)
+@pytest.mark.sampled(1)
 def test_of_several_writers_of_one_name_the_last_one_wins_and_whoever_reads_finds_a_whole_one(name, tmp_path):
     writer, path, flag = WRITERS[name], tmp_path / "here" / name, tmp_path / "flag"
     path.parent.mkdir()

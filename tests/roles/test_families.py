@@ -72,6 +72,7 @@ def assert_as_by_hand(lm, texts, field="attentions", **asked):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.sampled(2)
 def test_divergences_and_diversity_are_those_of_the_models_own_maps(name, fresh):
     """Padded batches, causal maps, windows, softcaps, shared keys; sinks, whose mass is a key of its own."""
     found = assert_as_by_hand(loaded(name, draw(fresh)), TEXTS)
@@ -85,6 +86,7 @@ def test_divergences_and_diversity_are_those_of_the_models_own_maps(name, fresh)
     ("stack", "field"),
     [("encoder", "encoder_attentions"), ("decoder", "decoder_attentions"), ("cross", "cross_attentions")],
 )
+@pytest.mark.sampled(2)
 def test_each_stack_of_an_encoder_decoder_is_compared_by_itself(stack, field, fresh):
     lm = loaded("t5", draw(fresh))
     found = assert_as_by_hand(lm, TEXTS, field, stack=stack)
@@ -151,6 +153,7 @@ def test_blocks_of_rows_and_long_texts_in_windows_change_nothing(fresh, monkeypa
     assert np.abs(found.divergences - blocks.divergences).max() < 1e-12
 
 
+@pytest.mark.turns(2)
 def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
     lm = loaded("llama", draw(fresh))
     for plan in (Plan([]), Plan(Copy("L*", "L*H0")), Plan(Copy("L1", "L1H2"))):
@@ -294,6 +297,7 @@ def as_sets(labels):
 
 
 @pytest.mark.parametrize("num", [2, 3, 7, 23])
+@pytest.mark.sampled(2)
 def test_linkage_is_brute_forces_at_every_number_of_groups(num, random):
     distances = distances_of(random.normal(size=(num, 4)))
     merges = average_linkage(distances)

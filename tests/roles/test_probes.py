@@ -96,7 +96,7 @@ CASES = [*(("gpt2", variant) for variant in SMALL), ("llama", "mlxterp"), ("bert
 
 
 @pytest.mark.parametrize(("name", "variant"), [*CASES, ("gemma2", "arena"), ("gemma2", "olsson")])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_every_head_of_every_variant_equals_loops_over_the_models_own_maps(name, variant, fresh):
     lm = loaded(name, fresh)
     with implementation(lm.model, "eager" if name == "gemma2" else None):
@@ -177,6 +177,7 @@ def test_with_four_repeats_latest_sum_and_entries_tell_different_things(fresh):
     assert [each["L0H0"].num_queries for each in got.values()] == [2 * 21, 2 * 21, 2 * 7 * 6]
 
 
+@pytest.mark.turns(2)
 def test_an_encoders_heads_are_not_called_induction_and_its_known_duplicate_heads_come_out(minilm):
     probe = probe_repeats(minilm, samples=6)
     assert not probe.causal and "not induction" in probe.name("L2H9") and "not causal" in probe.notes
@@ -251,6 +252,7 @@ def test_intervals_narrow_with_texts_and_the_same_seed_gives_the_same(fresh):
     ],
     ids=str,
 )
+@pytest.mark.sampled(4)
 def test_what_cannot_be_probed_says_why(options, said, fresh):
     with pytest.raises(StatisticError, match=said):
         probe_repeats(loaded("gpt2", fresh), **options)

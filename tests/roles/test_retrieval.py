@@ -60,6 +60,7 @@ def by_hand(lm, prompt, begin, end, count):
 @pytest.mark.parametrize(
     "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in MAKERS if name != "gpt2")]
 )
+@pytest.mark.turns(3)
 def test_scores_are_those_of_the_models_own_greedy_generation(name, fresh):
     found, tries = 0, 0
     while not found and tries < 9:  # where a random model looks is seldom what it writes, so there are five words
@@ -95,6 +96,7 @@ def test_scores_are_those_of_the_models_own_greedy_generation(name, fresh):
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.sampled(2)
 def test_the_top_key_of_every_head_and_step_is_that_of_the_models_own_attentions(name, fresh):
     lm, count = loaded(MAKERS[name](seed=draw(fresh))), 5
     prompt = torch.randint(5, 100, (19,), generator=fresh)

@@ -183,6 +183,7 @@ def test_presets_round_to_what_they_are_called():
 
 
 @pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.sampled(26)
 def test_every_preset_can_be_sized_and_says_where_it_is_from(name):
     found = size(name)
     assert sum(found.parameters.values()) == found.num_parameters > 0

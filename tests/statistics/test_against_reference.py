@@ -137,6 +137,7 @@ def test_the_reference_and_the_table_know_the_same_statistics():
 
 @pytest.mark.thinned
 @pytest.mark.parametrize(("name", "attention"), CASES)
+@pytest.mark.sampled(2)
 def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(name, attention, tiles, loaded, fresh):
     lm = loaded(name)
     texts = [written_text(fresh, n) for n in (13, 5, 21, 1, 17)]
@@ -169,6 +170,7 @@ def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(na
 @pytest.mark.thinned
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("name", "attention"), CASES)
+@pytest.mark.sampled(2)
 def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention, side, loaded, fresh):
     model = loaded(name).model
     inputs = padded(fresh, (11, 7, 19, 2), model.config.vocab_size, side)
@@ -187,6 +189,7 @@ def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention
     assert sorted([*left_out, *names]) == sorted(STATISTICS)
 
 
+@pytest.mark.turns(2)
 def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     """TILE_KEYS as they are: 289 tokens have a border of keys and several of rows."""
     lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=300), tokenizer=tiny_tokenizer(special_tokens=False))
@@ -208,6 +211,7 @@ def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
 
 
 @pytest.mark.parametrize(("name", "sink", "recent"), [("minilm", 2, 5), ("llama", 0, 3), ("gemma2", 3, 2)])
+@pytest.mark.sampled(3)
 def test_what_is_distant_is_whatever_lies_beyond_both_numbers(name, sink, recent, tiles, loaded, fresh):
     """Rows with no such key do not count; of windows (gemma2) what they leave."""
     model = loaded(name).model
@@ -245,6 +249,7 @@ def test_each_statistic_alone_is_the_same_as_with_all_the_others(loaded, fresh):
 
 @pytest.mark.parametrize("kind", ["holes", "runs anywhere"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.sampled(2)
 def test_any_mask_given_by_hand_is_measured_as_it_is(attention, kind, loaded, fresh):
     """Chance levels and denominators go by what each row really sees: not always itself, sometimes nothing at all."""
     model, length = loaded("llama").model, 11
@@ -271,6 +276,7 @@ def test_any_mask_given_by_hand_is_measured_as_it_is(attention, kind, loaded, fr
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.sampled(1)
 def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):
     model = tiny_t5(seed=draw(fresh))
     asked, answers = padded(fresh, (11, 7, 13), 99), padded(fresh, (3, 17, 5), 99)

@@ -178,6 +178,7 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 @pytest.mark.parametrize(
     ("kind", "batch_tokens"), [("bert", 2_048), ("bert", 40), ("gpt2", 40), ("llama", 2_048), ("gemma2", 2_048)]
 )
+@pytest.mark.sampled(3)
 def test_every_accuracy_of_a_small_model_is_what_its_maps_say(kind, batch_tokens, fresh):
     make = {"bert": tiny_bert, "gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}[kind]
     lm = mh.load(make(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=kind == "bert"))
@@ -257,6 +258,7 @@ def brackets(misc: Sequence[str]) -> list[tuple[int, int, str]] | None:
     return sorted(out, key=lambda each: (each[0], -each[1]))
 
 
+@pytest.mark.turns(3)
 def test_the_bundled_model_on_a_treebank(minilm):
     texts = list(islice(passages(treebank_file(GUM)), 0, None, EVERY))
     got = assert_as_the_maps_say(minilm, "bert", texts)

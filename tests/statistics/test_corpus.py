@@ -52,6 +52,7 @@ def lm(request, fresh):
 # ----------------------------------------------------------------------------------------------------------- streaming
 
 
+@pytest.mark.sampled(1)
 def test_a_stream_gives_what_a_list_gives(lm, fresh, small):
     texts, sinks = some_texts(3 * CHUNK, draw(fresh)), Sinks(first=True, because="a test")
     want = mh.measure(lm, texts, STATISTICS, kinds=True, sinks=sinks)
@@ -175,6 +176,7 @@ def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
     assert whole.notes["surveyed"].startswith(f"all {CHUNK} texts")
 
 
+@pytest.mark.turns(2)
 def test_rarity_and_sinks_are_learned_from_the_head(small, monkeypatch, fresh):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
     monkeypatch.setattr("manyheads.models.inputs.texts.CORPUS_TOKENS", 60)
@@ -319,6 +321,7 @@ def test_where_nothing_can_be_measured_the_first_error_is_raised_itself(small):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError, torch.OutOfMemoryError, SystemExit])
+@pytest.mark.sampled(3)
 def test_what_is_no_texts_fault_goes_through(error, small):
     with pytest.raises((error, mh.ModelError), match="what is zebra"):
         mh.measure(tiny_lm(), iter([*some_texts(CHUNK), "the zebra king"]), [breaking("zebra", error)])

@@ -93,6 +93,7 @@ def test_the_pivot_is_halls_cubic_turned_round(skew, rng):
 
 @pytest.mark.parametrize("texts", [20, 50, 200, 800])
 @pytest.mark.parametrize("kind", ["equal", "sentences", "lognormal"])
+@pytest.mark.sampled(6)
 def test_an_interval_of_shares_covers_what_it_says(texts, kind, rng):
     """Right answers among cases: texts of one size, of sentences' sizes, and sizes of which a tenth holds half."""
     shape = (texts, DRAWS)
@@ -120,6 +121,7 @@ def test_an_interval_of_shares_reckons_with_a_text_that_is_yet_to_come(texts, rn
 
 
 @pytest.mark.parametrize("texts", [40, 100, 400, 800])
+@pytest.mark.sampled(2)
 def test_a_score_above_a_chance_level_from_which_few_texts_differ_has_an_interval_that_covers(texts, rng):
     """Of 100 texts 3 are answered, where a guess is not: without the text to come 0.65 to 0.9, or none at all."""
     sizes = np.ceil(rng.gamma(2.0, 3.0, (texts, DRAWS)))
@@ -147,6 +149,7 @@ def test_an_interval_of_a_mean_covers_what_it_says(texts, draw, rng):
 
 
 @pytest.mark.parametrize("texts", [20, 50, 200, 800])
+@pytest.mark.sampled(2)
 def test_an_interval_of_a_difference_covers_what_it_says(texts, rng):
     """Two rates of the same texts, which are high together: a score above chance, a model after and before."""
     sizes = np.ceil(rng.gamma(2.0, 8.0, (texts, DRAWS)))

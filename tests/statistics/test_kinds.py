@@ -47,6 +47,7 @@ def lm(request, fresh):
     return mh.load(request.param(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=special))
 
 
+@pytest.mark.sampled(1)
 def test_kinds_are_what_eager_maps_give(lm, fresh):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5)]
     found = measure(lm, texts, ["entropy"], kinds=True).kinds
@@ -61,6 +62,7 @@ def test_kinds_are_what_eager_maps_give(lm, fresh):
             assert np.abs(found.mass[half, :, at] - mass.get((half, token), 0.0)).max() <= NEAR
 
 
+@pytest.mark.sampled(1)
 def test_any_split_into_batches_adds_to_the_same_kinds(lm, fresh, monkeypatch):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5, 8)]
     whole = measure(lm, texts, ["entropy"], kinds=True).kinds
@@ -114,6 +116,7 @@ def test_layers_that_see_differently_have_even_shares_of_their_own(fresh):
     assert len(table.kinds.ids) and table.kinds.mass.shape[1] == len(table.heads)
 
 
+@pytest.mark.turns(2)
 def test_an_encoder_decoder_says_what_its_decoder_reads_and_that_what_crosses_is_left_out(fresh):
     lm = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
     text = written_text(fresh, 9)

@@ -72,7 +72,7 @@ def by_hand(name, model, inputs):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 def test_they_are_the_maxima_of_the_models_own_scores(name, side, fresh):
     model = MAKERS[name](seed=draw(fresh))
     inputs = padded(fresh, (41, 7, 59, 2), model.config.vocab_size, side)

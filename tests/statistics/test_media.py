@@ -62,6 +62,7 @@ def pixels(lm, pictures):
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["vit", "dinov2", "yolos"])
+@pytest.mark.sampled(2)
 def test_every_statistic_of_pictures_equals_the_reference(name, attention, loaded, fresh):
     lm, pictures = loaded(name), [some_picture(fresh), some_picture(fresh, 47, 31), some_picture(fresh)]
     maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))
@@ -76,6 +77,7 @@ def test_every_statistic_of_pictures_equals_the_reference(name, attention, loade
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.sampled(1)
 def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attention, fresh, tmp_path):
     lm = mh.load(saved(tmp_path / "wav2vec2", tiny_wav2vec2(draw(fresh)), waves(True)))
     sounds = [some_sound(fresh, 1.25), some_sound(fresh, 0.6), some_sound(fresh, 0.3)]
@@ -88,6 +90,7 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
     assert table.sums.num_tokens == sum(lengths)
 
 
+@pytest.mark.turns(2)
 def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
     sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
     table = mh.measure(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
@@ -134,6 +137,7 @@ def test_windows_of_a_picture_add_up_to_it(loaded, fresh):
     np.testing.assert_allclose(bare.column("entropy"), table.column("entropy"), atol=1e-6)
 
 
+@pytest.mark.turns(2)
 def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(loaded, fresh):
     lm, pictures = loaded("vit"), [some_picture(fresh) for _ in range(5)]
     one = mh.measure(lm, image=pictures, statistics="entropy").sums

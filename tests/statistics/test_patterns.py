@@ -37,6 +37,7 @@ def eager_maps(model, ids):
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2], ids=["bidirectional", "causal"])
+@pytest.mark.sampled(1)
 def test_a_pattern_scores_the_mean_weight_on_its_places(fresh, make):
     seed = int(torch.randint(1 << 30, (1,), generator=fresh))
     texts, tokenizer = texts_of(seed), tiny_tokenizer()
@@ -112,6 +113,7 @@ def of_two(pieces, more):
         (lambda pieces: torch.zeros(len(pieces), 2, 2), r"gave \[\[0.0, 0.0\], \[0.0, 0.0\]\] for token 0"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_an_error_in_a_pattern_ends_the_run_and_is_said_with_file_line_and_text(pattern, match):
     """... though errors of texts alone end none: of these three texts, two may be fine."""
     lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())

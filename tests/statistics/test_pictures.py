@@ -84,6 +84,7 @@ def assert_same(table, want, atol=1e-9):
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "llava", "paligemma"])
+@pytest.mark.sampled(1)
 def test_every_number_is_numpys_on_the_models_own_maps(name, reading, fresh, monkeypatch, tmp_path):
     lm = reading(name)
     given = {"image": [some_picture(fresh, 64, 96), some_picture(fresh, 61, 40)], "answer": ANSWER}
@@ -99,6 +100,7 @@ def test_every_number_is_numpys_on_the_models_own_maps(name, reading, fresh, mon
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llava"])
+@pytest.mark.sampled(1)
 def test_without_an_answer_the_rows_are_the_text_behind_the_first_picture(name, reading, fresh):
     lm = reading(name)
     image = [some_picture(fresh), some_picture(fresh, 61, 40)]
@@ -108,6 +110,7 @@ def test_without_an_answer_the_rows_are_the_text_behind_the_first_picture(name, 
     assert_same(mh.measure(lm, QUESTION, NAMES, image=image), wanted(rec, maps, behind))
 
 
+@pytest.mark.turns(2)
 def test_words_are_counted_without_the_pictures_tokens(reading, fresh):
     lm = reading("qwen2.5")
     given = {"image": some_picture(fresh), "answer": ANSWER}

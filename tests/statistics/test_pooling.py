@@ -50,6 +50,7 @@ def blocks_of(maps, size, how="mean"):
 @pytest.mark.parametrize("how", ["mean", "max"])
 @pytest.mark.parametrize("size", [32, 7, 1])
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama], ids=["bert", "llama"])
+@pytest.mark.sampled(2)
 def test_one_text_is_exactly_the_block_means_of_the_models_own_maps(fresh, make, size, how):
     lm = loaded(make(seed=draw(fresh)))
     got = pooled_maps(lm, TEXT, size=size, how=how)

@@ -35,6 +35,7 @@ def assert_same(got, want, names):
         np.testing.assert_allclose(got.column(name), want.column(name), atol=1e-5, err_msg=name)
 
 
+@pytest.mark.sampled(1)
 def test_every_statistic_of_each_text_is_what_measure_finds(read):
     lm, texts, rec = read
     names = [name for name, each in STATISTICS.items() if "values" not in each.asks]
@@ -50,6 +51,7 @@ def test_every_statistic_of_each_text_is_what_measure_finds(read):
     )
 
 
+@pytest.mark.sampled(2)
 def test_a_file_has_the_numbers_of_its_recording(read, tmp_path):
     _, _, rec = read
     rec.save(tmp_path / "three.heads")
@@ -57,6 +59,7 @@ def test_a_file_has_the_numbers_of_its_recording(read, tmp_path):
     assert_same(got, measure_recording(rec, text=1), got.names)
 
 
+@pytest.mark.sampled(2)
 def test_sampled_rows_tell_what_a_row_tells_by_itself_and_nothing_else(read):
     _, _, rec = read
     whole = measure_recording(rec, "all", text=1)
@@ -104,6 +107,7 @@ def test_a_bare_module_is_measured_by_what_needs_no_words(fresh):
 
 
 @pytest.mark.parametrize("rows_a_block", [None, 2])
+@pytest.mark.sampled(3)
 def test_small_maps_are_means_of_the_visible_cells_of_the_rows_read(rows_a_block, read):
     _, _, rec = read
     layer, length = rec.layers[1], int(rec.layers[1].lengths[1])
@@ -126,6 +130,7 @@ def test_small_maps_are_means_of_the_visible_cells_of_the_rows_read(rows_a_block
                     assert known == pytest.approx(np.nanmean(block), abs=1e-5)
 
 
+@pytest.mark.sampled(2)
 def test_project_of_some_rows_is_those_rows_of_project(read, fresh):
     _, _, rec = read
     layer, length = rec.layers[0], int(rec.layers[0].lengths[1])

@@ -68,6 +68,7 @@ def stopping_after(count: int, monkeypatch, module=workers, name: str = "measure
 # ---------------------------------------------------------------------------------------------------- stopped and on
 
 
+@pytest.mark.turns(2)
 def test_a_run_that_is_stopped_anywhere_goes_on_to_the_same_last_bit(lm, tmp_path, monkeypatch):
     texts = [*some_texts(2 * CHUNK), "", "the cat"]
     want = mh.measure(lm, iter(texts), STATISTICS, kinds=True)
@@ -111,7 +112,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_what_is_being_written_when_the_end_comes_is_whole_or_not_there(name, lm, tmp_path, monkeypatch):
     """The end comes at each write in turn, as a kill does it: what was being written stays, and nothing tidies up."""
     monkeypatch.setattr(store, "MERGE_BYTES", 1)
@@ -368,6 +369,7 @@ def test_a_merged_part_that_is_damaged_is_refused(lm, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("merged", [3, 5])
+@pytest.mark.sampled(1)
 def test_a_batch_that_several_parts_cover_counts_once(merged, lm, tmp_path, monkeypatch):
     """A merged part beside those it replaces; two merged ones that share batches, as a late process leaves them."""
     texts = some_texts(3 * CHUNK)
@@ -430,6 +432,7 @@ def test_a_folder_that_cannot_be_written_says_so(lm, tmp_path):
         mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path / "file")
 
 
+@pytest.mark.turns(2)
 def test_a_full_disk_ends_the_run_in_words_and_loses_nothing(lm, tmp_path, monkeypatch):
     texts, count = some_texts(2 * CHUNK), [5]
     real = safetensors_io._write

@@ -144,6 +144,7 @@ def assert_same_measurement(got: Sums, want: Sums) -> None:
     np.testing.assert_allclose(got.value()[..., 0], want.value()[..., 0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fresh, monkeypatch):
     texts = [written_text(fresh, n) for n in (13, 5, 21, 1, 17, 9, 11)]
     whole = measured(lm, texts)
@@ -159,6 +160,7 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 
 
+@pytest.mark.sampled(1)
 def test_a_texts_half_is_made_of_its_words_alone(lm, fresh):
     texts = [written_text(fresh, n) for n in (13, 5, 21, 7, 17, 9, 11)]
     table = measured(lm, texts)
@@ -173,6 +175,7 @@ def test_a_texts_half_is_made_of_its_words_alone(lm, fresh):
             np.testing.assert_array_equal(np.isnan(table.column(name, half)), np.isnan(alone.column(name)))
 
 
+@pytest.mark.sampled(1)
 def test_the_table_gives_an_interval_around_every_statistic(lm, fresh):
     table = measured(lm, [written_text(fresh, n) for n in range(3, 23)])
     for name in ("entropy", "distance", "previous_mass", "first_mass"):
@@ -181,6 +184,7 @@ def test_the_table_gives_an_interval_around_every_statistic(lm, fresh):
         assert (high > low).any()
 
 
+@pytest.mark.sampled(1)
 def test_memory_does_not_grow_with_the_number_of_texts(lm, fresh):
     few = measured(lm, [written_text(fresh, 5)])
     many = measured(lm, [written_text(fresh, n) for n in (5, 9, 7, 3, 11)])

@@ -147,6 +147,7 @@ def test_asking_a_table_for_what_it_lacks_says_what_it_has(lm, texts):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+@pytest.mark.sampled(1)
 def test_a_saved_table_reads_back_the_same(kind, lm, texts, tmp_path):
     table = mh.measure(lm, texts, statistics="all")
     path = tmp_path / f"table.{kind}"

@@ -66,6 +66,7 @@ def losses(logits, ids):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.sampled(1)
 def test_a_language_models_loss_changes_as_with_the_heads_columns_at_zero(name, fresh):
     lm = loaded(name, draw(fresh))
     found = experiments.run(lm, ask(), progress=quiet)
@@ -100,6 +101,7 @@ def test_a_masked_language_model_tells_of_its_states_and_guesses_nothing(fresh):
     assert found.guesses == [] and found.metric == "cosine" and None not in found.per_token
 
 
+@pytest.mark.turns(2)
 def test_a_decoder_beside_an_encoder_has_a_loss_at_every_token(fresh):
     lm = loaded("t5", draw(fresh))
     found = experiments.run(lm, ask({"step": "ablate", "heads": "cross:L1H1"}, controls=0), progress=quiet)
@@ -114,6 +116,7 @@ def test_a_decoder_beside_an_encoder_has_a_loss_at_every_token(fresh):
     assert np.allclose(found.per_token, want, atol=SAME) and found.guesses == []
 
 
+@pytest.mark.turns(2)
 def test_the_same_is_said_as_by_effect_with_its_controls(fresh):
     lm, heads = loaded("llama", draw(fresh)), "L1H2"
     steps = ({"step": "ablate", "heads": heads, "kind": "mean"}, {"step": "scale", "heads": "L0H1", "factor": 3.0})
@@ -145,6 +148,7 @@ def test_the_guesses_are_the_likeliest_next_tokens_before_and_after(fresh):
     assert ranked == sorted(ranked, reverse=True)
 
 
+@pytest.mark.turns(2)
 def test_of_a_text_in_windows_the_first_is_told_token_by_token(fresh):
     lm = loaded("gpt2", draw(fresh))
     found = experiments.run(lm, ask(text=LONG, controls=0), progress=quiet)
@@ -161,6 +165,7 @@ def test_before_and_after_are_named_as_recordings_are(fresh):
     assert found.after_recording == recording_id("m", TEXT, asked.plan)
 
 
+@pytest.mark.turns(2)
 def test_an_experiments_name_is_made_of_the_question_alone(fresh):
     lm = loaded("llama", draw(fresh))
     asks = [ask(controls=0), ask(controls=0), ask(controls=0, seed=1), ask(controls=0, text="the dog saw a bird")]
@@ -168,6 +173,7 @@ def test_an_experiments_name_is_made_of_the_question_alone(fresh):
     assert ids[0] == ids[1] and len(set(ids)) == 3
 
 
+@pytest.mark.turns(3)
 def test_the_verdict_and_the_heads_diversity_are_the_librarys(fresh):
     lm, plan = loaded("llama", draw(fresh)), Plan(mh.Copy("L*", source="L*H0"))
     found = experiments.run(lm, ask({"step": "copy", "heads": "L*", "source": "L*H0"}), progress=quiet)
@@ -191,6 +197,7 @@ def test_a_text_of_one_token_has_no_diversity_and_that_is_said(fresh):
     )
 
 
+@pytest.mark.turns(3)
 def test_the_nearest_sentences_are_those_of_stock_embeddings_before_and_with_the_heads_at_zero(minilm):
     small = copy.deepcopy(minilm.model)
     with torch.no_grad():
@@ -237,6 +244,7 @@ def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
 # ------------------------------------------------------------------------------------------------------------- corpora
 
 
+@pytest.mark.turns(2)
 def test_a_corpus_is_read_by_paragraphs(fresh):
     lm, corpus = loaded("llama", draw(fresh)), "a king found\nthe old book\n\n\nseven birds sat near the river\n"
     step = {"step": "ablate", "heads": "L1H1", "kind": "mean"}
@@ -247,6 +255,7 @@ def test_a_corpus_is_read_by_paragraphs(fresh):
     assert found.notes["corpus"] == "2 paragraphs, as given" and "without the corpus" in found.notes["after_recording"]
 
 
+@pytest.mark.turns(2)
 def test_resampling_without_a_corpus_takes_our_page_for_the_text_itself_would_change_nothing(fresh):
     lm = loaded("llama", draw(fresh))
     step = {"step": "ablate", "heads": "L1H1", "kind": "resample"}
@@ -274,6 +283,7 @@ def test_progress_is_told_before_every_pass_at_every_layer(fresh):
 
 
 @pytest.mark.parametrize("at", [0, 5, 13, 22])
+@pytest.mark.sampled(2)
 def test_whatever_progress_raises_passes_through_and_the_model_is_as_it_was(at, fresh):
     lm, count = loaded("llama", draw(fresh)), 0
     ids = lm.tokenizer(TEXT, return_tensors="pt")["input_ids"]
@@ -296,6 +306,7 @@ def test_whatever_progress_raises_passes_through_and_the_model_is_as_it_was(at, 
 # --------------------------------------------------------------------------------------------------------- one head
 
 
+@pytest.mark.turns(2)
 def test_the_worth_of_a_head_is_its_effect_beside_random_heads(fresh, monkeypatch):
     assert experiments.CONTROLS == 10
     monkeypatch.setattr(experiments, "CONTROLS", 3)
@@ -312,6 +323,7 @@ def test_the_worth_of_a_head_is_its_effect_beside_random_heads(fresh, monkeypatc
     assert mean.notes["corpus"].startswith("the text itself")
 
 
+@pytest.mark.turns(2)
 def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
     text = "The researcher who cited the paper won the prize."
     monkeypatch.setattr(experiments, "CONTROLS", 3)
@@ -342,6 +354,7 @@ def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
         (ask(metric="speed"), StatisticError, "metric='speed' is unknown"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_what_cannot_be_done_is_told_as_the_library_tells_it(asked, kind, words, fresh):
     with pytest.raises(kind, match=words):
         experiments.run(loaded("llama", draw(fresh)), asked, progress=quiet)

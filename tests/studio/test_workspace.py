@@ -124,6 +124,7 @@ def test_one_request_is_answered_without_a_socket(folder, run):
         ([__file__], b"is neither a recording (.heads) nor a folder"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_what_the_command_cannot_do_is_one_line(arguments, said, run):
     code, out, err = run(*arguments)
     assert (code, out) == (2, b"") and said in err and b"Traceback" not in err

@@ -31,6 +31,7 @@ def with_its_maximum(scores: Tensor, sinks: Tensor) -> Tensor:
 
 @pytest.mark.thinned(name=QUICK)
 @pytest.mark.parametrize("name", SAMPLE, ids=lambda name: f"{name}: {SAMPLE[name]}")
+@pytest.mark.sampled(2)
 def test_max_logits_of_a_watch_are_the_largest_scores_of_the_model(name, monkeypatch):
     softmax = F.softmax
 

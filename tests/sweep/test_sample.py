@@ -74,7 +74,7 @@ def one_thread_and_silence():
 
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", SAMPLE, ids=lambda name: f"{name}: {SAMPLE[name]}")
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 def test_every_weight_is_the_models_own(name):
     verdict = judge(name)
     assert (verdict.outcome, verdict.because) == (EXACT, verdict.because)
@@ -94,6 +94,7 @@ def llama():
 
 
 @pytest.mark.parametrize("what", ["scale", "lse", "window"])
+@pytest.mark.sampled(2)
 def test_the_comparison_sees_a_layer_that_is_a_little_wrong(llama, what):
     built, recording = llama
     assert compare(Verdict("llama"), recording, built.maps, built.inputs).outcome == EXACT

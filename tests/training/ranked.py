@@ -131,22 +131,24 @@ def all_of_it(at: Path, few: bool) -> dict[str, Any]:
     found = {
         "one": trained(run_of(), at / "one.safetensors"),
         "two": forked(2, at / "two", lambda: trained(run_of(), at / ("two.safetensors", "second's")[dist.get_rank()])),
-        "three": forked(3, at / "three", lambda: trained(run_of(), at / "three.safetensors")),
         "by rows": forked(2, at / "rows", lambda: trained(run_of(terms=rows_of), at / "rows.safetensors")),
         "killed": forked(2, at / "killed", lambda: trained(run_of(), at / "k.safetensors", (1, 8))),
         "again by one": trained(run_of(), copied(at / "k.safetensors", at / "k1.safetensors")),
         "again by two": forked(2, at / "again", lambda: trained(run_of(), at / "k.safetensors")),
-        "apart": forked(2, at / "apart", lambda: trained(run_of(), at / ("two.safetensors", "no")[dist.get_rank()])),
         "drawn": forked(2, at / "drawn", drawn),
-        "heads, one": preset("heads", at / "h1"),
-        "heads, two": forked(2, at / "h", lambda: preset("heads", at / "h2")),
-        "foreign": forked(2, at / "f", lambda: preset("collapse", at / "h2")),
-        "lost": forked(2, at / "l", lambda: preset("heads", at / "h3", killed=1)),
-        "found again": forked(2, at / "fa", lambda: preset("heads", at / "h3")),
     }  # fmt: skip
     if not few:
         noisy = replace(run_of(0.5), name="noisy")
         found |= {
+            "three": forked(3, at / "three", lambda: trained(run_of(), at / "three.safetensors")),
+            "apart": forked(
+                2, at / "apart", lambda: trained(run_of(), at / ("two.safetensors", "no")[dist.get_rank()])
+            ),
+            "heads, one": preset("heads", at / "h1"),
+            "heads, two": forked(2, at / "h", lambda: preset("heads", at / "h2")),
+            "foreign": forked(2, at / "f", lambda: preset("collapse", at / "h2")),
+            "lost": forked(2, at / "l", lambda: preset("heads", at / "h3", killed=1)),
+            "found again": forked(2, at / "fa", lambda: preset("heads", at / "h3")),
             "too few": forked(3, at / "few", lambda: trained(run_of(rows=2), at / "few.safetensors")),
             "noisy": forked(2, at / "noisy", lambda: trained(noisy, at / "n.safetensors")),
             "noisy killed": forked(2, at / "nk", lambda: trained(noisy, at / "nk.safetensors", (0, 7))),

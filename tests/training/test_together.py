@@ -40,7 +40,7 @@ def assert_trained_alike(each: dict[str, Any], one: dict[str, Any]) -> None:
         assert each[name] == pytest.approx(one[name], abs=SAME), name
 
 
-@pytest.mark.parametrize("world", ["two", "three"])
+@pytest.mark.parametrize("world", ["two", pytest.param("three", marks=pytest.mark.slow)])
 def test_processes_that_share_uneven_batches_train_what_one_trains(world, found):
     ranks = found[world]
     assert len(ranks) == {"two": 2, "three": 3}[world]
@@ -91,11 +91,13 @@ def test_a_batch_of_fewer_rows_than_processes_is_refused_by_all_alike(found):
     assert [each["error"][: len(told)] for each in found["too few"]] == [told] * 3
 
 
+@pytest.mark.slow  # more processes: a run that is shared, killed and taken up again stands for it
 def test_processes_that_see_different_files_are_refused(found):
     for each in found["apart"]:
         assert "processes would go on from steps [12, 0]: they see different files" in each["error"]
 
 
+@pytest.mark.slow  # more processes: a run that is shared, killed and taken up again stands for it
 def test_a_preset_is_trained_by_all_and_reported_by_the_first(found):
     one, (first, second) = found["heads, one"], found["heads, two"]
     assert (first["rank"], second["rank"], second["found"]) == (0, 1, None)
@@ -108,6 +110,7 @@ def test_a_preset_is_trained_by_all_and_reported_by_the_first(found):
         )
 
 
+@pytest.mark.slow  # more processes: a run that is shared, killed and taken up again stands for it
 def test_a_preset_whose_process_is_gone_says_how_it_goes_on_and_does(found):
     told, dead = found["lost"]
     assert dead == {} and told["error"].startswith("LostProcessError: another process of this training is gone")

@@ -92,6 +92,7 @@ def float64_scores(scores):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("rows", [None, 1000])
+@pytest.mark.sampled(9)
 def test_max_logits_and_entropies_are_those_of_the_models_own_float64_scores(architecture, mask, rows, fresh):
     drawn = trial(draw(fresh), architecture=architecture, mask=mask, dtype=torch.float32, factor=3.0)
     model, inputs = built(drawn)  # in evaluation mode: the oracle has no dropout, and a pass with gradients counts
@@ -135,6 +136,7 @@ def test_a_learned_sink_is_part_of_entropy_and_what_it_takes_is_missing(fresh):
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_bert, tiny_gpt2])
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.sampled(2)
 def test_a_watched_step_says_what_measure_says_of_the_same_weights_and_batches(make, side, fresh):
     model, names = make(seed=draw(fresh)).eval(), ["entropy", "first_mass", "previous_mass", "distance", "max_weight"]
     names += ["distant_mass_1_2", "distant_mass_4_64"]  # the second is distant_mass, of which so short texts have none
@@ -399,6 +401,7 @@ def flex_that_trains(monkeypatch):
     ("precision", "batches"), [("float32", padded), ("autocast", padded), ("float32", packed), ("bfloat16", packed)]
 )
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(3)
 def test_losses_gradients_and_weights_are_the_same_to_the_bit_with_a_watch_and_without(
     name, precision, batches, fresh, flex_that_trains
 ):
@@ -480,6 +483,7 @@ def compiled_layers(model):
     "compiling",
     [compiled_in_place, *(pytest.param(way, marks=pytest.mark.slow) for way in (compiled_around, compiled_layers))],
 )
+@pytest.mark.turns(3)
 def test_a_compiled_model_is_read_by_a_probe_of_the_batch_in_hand(compiling, fresh):
     torch._dynamo.reset()
     seed, parts = draw(fresh), [batch(fresh, (7, 7)), batch(fresh, (7, 7))]

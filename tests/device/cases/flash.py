@@ -10,6 +10,7 @@ from tests.models.tiny import VOCAB_SIZE
 
 
 @pytest.mark.parametrize("texts", each(["padded", "packed", "cu_seq_lens"], "packed"))
+@pytest.mark.turns(2)
 def test_what_flash_attention_was_handed(texts, both, install, fresh):  # noqa: F811
     host, device = (lm.model for lm in both("gemma2"))
     inputs = padded(fresh, (11, 7, 17), VOCAB_SIZE) if texts == "padded" else packed_inputs(fresh, texts)

@@ -48,6 +48,7 @@ def test_a_layer(moved, fresh):
         prepare(Tokens(torch.tensor([K, 5])), [Received(), Entropy()]).run(layer)
 
 
+@pytest.mark.turns(2)
 def test_our_layer_and_its_caches(fresh):
     host = mh.MultiHeadAttention(WIDTH, H, rope=Rope(), batch_first=True).eval()
     device, x = copy.deepcopy(host).to("cuda"), torch.randn(B, Q, WIDTH, generator=fresh)

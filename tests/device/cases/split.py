@@ -34,6 +34,7 @@ def split(fresh):
 
 
 @pytest.mark.parametrize("name", each(["llama", "gpt2", "gemma2", "mistral"], "mistral"))
+@pytest.mark.turns(2)
 def test_a_model_on_two_devices(name, split):
     host, device = split(name)
     assert device.spec.sites == host.spec.sites
@@ -78,6 +79,7 @@ def test_heads_are_removed_and_merged_on_two_devices(split):
 
 @pytest.mark.parametrize("dtype", each([torch.bfloat16, torch.float16], torch.bfloat16), ids=str)
 @pytest.mark.parametrize("name", each(["llama", "bert", "gpt_oss"], "llama"))
+@pytest.mark.turns(2)
 def test_half_precision(name, dtype, both):
     host, device = both(name)
     host, device = (mh.load(lm.model.to(dtype), tokenizer=lm.tokenizer) for lm in (host, device))

@@ -35,6 +35,7 @@ def waits_of(what, name, num_layers, seed, length):
 
 @pytest.mark.parametrize("what", each(WAITS, "all"))
 @pytest.mark.parametrize("name", each(["llama", "gpt2", "gemma2"], "gemma2"))
+@pytest.mark.turns(2)
 def test_the_host_waits_a_few_times_a_layer(name, what, fresh, monkeypatch):
     # Small tiles: 60 tokens are then ten of tiles a layer, and a wait in each of them would show.
     monkeypatch.setattr(one_pass, "ACCELERATOR_CELLS", 6 * 16 * 16)
