@@ -262,7 +262,10 @@ def logit_attribution(
         np.array([[part["rows"].get(name, ("", 0.0))[1] for name in names] for part in done]),
         np.array([part["logit"] for part in done]),
         np.array([part["capped"] for part in done]),
-        tuple(_named(lm, *answer) for answer in requested),
+        tuple(
+            " - ".join(repr(str(lm.tokenizer.decode([token]))) for token in answer if token is not None)
+            for answer in requested
+        ),
         tuple(part["position"] for part in done),
         tuple(part["tokens"] for part in done),
         tuple(part["keys"] for part in done) if keys else None,
@@ -314,19 +317,14 @@ def _answers(lm: Any, answers: Answers, count: int, first: bool) -> list[tuple[i
     return listed
 
 
-def _named(lm: Any, token: int, other: int | None) -> str:
-    names = [repr(str(lm.tokenizer.decode([number]))) for number in (token, other) if number is not None]
-    return " - ".join(names)
-
-
 def _one_batch(
     lm: Any, tokens: Tokens, answers: list[tuple[int, int | None]], places: list[int], keys: bool, *, guard: bool
 ) -> list[dict[str, Any]]:
     """Of each text of a batch: its rows, name to kind and value; its logit; its parts by key."""
     texts = CallTexts.of(lm, tokens)
-    own = texts.main if texts.decoder is None else texts.decoder
-    assert own is not None
-    lengths = own.tokens.lengths.tolist()
+    target_text = texts.main if texts.decoder is None else texts.decoder
+    assert target_text is not None
+    lengths = target_text.tokens.lengths.tolist()
     chosen = []
     for place, length in zip(places, lengths, strict=True):
         if not -length <= place < length:
@@ -365,10 +363,10 @@ def _one_batch(
     total = torch.stack([value for _, value in values.values()])
     logit = target.detach() if "cap" in how else capped
     _require_sum(lm, total, logit, logits.dtype)
-    splits = _by_key(lm, reached, texts, rows, place_index, values) if keys else [{}] * len(answers)
+    splits = _by_key(reached, texts, rows, place_index, values) if keys else [{}] * len(answers)
     table = total.double().cpu().tolist()
     kinds = [(name, kind) for name, (kind, _) in values.items()]
-    named = own.tokens.pieces
+    named = target_text.tokens.pieces
     return [
         {
             "rows": {name: (kind, row[index]) for (name, kind), row in zip(kinds, table, strict=True)},
@@ -398,7 +396,7 @@ def _difference(logits: Tensor, answers: list[tuple[int, int | None]]) -> Tensor
 
 
 def _vector(
-    lm: Any, stream: Stream, logits: Tensor, rows: Tensor, place_index: Tensor, own: Tensor
+    lm: Any, stream: Stream, logits: Tensor, rows: Tensor, place_index: Tensor, own_logits: Tensor
 ) -> tuple[Tensor, float, str]:
     """All logits at the positions, a factor on them, and what they are in words; linear in the stream.
 
@@ -409,13 +407,15 @@ def _vector(
         return _exact(logits[rows, place_index]), 1.0, "the model's own logit"
     raw = _exact(stream.head(stream.read_by_head[rows, place_index]))
     before = raw.detach()
-    cap = getattr(_text_config(lm.model), "final_logit_softcapping", None)
-    tolerance = 100 * EXACT[logits.dtype] * float(own.abs().amax().clamp_min(1))
-    if cap is not None and bool((cap * (before / cap).tanh() - own).abs().amax() <= tolerance):
+    config: Any = getattr(lm.model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    cap = getattr(config, "final_logit_softcapping", None)
+    tolerance = 100 * EXACT[logits.dtype] * float(own_logits.abs().amax().clamp_min(1))
+    if cap is not None and bool((cap * (before / cap).tanh() - own_logits).abs().amax() <= tolerance):
         return raw, 1.0, f"the logit before the model's cap of {cap:g}, which acts on the sum"
-    factor = float((before.double() * own.double()).sum() / before.double().square().sum().clamp_min(1e-300))
+    factor = float((before.double() * own_logits.double()).sum() / before.double().square().sum().clamp_min(1e-300))
     factor = 1.0 if abs(factor - 1) < 1e-5 else factor
-    if not bool((factor * before - own).abs().amax() <= tolerance):
+    if not bool((factor * before - own_logits).abs().amax() <= tolerance):
         raise ModelError(
             f"{lm.name}: what follows the unembedding is neither a factor nor a cap that the config names: what its "
             f"heads add to a logit is not known."
@@ -424,16 +424,16 @@ def _vector(
     return raw, factor, how if factor == 1 else f"{how}, {factor:.6g} of what the unembedding gives"
 
 
-def _text_config(model: Any) -> Any:
-    config: Any = getattr(model, "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
-
-
 @torch.no_grad()
 def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor) -> dict[str, tuple[str, Tensor]]:
     """Name -> kind and value of each text, in the order of the run."""
     values: dict[str, tuple[str, Tensor]] = {}
-    single = _single_feed_forwards(reached)
+    # "L0 mlp" is "L0 feed-forward", where a layer has one alone.
+    names = dict.fromkeys(entry.name for entry, _ in reached if entry.kind == "feed-forward")
+    layers = {name: name.partition(" ")[0] for name in names}
+    single = {
+        name: f"{layer} feed-forward" for name, layer in layers.items() if list(layers.values()).count(layer) == 1
+    }
 
     def numbered(name: str) -> str:
         """Layers that share their weights are one module: its second call is a row of its own."""
@@ -464,15 +464,6 @@ def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor
     return values
 
 
-def _single_feed_forwards(reached: list[tuple[Entry, Tensor]]) -> dict[str, str]:
-    """ "L0 mlp" -> "L0 feed-forward", where a layer has one alone."""
-    names = dict.fromkeys(entry.name for entry, _ in reached if entry.kind == "feed-forward")
-    layers = [name.partition(" ")[0] for name in names]
-    return {
-        name: f"{layer} feed-forward" for name, layer in zip(names, layers, strict=True) if layers.count(layer) == 1
-    }
-
-
 def _require_sum(lm: Any, total: Tensor, target: Tensor, dtype: torch.dtype) -> None:
     """Errors: ModelError where rows do not add up to the model's own logit."""
     off = (total.double().sum(0) - target.double()).abs()
@@ -488,7 +479,6 @@ def _require_sum(lm: Any, total: Tensor, target: Tensor, dtype: torch.dtype) -> 
 
 @torch.no_grad()
 def _by_key(
-    lm: Any,
     reached: list[tuple[Entry, Tensor]],
     texts: CallTexts,
     rows: Tensor,
@@ -510,14 +500,14 @@ def _by_key(
         layer = Layer(call.q, call.k, call.lse, call.mask, call.rule, call.crosses)
         keyed = texts.main if site.stack == CROSS else texts.decoder or texts.main
         known = keyed is not None and keyed.width == call.k.shape[2]
-        own = torch.stack([values[str(head)][1] for head in site.heads], 1)
+        head_values = torch.stack([values[str(head)][1] for head in site.heads], 1)
         for text, row in enumerate(place_index.tolist()):
             num_keys = int(keyed.tokens.lengths[text]) if known and keyed is not None else call.k.shape[2]
-            shown = slice(0, num_keys)
-            weights = window_weights(layer, text, range(site.num_heads), slice(row, row + 1), shown)[:, 0]
-            by_group = u[text].view(groups, -1, u.shape[-1]) @ _exact(call.v[text][:, shown]).transpose(1, 2)
+            visible_keys = slice(0, num_keys)
+            weights = window_weights(layer, text, range(site.num_heads), slice(row, row + 1), visible_keys)[:, 0]
+            by_group = u[text].view(groups, -1, u.shape[-1]) @ _exact(call.v[text][:, visible_keys]).transpose(1, 2)
             parts = weights * by_group.flatten(0, 1)
-            off = (parts.double().sum(-1) - own[text].double()).abs()
+            off = (parts.double().sum(-1) - head_values[text].double()).abs()
             allowed = TOLERANCE[call.v.dtype] * parts.double().abs().sum(-1).clamp_min(1)
             if not bool((off <= allowed).all()):
                 continue  # something acts between the heads' outputs and the projection: `by_key` says so

@@ -267,7 +267,7 @@ def _paths(
     """What each head tells each later one by each channel, the strongest first. Errors: StatisticError."""
     order = {(site.stack, site.layer): index for index, site in enumerate(lm.spec.sites)}
     senders = {
-        receiver: [one for one in heads if order[one.stack, one.layer] < order[receiver.stack, receiver.layer]]
+        receiver: [head for head in heads if order[head.stack, head.layer] < order[receiver.stack, receiver.layer]]
         for receiver in heads
     }
     count = len(CHANNELS) * sum(map(len, senders.values()))

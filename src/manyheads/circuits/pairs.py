@@ -67,7 +67,7 @@ class Pairs:
         if len(self.clean) != 1:
             return tuple(map(str, range(self.lengths[0])))
         piece_pairs = zip(self.clean[0].pieces, self.corrupted[0].pieces, strict=True)
-        return tuple(one if one == other else f"{one}/{other}" for one, other in piece_pairs)
+        return tuple(piece if piece == changed else f"{piece}/{changed}" for piece, changed in piece_pairs)
 
     def chosen(self, texts: Sequence[int], lm: Any, num_tokens: int) -> Pairs:
         """Some of the pairs. Of texts only: ready inputs come in batches that are not taken apart."""
@@ -97,8 +97,8 @@ def read_pairs(lm: Any, clean: Any, corrupted: Any, num_tokens: int) -> Pairs:
             pieces.append(read_texts(lm, side, "whole", pairs=True).pieces)
         except TextError as error:
             raise TextError(f"{name}: {error}") from error
-    for text, (one, other) in enumerate(zip(pieces[0], pieces[1], strict=True)):
-        _require_aligned(one, other, f"pair {text}" if len(pieces[0]) > 1 else "the pair")
+    for text, (clean_piece, corrupted_piece) in enumerate(zip(pieces[0], pieces[1], strict=True)):
+        _require_aligned(clean_piece, corrupted_piece, f"pair {text}" if len(pieces[0]) > 1 else "the pair")
     return _paired(lm, pieces[0], pieces[1], {}, num_tokens)
 
 
@@ -136,7 +136,9 @@ def _paired(
         size = max(1, num_tokens // max(length, target, 1))
         for begin in range(0, len(texts), size):
             part = texts[begin : begin + size]
-            listed.append(PairBatch(*(_batch(lm, [side[text] for text in part], part) for side in (clean, corrupted))))
+            readings = [Reading(tuple(side[text] for text in part), "") for side in (clean, corrupted)]
+            inputs = [model_inputs(lm, tokens_of(reading, range(len(part)), None, "")) for reading in readings]
+            listed.append(PairBatch(*(Batch(side_inputs, tuple(part)) for side_inputs in inputs)))
     return Pairs(
         tuple(listed),
         tuple(len(piece.ids) for piece in clean),
@@ -145,11 +147,6 @@ def _paired(
         tuple(corrupted),
         notes,
     )
-
-
-def _batch(lm: Any, pieces: Sequence[Piece], places: Sequence[int]) -> Batch:
-    reading = Reading(tuple(pieces), "")
-    return Batch(model_inputs(lm, tokens_of(reading, range(len(pieces)), None, "")), tuple(places))
 
 
 def _ready(lm: Any, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
@@ -200,16 +197,20 @@ def predicts(lm: Any) -> str:
 def _answer_rows(lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
     kind = predicts(lm)
     rows: list[int] = []
-    for one, other in zip(clean, corrupted, strict=True):
+    for clean_piece, corrupted_piece in zip(clean, corrupted, strict=True):
         if kind == "next" and writes_apart(lm):
             rows.append(-1)
         elif kind == "next":
             # The end mark that some tokenizers write is no part of what is continued.
-            row = max((i for i, special in enumerate(one.special) if not special), default=len(one.ids) - 1)
-            rows.append(-1 if row == len(one.ids) - 1 else row)
+            row = max(
+                (i for i, special in enumerate(clean_piece.special) if not special), default=len(clean_piece.ids) - 1
+            )
+            rows.append(-1 if row == len(clean_piece.ids) - 1 else row)
         else:
             mask = getattr(lm.tokenizer, "mask_token_id", None)
-            places = [[i for i, token in enumerate(piece.ids) if token == mask] for piece in (one, other)]
+            places = [
+                [i for i, token in enumerate(piece.ids) if token == mask] for piece in (clean_piece, corrupted_piece)
+            ]
             if kind != "mask" or len(places[0]) != 1 or places[0] != places[1]:
                 return None
             rows += places[0]
@@ -261,8 +262,8 @@ def read_answers(lm: Any, pairs: Pairs, metric: str, answers: Any, first_token: 
             )
         tokens.append(row)
     columns = torch.tensor(tokens, device="cpu")
-    shown = list(words)
-    because = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    listed_words = list(words)
+    because = ", ".join(listed_words[:4]) + (f" and {len(listed_words) - 4} more" if len(listed_words) > 4 else "")
     return Answers(columns[:, 0], columns[:, 1] if wants_two else None, because)
 
 
@@ -353,8 +354,13 @@ def metric_of(
     last = kind == "next" and bool((rows == -1).all())
     if last and "logits_to_keep" in inspect.signature(lm.model.forward).parameters:
         # A vocabulary is wider than the model: of all rows' logits one is read.
+        options = {"logits_to_keep": 1}
         pairs = replace(
-            pairs, batches=tuple(PairBatch(*map(_last_only, (b.clean, b.corrupted))) for b in pairs.batches)
+            pairs,
+            batches=tuple(
+                PairBatch(replace(batch.clean, options=options), replace(batch.corrupted, options=options))
+                for batch in pairs.batches
+            ),
         )
 
     def read(outputs: Any, batch: Batch) -> Tensor:
@@ -375,21 +381,16 @@ def metric_of(
             return value - logits.gather(1, tokens_read.wrong[places, None].to(logits.device))[:, 0]
         return {"prob": torch.exp, "loss": torch.neg}.get(metric, lambda x: x)(value)
 
-    return Metric(metric, UNITS[metric], notes["metric"], read, _difference), pairs, notes
+    def difference(before: Tensor, after: Tensor) -> Tensor:
+        return after.double() - before.double()
+
+    return Metric(metric, UNITS[metric], notes["metric"], read, difference), pairs, notes
 
 
 def remember_clean(outputs: Any, batch: Batch, rows: Tensor, reference: dict[int, Tensor]) -> None:
     """Keep the clean run's log-probabilities where answers are read: what "kl" compares with."""
     for index, place in enumerate(batch.places):
         reference[place] = exact(outputs.logits[index, rows[place]]).log_softmax(-1).detach()
-
-
-def _difference(before: Tensor, after: Tensor) -> Tensor:
-    return after.double() - before.double()
-
-
-def _last_only(batch: Batch) -> Batch:
-    return replace(batch, options={"logits_to_keep": 1})
 
 
 def unrelated(lm: Any, batch: Batch, count: int, generator: torch.Generator) -> Batch | None:

@@ -53,9 +53,18 @@ from manyheads.statistics import Progress, mean_interval
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
-WHAT = ("out", "q", "k", "v", "weights")
+PATCHED = {
+    "out": "a head's output before the output projection",
+    "q": "a head's queries",
+    "k": "the keys that a head reads",
+    "v": "the values that a head reads",
+    "weights": "a head's weights, with its own values",
+}
+WHAT = tuple(PATCHED)
 OF_KEYS = ("k", "v")  # whose positions are those of keys; of all others those of rows
-DIRECTIONS = ("denoise", "noise")
+ALONE = "; heads that share a key/value head are patched one by one, the others of a group read their own"
+INTO = {"denoise": "clean numbers into the corrupted run", "noise": "corrupted numbers into the clean run"}
+DIRECTIONS = tuple(INTO)
 ESTIMATORS = ("exact", "gradient")
 CONTROLS = 10  # heads with an unrelated text's numbers: enough to see what is usual
 UNRELATED = 4  # texts that controls take them from: each costs a forward pass
@@ -146,10 +155,10 @@ class PatchEditor:
                     [text if patch.row is None else patch.row for _, _, patch in group],
                 )
             )
-            other = (self.patches.partners if is_partner else self.patches.strangers)[key]
+            giver = (self.patches.partners if is_partner else self.patches.strangers)[key]
             length = call.k.shape[2] if self.patches.what in OF_KEYS else call.q.shape[2]
             where = chosen_positions([patch.positions for _, _, patch in group], length, out.device)
-            out[samples, heads] = patched(call, other, self.patches.what, samples, heads, rows, where).to(out.dtype)
+            out[samples, heads] = patched(call, giver, self.patches.what, samples, heads, rows, where).to(out.dtype)
         return out
 
     def close(self) -> None:
@@ -168,7 +177,7 @@ def chosen_positions(positions: Sequence[tuple[int, ...] | None], length: int, d
 
 def patched(
     call: AttentionCall,
-    other: AttentionCall,
+    source_call: AttentionCall,
     what: str,
     samples: Tensor,
     heads: Tensor,
@@ -181,22 +190,26 @@ def patched(
     """
     old = call.out[samples, heads]
     if what == "out":
-        new = other.out[rows, heads]
+        new = source_call.out[rows, heads]
     else:
         serves = call.q.shape[1] // call.k.shape[1]
         kv_heads = heads // serves
-        sources = {"q": (call.q, heads, other.q), "k": (call.k, kv_heads, other.k), "v": (call.v, kv_heads, other.v)}
+        sources = {
+            "q": (call.q, heads, source_call.q),
+            "k": (call.k, kv_heads, source_call.k),
+            "v": (call.v, kv_heads, source_call.v),
+        }
         replaced = ("q", "k") if what == "weights" else (what,)
         parts: list[Tensor] = []
-        for name, (own, index, theirs) in sources.items():
-            part = own[samples, index]
+        for name, (old_tensor, index, new_tensor) in sources.items():
+            part = old_tensor[samples, index]
             if name in replaced:
-                part = theirs[rows, index]
+                part = new_tensor[rows, index]
                 if what in OF_KEYS and where is not None:
-                    part = torch.where(where[..., None], part, own[samples, index])
+                    part = torch.where(where[..., None], part, old_tensor[samples, index])
             parts.append(part[None])
         # Entries stand where heads stood: one text, whose mask and bias hold for all of them.
-        giver, text = (other, rows[:1]) if what == "weights" else (call, samples[:1])
+        giver, text = (source_call, rows[:1]) if what == "weights" else (call, samples[:1])
         text, chosen = text.cpu(), heads.cpu()
         mask = giver.mask.expand(len(giver.q)).texts(text)
         if mask.dense is not None and mask.dense.shape[1] > 1:
@@ -387,7 +400,11 @@ def patch(
     StatisticError for metrics that this model cannot give, and pairs whose metrics do not differ; HeadError,
     ModelError.
     """
-    _require_known(what=(what, WHAT), direction=(direction, DIRECTIONS), estimator=(estimator, ESTIMATORS))
+    for name, value, known in (
+        ("what", what, WHAT), ("direction", direction, DIRECTIONS), ("estimator", estimator, ESTIMATORS),
+    ):  # fmt: skip
+        if value not in known:
+            raise StatisticError(f"{name}={value!r} is unknown: use {', '.join(known)}.")
     require_counts(num_tokens, seed)
     if type(controls) is not int or controls < 0:
         raise StatisticError(f"controls={controls!r}: give 0 or more random heads.")
@@ -395,9 +412,10 @@ def patch(
     require_all_heads(lm.model, lm.name, "patch")
     reference: dict[int, Tensor] = {}
     chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
-    places = _positions(lm, pairs, positions, what)
+    places = _positions(lm, pairs, positions)
     listed = tuple(lm.spec.heads if heads is None else lm.spec.select(heads))
-    notes = {"model": lm.name, "patched": _story(lm.spec, what, direction), **notes, **pairs.notes}
+    shares = what in OF_KEYS and any(site.num_kv_heads < site.num_heads for site in lm.spec.sites)
+    notes = {"model": lm.name, "patched": f"{PATCHED[what]}: {INTO[direction]}{ALONE * shares}", **notes, **pairs.notes}
     by_position = positions == "each"
     if estimator == "gradient":
         levels, effects, notes["computed"] = _gradients(lm, pairs, chosen, what, direction, listed, reference, progress)
@@ -472,7 +490,7 @@ def sweep_patches(
     changes = torch.zeros(pairs.num_texts, len(patches), dtype=torch.float64, device="cpu")
     generator = torch.Generator().manual_seed(seed)
     story = f"heads drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
-    needs_strangers = any(one.row is not None for one in patches)
+    needs_strangers = any(patch.row is not None for patch in patches)
     into = DIRECTIONS.index(direction)  # the run that is edited: denoise, the corrupted one
     for done, batch in enumerate(pairs.batches):
         sides = (batch.corrupted, batch.clean)
@@ -538,12 +556,6 @@ def gap_of(levels: Float64[Tensor, "two text"], metric: Metric) -> float:
     return clean - corrupted
 
 
-def _require_known(**options: tuple[str, tuple[str, ...]]) -> None:
-    for name, (value, known) in options.items():
-        if value not in known:
-            raise StatisticError(f"{name}={value!r} is unknown: use {', '.join(known)}.")
-
-
 def require_counts(num_tokens: int, seed: int) -> None:
     """Errors: StatisticError for a batch that holds nothing, and for a seed that is none."""
     if type(num_tokens) is not int or num_tokens < 1:
@@ -552,7 +564,7 @@ def require_counts(num_tokens: int, seed: int) -> None:
         raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
 
 
-def _positions(lm: Any, pairs: Pairs, positions: str | Sequence[int], what: str) -> tuple[int, ...] | None:
+def _positions(lm: Any, pairs: Pairs, positions: str | Sequence[int]) -> tuple[int, ...] | None:
     """The positions that are patched together; None: all, or each by itself. Errors: StatisticError."""
     if positions == "all":
         return None
@@ -579,20 +591,6 @@ def _positions(lm: Any, pairs: Pairs, positions: str | Sequence[int], what: str)
         raise StatisticError(f"position {wrong[0]!r} is none of a text of {length} tokens: 0 to {length - 1}, or -1.")
     # Counted from the start where that is one place in all texts: -1 and the last number are the same position.
     return tuple(dict.fromkeys(place % length if max(pairs.lengths) == length else place for place in positions))
-
-
-def _story(spec: ModelSpec, what: str, direction: str) -> str:
-    side = "clean numbers into the corrupted run" if direction == "denoise" else "corrupted numbers into the clean run"
-    parts = {
-        "out": "a head's output before the output projection",
-        "q": "a head's queries",
-        "k": "the keys that a head reads",
-        "v": "the values that a head reads",
-        "weights": "a head's weights, with its own values",
-    }
-    shared = what in OF_KEYS and any(site.num_kv_heads < site.num_heads for site in spec.sites)
-    alone = "; heads that share a key/value head are patched one by one, the others of a group read their own" * shared
-    return f"{parts[what]}: {side}{alone}"
 
 
 # ----------------------------------------------------------------------------------------------- attribution patching
@@ -669,7 +667,7 @@ def _shifted(lm: Any) -> Iterator[tuple[dict[tuple[str, int], AttentionCall], di
 
 @exact_arithmetic()
 def attributed(
-    call: AttentionCall, other: AttentionCall, slope: Float[Tensor, "b h q f"], what: str
+    call: AttentionCall, giver: AttentionCall, slope: Float[Tensor, "b h q f"], what: str
 ) -> Float[Tensor, "b h n"]:
     """Each position's part in the first-order change, given the slope in the heads' outputs.
 
@@ -678,20 +676,20 @@ def attributed(
     """
     num_heads = call.q.shape[1]
     if what in ("out", "weights"):
-        new = other.out
+        new = giver.out
         if what == "weights":
             v, serves = call.v, num_heads // call.v.shape[1]
             assert v.shape[1] * serves == num_heads
-            new = attend(other.q, other.k, v, mask=other.mask, **other.rule.options).out
+            new = attend(giver.q, giver.k, v, mask=giver.mask, **giver.rule.options).out
         return (exact(slope) * (exact(new) - exact(call.out))).sum(-1)
     serves = num_heads // call.k.shape[1]
     # A key/value head once for every query head that it serves: each reads the other run's by itself.
-    own = {"q": call.q, **{name: getattr(call, name).repeat_interleave(serves, 1) for name in OF_KEYS}}
-    theirs = other.q if what == "q" else getattr(other, what).repeat_interleave(serves, 1)
-    own = {name: exact(x) for name, x in own.items()}
-    leaf = own[what].clone().requires_grad_()
+    tensors = {"q": call.q, **{name: getattr(call, name).repeat_interleave(serves, 1) for name in OF_KEYS}}
+    new_tensor = giver.q if what == "q" else getattr(giver, what).repeat_interleave(serves, 1)
+    tensors = {name: exact(x) for name, x in tensors.items()}
+    leaf = tensors[what].clone().requires_grad_()
     total = torch.zeros_like(leaf)
-    own[what] = leaf
+    tensors[what] = leaf
     step = max(1, BLOCK_CELLS // max(1, len(leaf) * num_heads * call.k.shape[2]))
     rule = replace(
         call.rule,
@@ -701,11 +699,11 @@ def attributed(
             if getattr(call.rule, name) is not None
         },
     )
-    alone = replace(call, **own, rule=rule)
+    alone = replace(call, **tensors, rule=rule)
     for row in range(0, call.q.shape[2], step):
         rows = slice(row, row + step)
         with torch.enable_grad():
-            out = weights_of(alone, slice(None), list(range(num_heads)), rows) @ own["v"]
+            out = weights_of(alone, slice(None), list(range(num_heads)), rows) @ tensors["v"]
             side = (out * exact(slope[:, :, rows])).sum()
         total += torch.autograd.grad(side, leaf)[0]
-    return (total * (exact(theirs) - leaf.detach())).sum(-1)
+    return (total * (exact(new_tensor) - leaf.detach())).sum(-1)

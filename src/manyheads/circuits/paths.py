@@ -150,14 +150,18 @@ def path_effects(
     for number, batch in enumerate(pairs.batches):
         edited, places = (batch.corrupted, batch.clean)[into], list(batch.clean.places)
         partners, levels[into, places] = run_of(lm, pairs, batch, into == 0, chosen, reference, guard=not number)
-        own, levels[1 - into, places] = run_of(lm, pairs, batch, into == 1, chosen, reference)
+        edited_calls, levels[1 - into, places] = run_of(lm, pairs, batch, into == 1, chosen, reference)
         size = max(1, num_tokens // (len(places) * pairs.lengths[places[0]]))
         for begin in range(0, len(groups), size):
             part = groups[begin : begin + size]
             times, reached = len(part), dict[tuple[str, int], AttentionCall]()
 
             def hold(
-                call: AttentionCall, own: Any = own, partners: Any = partners, part: Any = part, reached: Any = reached
+                call: AttentionCall,
+                edited_calls: Any = edited_calls,
+                partners: Any = partners,
+                part: Any = part,
+                reached: Any = reached,
             ) -> Tensor | None:
                 """Every head before the receiver as in the edited run; each sample's senders as in the other one."""
                 key = (call.site.stack, call.site.layer)
@@ -165,7 +169,7 @@ def path_effects(
                     reached[key] = call
                 if order[key] >= order[end]:
                     return None
-                out = own[key].out.repeat_interleave(len(part), 0)
+                out = edited_calls[key].out.repeat_interleave(len(part), 0)
                 for index, group in enumerate(part):
                     heads = [head.index for head in group if (head.stack, head.layer) == key]
                     out[index :: len(part), heads] = partners[key].out[:, heads]

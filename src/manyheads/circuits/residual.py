@@ -99,10 +99,10 @@ def norm_form(module: nn.Module, x: Float[Tensor, "*rows m"], y: Float[Tensor, "
             if best is None or off < best[0]:
                 # The output's own ratio, so that sums hold to the last digit although the norm rounds; but not where
                 # the input is next to nothing, and rounding most of the output.
-                own = out / (scale * read)
-                holds = (own - 1).abs() <= NORM_FIT[x.dtype]
-                slope = scale * gain * torch.where(holds, own, 1)
-                best = off, NormForm(centres, gain, slope, torch.where(holds, 0, out - scale * read))
+                exact_scale = out / (scale * read)
+                is_close = (exact_scale - 1).abs() <= NORM_FIT[x.dtype]
+                slope = scale * gain * torch.where(is_close, exact_scale, 1)
+                best = off, NormForm(centres, gain, slope, torch.where(is_close, 0, out - scale * read))
     assert best is not None
     if not best[0] <= NORM_FIT[x.dtype]:
         raise ModelError(
@@ -140,8 +140,8 @@ class _Activations(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = function(*args, **(kwargs or {}))
-        held = _passed(args[0], output) if function in ACTIVATIONS and args else None
-        return output if held is None else held
+        slope_held = _passed(args[0], output) if function in ACTIVATIONS and args else None
+        return output if slope_held is None else slope_held
 
 
 @dataclass(eq=False)
@@ -220,7 +220,9 @@ def _feed_forwards(module: nn.Module, path: str, attention: tuple[str, ...]) -> 
         inside = f"{path}.{name}"
         if inside in attention or is_norm(part):
             continue
-        if any(other.startswith(f"{inside}.") for other in attention) or any(is_norm(m) for m in part.modules()):
+        if any(attention_path.startswith(f"{inside}.") for attention_path in attention) or any(
+            is_norm(m) for m in part.modules()
+        ):
             yield from _feed_forwards(part, inside, attention)
         elif any(weight.ndim >= 2 for weight in part.parameters()):
             yield inside, part
@@ -234,10 +236,10 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
     """
     branches, stream, thread = Branches.of(model, spec), Stream(), threading.get_ident()
     pending: list[AttentionCall] = []
-    whole: Any = model
-    stream.head = whole.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    untyped: Any = model  # transformers' methods, which a Module has not
+    stream.head = untyped.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     tables = (m for path, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" not in path.lower())
-    words = whole.get_input_embeddings() if hasattr(model, "get_input_embeddings") else next(tables, None)
+    words = untyped.get_input_embeddings() if hasattr(model, "get_input_embeddings") else next(tables, None)
 
     def here(function: Callable[..., Any]) -> Callable[..., Any]:
         """Hooks fire in every thread that runs the model: only ours is held."""
@@ -260,10 +262,10 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
 
     def feed_forward(name: str) -> Callable[..., Any]:
         def enter(module: nn.Module, args: Any, output: Any) -> Any:
-            first, rest = (output[0], output[1:]) if isinstance(output, tuple | list) else (output, None)
+            first, extras = (output[0], output[1:]) if isinstance(output, tuple | list) else (output, None)
             leaf, result = leaf_of(first)
             stream.entries.append(Entry(name, "feed-forward", leaf, leaf.detach()))
-            return result if rest is None else type(output)((result, *rest))
+            return result if extras is None else type(output)((result, *extras))
 
         return enter
 
@@ -358,9 +360,9 @@ def require_linear(target: Tensor, entries: list[Entry], name: str) -> None:
     live: dict[Any, bool] = {}
     todo: list[tuple[Any, bool]] = [(target.grad_fn, False)]
     while todo:
-        node, seen = todo.pop()
+        node, parents_done = todo.pop()
         parents = [parent for parent, _ in node.next_functions if parent is not None]
-        if not seen:
+        if not parents_done:
             if node in live:
                 continue
             live[node] = hasattr(node, "variable") and id(node.variable) in leaves

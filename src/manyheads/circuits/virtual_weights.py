@@ -181,9 +181,9 @@ class Grams(NamedTuple):
     right: Float[Tensor, "n d m"]
 
     @classmethod
-    def of(cls, matrix: Float[Tensor, "n d m"], other: Float[Tensor, "n d m"]) -> Grams:
-        """Of the products `other^T matrix`, m x m each."""
-        return cls(matrix, other @ other.transpose(1, 2) @ matrix)
+    def of(cls, matrix: Float[Tensor, "n d m"], left_factor: Float[Tensor, "n d m"]) -> Grams:
+        """Of the products `left_factor^T matrix`, m x m each."""
+        return cls(matrix, left_factor @ left_factor.transpose(1, 2) @ matrix)
 
     @classmethod
     def together(cls, grams: Sequence[Grams]) -> Grams:
@@ -270,7 +270,7 @@ def _folds(lm: Any) -> list[_Fold]:
     """The norms around each layer, told from one small forward pass: whose output is what the layer reads."""
     model, spec = lm.model, lm.spec
     norms: list[tuple[str, nn.Module, Tensor, Tensor]] = []
-    tensors: dict[tuple[str, str], Tensor] = {}  # path, what: the tensor
+    tensors: dict[tuple[str, str], Tensor] = {}  # path, and which of q, k, v (or "all", "out"): the tensor
 
     def keep_norm(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -279,11 +279,11 @@ def _folds(lm: Any) -> list[_Fold]:
 
         return hook
 
-    def keep_input(path: str, what: str) -> Callable[..., None]:
+    def keep_input(path: str, parts: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             layer_input = args[0] if args else kwargs.get("hidden_states")
             if isinstance(layer_input, Tensor):
-                tensors.setdefault((path, what), layer_input.detach())
+                tensors.setdefault((path, parts), layer_input.detach())
 
         return hook
 
@@ -319,7 +319,9 @@ def _folds(lm: Any) -> list[_Fold]:
         reads: dict[str, NormForm | None] = {}
         passes = False
         for part in "qkv":
-            layer_input = next((x for (where, what), x in tensors.items() if where == path and part in what), None)
+            layer_input = next(
+                (x for (of_path, parts), x in tensors.items() if of_path == path and part in parts), None
+            )
             layer_input = tensors.get((path, "all")) if layer_input is None else layer_input
             before = [entry for entry in norms if layer_input is not None and same(entry[3], layer_input)]
             reads[part] = norm_form(before[0][1], before[0][2], before[0][3], before[0][0]) if before else None
@@ -453,8 +455,8 @@ def gram_products(
                 tiles.append(torch.bmm(left.transpose(1, 2), right, out=tile))
             tiles[0][:, :, max(0, bottom - begin) :] *= 2
             flat = [tile.flatten(1) for tile in tiles]
-            for rows, others in pairs:
-                total[rows, others] += flat[0][rows] @ flat[1][others].T
+            for rows, columns_of_pair in pairs:
+                total[rows, columns_of_pair] += flat[0][rows] @ flat[1][columns_of_pair].T
     return total
 
 
@@ -546,8 +548,8 @@ class _Pass:
 
                     stack.callback(module.register_forward_hook(keep).remove)
                 else:
-                    held = plain.results.get(path)
-                    stack.enter_context(standing_in(module, lambda *args, held=held, **kwargs: held))
+                    result = plain.results.get(path)
+                    stack.enter_context(standing_in(module, lambda *args, result=result, **kwargs: result))
             stack.enter_context(tap(lm.model, on_call=see, guard=plain is None))
             run(lm.model, lm.name, inputs)
 
@@ -573,7 +575,7 @@ def _change(
         return Layer(q, k, log_sum_exp(q, k, plain.mask, rule)[0], plain.mask, rule, plain.crosses)
 
     base = layer(q, k)
-    others = {kind: layer(new_q, k) if kind == "q" else layer(q, new_k) for kind in kinds if kind != "v"}
+    changed_layers = {kind: layer(new_q, k) if kind == "q" else layer(q, new_k) for kind in kinds if kind != "v"}
     weight = weight_by_head(output[0], site.num_heads, site.v_dim)[index].double()
     totals = dict.fromkeys(kinds, 0.0)
     for text, length in enumerate(tokens.lengths.tolist()):
@@ -583,7 +585,7 @@ def _change(
         for begin in range(0, length, BLOCK_ROWS):
             rows = slice(begin, min(begin + BLOCK_ROWS, length))
             weights = window_weights(base, text, [0], rows, keys)[0].double()
-            for kind, changed_layer in others.items():
+            for kind, changed_layer in changed_layers.items():
                 moved[kind] += 0.5 * float(
                     (window_weights(changed_layer, text, [0], rows, keys)[0] - weights).abs().sum()
                 )

@@ -177,18 +177,18 @@ def sums(device: torch.device) -> tuple[Layer, list[Request], list[torch.Tensor]
     visible = mask.visible(slice(0, MIDDLE), slice(0, MIDDLE)).numpy()
     exact_q, exact_k = q.double().numpy(), k.double().numpy()
     true = reference.attend(exact_q, exact_k, exact_k, mask=visible, scale=scale)
-    seen, of = visible[0], reductions
+    of = reductions
     match = Match(lambda tokens: (labels, labels), earlier=True)
     answers: dict[Request, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-        Mass(): lambda w, own: of.mass(w),
-        Entropy(): lambda w, own: of.entropy(w),
-        Square(): lambda w, own: of.square(w),
-        Maximum(): lambda w, own: of.maximum(w),
-        Strongest(): lambda w, own: of.strongest(w, seen),
-        Distance(): lambda w, own: of.distance(w),
-        Received(): lambda w, own: of.received(w),
-        Band(OFFSETS): lambda w, own: of.band(w, OFFSETS),
-        match: lambda w, own: of.match(w, own, own, earlier=True).sum(-1),
+        Mass(): lambda w, tokens: of.mass(w),
+        Entropy(): lambda w, tokens: of.entropy(w),
+        Square(): lambda w, tokens: of.square(w),
+        Maximum(): lambda w, tokens: of.maximum(w),
+        Strongest(): lambda w, tokens: of.strongest(w, visible[0]),
+        Distance(): lambda w, tokens: of.distance(w),
+        Received(): lambda w, tokens: of.received(w),
+        Band(OFFSETS): lambda w, tokens: of.band(w, OFFSETS),
+        match: lambda w, tokens: of.match(w, tokens, tokens, earlier=True).sum(-1),
     }
     texts = list(zip(true.weights, labels.numpy(), strict=True))
     expected = [torch.from_numpy(np.stack([answer(*text) for text in texts])).double() for answer in answers.values()]

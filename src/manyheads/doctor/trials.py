@@ -211,9 +211,9 @@ def recordings_on(device: Any) -> Iterator[Finding]:
     facts += [f"the device has no {' and no '.join(lacking)}"] * bool(lacking)
     subject, summary = f"recordings on {device}", "; ".join([*faults, *facts])
     if faults:
-        other = "use another device or dtype (--device cpu, MANYHEADS_DEVICE=cpu)"
-        report = f"{other.capitalize()}, and please report it."
-        yield Finding(subject, summary, WRONG, f"Its memory is full: free some, or {other}." if full else report)
+        remedy = "use another device or dtype (--device cpu, MANYHEADS_DEVICE=cpu)"
+        report = f"{remedy.capitalize()}, and please report it."
+        yield Finding(subject, summary, WRONG, f"Its memory is full: free some, or {remedy}." if full else report)
     else:
         yield Finding(subject, summary)
 

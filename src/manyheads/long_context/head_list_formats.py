@@ -171,10 +171,14 @@ def headkv_in(data: bytes, document: Mapping[str, Any], path: Path) -> HeadList:
 
 
 def write_headkv(split: Split, path: Path) -> dict[Path, bytes]:
-    own = [layer.query_scores for layer in split.layers]
+    query_scores = [layer.query_scores for layer in split.layers]
     measured = split.joined != "group" and all(len(layer.query_scores) == layer.num_heads for layer in split.layers)
-    if measured and _divides(split, [_joined(layer, split.joined) for layer in split.layers]) and _are_shares(own):
-        scores, unit = own, split.unit
+    if (
+        measured
+        and _divides(split, [_joined(layer, split.joined) for layer in split.layers])
+        and _are_shares(query_scores)
+    ):
+        scores, unit = query_scores, split.unit
     else:
         groups, unit = _dividing(split)
         scores = [repeated(values, layer) for layer, values in zip(split.layers, groups, strict=True)]
@@ -199,8 +203,10 @@ def lukv_in(data: bytes, path: Path) -> HeadList:
     except Exception as error:  # the header is parsed as Python, which fails in many ways, and may claim any size
         raise _damaged(path, error) from error
     if wrong or not np.isfinite(freed).all():
-        what = f"{curves.dtype} {list(curves.shape)}" if wrong else "numbers that are not finite"
-        raise _damaged(path, f"it holds {what}, and not a share for each of [{RATIOS} ratios, layers, key/value heads]")
+        contents = f"{curves.dtype} {list(curves.shape)}" if wrong else "numbers that are not finite"
+        raise _damaged(
+            path, f"it holds {contents}, and not a share for each of [{RATIOS} ratios, layers, key/value heads]"
+        )
     table = (1 - freed).clip(0, 1).mean(axis=0)
     return HeadList(
         "lukv",
@@ -393,9 +399,9 @@ def write_heads(split: Split, format: str, place: str | os.PathLike[str]) -> lis
         except (OSError, ValueError) as error:
             raise no_access("write", path, error) from error
     try:
-        with ExitStack() as whole:  # the first takes its place when all are written
+        with ExitStack() as replacements:  # the first takes its place when all are written
             for file, data in files.items():
-                Path(whole.enter_context(replacing(file))).write_bytes(data)
+                Path(replacements.enter_context(replacing(file))).write_bytes(data)
     except BaseException:
         if made:
             path.rmdir()
@@ -532,11 +538,11 @@ def _num_kept(split: Split) -> int:
 def _divides(split: Split, scores: Iterable[Iterable[float]]) -> bool:
     """Whether the kept heads are those with the largest scores, and a clear step above all others."""
     largest: list[float] = []
-    others = [0.0 for layer in split.layers if not layer.num_heads]  # rows of tables that must not be chosen
+    smaller = [0.0 for layer in split.layers if not layer.num_heads]  # rows of tables that must not be chosen
     for layer, layer_scores in zip(split.layers, scores, strict=True):
         for keeps, score in zip(layer.kept, layer_scores, strict=True):
-            (largest if keeps else others).append(score)
-    return not largest or not others or min(largest) - max(others) > APART
+            (largest if keeps else smaller).append(score)
+    return not largest or not smaller or min(largest) - max(smaller) > APART
 
 
 def _are_shares(scores: Iterable[Iterable[float]]) -> bool:

@@ -72,19 +72,19 @@ class HeadSplit:
     @property
     def retrieval(self) -> HeadSet:
         """The query heads whose keys and values are all kept."""
-        return self._query_heads(kept=True)
+        return self._query_heads(keeps=True)
 
     @property
     def streaming(self) -> HeadSet:
         """The query heads whose keys and values are kept at the beginning and the end alone."""
-        return self._query_heads(kept=False)
+        return self._query_heads(keeps=False)
 
-    def _query_heads(self, kept: bool) -> HeadSet:
+    def _query_heads(self, keeps: bool) -> HeadSet:
         heads = [
             Head(self.stack, number, index)
             for number, layer in enumerate(self.layers)
             for index in range(layer.num_heads)
-            if layer.kept[index * layer.num_kv_heads // layer.num_heads] is kept
+            if layer.kept[index * layer.num_kv_heads // layer.num_heads] is keeps
         ]
         return parse_heads(heads, self.shape)
 
@@ -97,9 +97,11 @@ class HeadSplit:
     @property
     def dividable(self) -> tuple[tuple[int, SplitLayer], ...]:
         """The layers in which a head can save something by streaming, with their numbers."""
-        held = self.sink + self.recent
+        num_held = self.sink + self.recent
         return tuple(
-            (number, layer) for number, layer in enumerate(self.layers) if layer.kept and not 0 < layer.window <= held
+            (number, layer)
+            for number, layer in enumerate(self.layers)
+            if layer.kept and not 0 < layer.window <= num_held
         )
 
     def with_keep(self, keep: float) -> HeadSplit:
@@ -142,9 +144,10 @@ class HeadSplit:
         """
         rows = 0
         for layer in self.layers:
-            own = min(context, layer.window or context)
-            held = min(own, self.sink + self.recent)
-            rows += sum((own if kept or whole else held) * (layer.qk_dim + layer.v_dim) for kept in layer.kept)
+            visible = min(context, layer.window or context)
+            streamed = min(visible, self.sink + self.recent)
+            positions = sum(visible if keeps or whole else streamed for keeps in layer.kept)
+            rows += positions * (layer.qk_dim + layer.v_dim)
         return round(rows * batch * element_bytes)
 
     # ------------------------------------------------------------------------------------------------ of which model
@@ -152,12 +155,12 @@ class HeadSplit:
     def require_model(self, lm: Any) -> None:
         """Errors: ModelError where this is a split of another model than `lm`, by its shape or by its weights."""
         sites = {site.layer: site for site in lm.spec.stacks.get(self.stack, ())}
-        counted = tuple(shape_of(sites.get(number)) for number in range(1 + max(sites, default=-1)))
-        own = tuple((layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim) for layer in self.layers)
-        if own != counted:
+        model_shapes = tuple(shape_of(sites.get(number)) for number in range(1 + max(sites, default=-1)))
+        split_shapes = tuple((layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim) for layer in self.layers)
+        if split_shapes != model_shapes:
             raise ModelError(
-                f"this is a split of {self.model} ({described(own)}), and {lm.name} has {described(counted)}: split "
-                f"this model by mh.split_heads(lm, texts)."
+                f"this is a split of {self.model} ({described(split_shapes)}), and {lm.name} has "
+                f"{described(model_shapes)}: split this model by mh.split_heads(lm, texts)."
             )
         if self.weights_hash and self.weights_hash != lm.weights_hash:
             raise ModelError(
@@ -197,7 +200,18 @@ class HeadSplit:
         try:
             layers = tuple(layer_in(entry, number) for number, entry in enumerate(document["layers"]))
             split = cls(**{**document, "layers": layers})
-            _check(split)
+            texts = ("model", "weights_hash", "stack", "by", "unit", "joined")
+            if wrong := [name for name in texts if not isinstance(getattr(split, name), str)]:
+                raise ValueError(f"{wrong[0]}={getattr(split, wrong[0])!r} is no text")
+            notes = split.notes.items() if isinstance(split.notes, dict) else [(0, 0)]
+            if not isinstance(split.evidence, dict) or not all(isinstance(text, str) for _, text in notes):
+                raise ValueError("its evidence and notes are not those of a split")
+            for name, least in (("sink", 0), ("recent", 1)):
+                value = getattr(split, name)
+                if type(value) is not int or value < least:
+                    raise ValueError(f"{name}={value!r} is no number of positions, {least} or more")
+            if not any(layer.num_heads for layer in split.layers):
+                raise ValueError("no layer has a head")
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             raise FileAccessError(f"{label} is damaged: {error}.") from error
         return split
@@ -250,19 +264,3 @@ def _group_text(layer: SplitLayer, number: int, stack: str, index: int) -> str:
     size = layer.num_heads // layer.num_kv_heads
     heads = [Head(stack, number, query) for query in range(index * size, (index + 1) * size)]
     return str(parse_heads(heads, {stack: (0,) * number + (layer.num_heads + 1,)}))  # + 1: never shortened to "L3"
-
-
-def _check(split: HeadSplit) -> None:
-    """Errors: ValueError for fields that cannot be."""
-    texts = ("model", "weights_hash", "stack", "by", "unit", "joined")
-    if wrong := [name for name in texts if not isinstance(getattr(split, name), str)]:
-        raise ValueError(f"{wrong[0]}={getattr(split, wrong[0])!r} is no text")
-    notes = split.notes.items() if isinstance(split.notes, dict) else [(0, 0)]
-    if not isinstance(split.evidence, dict) or not all(isinstance(text, str) for _, text in notes):
-        raise ValueError("its evidence and notes are not those of a split")
-    for name, least in (("sink", 0), ("recent", 1)):
-        value = getattr(split, name)
-        if type(value) is not int or value < least:
-            raise ValueError(f"{name}={value!r} is no number of positions, {least} or more")
-    if not any(layer.num_heads for layer in split.layers):
-        raise ValueError("no layer has a head")

@@ -35,7 +35,7 @@ from manyheads.interventions.effects.importance import rank_correlation
 from manyheads.interventions.effects.metrics import Batch, Corpus, Metric, require_loaded, token_losses
 from manyheads.long_context.head_split import HeadSplit, require_share
 from manyheads.long_context.needles import Needle, hidden_needles, reading_of_ids, retrieval_scores, right_answers
-from manyheads.long_context.split_layer import JoinedBy, SplitLayer, split_layers
+from manyheads.long_context.split_layer import JoinedBy, split_layers
 from manyheads.models import (
     BATCH_TOKENS,
     AttentionCall,
@@ -121,7 +121,12 @@ def split_heads(
     stack = _stack_of(lm)
     require_share(keep)
     numbers = {"sink": sink, "recent": recent, "batch": batch, "random": random, "seed": seed, "num_tokens": num_tokens}
-    _check((by, *also), numbers)
+    if unknown := [name for name in (by, *also) if name not in UNITS]:
+        raise StatisticError(f"by={unknown[0]!r} chooses no heads: use {', '.join(UNITS)}.")
+    for name, value in numbers.items():
+        least = LEAST.get(name, 1)
+        if type(value) is not int or value < least:
+            raise StatisticError(f"{name}={value!r}: give a whole number, {least} or more.")
     context = lm.max_positions if context is None else context
     if context is not None and (type(context) is not int or context <= sink + recent):
         raise StatisticError(
@@ -148,8 +153,9 @@ def split_heads(
             f"its heads stream already. Give a smaller sink= or recent=."
         )
     by_query = {"distant_mass": distant} | ({"needle": retrieval_scores(lm, probes[0], stack)} if probes[0] else {})
+    # Of a key/value head, the highest score of its query heads.
     criteria = {
-        name: {place: _of_groups(split.layers[place], scores[place]) for place, _ in split.dividable}
+        name: {place: scores[place].reshape(layer.num_kv_heads, -1).max(1) for place, layer in split.dividable}
         for name, scores in by_query.items()
     }
     computed = "read off the weights of one pass"
@@ -177,9 +183,14 @@ def split_heads(
         for _ in range(random)
     ]
     shares = sorted({*SHARES, float(keep)})
-    plans = [_plan(order.with_keep(share)) for order in (split, *drawn) for share in shares]
+    splits = [order.with_keep(share) for order in (split, *drawn) for share in shares]
+    plans = [Plan([part.ablation()] if part.keep < 1 else []) for part in splits]
     corpus = _corpus(lm, reporting.reading, num_tokens)
-    losses = reporting.by_text(_readings(lm, plans, corpus, _mean_loss, progress))
+
+    def mean_loss(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
+        return token_losses(outputs, batch).double().nanmean(-1)
+
+    losses = reporting.by_text(_readings(lm, plans, corpus, mean_loss, progress))
     own_place, step = shares.index(float(keep)), len(shares)
     recall, recalls = None, [None] * step
     if probes[1]:
@@ -240,21 +251,21 @@ def with_scores(split: HeadSplit, scores: Mapping[int, ndarray], query_scores: M
     return replace(split, layers=layers)
 
 
-def compared(whole: Float64[ndarray, "text"], split: Readings, sign: int) -> dict[str, Any]:
+def compared(intact: Float64[ndarray, "text"], split: Readings, sign: int) -> dict[str, Any]:
     """What a split (`split[0]`) changes beside random ones (the rest), by text. `sign` is 1 where more is worse."""
-    change, random = split[0] - whole, split[1:]
-    better = sign * (random - split[0]).mean(0) if len(random) else np.full(len(whole), np.nan)
+    change, random = split[0] - intact, split[1:]
+    better = sign * (random - split[0]).mean(0) if len(random) else np.full(len(intact), np.nan)
     ends = mean_interval(np.stack([change, better], 1))
     if sign < 0:  # shares stay between 0 and 1, and an interval of a few texts may reach beyond
-        ends = (np.clip(end, [-whole.mean(), -1], [1 - whole.mean(), 1]) for end in ends)
+        ends = (np.clip(end, [-intact.mean(), -1], [1 - intact.mean(), 1]) for end in ends)
     (low, better_low), (high, better_high) = (end.tolist() for end in ends)
     return {
-        "before": float(whole.mean()),
+        "before": float(intact.mean()),
         "after": float(split[0].mean()),
         "change": float(change.mean()),
         "low": number(low),
         "high": number(high),
-        "random": (random - whole).mean(1).tolist(),
+        "random": (random - intact).mean(1).tolist(),
         "better": number(float(better.mean())),
         "better_low": number(better_low),
         "better_high": number(better_high),
@@ -374,16 +385,6 @@ def _stack_of(lm: Any) -> str:
     return next(iter(stacks))
 
 
-def _check(criteria: Sequence[str], numbers: Mapping[str, int]) -> None:
-    """Errors: StatisticError."""
-    if unknown := [name for name in criteria if name not in UNITS]:
-        raise StatisticError(f"by={unknown[0]!r} chooses no heads: use {', '.join(UNITS)}.")
-    for name, value in numbers.items():
-        least = LEAST.get(name, 1)
-        if type(value) is not int or value < least:
-            raise StatisticError(f"{name}={value!r}: give a whole number, {least} or more.")
-
-
 # -------------------------------------------------------------------------------------------------- scores of the heads
 
 
@@ -437,11 +438,6 @@ def _answer_losses(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Flo
     return torch.stack([losses[row, begin - 1 : end - 1].mean() for row, (begin, end) in enumerate(spans)])
 
 
-def _of_groups(layer: SplitLayer, scores: Float64[ndarray, "h"]) -> Float64[ndarray, "g"]:
-    """The highest score of each key/value head's query heads."""
-    return scores.reshape(layer.num_kv_heads, -1).max(1)
-
-
 def _agreement(criteria: Mapping[str, Mapping[int, ndarray]]) -> dict[str, float | None]:
     """Spearman's rank correlation of each two criteria; None where one of them gives all heads the same score."""
     flat = {name: np.concatenate(list(scores.values())) for name, scores in criteria.items()}
@@ -452,10 +448,6 @@ def _agreement(criteria: Mapping[str, Mapping[int, ndarray]]) -> dict[str, float
 
 
 # --------------------------------------------------------------------------------------------- the other half's numbers
-
-
-def _plan(split: HeadSplit) -> Plan:
-    return Plan([split.ablation()] if split.keep < 1 else [])
 
 
 def _corpus(lm: Any, reading: Reading, num_tokens: int) -> Corpus:
@@ -474,10 +466,6 @@ def _readings(
     once = {plan: place for place, plan in enumerate(dict.fromkeys([Plan([]), *plans]))}
     readings = carried_out(lm, editors_of(lm, list(once), None), corpus, metric, progress)[2].numpy()
     return readings[[once[plan] for plan in (Plan([]), *plans)]]
-
-
-def _mean_loss(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
-    return token_losses(outputs, batch).double().nanmean(-1)
 
 
 def _written(lm: Any, half: Half, plans: Sequence[Plan], reach: int) -> Readings | None:

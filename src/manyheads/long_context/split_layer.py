@@ -108,7 +108,7 @@ def layer_in(entry: Mapping[str, Any], number: int) -> SplitLayer:
     lengths = (len(layer.kept), len(layer.scores))
     if lengths != (layer.num_kv_heads,) * 2 or len(layer.query_scores) not in (0, layer.num_heads):
         raise ValueError(f"layer {number} has other lists than its {layer.num_kv_heads} key/value heads need")
-    if any(type(kept) is not bool for kept in layer.kept):
+    if any(type(keeps) is not bool for keeps in layer.kept):
         raise ValueError(f"layer {number}: kept={layer.kept} are not true or false")
     if any(type(score) not in (int, float) or not math.isfinite(score) for score in layer.scores + layer.query_scores):
         raise ValueError(f"layer {number}: a score is no finite number")

@@ -77,11 +77,11 @@ def streaming(lm: Any, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[St
         stack.callback(block.model.register_forward_pre_hook(block.before, with_kwargs=True).remove)
         stack.callback(block.model.register_forward_hook(block.after).remove)
         if hasattr(block.model, "_prepare_cache_for_generation"):
-            own = block.model._prepare_cache_for_generation
+            model_prepare = block.model._prepare_cache_for_generation
 
             def prepare(*args: Any, **kwargs: Any) -> None:
                 if threading.get_ident() != block.thread or not block.serve(*args, **kwargs):
-                    own(*args, **kwargs)
+                    model_prepare(*args, **kwargs)
 
             block.model._prepare_cache_for_generation = prepare
             stack.callback(lambda: delattr(block.model, "_prepare_cache_for_generation"))
@@ -249,8 +249,8 @@ class Streaming:
         number, _ = self.layers[id(module)]
         by_head = any(named.get(extra) is not None for extra in ("position_bias", "s_aux"))
         if name not in FUNCTIONS or (by_head and not all(self.split.layers[number].kept)):
-            what = f"by {name!r}" if name not in FUNCTIONS else "with a position bias or with learned sinks"
-            raise ModelError(f"L{number} of {self.name} attends {what}, which a streaming cache does not know.")
+            way = f"by {name!r}" if name not in FUNCTIONS else "with a position bias or with learned sinks"
+            raise ModelError(f"L{number} of {self.name} attends {way}, which a streaming cache does not know.")
         updated, self.updated = self.updated, None
         if updated is None:
             if key.shape[2] != query.shape[2]:
@@ -290,14 +290,14 @@ class Call:
             cells = visible[:, None]
             lowest = torch.finfo(query.dtype).min
             return cells if self.name == "sdpa" else query.new_zeros(cells.shape).masked_fill(~cells, lowest)
-        own = self.mask if self.mask.shape[1] == 1 else self.mask[:, heads]
-        own = own[:, :, first : first + query.shape[2]] if own.shape[2] > 1 else own
-        shape = (max(len(own), len(visible)), own.shape[1], query.shape[2])
+        model_mask = self.mask if self.mask.shape[1] == 1 else self.mask[:, heads]
+        model_mask = model_mask[:, :, first : first + query.shape[2]] if model_mask.shape[2] > 1 else model_mask
+        shape = (max(len(model_mask), len(visible)), model_mask.shape[1], query.shape[2])
         index = positions.clamp(max=num_keys - 1)[:, None, None].expand(*shape, -1)
-        own = own.expand(*shape, -1).gather(-1, index)
-        if own.dtype == torch.bool:
-            return own & visible[:, None]
-        return own.masked_fill(~visible[:, None], torch.finfo(own.dtype).min)
+        model_mask = model_mask.expand(*shape, -1).gather(-1, index)
+        if model_mask.dtype == torch.bool:
+            return model_mask & visible[:, None]
+        return model_mask.masked_fill(~visible[:, None], torch.finfo(model_mask.dtype).min)
 
 
 def of_heads(mask: Tensor | None, heads: Tensor) -> Tensor | None:
@@ -389,7 +389,7 @@ class StreamingLayer(CacheLayerMixin):
         size = self.num_heads // self.num_kv_heads
         self.kv_heads, self.heads = [], []
         for kind in (True, False):
-            groups = [index for index, kept in enumerate(self.kept) if kept is kind]
+            groups = [index for index, keeps in enumerate(self.kept) if keeps is kind]
             heads = [group * size + place for group in groups for place in range(size)]
             self.kv_heads.append(torch.tensor(groups, dtype=torch.long, device=self.device))
             self.heads.append(torch.tensor(heads, dtype=torch.long, device=self.device))
@@ -552,11 +552,13 @@ class StreamingLayer(CacheLayerMixin):
         if texts.step is not None and texts.step[0] == total and texts.step[1] is call.mask:
             return texts.step[2].to(device)
         num_held = min(total, self.sink + self.recent)
-        sinks, own = texts.sinks(min(self.sink, total), device), total - 1
+        sinks, query_position = texts.sinks(min(self.sink, total), device), total - 1
         ring = torch.arange(self.sink, max(self.sink, num_held), device=device)
-        ring = (own - (own - ring) % self.recent)[None].expand(len(sinks), -1)
+        ring = (query_position - (query_position - ring) % self.recent)[None].expand(len(sinks), -1)
         in_ring = max(self.sink, total - self.recent)  # the first position that the ring holds
-        visible = torch.cat([(sinks <= own) & (sinks < in_ring), torch.ones_like(ring, dtype=torch.bool)], -1)
+        visible = torch.cat(
+            [(sinks <= query_position) & (sinks < in_ring), torch.ones_like(ring, dtype=torch.bool)], -1
+        )
         cells = call.cells(query, torch.cat([sinks, ring], -1), visible[:, None], 0, total, self.heads[1])
         if cells.shape[1] == 1:
             texts.step = (total, call.mask, cells)
@@ -575,11 +577,11 @@ class StreamingLayer(CacheLayerMixin):
             stop = min(row + STREAMED_ROWS, num_rows)
             first = max(begin, past + row - self.recent + 1)
             recent = torch.arange(first, past + stop, device=device)[None]
-            own = torch.arange(past + row, past + stop, device=device)[:, None]
+            query_positions = torch.arange(past + row, past + stop, device=device)[:, None]
             # A first key that is also in a row's window counts there, and as a first key where that holds it no more.
             early = sinks[:, None]
-            early = (early <= own) & ((early < first) | (early <= own - self.recent))
-            late = ((recent > own - self.recent) & (recent <= own)).expand(len(sinks), -1, -1)
+            early = (early <= query_positions) & ((early < first) | (early <= query_positions - self.recent))
+            late = ((recent > query_positions - self.recent) & (recent <= query_positions)).expand(len(sinks), -1, -1)
             positions = torch.cat([sinks, recent.expand(len(sinks), -1)], -1)
             keys, values = (
                 torch.cat([store[:, :, : sinks.shape[1]], x[:, :, first - begin : past + stop - begin]], 2)

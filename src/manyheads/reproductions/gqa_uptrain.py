@@ -102,8 +102,8 @@ def converted(teacher: Decoder, num_kv_heads: int, pooling: str) -> Decoder:
             size = teacher.config.num_key_value_heads // num_kv_heads
             by_head = rearrange(weight.detach(), "(n size d) m -> n size d m", n=num_kv_heads, size=size)[:, 0]
             if pooling == "random":
-                own = getattr(drawn.attention.qkv_proj, part).weight.detach()
-                by_head = rearrange(own, "(n d) m -> n d m", n=num_kv_heads)
+                drawn_weight = getattr(drawn.attention.qkv_proj, part).weight.detach()
+                by_head = rearrange(drawn_weight, "(n d) m -> n d m", n=num_kv_heads)
             with torch.no_grad():
                 weight.copy_(repeat(by_head, "n d m -> (n size d) m", size=size))
     return with_fewer_kv_heads(pooled, num_kv_heads, regroup=False)

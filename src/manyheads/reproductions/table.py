@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from manyheads.errors import PlanError
+from manyheads.training.presets.table import entry_of
 
 if TYPE_CHECKING:  # a reproduction brings torch: listing them must not wait for it
     from manyheads.reproductions.reproduction import Reproduction
@@ -86,8 +85,4 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
 
 def reproduction_of(name: str) -> Reproduction:
     """Errors: PlanError for a name that there is not, with those that there are."""
-    if name not in REPRODUCTIONS:
-        near = difflib.get_close_matches(name, REPRODUCTIONS, 1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        raise PlanError(f"there is no reproduction {name!r}: choose one of {', '.join(REPRODUCTIONS)}.{meant}")
-    return REPRODUCTIONS[name].load()
+    return entry_of(REPRODUCTIONS, name, "reproduction", "choose").load()

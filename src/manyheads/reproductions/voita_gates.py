@@ -150,24 +150,25 @@ def outlives(first: Sequence[int], second: Sequence[int]) -> float:
     return float((np.sign(pairs) + 1).mean() / 2)
 
 
-def read_off(seen: Mapping[str, Any]) -> dict[str, float]:
+def read_off(seed: Mapping[str, Any]) -> dict[str, float]:
     """What is judged, of one seed.
 
     `gone`: the share of heads gone at the highest price at which right answers are at most UNHARMED fewer than without
     a price. `outlives`: by the number of prices at which a head is kept. `functions`: at that price, the share of the
     relations that specialised heads read before of which a specialised head is left.
     """
-    prices = list(seen["kept"])
-    unharmed = [price for price in prices if seen["right"][prices[0]] - seen["right"][price] <= UNHARMED]
-    left, specialised = seen["kept"][unharmed[-1]], {int(head): name for head, name in seen["specialised"].items()}
-    survived = [sum(head in seen["kept"][price] for price in prices) for head in range(NUM_HEADS)]
+    prices = list(seed["kept"])
+    unharmed = [price for price in prices if seed["right"][prices[0]] - seed["right"][price] <= UNHARMED]
+    left = seed["kept"][unharmed[-1]]
+    specialised = {int(head): name for head, name in seed["specialised"].items()}
+    survived = [sum(head in seed["kept"][price] for price in prices) for head in range(NUM_HEADS)]
     unspecialised = [head for head in range(NUM_HEADS) if head not in specialised]
     named = set(specialised.values())
     return {
         "specialised": len(specialised) / NUM_HEADS,
         "price": float(unharmed[-1]),
         "gone": 1 - len(left) / NUM_HEADS,
-        "right": seen["right"][unharmed[-1]] - seen["right"][prices[0]],
+        "right": seed["right"][unharmed[-1]] - seed["right"][prices[0]],
         "outlives": outlives([survived[head] for head in specialised], [survived[head] for head in unspecialised]),
         "specialised_left": share([head in left for head in specialised]),
         "others_left": share([head in left for head in unspecialised]),
@@ -188,7 +189,7 @@ def run(task: Task) -> Result:
 
 def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
     """The paper's claims, seed by seed."""
-    spreads = spreads_of([read_off(seen) for seen in by_seed])
+    spreads = spreads_of([read_off(seed) for seed in by_seed])
 
     def each(name: str) -> tuple[float, ...]:
         return tuple(spreads[name]["each"])
@@ -210,14 +211,14 @@ def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
 def looks_words(by_seed: Sequence[Mapping[str, Any]]) -> str:
     """Which heads are specialised, and which are left at each price."""
     parts = []
-    for index, seen in enumerate(by_seed):
+    for index, seed in enumerate(by_seed):
         by_relation: dict[str, list[str]] = {}
-        for head, name in seen["specialised"].items():
+        for head, name in seed["specialised"].items():
             by_relation.setdefault(name, []).append(f"H{head}")
         named = "; ".join(f"{name}: {', '.join(heads)}" for name, heads in by_relation.items())
         left = ", ".join(
-            f"{len(heads)} at {price} ({sum(str(head) in map(str, seen['specialised']) for head in heads)} specialised)"
-            for price, heads in seen["kept"].items()
+            f"{len(heads)} at {price} ({sum(str(head) in map(str, seed['specialised']) for head in heads)} specialised)"
+            for price, heads in seed["kept"].items()
         )
         parts.append(f"Seed {index}, specialised: {named or 'none'}. Heads left by price: {left}.")
     return " ".join(parts)
@@ -228,13 +229,13 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
 
     def by_price(value: Any, bold: bool = True) -> tuple[Points, ...]:
         return tuple(
-            Points(f"{price:g}", tuple(float(value(seen, f"{price:g}")) for seen in by_seed), bold) for price in PRICES
+            Points(f"{price:g}", tuple(float(value(seed, f"{price:g}")) for seed in by_seed), bold) for price in PRICES
         )
 
-    def left(seen: Mapping[str, Any], price: str, specialised: bool) -> float:
-        named = {int(head) for head in seen["specialised"]}
+    def left(seed: Mapping[str, Any], price: str, specialised: bool) -> float:
+        named = {int(head) for head in seed["specialised"]}
         group = [head for head in range(NUM_HEADS) if (head in named) is specialised]
-        return share([head in seen["kept"][price] for head in group])
+        return share([head in seed["kept"][price] for head in group])
 
     return PointsChart(
         "Gates on heads: which stay open, by what an open one costs",

@@ -109,9 +109,9 @@ def read_off(measured: Mapping[str, Any]) -> dict[str, float]:
         "recall": intact["recall"],
         "without_first": (measured["top"] or nothing)[0]["recall"] / max(intact["recall"], 1e-9),
         "without_retrieval": top["recall"] / max(intact["recall"], 1e-9),
-        "without_others": float(np.mean([each["recall"] for each in random])) / max(intact["recall"], 1e-9),
+        "without_others": float(np.mean([draw["recall"] for draw in random])) / max(intact["recall"], 1e-9),
         "words_without_retrieval": top["loss_words"] - intact["loss_words"],
-        "words_without_others": float(np.mean([each["loss_words"] for each in random])) - intact["loss_words"],
+        "words_without_others": float(np.mean([draw["loss_words"] for draw in random])) - intact["loss_words"],
     }
 
 
@@ -166,7 +166,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
                 count = label if label.isdigit() else str(len(measured["retrieval"]))
                 # A draw is no seed: of each seed the mean over its draws.
                 if name == "random" and count in measured["random"]:
-                    values.append(float(np.mean([each[column] for each in measured["random"][count]])))
+                    values.append(float(np.mean([draw[column] for draw in measured["random"][count]])))
                 elif name == "top" and 0 < int(count) <= len(measured["top"]):
                     values.append(measured["top"][int(count) - 1][column])
             if values:

@@ -33,23 +33,23 @@ def rows_of(ways: Mapping[str, Mapping[str, Any]], diverged: tuple[float, ...]) 
         """Of each seed, the mean entropy of the layer that has most."""
         return tuple(map(max, zip(*(layer["each"] for layer in ways[way]["entropy_by_layer"]), strict=True)))
 
-    def loss_over(way: str, other: str) -> tuple[float, ...]:
-        return tuple(a - b for a, b in zip(each(way, "held_out_loss"), each(other, "held_out_loss"), strict=True))
+    def loss_over(way: str, reference: str) -> tuple[float, ...]:
+        return tuple(a - b for a, b in zip(each(way, "held_out_loss"), each(reference, "held_out_loss"), strict=True))
 
     collapsed = Claim(f"below {COLLAPSED} nats", high=COLLAPSED)
-    holds = Claim(f"above {COLLAPSED} nats", low=COLLAPSED)
+    stays_up = Claim(f"above {COLLAPSED} nats", low=COLLAPSED)
     worse, better = Claim("above 0", low=0.0), Claim("below 0", high=0.0)
     return (
         Row("entropy of the layer with most, high rate, nats", "falls to about 0 in all layers",
             highest_layer("high"), collapsed, ".3f"),
-        Row("entropy of the lowest head, rate that suits, nats", "stays up", each("stable", "lowest_entropy"), holds,
+        Row("entropy of the lowest head, rate that suits, nats", "stays up", each("stable", "lowest_entropy"), stays_up,
             ".3f"),
         Row("loss at the high rate over the rate that suits, nats", "unstable or diverged",
             loss_over("high", "stable"), worse, "+.3f"),
         Row("runs at the high rate whose loss became infinite", "training diverges", diverged, Claim("all", low=0.99),
             ".0%"),
         Row("entropy of the lowest head, high rate, sigma-reparametrised, nats", "stays up",
-            each("sigma", "lowest_entropy"), holds, ".3f"),
+            each("sigma", "lowest_entropy"), stays_up, ".3f"),
         Row("loss, sigma-reparametrised over plain, both at the high rate, nats", "trains stably",
             loss_over("sigma", "high"), better, "+.3f"),
     )  # fmt: skip

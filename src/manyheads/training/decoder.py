@@ -125,8 +125,8 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "b n m"], padding: Tensor | None = None, hidden: Tensor | None = None
     ) -> Float[Tensor, "b n m"]:
-        seen = self.attention_norm(x)
-        x = x + self.attention(seen, key_padding_mask=padding, attn_mask=hidden, need_weights=False)[0]
+        normed = self.attention_norm(x)
+        x = x + self.attention(normed, key_padding_mask=padding, attn_mask=hidden, need_weights=False)[0]
         if self.feed_forward is None or self.feed_forward_norm is None:
             return x
         return x + self.feed_forward(self.feed_forward_norm(x))

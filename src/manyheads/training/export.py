@@ -91,8 +91,8 @@ def llama_config(model: Decoder) -> Any:
         raise ModelError("a decoder with norms of q and k is no Llama: export one without qk_norm.")
     if config.attention != "softmax":
         raise ModelError(f"a decoder with {config.attention} attention is no Llama: export one with softmax.")
-    others = ("is_decoder", "rope_theta", "qk_norm", "attention")
-    sizes = {key: value for key, value in config.to_dict().items() if key not in others}
+    unlike_llama = ("is_decoder", "rope_theta", "qk_norm", "attention")
+    sizes = {key: value for key, value in config.to_dict().items() if key not in unlike_llama}
     return LlamaConfig(
         **sizes,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},

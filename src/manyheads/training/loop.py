@@ -92,14 +92,16 @@ def train(
     # A run that is finished, or that ended early, is read back.
     last = start if ended else run.settings.steps
     with ExitStack() as resources:
-        seen = clip = None
+        head_watch = clip = None
         if run.watched and start < last:
             if heads is not None and team.is_first:
                 heads.parent.mkdir(exist_ok=True)
                 if not start:  # what a start left that was killed before its first checkpoint
                     shutil.rmtree(heads, ignore_errors=True)
             every = run.settings.measure_every
-            seen = resources.enter_context(watch(model, every=every, statistics=run.watched, out=heads, step=start))
+            head_watch = resources.enter_context(
+                watch(model, every=every, statistics=run.watched, out=heads, step=start)
+            )
         if run.settings.qk_clip is not None and start < last:
             clip = QKClip(model, run.settings.qk_clip)
             resources.callback(clip.close)
@@ -117,9 +119,9 @@ def train(
             if not ended:
                 if clip is not None:
                     clip.step()
-                if seen is not None:
-                    seen.step()
-                    row |= head_columns(seen.last) if seen.fresh and seen.last is not None else {}
+                if head_watch is not None:
+                    head_watch.step()
+                    row |= head_columns(head_watch.last) if head_watch.fresh and head_watch.last is not None else {}
                 if done % run.settings.measure_every == 0 or done == run.settings.steps:
                     row |= _measured(run, model, done)
                 history.add(row)

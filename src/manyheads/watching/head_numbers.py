@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
         if isinstance(names, str) or not names:
             raise StatisticError(f"statistics={names!r}: give a list of names, as ['max_logit', 'entropy'].")
         # By the name that a statistic has itself: distant_mass_4_64 is distant_mass.
-        names = tuple(dict.fromkeys(name if (own := named(name)) is None else own.name for name in names))
+        names = tuple(dict.fromkeys(name if (statistic := named(name)) is None else statistic.name for name in names))
         of_table: list[Statistic] = []
         able = [name for name, statistic in STATISTICS.items() if not statistic.asks and statistic.kind == "statistic"]
         for name in names:
@@ -126,15 +126,15 @@ def add_call(
         tokens = texts.tokens
         # Of cross-attention what is looked at has no names: as many keys as there are, of every text.
         keys = Tokens.unnamed([mask.num_keys] * len(layer.q)) if crosses else None
-        whole, on_cpu = rows is None or rows >= mask.num_queries, layer.q.device.type == "cpu"
+        reads_all_rows, on_cpu = rows is None or rows >= mask.num_queries, layer.q.device.type == "cpu"
         read = layer
-        if rows is not None and not whole:
+        if rows is not None and not reads_all_rows:
             read, keys = sampled(layer, rows), tokens if keys is None else keys
             tokens = Tokens.unnamed([read.mask.num_queries] * len(layer.q))
         # Each row's largest weight costs a glance at tiles that are read anyway, and spares even heads a product of
         # their own. An accelerator has time for that product, and would wait for the weights to come and go.
-        besides = [Maximum()] if maxima and whole and on_cpu else []
-        place = (id(texts), read.mask.num_queries, mask.num_keys, whole)
+        besides = [Maximum()] if maxima and reads_all_rows and on_cpu else []
+        place = (id(texts), read.mask.num_queries, mask.num_keys, reads_all_rows)
         if place not in passes:
             passes[place] = prepare(tokens, [*requests_of(statistics, tokens), *besides], keys)
         reduced = passes[place].run(read)

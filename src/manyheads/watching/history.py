@@ -144,8 +144,8 @@ def _read(path: Path, earlier: HeadCurves | None) -> HeadCurves:
             )
     columns = {head: column for column, head in enumerate(heads)}
     steps = np.concatenate([part.steps for part in parts.values()])
-    held = sum(part.values.nbytes for part in parts.values())
-    _require_dense(8 * len(steps) * len(heads) * len(newest.statistics), held, path)
+    num_bytes = sum(part.values.nbytes for part in parts.values())
+    _require_dense(8 * len(steps) * len(heads) * len(newest.statistics), num_bytes, path)
     values = np.full((len(steps), len(heads), len(newest.statistics)), np.nan)
     row = 0
     for name, part in parts.items():
@@ -229,9 +229,9 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     return _Part(stamp, heads, statistics, steps.astype(np.int64), values, facts)
 
 
-def _require_dense(size: int, held: int, file: Path) -> None:
-    """Errors: RecordingError where `held` bytes would become `size` in memory, and are nearly all repeats or gaps."""
-    if size > max(SPARSE_BYTES, SPARSE * held):
+def _require_dense(size: int, stored: int, file: Path) -> None:
+    """Errors: RecordingError where `stored` bytes would become `size` in memory, and are nearly all repeats or gaps."""
+    if size > max(SPARSE_BYTES, SPARSE * stored):
         raise RecordingError(
             f"{file} is no history of heads: it would take {size / 1e9:.1f} GB in memory, of which nearly all is "
             f"repeats or gaps. A history has a row for each head at each watched step."

@@ -124,8 +124,8 @@ class QKClip:
         name = type(self.model).__name__
         if optimizer is not None and not hasattr(optimizer, "param_groups"):
             raise PlanError(f"{optimizer=} is no optimizer: give the one that trains this {name}, or none.")
-        for other in list(_CLIPPED):
-            if self.model in {*other.modules()} or other in {*self.model.modules()}:
+        for clipped in list(_CLIPPED):
+            if self.model in {*clipped.modules()} or clipped in {*self.model.modules()}:
                 raise ModelError(
                     f"QKClip: this {name} has a clip already, and two would both scale its heads: close that one first."
                 )
@@ -288,8 +288,8 @@ class QKClip:
             return
         if not plain:
             raise ModelError(no_way_in(self.model, type(self.model).__name__, {}))
-        for seen in plain.values():
-            self._add(seen.site, seen.k)
+        for site_scores in plain.values():
+            self._add(site_scores.site, site_scores.k)
         self._check_optimizer()
         for weights in {weights.kind: weights for weights in self._weights.values()}.values():
             self._try_site(weights, plain[weights.site.module], forward)
@@ -303,10 +303,10 @@ class QKClip:
         originals = [part.parameter.detach().clone() for part in weights.parts]
         try:
             weights.scale(*split_factor(gamma, site.num_kv_heads, self.alpha))
-            seen, failure = self._scores(forward)
+            by_module, failure = self._scores(forward)
             if failure is not None:
                 raise failure
-            after = seen[site.module]
+            after = by_module[site.module]
         finally:
             _reshard(self.model)
             with torch.no_grad():
@@ -327,7 +327,7 @@ class QKClip:
 
     def _scores(self, forward: Callable[[], object]) -> tuple[dict[str, Seen], Exception | None]:
         """What a forward pass shows of each site, by its module; and what the model raised, if it could not run."""
-        seen: dict[str, Seen] = {}
+        by_module: dict[str, Seen] = {}
 
         def keep(call: AttentionCall) -> None:
             q, k, v = (x[0, :, :PROBE_TOKENS].cpu().double() for x in (call.q, call.k, call.v))
@@ -336,7 +336,7 @@ class QKClip:
             # Products of rounded numbers: that much of |q| |k| remains where they cancel.
             rounding = torch.finfo(call.q.dtype).eps * abs(call.rule.scale) * q.norm(dim=(1, 2)) * keys.norm(dim=(1, 2))
             slack = tolerance * scores.norm(dim=(1, 2)) + rounding
-            seen.setdefault(call.site.module, Seen(call.site, scores, k[None], v, slack, tolerance))
+            by_module.setdefault(call.site.module, Seen(call.site, scores, k[None], v, slack, tolerance))
 
         modes = [(module, module.training) for module in self.model.modules()]
         device, failure = device_of(self.model), None
@@ -361,7 +361,7 @@ class QKClip:
             for module, mode in modes:
                 module.training = mode
         _reshard(self.model)
-        return seen, failure
+        return by_module, failure
 
     def _together(self) -> dict[str, Float64[Tensor, "h"]]:
         """The maxima of every site, -inf where it made no call, of all processes: one all-reduce."""
@@ -510,7 +510,7 @@ def query_key_weights(model: nn.Module, site: Site, k: Float[Tensor, "b g k d"] 
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
     for part in parts:
-        _require_own(model, site, module, part, names)
+        _require_own(site, module, part, names)
     return QueryKeyWeights(site, module, tuple(parts), untried)
 
 
@@ -643,7 +643,7 @@ def _why_not_found(module: nn.Module, site: Site) -> str:
     )
 
 
-def _require_own(model: nn.Module, site: Site, module: nn.Module, part: HeadRows, names: dict[int, list[str]]) -> None:
+def _require_own(site: Site, module: nn.Module, part: HeadRows, names: dict[int, list[str]]) -> None:
     """Errors: ModelError unless the parameter is a plain one of this site alone, that trains, and makes q or k."""
     owner, where = part.owner, f"its {part.path.removeprefix(site.module).lstrip('.') or part.name}"
     adapted = "base_layer" in part.path.split(".") or hasattr(owner, "base_layer")

@@ -163,10 +163,10 @@ class Watch:
         self.last: WatchedStep | None = None
         self._tap = TrainingTap(model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method)
         self.model = self._tap.model
-        for other in list(_WATCHED):
-            if self.model in {*other.modules()} or other in {*self.model.modules()}:
+        for watched in list(_WATCHED):
+            if self.model in {*watched.modules()} or watched in {*self.model.modules()}:
                 self._tap.close()
-                part = "" if other is self.model else f", as a part of the same {type(other).__name__}"
+                part = "" if watched is self.model else f", as a part of the same {type(watched).__name__}"
                 raise ModelError(
                     f"this {type(self.model).__name__} is watched already{part}: close that watch first, or name its "
                     f"statistics together in one."
@@ -179,7 +179,9 @@ class Watch:
         self._first_heads: dict[str, int] = {}  # which of all heads of a layer this process' first one is
         self._agreed = self._closed = False
         self._begin_pass((), {})
-        self._chunked = bool(_text_config(self.model, "attention_chunk_size"))
+        config: Any = getattr(self.model, "config", None)
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        self._chunked = bool(getattr(config, "attention_chunk_size", None))
 
     @property
     def because(self) -> str:
@@ -203,7 +205,15 @@ class Watch:
             return
         layers, self._layers = self._layers, {}
         sites = self._all_sites()
-        summed = self._over_processes([self._whole(site, layers.get(module)) for module, site in sites.items()])
+        numbers = []
+        for module, site in sites.items():  # with a place for each head of a layer, also for those of other processes
+            all_heads, layer = LayerNumbers.empty(site.num_heads, len(self.chosen.names)), layers.get(module)
+            if layer is not None:
+                begin = self._first_heads[module]
+                for part in ("num", "den", "top"):
+                    getattr(all_heads, part)[begin : begin + len(layer.num)] = getattr(layer, part)
+            numbers.append(all_heads)
+        summed = self._over_processes(numbers)
         if not bool((summed[1] > 0).any() or (summed[2] != -torch.inf).any()):
             log.warning(
                 "step %s was to be watched, and no forward pass with gradients was seen: call step() after each step "
@@ -222,22 +232,18 @@ class Watch:
         self.last = WatchedStep(self.done, tuple(sites.values()), self.chosen.names, values, counted, because)
         self.fresh = True
         if self.out is not None and own_rank() == 0:
-            self._write(self.out, self.last)
-
-    def _write(self, path: Path, last: WatchedStep) -> None:
-        """Add the step to the file of every head's numbers."""
-        if self._history is None:  # not before: now the heads are known
-            meaning = MAXIMA | OF_A_STEP | {statistic.name: statistic.meaning for statistic in self.chosen.of_table}
-            facts = {
-                "model": type(self.model).__name__,
-                "sites": [asdict(site) for site in last.sites],
-                "meaning": {name: meaning[name] for name in last.names},
-                "every": self.every,
-                "rows": self.rows,
-                "because": last.because,
-            }
-            self._history = HeadHistory(path, last.heads, last.names, facts)
-        self._history.append(last.step, last.values)
+            if self._history is None:  # not before: now the heads are known
+                meaning = MAXIMA | OF_A_STEP | {statistic.name: statistic.meaning for statistic in self.chosen.of_table}
+                facts = {
+                    "model": type(self.model).__name__,
+                    "sites": [asdict(site) for site in self.last.sites],
+                    "meaning": {name: meaning[name] for name in self.last.names},
+                    "every": self.every,
+                    "rows": self.rows,
+                    "because": because,
+                }
+                self._history = HeadHistory(self.out, self.last.heads, self.last.names, facts)
+            self._history.append(self.done, values)
 
     def latest(self, layers: bool = True) -> dict[str, float]:
         """The last watched step's numbers for a logger (`WatchedStep.summary`); {} before there are any."""
@@ -357,15 +363,6 @@ class Watch:
                 self._whole_sites.setdefault(site.module, site)
             self._agreed = bool(layouts)
         return self._whole_sites
-
-    def _whole(self, site: Site, layer: LayerNumbers | None) -> LayerNumbers:
-        """A layer's numbers with a place for each of its heads, also for those of other processes."""
-        whole = LayerNumbers.empty(site.num_heads, len(self.chosen.names))
-        if layer is not None:
-            begin = self._first_heads[site.module]
-            for part in ("num", "den", "top"):
-                getattr(whole, part)[begin : begin + len(layer.num)] = getattr(layer, part)
-        return whole
 
     def _over_processes(self, layers: Sequence[LayerNumbers]) -> tuple[Tensor, Tensor, Tensor]:
         """Sums and maxima of all layers, one after another, over all processes: `[head, statistic]`; one all-reduce."""
@@ -488,9 +485,3 @@ def check_options(every: int, statistics: Sequence[str], rows: int | None) -> Ch
 
 def _together() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _text_config(model: nn.Module, name: str) -> Any:
-    config = getattr(model, "config", None)
-    get = getattr(config, "get_text_config", None)
-    return getattr(get() if callable(get) else config, name, None)

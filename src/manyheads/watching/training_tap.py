@@ -44,7 +44,7 @@ Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 class TrainingTap:
-    """Shows `observe` the attention calls of the model's training passes while `wanted()`, until `close()`.
+    """Shows `observe` the attention calls of the model's training passes while `wants_pass()`, until `close()`.
 
     `on_pass(args, kwargs)` is called before each such pass with the model's inputs. `because` says how calls are read.
     Whoever watches calls `next_step()` when a step is over. `method`: what is called for a pass, where that is not the
@@ -58,15 +58,15 @@ class TrainingTap:
         self,
         model: nn.Module,
         observe: Observer,
-        wanted: Callable[[], bool],
+        wants_pass: Callable[[], bool],
         on_pass: Callable[[Sequence[Any], Mapping[str, Any]], None] | None = None,
         method: str = "",
     ) -> None:
         self.model, wrappers = unwrapped(model)
-        self.observe, self.wanted, self.on_pass = observe, wanted, on_pass
-        what = compiled_part(self.model, wrappers)
-        self.because = PROBE.format(what=what) if what else INSIDE
-        self.probes, self.probing, self.probed = bool(what), False, False
+        self.observe, self.wants_pass, self.on_pass = observe, wants_pass, on_pass
+        compiled = compiled_part(self.model, wrappers)
+        self.because = PROBE.format(what=compiled) if compiled else INSIDE
+        self.probes, self.probing, self.probed = bool(compiled), False, False
         self.run: Callable[..., Any] = getattr(self.model, method) if method else self.model
         self.checked: set[str] = set()  # sites that the guard has seen
         self._open: list[ExitStack] = []
@@ -105,7 +105,7 @@ class TrainingTap:
         if self.probing or self._open or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         # Inside of the backward pass: a checkpointed model runs again, and was counted the first time.
-        if torch._C._current_graph_task_id() != -1 or not self.wanted():
+        if torch._C._current_graph_task_id() != -1 or not self.wants_pass():
             return
         if self.probes and self.probed:
             return

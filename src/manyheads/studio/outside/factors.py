@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 from numpy import ndarray
 
 from manyheads.errors import RecordingError
@@ -45,13 +44,13 @@ class Factors:
     words: str
 
 
-def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = None) -> Factors:
-    """The factors of one text of all layers. `wanted` is "float16" or "float32"; None: float32 up to `WIDE_BYTES`.
+def factors_of(layers: Sequence[LayerRecord], text: int, exact: str | None = None) -> Factors:
+    """The factors of one text of all layers. `exact` is "float16" or "float32"; None: float32 up to `WIDE_BYTES`.
 
     Errors: RecordingError for more than `MOST_BYTES`, another dtype, or numbers that float16 cannot hold.
     """
     parts = [one_text(layer, text) for layer in layers]
-    dtype = _dtype_of(parts, wanted)
+    dtype = _dtype_of(parts, exact)
     arrays: dict[str, ndarray] = {}
     entries, masks, biases, differences = [], [], [], []
     for index, part in enumerate(parts):
@@ -66,14 +65,23 @@ def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = No
             lse = attend(q, k, k.new_zeros(*k.shape[:3], 1), mask=part.mask, **part.rule.options).lse
             page_layer = Layer(q, k, lse, part.mask, part.rule, part.crosses)
             differences.append(_difference(part, page_layer))
+        mask = part.mask
+        # The first and last key of each row; where rows are no runs, the cells too, eight to a byte.
+        runs: list[ndarray] = [ends[0].numpy().astype(np.uint32) for ends in (mask.start, mask.stop)]
+        if mask.dense is not None:
+            runs.append(np.packbits(mask.dense[0].cpu().numpy(), axis=-1))
         for name, tensor in (("q", page_layer.q), ("k", page_layer.k)):
-            arrays[f"{name}{index}"] = _planes(tensor[0].cpu().float().numpy().astype(dtype))
+            values = tensor[0].cpu().float().numpy().astype(dtype)
+            # The numbers' bytes, all highest ones first: signs and exponents pack, the lowest bits do not.
+            little_endian = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+            columns = little_endian.view(np.uint8).reshape(-1, values.itemsize)
+            arrays[f"{name}{index}"] = np.ascontiguousarray(columns.T[::-1])
         arrays[f"lse{index}"] = page_layer.lse[0].cpu().float().numpy()
         entries.append({
             "scale": part.rule.scale,
             "softcap": part.rule.softcap,
             "width": part.q.shape[-1],
-            "mask": _shared(masks, _runs(part)),
+            "mask": _shared(masks, runs),
             "bias": None if part.rule.bias is None else _shared(biases, [part.rule.bias[0].cpu().float().numpy()]),
             "sinks": None if part.rule.sinks is None else part.rule.sinks.double().tolist(),
         })  # fmt: skip
@@ -90,14 +98,12 @@ def factors_of(layers: Sequence[LayerRecord], text: int, wanted: str | None = No
     return Factors({"dtype": dtype, "words": cells, "layers": entries}, arrays, words)
 
 
-def _dtype_of(parts: Sequence[Layer], wanted: str | None) -> str:
+def _dtype_of(parts: Sequence[Layer], exact: str | None) -> str:
     """Errors: RecordingError."""
-    if wanted is not None and wanted not in DTYPES:
-        raise RecordingError(
-            f"exact={wanted!r}: q and k are kept in {' or '.join(DTYPES)}; give one of these, or True."
-        )
+    if exact is not None and exact not in DTYPES:
+        raise RecordingError(f"exact={exact!r}: q and k are kept in {' or '.join(DTYPES)}; give one of these, or True.")
     count = sum(part.q.numel() + part.k.numel() for part in parts)
-    dtype = wanted or ("float32" if 4 * count <= WIDE_BYTES else "float16")
+    dtype = exact or ("float32" if 4 * count <= WIDE_BYTES else "float16")
     biases = {id(part.rule.bias): part.rule.bias for part in parts if part.rule.bias is not None}
     num_bytes = count * np.dtype(dtype).itemsize + sum(4 * bias.numel() for bias in biases.values())
     if num_bytes > MOST_BYTES:
@@ -111,37 +117,26 @@ def _dtype_of(parts: Sequence[Layer], wanted: str | None) -> str:
 def _difference(part: Layer, page_layer: Layer) -> tuple[float, float]:
     """The largest difference between a layer's weights and those of its kept factors; in how many rows (inf: all)."""
     num_rows, num_keys = part.q.shape[2], part.k.shape[2]
-    whole = num_rows * num_keys <= COMPARED_CELLS
+    compares_all = num_rows * num_keys <= COMPARED_CELLS
     count = min(num_rows, COMPARED_ROWS)
-    rows = [slice(0, num_rows)] if whole else [slice(r, r + 1) for r in range(0, num_rows, -(-num_rows // count))]
+    rows = (
+        [slice(0, num_rows)] if compares_all else [slice(r, r + 1) for r in range(0, num_rows, -(-num_rows // count))]
+    )
     largest = 0.0
     for head in range(part.q.shape[1]):
-        for some in rows:
-            both = [window_weights(layer, 0, [head], some, slice(0, num_keys)) for layer in (part, page_layer)]
-            largest = max(largest, float((both[0] - both[1]).abs().max()))
-    return largest, math.inf if whole else len(rows)
-
-
-def _runs(part: Layer) -> list[ndarray]:
-    """The first and last key of each row; where rows are no runs, the cells too, eight to a byte."""
-    mask = part.mask
-    runs = [values[0].numpy().astype(np.uint32) for values in (mask.start, mask.stop)]
-    return runs if mask.dense is None else [*runs, np.packbits(mask.dense[0].cpu().numpy(), axis=-1)]
+        for row in rows:
+            pair = [window_weights(layer, 0, [head], row, slice(0, num_keys)) for layer in (part, page_layer)]
+            largest = max(largest, float((pair[0] - pair[1]).abs().max()))
+    return largest, math.inf if compares_all else len(rows)
 
 
 def _shared(known: list[list[ndarray]], arrays: list[ndarray]) -> int:
     """The number of equal arrays in `known`, to which they are added if there are none: most layers have one mask."""
-    for number, others in enumerate(known):
-        if len(others) == len(arrays) and all(map(np.array_equal, others, arrays)):
+    for number, known_arrays in enumerate(known):
+        if len(known_arrays) == len(arrays) and all(map(np.array_equal, known_arrays, arrays)):
             return number
     known.append(arrays)
     return len(known) - 1
-
-
-def _planes(values: ndarray) -> UInt8[ndarray, "bytes count"]:
-    """The numbers' bytes, all highest ones first: signs and exponents pack, the lowest bits do not."""
-    columns = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).view(np.uint8).reshape(-1, values.itemsize)
-    return np.ascontiguousarray(columns.T[::-1])
 
 
 def _rounded_up(number: float) -> str:

@@ -244,7 +244,7 @@ def _write(
     atlas = atlas_of(opened, 0, desk.labels.of(opened))
     (place / INSIDE / f"{name}.png").write_bytes(_picture(opened, atlas))
     info = desk.info(opened)
-    held = snapshot.words.partition(": ")[2].partition(" (")[0]
+    snapshot_words = snapshot.words.partition(": ")[2].partition(" (")[0]
     words = {token: word.text for word in info.words for token in range(word.begin, word.end)}
     best: dict[tuple[str, str], _Telling] = {}
     for head in atlas.heads:
@@ -256,7 +256,7 @@ def _write(
                 best[reader, read] = max(best.get((reader, read), weight), weight)
     telling = sorted(best.values(), reverse=True)[:TELLING]
     written = info.written or opened.title
-    return _Entry(name, opened, written, held, len(snapshot.data), info.num_tokens, atlas, telling)
+    return _Entry(name, opened, written, snapshot_words, len(snapshot.data), info.num_tokens, atlas, telling)
 
 
 def _card(entry: _Entry, place: Path) -> str:

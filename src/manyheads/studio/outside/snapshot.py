@@ -260,22 +260,22 @@ def precision_of(layers: Sequence[LayerInfo]) -> Precision:
     # The last level is taken whatever its size, so that there always is one.
     level = next(level for level in range(COARSEST + 1) if cells(level) <= MAP_CELLS or level == COARSEST)
     rows = sum(layer.num_heads * layer.num_queries for layer in layers)
-    whole = max(layer.num_queries * layer.num_keys for layer in layers) <= WHOLE_CELLS
-    links = min(MOST_LINKS, NUM_LINKS // max(1, rows)) if level and whole else 0
+    reads_all = max(layer.num_queries * layer.num_keys for layer in layers) <= WHOLE_CELLS
+    links = min(MOST_LINKS, NUM_LINKS // max(1, rows)) if level and reads_all else 0
     return Precision(level, cells(level), links)
 
 
 def read_map(layer: LayerRecord, head: int, text: int, precision: Precision) -> HeadMap:
     """One head's map as it is kept. Cost: one pass over its exact weights, or over sampled rows of a long text."""
     rows, keys = slice(0, layer.num_queries(text)), slice(0, layer.num_keys(text))
-    level, whole = precision.level, rows.stop * keys.stop <= WHOLE_CELLS
-    levels, most = (range(0, level + 1), None) if whole else (range(level, level + 1), SAMPLED_CELLS)
+    level, reads_all = precision.level, rows.stop * keys.stop <= WHOLE_CELLS
+    levels, most = (range(0, level + 1), None) if reads_all else (range(level, level + 1), SAMPLED_CELLS)
     region = read_region(layer, head, rows, keys, levels, text=text, most_cells=most)
     mean, largest = region.levels[-1].mean.numpy(), region.levels[-1].max.numpy()
     # The next coarser level of maxima. Odd sides get an absent (NaN) row or column, which fmax passes over.
     padded = np.pad(largest, [(0, size % 2) for size in largest.shape], constant_values=np.nan)
     coarser = np.fmax(np.fmax(padded[::2, ::2], padded[1::2, ::2]), np.fmax(padded[::2, 1::2], padded[1::2, 1::2]))
-    if not whole:
+    if not reads_all:
         sampled = "" if region.exact else f", {region.rows_read:,} of {region.rows_in_all:,} rows read"
         return HeadMap(mean, coarser, sampled)
     cells = region.levels[0].mean

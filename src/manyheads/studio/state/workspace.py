@@ -156,17 +156,15 @@ class Workspace:
                 sample=reading_of(name).sentence,
                 loaded=name in self.loaded,
                 unavailable=self.why_not(name),
-                device=self._device_in_words(place),
+                device=(
+                    f"{place.what.device}, where it was"
+                    if hasattr(place.what, "model")
+                    else "{}, {}".format(*choose_device(self.device))
+                ),
                 pair=None if place.bundled and not BUNDLED[name].predicts else ExamplePair(**reading_of(name).pair),
             )
             for name, place in self.models.items()
         ]
-
-    def _device_in_words(self, place: ModelPlace) -> str:
-        """Where the model computes, or will, and why."""
-        if hasattr(place.what, "model"):
-            return f"{place.what.device}, where it was"
-        return "{}, {}".format(*choose_device(self.device))
 
     def add_model(self, lm: Any) -> None:
         """Add a loaded model under its own name: the first of the list, in place of one with the same name."""

@@ -128,7 +128,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
         layer=layer_info(layer, opened.main, text),
         kv_group=group,
         shares_with=[
-            str(other) for other in site.heads if site.kv_head_of(other.index) == group and other.index != index
+            str(sharing) for sharing in site.heads if site.kv_head_of(sharing.index) == group and sharing.index != index
         ],
         role=None if role is None else _role_info(role),
         values=values,

@@ -91,7 +91,7 @@ def reading(lm: Any, ask: PairAsk, *, progress: Say) -> PairReading:
         listed = [token_infos(tokens_of(read, [0], None, ""), Sinks()) for read in pieces]
         ids = [read.pieces[0].ids for read in pieces]
         sides = [PairSide(tokens=row, next=[]) for row in listed]
-        differs = [place for place, (one, other) in enumerate(zip(*ids, strict=False)) if one != other]
+        differs = [place for place, (clean, corrupted) in enumerate(zip(*ids, strict=False)) if clean != corrupted]
         aligned = len(ids[0]) == len(ids[1])
         if not aligned:
             differs = differs[:1] or [min(map(len, ids))]
@@ -134,7 +134,10 @@ def reading(lm: Any, ask: PairAsk, *, progress: Say) -> PairReading:
                 compared = " less ".join(f"the logit of “{answer.text}”" for answer in answers)
             about = None
     except ManyHeadsError as error:
-        about, trouble = about or "texts", _plain(error)
+        # The library's sentence without arguments of Python, which a page has not, and tokens, which it shows.
+        words = str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
+        words = re.sub(r"(first differ at token \d+): clean .* corrupted .*(\. Choose)", r"\1\2", words)
+        about, trouble = about or "texts", words[:1].upper() + words[1:]
     return PairReading(
         model=lm.name,
         predicts=does_predict,
@@ -365,10 +368,3 @@ def _written(lm: Any, token: int) -> str:
     """A token as an answer is written; its piece where it is blank or a part of a character."""
     text = str(lm.tokenizer.decode([token]))
     return text if text and "�" not in text else str(lm.tokenizer.convert_ids_to_tokens([token])[0])
-
-
-def _plain(error: ManyHeadsError) -> str:
-    """The library's sentence without arguments of Python, which a page has not, and tokens, which it shows."""
-    words = str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
-    words = re.sub(r"(first differ at token \d+): clean .* corrupted .*(\. Choose)", r"\1\2", words)
-    return words[:1].upper() + words[1:]

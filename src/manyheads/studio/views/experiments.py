@@ -194,7 +194,7 @@ def trained() -> list[Trained]:
     free, tied, unmixed = (way(words, ways[name]) for name, words in (
         ("free", "trained free"), ("tied", "trained with one map for all"), ("unmixed", "trained without Wᴼ"),
     ))  # fmt: skip
-    many, half, one = (
+    eight, four, alone = (
         way(f"trained with {count} head{'s' * (count > 1)}", by_heads[str(count)]) for count in (8, 4, 1)
     )
     return [
@@ -215,15 +215,15 @@ def trained() -> list[Trained]:
         Trained(
             scene="one",
             words=f"Trained with one head as wide as eight, a layer that must find five relations is right at "
-            f"{_percent(one)} of places, with eight at {_percent(many)}.",
-            ways=[many, one],
+            f"{_percent(alone)} of places, with eight at {_percent(eight)}.",
+            ways=[eight, alone],
             source=f"{counts['command']}: {seeds}",
         ),
         Trained(
             scene="half",
             words=f"Trained with four heads twice as wide, a layer that must find five relations is right at "
-            f"{_percent(half)} of places, with eight at {_percent(many)}.",
-            ways=[many, half],
+            f"{_percent(four)} of places, with eight at {_percent(eight)}.",
+            ways=[eight, four],
             source=f"{counts['command']}: {seeds}",
         ),
         Trained(scene="positions", words="No net was trained here without positions.", ways=[], source=""),
@@ -385,7 +385,10 @@ def _seen(guesses: list[Guess], neighbours: list[Neighbour]) -> str:
         )
     if neighbours:
         near, now = (
-            {other.sentence for other in sorted(neighbours, key=lambda other: -getattr(other, side))[:NEAREST]}
+            {
+                neighbour.sentence
+                for neighbour in sorted(neighbours, key=lambda neighbour: -getattr(neighbour, side))[:NEAREST]
+            }
             for side in ("before", "after")
         )
         changed = len(now - near)

@@ -86,6 +86,14 @@ def pair_of(opened: Opened, head: str, query: int, key: int, text: int, lm: Any 
     scaled = rule.scale * (q * k).sum()
     lse = float(layer.lse[text, index, query])
     visible = _visible_cells(layer, index, row, slice(0, num_keys), text)[0]
+    # What a recorded q and k are: those that met in attention, so after any rotation by position.
+    config = getattr(getattr(lm, "model", None), "config", None)
+    if config is None:
+        about = "q and k as attention received them: after rotation by position (RoPE), if the model has it"
+    elif getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
+        about = "q and k after rotation by position (RoPE)"
+    else:
+        about = "q and k as attention received them, not rotated"
     return Pair(
         head=head,
         query=query,
@@ -102,17 +110,8 @@ def pair_of(opened: Opened, head: str, query: int, key: int, text: int, lm: Any 
         visible=bool(visible[key]),
         num_visible=int(visible.sum()),
         weight=float(layer.weights(index, row, slice(key, key + 1), text)),
-        about=_about_q_and_k(lm),
+        about=about,
     )
-
-
-def _about_q_and_k(lm: Any) -> str:
-    """What a recorded q and k are: those that met in attention, so after any rotation by position."""
-    config = getattr(getattr(lm, "model", None), "config", None)
-    if config is None:
-        return "q and k as attention received them: after rotation by position (RoPE), if the model has it"
-    rotates = getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None)
-    return "q and k after rotation by position (RoPE)" if rotates else "q and k as attention received them, not rotated"
 
 
 def word_row_of(opened: Opened, query: int, keys: str, text: int) -> bytes:
@@ -185,11 +184,11 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
                 rows_read = num_rows = layer.num_queries(text)
             else:
                 pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
-            own = pooled
+            before = pooled
             for head, sources in opened.sharing.get(str(layer.site), {}).items():
                 if how == "mean" or len(sources) == 1:  # the largest of a mean is not the mean of the largest
-                    pooled = pooled.clone() if pooled is own else pooled
-                    pooled[head] = own[list(sources)].mean(0)
+                    pooled = pooled.clone() if pooled is before else pooled
+                    pooled[head] = before[list(sources)].mean(0)
             exact &= rows_read == num_rows
             words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
             words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"

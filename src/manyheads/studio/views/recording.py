@@ -153,8 +153,9 @@ def _stack_read(layer: LayerRecord, main: LayerRecord) -> str:
     if layer.site.stack == main.site.stack or layer.tokens is main.tokens:
         return ""
     ids, main_ids = layer.tokens.ids, main.tokens.ids
-    same = ids is not None and main_ids is not None and ids.shape == main_ids.shape and bool((ids == main_ids).all())
-    return "" if same else layer.site.stack
+    if ids is None or main_ids is None or ids.shape != main_ids.shape or not bool((ids == main_ids).all()):
+        return layer.site.stack
+    return ""
 
 
 def _written(opened: Opened, text: int) -> str:
@@ -166,9 +167,9 @@ def _written(opened: Opened, text: int) -> str:
         return ""
     if not tokens.stretches:
         return tokens.texts[text][:MOST_WRITTEN]
-    whole = ""
+    joined = ""
     for window, stretch in zip(tokens.texts, tokens.stretches, strict=True):
         # Windows overlap: each one replaces what lies beyond its beginning. After a gap nothing more can be joined.
-        if stretch.text == tokens.stretches[text].text and stretch.begin <= len(whole):
-            whole = whole[: stretch.begin] + window
-    return whole[:MOST_WRITTEN]
+        if stretch.text == tokens.stretches[text].text and stretch.begin <= len(joined):
+            joined = joined[: stretch.begin] + window
+    return joined[:MOST_WRITTEN]

@@ -28,7 +28,6 @@ from manyheads.sizing import (
     OVERHEAD,
     PRESETS,
     Architecture,
-    LayerShape,
     Sizing,
     Weights,
     by_part,
@@ -93,11 +92,25 @@ def run(ask: SizeAsk, config_of: Callable[[str], Any]) -> SizeReport:
     if architecture.learned_positions and sizing.cache:
         notes.append(f"drawn to {architecture.max_positions:,} tokens, all the positions that it has")
     notes = list(map(_sentence, notes))
+    layers: list[SizeLayer] = []
+    for index, layer in enumerate(architecture.layers):
+        parts = dict(by_part(layer.weights))
+        attention, feed_forward = (sum(parts.get(name, 0) for name in names) for names in (ATTENTION, FEED_FORWARD))
+        layers.append(
+            SizeLayer(
+                index=index,
+                kind=layer_in_words(layer),
+                attention=attention,
+                feed_forward=feed_forward,
+                other=sum(parts.values()) - attention - feed_forward,
+                parts=parts,
+            )
+        )
     return SizeReport.of(
         sizing,
         cache_bytes=sizing.cache.steady if sizing.cache else None,
         parts=dict(sizing.parameters),
-        layers=[_layer(index, layer) for index, layer in enumerate(architecture.layers)],
+        layers=layers,
         lines=_lines(sizing),
         notes=[*notes, COUNTED] if sizing.prefill else notes,
         shape=shape_of(architecture),
@@ -151,20 +164,6 @@ def shape_of(architecture: Architecture) -> SizeShape:
         state=sum(layer.state for layer in architecture.layers),
         state32=sum(layer.state32 for layer in architecture.layers),
         notes=list(map(_sentence, _origin(architecture))),
-    )
-
-
-def _layer(index: int, layer: LayerShape) -> SizeLayer:
-    parts = dict(by_part(layer.weights))
-    attention, feed_forward = (sum(parts.get(name, 0) for name in names) for names in (ATTENTION, FEED_FORWARD))
-    remainder = sum(parts.values()) - attention - feed_forward
-    return SizeLayer(
-        index=index,
-        kind=layer_in_words(layer),
-        attention=attention,
-        feed_forward=feed_forward,
-        other=remainder,
-        parts=parts,
     )
 
 

@@ -31,8 +31,8 @@ from manyheads.training.charts import Curve, GridChart, GridRow, over_seeds
 from manyheads.training.checkpoints import History
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss
 from manyheads.training.loop import Trained
-from manyheads.training.presets.gqa import BYTES, WHY_FLOAT32, Bytes, read_data
-from manyheads.training.presets.preset import WATCHED, AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.presets.gqa import BYTES, WHY_FLOAT32, Bytes, ByteScale, read_data
+from manyheads.training.presets.preset import WATCHED, AllTrained, Findings, MakeRun, Preset, Setup, Training
 from manyheads.training.runs import Batch, Run, Settings, change_lines, paired, spread_of, spreads_of
 
 Reduction = Callable[[Iterable[float]], float]
@@ -42,23 +42,11 @@ HEADS = 4
 MEASURED = ("held_out_loss", "entropy", "lowest_entropy", "max_logit", "highest_max_logit")
 
 
-@dataclass(frozen=True)
-class Scale(Scaled):
-    seeds: int
-    width: int
-    layers: int
-    head_dim: int
-    wide: int
-    rows: int
-    length: int
-    held_out_windows: int
-
-
-WHOLE = Scale(
+WHOLE = ByteScale(
     Settings(300, warmup=20, checkpoint_every=100, measure_every=10),
     seeds=3, width=64, layers=3, head_dim=16, wide=160, rows=16, length=64, held_out_windows=64,
 )  # fmt: skip
-TRIAL = Scale(
+TRIAL = ByteScale(
     Settings(6, warmup=2, checkpoint_every=3, measure_every=3),
     seeds=1, width=32, layers=2, head_dim=8, wide=48, rows=4, length=24, held_out_windows=4,
 )  # fmt: skip
@@ -122,7 +110,7 @@ COMPARISON = Comparison(
 PRESET = Preset("entropy-collapse", COMPARISON.build)
 
 
-def run_of(name: str, scale: Scale, data: Bytes, seed: int, way: Way) -> Run:
+def run_of(name: str, scale: ByteScale, data: Bytes, seed: int, way: Way) -> Run:
     """One way's training of one seed."""
     torch.manual_seed(seed)  # before the weights are drawn
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
@@ -167,7 +155,7 @@ def reparametrise(model: nn.Module) -> None:
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def findings(comparison: Comparison, trained: AllTrained, scale: Scale) -> Findings:
+def findings(comparison: Comparison, trained: AllTrained, scale: ByteScale) -> Findings:
     """Each way's loss, entropies and largest logits over seeds, and how far its loss is from the reference's."""
     runs = {key: [trained[f"{key}-{index}"] for index in range(scale.seeds)] for key in comparison.ways}
     ways: dict[str, dict[str, Any]] = {}
@@ -240,12 +228,14 @@ def lines_of(comparison: Comparison, numbers: Mapping[str, Any]) -> tuple[str, .
             + (f"; a head under {COLLAPSED} nats by step {', '.join(collapsed)}" if collapsed else "")
             + "".join(f"; {reason}, and the run ended" for reason in way["ended"])
         )
-    other = comparison.ways[comparison.reference].words
-    changes = {f"{comparison.ways[key].words}, over {other}": c for key, c in numbers["loss_over_reference"].items()}
+    reference = comparison.ways[comparison.reference].words
+    changes = {
+        f"{comparison.ways[key].words}, over {reference}": c for key, c in numbers["loss_over_reference"].items()
+    }
     return (*lines, *change_lines(changes))
 
 
-def chart(comparison: Comparison, runs: Mapping[str, Sequence[Trained]], scale: Scale) -> GridChart:
+def chart(comparison: Comparison, runs: Mapping[str, Sequence[Trained]], scale: ByteScale) -> GridChart:
     """A column for each way: its median seed in ink, its seeds in grey."""
 
     def held_out_loss(history: History) -> Curve:

@@ -63,7 +63,9 @@ WHY_FLOAT32 = "in a model 64 wide bf16 costs more than it saves"
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class ByteScale(Scaled):
+    """How large a training is of decoders that read the standard library byte by byte."""
+
     seeds: int
     width: int
     layers: int
@@ -72,6 +74,10 @@ class Scale(Scaled):
     rows: int
     length: int
     held_out_windows: int
+
+
+@dataclass(frozen=True)
+class Scale(ByteScale):
     timing: Timing
 
 

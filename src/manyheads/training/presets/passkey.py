@@ -376,11 +376,11 @@ def divided(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[st
         with applied(model, Plan([Ablate(heads, kind="streaming", sink=SINK, recent=RECENT)])):
             return answered(model, batch)
 
-    whole, none = left([]), left(list(groups))
+    with_all, none = left([]), left(list(groups))
     alone = {name: left([name]) for name in groups}
-    limit = whole["loss_answers"] + NEEDED * (none["loss_answers"] - whole["loss_answers"])
+    limit = with_all["loss_answers"] + NEEDED * (none["loss_answers"] - with_all["loss_answers"])
     needed = [name for name in groups if alone[name]["loss_answers"] > limit]
-    others = [name for name in groups if name not in needed]
+    streaming_alone = [name for name in groups if name not in needed]
     sets = [names for names in combinations(groups, len(needed)) if list(names) != needed]
     chosen = sorted(np.random.Generator(np.random.PCG64(seed)).permutation(len(sets))[:DRAWS].tolist())
     columns = call_columns(model, batch["ids"], [distant_mass(SINK, RECENT)])
@@ -389,7 +389,7 @@ def divided(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[st
     return {
         "groups": {name: alone[name] | {"distant_mass": highest[name]} for name in groups},
         "needed": needed,
-        "splits": {"all": whole, "needed": left(others), "others": left(needed), "none": none},
+        "splits": {"all": with_all, "needed": left(streaming_alone), "others": left(needed), "none": none},
         "random": [
             {"kept": list(sets[index])} | left([name for name in groups if name not in sets[index]]) for index in chosen
         ],
@@ -427,11 +427,11 @@ def chosen_by_split_heads(model: Decoder, batch: Mapping[str, Tensor], count: in
 
 def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
     """The numbers in sentences."""
-    whole, window = numbers["whole"], f"the first {numbers['sink']} and last {numbers['recent']} tokens"
+    with_all, window = numbers["whole"], f"the first {numbers['sink']} and last {numbers['recent']} tokens"
     lines = [
         f"{numbers['seeds']} trainings, {numbers['questions']:,} questions each in texts of {numbers['tokens']} tokens "
-        f"that no step saw: {_percent(whole['recall']['mean'])} answered, "
-        f"{whole['loss_words']['mean']:.2f} nats a word."
+        f"that no step saw: {_percent(with_all['recall']['mean'])} answered, "
+        f"{with_all['loss_words']['mean']:.2f} nats a word."
     ]
     for index, seed in enumerate(numbers["by_seed"]):
         splits, needed, count = seed["splits"], seed["needed"], len(seed["needed"])
@@ -447,31 +447,28 @@ def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
             name: result["loss_answers"] - splits["all"]["loss_answers"] for name, result in seed["groups"].items()
         }
         among = [costs[name] for name in needed]
-        rest = f"{max((cost for name, cost in costs.items() if name not in needed), default=0.0):+.3f}"
+        highest_other = f"{max((cost for name, cost in costs.items() if name not in needed), default=0.0):+.3f}"
+        recalls = [split["recall"] for split in seed["random"]]
+        random_words = ""
+        if recalls:
+            serving = sum(recall >= SERVES * splits["all"]["recall"] for recall in recalls)
+            random_words = (
+                f", with as many others in their place {_percent(statistics.fmean(recalls))} in the mean of "
+                f"{len(recalls)} draws ({_percent(max(recalls))} at most; nearly all, {SERVES:.0%} of them or more, in "
+                f"{serving})"
+            )
         lines.append(
             f"{run_name(index)}: {_percent(splits['all']['recall'])} of the questions answered. Needed with the whole "
             f"context, {count} of {numbers['kv_heads']} key/value heads: {', '.join(needed)}, "
             f"of {', '.join(seed['far'])} that training let look far (one alone on {window}: "
-            f"{min(among):+.3f} to {max(among):+.3f} nats an answer's token, any other {rest} at most, and "
+            f"{min(among):+.3f} to {max(among):+.3f} nats an answer's token, any other {highest_other} at most, and "
             f"{_percent(min(result['recall'] for result in seed['groups'].values()))} answered at the least); "
             f"`mh.split_heads` keeps {', '.join(chosen)}. If they alone keep everything, "
-            f"{_percent(splits['needed']['recall'])} are answered"
-            + _random_words(seed)
-            + f"; if all others do, {_percent(splits['others']['recall'])}. A word costs "
+            f"{_percent(splits['needed']['recall'])} are answered{random_words}; if all others do, "
+            f"{_percent(splits['others']['recall'])}. A word costs "
             f"{splits['all']['loss_words']:.2f} nats, and {splits['none']['loss_words']:.2f} if no head keeps it."
         )
     return tuple(lines)
-
-
-def _random_words(seed: Mapping[str, Any]) -> str:
-    recalls = [split["recall"] for split in seed["random"]]
-    if not recalls:
-        return ""
-    serving = sum(recall >= SERVES * seed["splits"]["all"]["recall"] for recall in recalls)
-    return (
-        f", with as many others in their place {_percent(statistics.fmean(recalls))} in the mean of {len(recalls)} "
-        f"draws ({_percent(max(recalls))} at most; nearly all, {SERVES:.0%} of them or more, in {serving})"
-    )
 
 
 def _percent(share: float) -> str:
@@ -495,7 +492,7 @@ def chart(numbers: Mapping[str, Any]) -> PointsChart:
             for group, result in seed["groups"].items():
                 values[group in seed["needed"]].append(result[name])
         words = {True: "needed", False: "not needed"}
-        return tuple(Points(words[which], tuple(some), which) for which, some in values.items() if some)
+        return tuple(Points(words[needed], tuple(costs), needed) for needed, costs in values.items() if costs)
 
     return PointsChart(
         "Which heads need the whole context: a task that says so",

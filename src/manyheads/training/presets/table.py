@@ -15,12 +15,14 @@ from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:  # a preset brings torch: listing them must not wait for it
     from manyheads.training.presets.preset import Preset
+
+Entry = TypeVar("Entry")
 
 STORED = "stored.json"  # beside this file; written by `python -m manyheads.training.bundle FOLDER`
 STORED_PRESETS = ("collapse", "heads")
@@ -93,11 +95,16 @@ PRESETS: Mapping[str, Listed] = MappingProxyType(
 
 def preset_of(name: str) -> Preset:
     """Errors: PlanError for a name that there is not, with those that there are."""
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, 1)
+    return entry_of(PRESETS, name, "preset", "train").load()
+
+
+def entry_of(table: Mapping[str, Entry], name: str, noun: str, verb: str) -> Entry:
+    """The entry of that name in a table of what can be run. Errors: PlanError, with the names that there are."""
+    if name not in table:
+        near = difflib.get_close_matches(name, table, 1)
         meant = f" Did you mean {near[0]}?" if near else ""
-        raise PlanError(f"there is no preset {name!r}: train one of {', '.join(PRESETS)}.{meant}")
-    return PRESETS[name].load()
+        raise PlanError(f"there is no {noun} {name!r}: {verb} one of {', '.join(table)}.{meant}")
+    return table[name]
 
 
 @cache

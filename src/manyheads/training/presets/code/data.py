@@ -190,19 +190,18 @@ class Windows:
         generator = generator_of(self.seed, step)
         # Numbered as if every batch had the most rows, so that no two steps share a window, whatever their lengths.
         most = max(self.tokens_a_step // min(stage.length for stage in self.stages), 1)
-        windows = [self._window(step * most + row, length, generator) for row in range(rows)]
+        windows = []
+        for row in range(rows):
+            begin = int(((step * most + row + self.seed) * GOLDEN % 1.0) * (len(self.stream) - length))
+            window = self.stream[begin : begin + length].clone()
+            # Drawn for every window, also a plain one, so that the random numbers of a step follow from its rows alone.
+            kind = float(torch.rand((), generator=generator))
+            if kind < RANDOM_SHARE:
+                window = random_twice(self.vocab_size, length, generator)
+            elif kind < RANDOM_SHARE + PASTED_SHARE:
+                paste(window, generator)
+            windows.append(torch.cat([torch.tensor([BEGIN_ID]), window]))
         return {"ids": torch.stack(windows)}
-
-    def _window(self, number: int, length: int, generator: torch.Generator) -> Int[Tensor, "n"]:
-        begin = int(((number + self.seed) * GOLDEN % 1.0) * (len(self.stream) - length))
-        window = self.stream[begin : begin + length].clone()
-        # Drawn for every window, also a plain one, so that the random numbers of a step follow from its rows alone.
-        kind = float(torch.rand((), generator=generator))
-        if kind < RANDOM_SHARE:
-            window = random_twice(self.vocab_size, length, generator)
-        elif kind < RANDOM_SHARE + PASTED_SHARE:
-            paste(window, generator)
-        return torch.cat([torch.tensor([BEGIN_ID]), window])
 
 
 def paste(window: Int[Tensor, "n"], generator: torch.Generator) -> None:

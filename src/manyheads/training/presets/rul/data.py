@@ -100,7 +100,20 @@ def read_cmapss(place: Path) -> Fleet:
         except OSError as error:
             raise no_access("read", path, error) from error
     tested = _engines(files["test"], texts["test"])
-    left = _rul_rows(files["RUL"], texts["RUL"], len(tested), files["test"])
+    rul_path, left = files["RUL"], list[int]()
+    for number, parts in _lines(texts["RUL"]):
+        if len(parts) != 1:
+            reason = f"{len(parts)} columns came, and a line has one: the cycles that an engine had left"
+            raise _fault(rul_path, number, reason)
+        cycles = _whole(rul_path, number, parts[0], "number of cycles left")
+        if cycles < 0:
+            raise _fault(rul_path, number, f"{cycles} came, and nothing has less than 0 cycles left")
+        left.append(cycles)
+    if len(left) != len(tested):
+        raise TextError(
+            f"{rul_path} has {len(left)} rows, and {files['test'].name} has {len(tested)} units: each needs its row, "
+            f"in the same order."
+        )
     digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()[:16]
     return Fleet(
         name,
@@ -150,24 +163,6 @@ def _engines(path: Path, text: str) -> list[Float[ndarray, "cycle channel"]]:
     if not units:
         raise TextError(f"{path} has no line with anything in it: give a file of engines.")
     return [np.array(rows, dtype=np.float64) for rows in units]
-
-
-def _rul_rows(path: Path, text: str, count: int, of: Path) -> list[int]:
-    rows = []
-    for number, parts in _lines(text):
-        if len(parts) != 1:
-            raise _fault(
-                path, number, f"{len(parts)} columns came, and a line has one: the cycles that an engine had left"
-            )
-        left = _whole(path, number, parts[0], "number of cycles left")
-        if left < 0:
-            raise _fault(path, number, f"{left} came, and nothing has less than 0 cycles left")
-        rows.append(left)
-    if len(rows) != count:
-        raise TextError(
-            f"{path} has {len(rows)} rows, and {of.name} has {count} units: each needs its row, in the same order."
-        )
-    return rows
 
 
 def _lines(text: str) -> list[tuple[int, list[str]]]:
@@ -301,8 +296,8 @@ def split(engines: Sequence[Engine]) -> tuple[list[Engine], list[Engine]]:
     return [engine for index, engine in enumerate(engines) if index % EVERY_NTH != EVERY_NTH - 1], validating
 
 
-def windows_of(engines: Sequence[Engine], scaling: Scaling, each: int | None = None) -> Windows:
-    """Every window of every engine; or `each` of them, evenly spaced to the last one. `each=1` is the last alone."""
+def windows_of(engines: Sequence[Engine], scaling: Scaling, per_engine: int | None = None) -> Windows:
+    """Every window of every engine; or `per_engine` of each, evenly spaced to the last one; 1 is the last alone."""
     rows, begins, left, owners, padded, row = [], [], [], [], 0, 0
     for index, engine in enumerate(engines):
         scaled, remaining = scaling.scaled(engine), engine.remaining
@@ -310,7 +305,9 @@ def windows_of(engines: Sequence[Engine], scaling: Scaling, each: int | None = N
         if (missing := LENGTH - len(scaled)) > 0:
             scaled, padded = np.concatenate([scaled[:1].repeat(missing, 0), scaled]), padded + 1
         count = len(scaled) - LENGTH + 1
-        picked = np.arange(count) if each is None else np.linspace(count - 1, 0, each).round().astype(int)[::-1]
+        picked = (
+            np.arange(count) if per_engine is None else np.linspace(count - 1, 0, per_engine).round().astype(int)[::-1]
+        )
         rows.append(scaled)
         begins.append(row + picked)
         left.append(remaining[-1] + count - 1 - picked)
