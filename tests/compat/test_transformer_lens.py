@@ -162,6 +162,11 @@ def test_patterns_are_as_defined():
     assert torch.equal(pattern_of("previous_token_head", ids), torch.ones(4).diag(-1))
 
 
+@pytest.mark.parametrize("name", HEAD_NAMES)
+def test_a_pattern_is_where_its_ids_are(name):
+    assert pattern_of(name, torch.tensor(IDS, device="meta")).device.type == "meta"
+
+
 def test_hidden_cells_of_a_pattern_count_as_missed():
     """A sliding window hides keys that the pattern asks for: |0 - 1| is part of "abs"."""
     maps = torch.eye(7)[None]
