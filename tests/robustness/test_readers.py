@@ -50,7 +50,7 @@ def test_whole_examples_are_read(target, tmp_path):
     assert said.count("") >= len(said) / 3, said
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(16)
 def test_damage_is_refused_in_words_or_read(target, tmp_path):
     damages(target, tmp_path, FEW, derandomize=True)
 

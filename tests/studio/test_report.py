@@ -96,7 +96,6 @@ def test_every_head_of_512_tokens_fits_a_file_under_3_megabytes(written):
     assert written("short")[0].stat().st_size < LIMIT / 2
 
 
-@pytest.mark.turns(3)
 def test_the_file_opens_without_a_network_and_shows_every_head_with_its_role(opened, page_labels):
     page = opened("short")
     expect(page.locator("[data-testid=atlas-grid] [data-head]")).to_have_count(72)
@@ -228,7 +227,6 @@ def test_two_heads_of_a_file_can_be_compared(opened):
     expect(page.get_by_test_id("room-compare")).to_contain_text("mean of 4 x 4 cells")
 
 
-@pytest.mark.turns(2)
 def test_a_hostile_text_is_shown_as_text_and_runs_nothing(opened, written):
     html = written("hostile")[0].read_text(encoding="utf-8")
     assert "<script>window.bad" not in html and "<img src=x" not in html

@@ -63,7 +63,7 @@ ROUTES = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() fo
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 def test_no_request_ends_in_a_fault_of_ours(route):
     checks = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 

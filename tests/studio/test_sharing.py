@@ -395,7 +395,6 @@ def fragment_pin(page):
     return int(fragment(page)[1]["pin"])
 
 
-@pytest.mark.turns(3)
 def test_a_folder_is_replaced_only_if_it_is_an_earlier_site(minilm, tmp_path):
     site = tmp_path / "site"
     assert publish(site, texts=["a cat"], lm=minilm).startswith("1 recording, ")
@@ -522,7 +521,6 @@ def test_what_a_saved_page_cannot_read_is_refused_in_one_sentence(browser_pages,
     expect(page.get_by_test_id("trouble")).to_contain_text("Drop the file again")
 
 
-@pytest.mark.turns(3)
 def test_a_recording_dropped_on_the_page_opens_and_a_broken_one_is_refused_in_one_line(
     new_page, minilm, page_labels, tmp_path
 ):
