@@ -103,7 +103,7 @@ def test_labels_follow_a_permutation_of_heads(minilm, roles):
     ("spread", "first"),
     [(0.15, 50), *(pytest.param(spread, 0, marks=pytest.mark.slow) for spread in (0.02, 0.06, 0.15))],
 )
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_random_weight_model_gets_no_content_role(minilm, spread, first):
     """From near-uniform attention to sharp: chance alone must not look like a role. (The first 50 texts are long.)"""
     seed = seeds.seed() % 2**31
@@ -129,7 +129,7 @@ def test_too_little_text_gives_no_label(minilm):
     assert names == {"unlabelled"}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_labels_need_their_statistics(minilm):
     with pytest.raises(mh.StatisticError, match=r"labelling needs previous_mass, .*: measure with rules\.NEEDED"):
         label(measure(minilm, page_texts()[:3], ["entropy"]))
