@@ -125,7 +125,7 @@ def test_a_circuit_is_what_hooks_say_and_none_of_its_heads_can_go(fresh):
     assert given.costs[1] == pytest.approx(alone - rest, **same)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_half_of_the_pairs_are_held_out_where_there_are_enough(fresh):
     lm = loaded("gpt2", draw(fresh))
     clean, corrupted, answers = induction_pairs(random.Random(1))

@@ -215,7 +215,7 @@ def test_a_masked_model_answers_at_its_mask(fresh):
     assert got.notes["metric"] == "logit_diff at the mask"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     lm = loaded("llama", draw(fresh))
     texts = [(*CLEAN, "the old king"), (*CORRUPTED, "the new king")]
@@ -230,7 +230,7 @@ def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     mh.patch(lm, *texts, answers=answers, positions=[-1], controls=0)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_result_says_what_it_is(fresh, tmp_path):
     lm = loaded("llama", draw(fresh))
     texts = [

@@ -37,7 +37,7 @@ TEXT = "Ada gave Grace the key, and Grace kept the key."
 # ---------------------------------------------------------------------------------------------------------- starting
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_version_and_help_come_without_torch_and_at_once():
     program = (
         "import sys; from manyheads.cli.main import main\n"
@@ -117,7 +117,7 @@ def test_the_module_and_the_script_are_the_same_command():
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
     ],
 )
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
@@ -148,7 +148,7 @@ def test_a_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_
     assert "Traceback" not in done.stderr and "fault of manyheads" not in done.stderr
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loaded(tmp_path):
     environment = {**os.environ, "MPLBACKEND": "foo"}
     command = [sys.executable, "-m", "manyheads", "look", "--plot", str(tmp_path / "grid.png")]
@@ -242,7 +242,7 @@ def wait_for_torch(pid: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_being_told_to_end_is_exit_143(bert_folder, cache):
     process = start("look", TEXT, "--model", bert_folder, cache=cache)
     wait_for_torch(process.pid)
@@ -481,7 +481,7 @@ def test_a_way_to_make_a_pass_that_is_none_is_refused_before_a_model_is_loaded(r
         assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):
     line = ("ablate", "L1H0", TEXT, "--controls", "0")
     note = "is on cpu, as MANYHEADS_DEVICE says; --device chooses another"

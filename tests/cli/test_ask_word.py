@@ -19,7 +19,7 @@ def rec(minilm):
     return mh.record(minilm, SENTENCE)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
     ran = run("look", *SENTENCE.split(), *BOTH)
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
@@ -42,7 +42,7 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
 
 @pytest.mark.parametrize(("option", "side", "other"), [("--from", "query", "key"), ("--to", "key", "query")])
 @pytest.mark.sampled(1)
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, other):
     links = rec.heads_linking(**{side: "it"})
     ran = run("look", SENTENCE, option, "it", "--all")

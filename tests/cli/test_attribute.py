@@ -31,7 +31,7 @@ def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found
     assert f"rows sum to {found.total[0]:.4f}" in ran.out
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     ran = run(
         "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--save", "t.csv", "--plot",

@@ -42,7 +42,7 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert mh.size(lm.spec).num_parameters == sum(weight.numel() for weight in lm.model.parameters())
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_json_is_one_document_with_everything(run):
     ran = run("prune", "L5", "--out", "smaller", "--json", "--empty-layers")
     assert ran.code == 0, ran.err

@@ -88,7 +88,7 @@ def test_top_says_how_many_keys_are_shown(run):
     assert all(line.count("%") == 1 for line in wide[1:])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
     (tmp_path / "long.txt").write_text("the cat sat on the mat, and it ran; " * 120)
     ran = run("head", "L0H2", "--file", "long.txt")
@@ -102,7 +102,7 @@ def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
     assert_refused(run("head", "L0H2", "--file", "long.txt", "--window", "4"), "--window 4: the text has 3 windows.")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_plot_draws_the_map(run, tmp_path):
     ran = run("head", "L3H11", TEXT, "--plot", "map.svg")
     assert ran.code == 0 and "map.svg, the map of L3H11 on this text" in ran.out
@@ -180,7 +180,7 @@ def test_a_head_that_is_not_there_is_refused(run, head, said):
     assert_refused(run("head", head, TEXT), said)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_cross_head_is_refused_with_what_shows_it_and_look_says_what_the_decoder_reads(run, t5_folder):
     ran = run("head", "cross:L1H0", "the cat sat", "--model", t5_folder)
     assert_refused(ran, "cross:L1H0 is cross-attention", "manyheads look --html", "stacks['cross']")

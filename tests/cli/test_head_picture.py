@@ -54,7 +54,7 @@ def row_of(folder, image, layer, head, position):
     return grid_of(rec), rec.stacks[""][layer].weights(head=head, queries=slice(position, position + 1))[0]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_json_is_the_class_tokens_row_of_the_record(run, folders, cat):
     found = json.loads(run("head", "L1H2", "--model", folders["deit"], "--image", cat, "--json").out)
     grid, row = row_of(folders["deit"], cat, 1, 2, 0)
@@ -131,7 +131,7 @@ def test_ink_lies_on_the_pixels_of_the_patch_and_grows_with_its_weight(fresh):
     assert len(np.unique(bare)) > 10  # the picture can still be seen where nobody looks
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_large_picture_is_drawn_by_every_few_pixels(tmp_path):
     grid = Grid(2, 3, (1600, 2400), (800, 800), (800, 800))
     places = {(row, column): grid.pixels(row, column) for row in range(2) for column in range(3)}
@@ -148,7 +148,7 @@ def llava(tmp_path_factory):
     return saved_llava(tmp_path_factory.mktemp("llava") / "llava")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
     asked = ("head", "L1H2", "--model", llava, "--image", cat, "what is it ?")
     rec = mh.record(mh.load(llava), "what is it ?", image=cat, answer="a red cat")

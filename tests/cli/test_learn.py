@@ -294,7 +294,7 @@ def test_a_wide_map_is_written_in_percent():
     assert "of it shown" in narrow[0] and max(map(len, narrow[1:])) <= 100
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_in_a_real_terminal_it_asks_and_ends_well(tmp_path):
     """A process on a terminal of its own: a prompt comes, Enter goes on, q ends; the list takes no torch."""
     ours, theirs = pty.openpty()

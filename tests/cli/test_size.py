@@ -208,7 +208,7 @@ def test_a_picture_is_written_and_said(sized, tmp_path, name, ending):
         assert name.encode() in data and b"parameters" in data and (b"KV cache" in data) == (name != "bert-base")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_picture_is_the_same_for_the_same_architecture(sized, tmp_path):
     for name in ("one.png", "two.png"):
         sized("gemma-2-9b", "--plot", name)

@@ -17,7 +17,7 @@ TEXT = "the old cat sat on the table"
 OWN = Path(manyheads.corpora.__file__).parent / "sentences.conllu"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     """Syntax of sentences and coreference of passages, of our own annotated texts."""
     names = "nsubj.to_head.given,coreference.mentions"
@@ -98,7 +98,7 @@ def test_two_models_are_compared(run, bert_folder, tmp_path):
     assert_refused(run("compare", bert_folder, "minilm", TEXT), "heads are compared place by place", "6 layers of 12")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_parts_that_are_merged_are_one_run_and_wrong_ones_are_named(run):
     names = ("--corpus", str(OWN), "--statistics", "entropy,coreference.mentions")
     for index in range(2):

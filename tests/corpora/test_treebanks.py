@@ -135,7 +135,7 @@ def test_a_new_document_counts_also_above_a_malformed_sentence():
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=6))
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_passages_are_as_long_as_they_may_be_and_lose_no_word(sizes):
     text = "".join(chain([f"w{i}"] * size, sent_id=str(i)) for i, size in enumerate(sizes))
     found = read(text, "passage")

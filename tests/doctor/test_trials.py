@@ -44,7 +44,7 @@ def broken(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_torch_that_cannot_be_imported_is_one_line_and_the_rest_is_not_looked_at(broken):
     found = broken("torch", "raise OSError('libtorch_cpu.so: cannot open shared object file\\nand more')")
     wrong = [each for _, each in found if each.state == WRONG and each.subject == "torch"]
@@ -93,7 +93,7 @@ def test_what_fails_for_a_package_that_is_wrong_itself_is_not_called_wrong(broke
     assert said >= {"torch", "pandas", "pyarrow"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_module_that_lies_in_front_of_a_package_is_found(broken, tmp_path):
     found = broken("numpy", "__version__ = '1.26.4'")
     (numpy,) = (each for _, each in found if each.subject == "numpy")
@@ -161,7 +161,7 @@ def test_every_bundled_model_that_is_here_is_recorded():
     assert found.state == "fine" and "4 layers with 32 heads, on cpu; the guard found " in found.found
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
     (found,) = trials.devices()
     assert (found.subject, found.state) == ("recordings on cpu", FINE)

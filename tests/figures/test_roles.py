@@ -125,7 +125,7 @@ def test_each_row_says_what_its_claim_says(tmp_path):
             assert f"{claim.num_queries:,}" in shown, role
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_title_says_model_texts_half_and_false_discovery_rate(tmp_path):
     roles = roles_of()
     save_roles(roles, tmp_path / "f.svg")
@@ -187,7 +187,7 @@ def test_an_attention_mass_has_one_score_only(monkeypatch, tmp_path):
     assert {form for form, *_ in marks.points} == {"o"}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_page_grows_with_its_rows_and_rows_keep_their_height(tmp_path):
     heights = []
     for relations in (1, 21):

@@ -414,7 +414,7 @@ def reader(fresh):
     return mh.load(tiny_llama(6, seed=int(torch.randint(1000, (1,), generator=fresh))), tokenizer=tiny_tokenizer())
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
@@ -431,7 +431,7 @@ def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, t
         assert part in card, part
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
@@ -504,7 +504,7 @@ def test_without_texts_errors_are_of_weights_and_the_table_says_what_is_missing(
     assert "not measured, since no texts were given" in str(small.table)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_table_holds_loss_cache_and_speed_before_and_after(reader):
     small = convert_to_gqa(reader, 2, texts=TEXTS)
     rows = {row.what: row for row in small.table.rows}
@@ -542,7 +542,7 @@ def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals():
     ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_quality_is_what_was_asked_for(reader):
     rows = [convert_to_gqa(reader, 1, texts=TEXTS, metric=metric).table.rows[0] for metric in ("kl", "cosine")]
     assert [(row.what, row.before) for row in rows] == [("kl", 0.0), ("cosine", 0.0)] and min(

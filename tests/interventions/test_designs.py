@@ -235,7 +235,7 @@ def test_several_previous_heads_share_what_induction_reads(fresh):
     assert_floor(oracle(lm, ids)[1][0], PATTERNS["induction"][0], followers(ids), True)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_noise_matters_and_more_of_it_more(fresh):
     ids, masses = some_ids(fresh, 61), []
     for noise in (0.0, 2.0, 3.0, 10.0):

@@ -67,7 +67,7 @@ def test_the_loss_is_next_token_loss_token_by_token(name, fresh):
     assert abs(found.change - found.per_text.mean()) < 1e-12 and found.num_texts == len(TEXTS)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_loss_of_a_decoder_beside_an_encoder_is_that_of_repeating_the_text(fresh):
     lm = loaded("t5", draw(fresh))
     plan = Ablate("cross:L1, decoder:L0H1")
@@ -362,7 +362,7 @@ def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     assert "as many random heads" in str(found) and found.to_dict()["control"] == list(found.control)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):
     lm = loaded("llama", draw(fresh))
     others = len(lm.spec.heads) - 1

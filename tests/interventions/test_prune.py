@@ -193,7 +193,7 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 
 @pytest.mark.parametrize("surgery", SURGERIES.values(), ids=SURGERIES)
 @pytest.mark.sampled(1)
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
     sizes = {**DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984}
@@ -244,7 +244,7 @@ def test_a_cache_holds_only_what_is_left_and_generation_goes_on(made):
     assert torch.equal(generated(small.model, ids), generated(oracle, ids))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_same_shape_form_equals_what_is_left(made):
     for name in ("bert", "gpt_neox", "t5", "cohere"):
         small = prune_heads(made(name), FAMILIES[name].remove)

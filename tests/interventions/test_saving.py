@@ -525,7 +525,6 @@ def test_an_older_checkpoint_is_replaced_whole_in_one_step_or_in_two(small, tmp_
 
 
 @pytest.mark.parametrize("entry", [".git/config", "notes.doc", "my_notes.txt", "zeroed/notes.txt", "results.json"])
-@pytest.mark.sampled(3)
 def test_a_folder_with_anything_but_an_older_save_is_never_replaced(entry, small, tmp_path, trusting):
     path = tmp_path / "out" / entry
     path.parent.mkdir(parents=True)
@@ -537,7 +536,6 @@ def test_a_folder_with_anything_but_an_older_save_is_never_replaced(entry, small
     assert path.read_text() == "mine"
 
 
-@pytest.mark.turns(2)
 def test_somebody_elses_checkpoint_and_the_models_own_are_never_replaced(small, tmp_path, trusting):
     tiny_llama().save_pretrained(tmp_path / "theirs")
     lm = mh.load(tmp_path / "theirs", tokenizer=False)

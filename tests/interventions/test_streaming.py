@@ -190,7 +190,7 @@ SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS]
 
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *SLOWLY])
 @pytest.mark.sampled(1)
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, options, fresh):
     """With a cache, past every window; the other reads the whole text anew for each token."""
     lm = loaded(name, fresh)
@@ -339,7 +339,7 @@ def test_torchs_own_layer_streams(fresh):
 # ------------------------------------------------------------------------------------------- effects, plans, refusals
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_effects_and_importance_stream_head_by_head_as_single_plans_do(fresh, tmp_path):
     lm = loaded("llama", fresh)
     texts = ["the cat sat on the table and the dog said why is the cat here", "a king found the old book near a river"]

@@ -144,7 +144,7 @@ class Counts(nn.Module):
         return self.inner(*args, **kwargs) + 0.1 * len(args[0])
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_where_an_expanded_batch_differs_plans_run_one_by_one_and_that_is_said(fresh):
     lm, corpus, metric = corpus_of("llama", fresh)
     lm.model.model.layers[2].mlp = Counts(lm.model.model.layers[2].mlp).eval()

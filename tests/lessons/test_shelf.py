@@ -148,7 +148,7 @@ def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, l
     assert shelf.answer(page, check, given[0], load, inputs=inputs).right, "as a reader's answer is judged"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_is_drawn_makes_a_question_worth_asking():
     """Widths that heads divide, whole numbers of cases, nothing that is the same whatever one does."""
     for slug, page in shelf.lessons().items():

@@ -138,7 +138,7 @@ def test_an_exported_list_comes_back_with_the_same_heads_kept(format, drawn, tmp
 
 @QUICK
 @given(drawn=splits())
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_plain_reader_of_each_documented_format_finds_the_same_heads(drawn, tmp_path):
     shapes, split = drawn
     place = {format: tmp_path / f"{format}-{PLACES[format]}" for format in FORMATS}

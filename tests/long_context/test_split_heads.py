@@ -194,7 +194,7 @@ def test_agreement_is_the_rank_correlation_of_what_was_computed(fresh):
 # ------------------------------------------------------------------------------------------------------------ evidence
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     lm, rows, needles = loaded(fresh), token_rows(fresh), needles_in(fresh, 8, key=1)
     with torch.no_grad():  # an answer that the whole model gives, for half of the needles
@@ -246,7 +246,7 @@ def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(f
 # ------------------------------------------------------------------------------------- a head that is known beforehand
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_random_heads(fresh):
     heads = [[design.previous(), design.first()], [design.first(), design.induction(), design.first()]]
     lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny_tokenizer(special_tokens=False))
@@ -297,7 +297,7 @@ def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at
         split.with_keep(float("nan"))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itself(fresh, tmp_path):
     lm = loaded(fresh, "gemma2")
     split = split_of(lm, token_rows(fresh), by="distant_mass", context=60, batch=3)

@@ -265,7 +265,7 @@ def test_any_dtype_does(fresh):
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_bytes_are_those_of_the_arithmetic_with_room_that_is_counted(fresh):
     lm = llama(fresh)
     split = split_of(lm, {0: [True, False, False], 1: [True] * 3, 2: [False] * 3}, 4, 9)

@@ -99,7 +99,7 @@ def test_a_text_ends_with_its_first_end_token_and_the_model_is_left_as_it_was(lo
     assert (rec.layers[1].weights(text=0) - whole.layers[1].weights()).abs().max() <= EXACT
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_an_encoder_decoder_has_its_three_stacks(fresh):
     model = tiny_t5(seed=draw(fresh), num_layers=3)  # as many layers on both sides: transformers' cache wants it so
     lm = mh.load(model, tokenizer=tiny_tokenizer(special_tokens=False))
@@ -152,7 +152,7 @@ def test_a_joined_layer_is_guarded_once_more(loaded, monkeypatch):
         mh.record(lm, PROMPTS[0], generate=COUNT)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_saved_and_opened_it_is_the_same(loaded, tmp_path):
     rec = mh.record(loaded("gemma2"), PROMPTS, generate=COUNT)
     rec.save(tmp_path / "written.heads")

@@ -237,7 +237,7 @@ WEIGHTS_OFF = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 3e-4, t
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_no_random_model_is_refused_for_its_own_rounding_and_what_is_read_is_its_own_attention(count, fresh):
     too_coarse = []
     for _ in range(count):

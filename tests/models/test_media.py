@@ -42,7 +42,7 @@ def test_a_model_of_pictures_needs_no_tokenizer_and_has_a_spec(name, seeing):
     assert heads == ([(2, 6)] * 2 + [(3, 8)] * 2 if name == "swin" else [(3, 8)] * 2)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_models_of_sounds_have_a_spec_with_and_without_a_processor(whisper, wav2vec2, fresh):
     for lm in (whisper(), mh.load(tiny_whisper())):
         assert lm.spec.shape == {"encoder": (3, 3), "decoder": (3, 3), "cross": (3, 3)}
@@ -366,7 +366,7 @@ def test_frames_hear_the_samples_that_they_say(wav2vec2, fresh):
                     assert (moved > 0) == matters, (frame, at, moved)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whisper, fresh):
     lm = whisper()
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]

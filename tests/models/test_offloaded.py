@@ -80,7 +80,7 @@ def offload(model):
     return model
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_weights_that_come_only_while_a_module_runs_are_found_where_they_are_kept(fresh):
     seed, tokenizer = draw(fresh), tiny_tokenizer(special_tokens=False)
     split = offload(tiny_llama(seed=seed))

@@ -122,7 +122,7 @@ def test_every_way_to_ask_for_weights_gives_the_models_own(name, loaded, fresh):
             assert_near(pieces, want, "tiles")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(loaded, fresh):
     lm = loaded("minilm")
     texts = [some_text(fresh, n) for n in (5, 17, 2)]

@@ -143,7 +143,7 @@ def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh
     assert_near(rec.layers[1].weights(), want[1][0])
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
     own = mh.record(lm, "the cat <image> said", image=picture)
@@ -217,7 +217,7 @@ def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
         mh.record(seeing, QUESTION, image=picture)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_model_without_a_processor_of_both_says_so(fresh, tmp_path):
     folder = saved_llava(tmp_path / "llava")
     for lm in (mh.load(folder, processor=False), mh.load(folder, processor=square())):

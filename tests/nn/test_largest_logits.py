@@ -131,7 +131,7 @@ def test_heads_alone_and_keys_that_all_share(rng):
         assert_max(max_logits(q, k, attend(q, k, k).lse), scores(q, k, Rule(D**-0.5), True)[0].max((-1, -2)), q.dtype)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_no_more_texts_than_fit_are_read_together(rng, monkeypatch):
     """Blocks so small that heads, rows and keys are all divided."""
     for name, size in {"BLOCK_CELLS": 3000, "SWEEP_CELLS": 500, "SWEEP_KEYS": 17}.items():

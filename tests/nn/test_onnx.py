@@ -137,7 +137,7 @@ def case_of(kind: str, number: int) -> Case:
     return case
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_all_cases_are_here():
     assert len(cases()["Attention"]) == NUM_ATTENTION
     assert len(cases()["RotaryEmbedding"]) == NUM_ROTARY

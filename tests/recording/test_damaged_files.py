@@ -119,7 +119,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(saved, path, random):
             assert str(path) in str(error)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_many_changed_bytes_are_refused(saved, path, random):
     data = path.read_bytes()
     for _ in range(100):

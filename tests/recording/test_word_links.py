@@ -205,7 +205,7 @@ def test_a_recording_from_a_file_gives_the_same(rec, tmp_path):
     assert list(opened.heads_linking("it", "animal")) == list(rec.heads_linking("it", "animal"))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_telling_link_is_found_by_plain_loops_too(rec, maps):
     """Weight beyond what the head gives at that distance, or to that word, elsewhere; times log2 of the distance."""
     words = [[0], *PIECES.values(), [14], [15]]

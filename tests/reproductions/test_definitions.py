@@ -144,7 +144,7 @@ def test_claims_are_read_from_what_the_presets_found():
     ]  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_quick_trial_of_own_trainings_shows_seeds_steps_and_both_curves(tmp_path):
     made = reproduce("olsson-phase", tmp_path / "out", quick=True, seeds=2)
     rows = made.document["rows"]

@@ -50,7 +50,7 @@ def test_whole_examples_are_read(target, tmp_path):
     assert said.count("") >= len(said) / 3, said
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(16)
 def test_damage_is_refused_in_words_or_read(target, tmp_path):
     damages(target, tmp_path, FEW, derandomize=True)
 
@@ -87,7 +87,7 @@ def of(read, tmp_path, **options) -> str:
     return judge(Target("a test", lambda: [b""], read, {}, **options), b"data", tmp_path)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, monkeypatch):
     from manyheads.errors import TextError
     from tests.robustness import target as module

@@ -156,7 +156,7 @@ def test_what_is_reported_is_not_what_was_chosen_by(rng):
     assert abs(np.mean([claims[at].tested for at in ranks]) - 0.8) < 0.04 and best.tested <= flattered.tested
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_chance_alone_makes_no_claim_however_many_are_tried(rng):
     """Scores that equal chance: of thousands of tests the bare p-values call some, the adjusted ones none."""
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": 0.6, "mode": 0.4})

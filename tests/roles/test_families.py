@@ -153,7 +153,7 @@ def test_blocks_of_rows_and_long_texts_in_windows_change_nothing(fresh, monkeypa
     assert np.abs(found.divergences - blocks.divergences).max() < 1e-12
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
     lm = loaded("llama", draw(fresh))
     for plan in (Plan([]), Plan(Copy("L*", "L*H0")), Plan(Copy("L1", "L1H2"))):

@@ -118,7 +118,7 @@ def test_labels_are_coloured_as_the_table_names_them_and_families_are_rings(fres
         assert drawn == 1 + (count if colour != figure.ALONE else 0), colour  # once in the legend
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_more_families_than_hues_and_heads_that_are_all_the_same_can_be_drawn(fresh, tmp_path):
     save_families(found_of(fresh, 6, 12, clusters=30), tmp_path / "many.svg")
     assert any("more families" in word for word in words_in(tmp_path / "many.svg"))

@@ -177,7 +177,7 @@ def test_with_four_repeats_latest_sum_and_entries_tell_different_things(fresh):
     assert [each["L0H0"].num_queries for each in got.values()] == [2 * 21, 2 * 21, 2 * 7 * 6]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_an_encoders_heads_are_not_called_induction_and_its_known_duplicate_heads_come_out(minilm):
     probe = probe_repeats(minilm, samples=6)
     assert not probe.causal and "not induction" in probe.name("L2H9") and "not causal" in probe.notes

@@ -60,7 +60,7 @@ def direct(lm):
     }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_every_number_is_that_of_the_function_itself(roles, direct):
     assert set(roles.probes) == set(direct) == set(PROBES)
     for name, wanted in direct.items():
@@ -118,7 +118,7 @@ def test_the_report_has_a_section_with_each_probes_best_head_and_variant(plain, 
     assert "{{" not in page and "Probes</h2>" not in page_of(plain)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_cannot_be_asked_is_said_with_the_reason():
     bert = mh.load(tiny_bert(max_position_embeddings=128), tokenizer=tiny_tokenizer())
     found = ask_probes(bert)

@@ -81,7 +81,7 @@ def test_how_far_apart_maps_are_is_what_eager_maps_say(name, fresh):
     assert drawn.num_rows == 9 and (drawn.moved <= np.log(2)).all() and drawn.notes["rows"].startswith("at most 3 rows")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_heads_between_two_texts_are_compared_too_and_have_no_label(fresh):
     """An encoder-decoder that reads a text and writes the same: cross-attention's own maps, all rows of both texts."""
     a, b = (mh.load(tiny_t5(seed=draw(fresh)), tokenizer=tiny_tokenizer(), name=name) for name in "ab")
@@ -109,7 +109,7 @@ def test_heads_between_two_texts_are_compared_too_and_have_no_label(fresh):
     assert mh.compare(a, a, TEXTS[1:], ["entropy"]).summary == "no head differs"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_differences_are_those_of_the_two_tables(fresh):
     a, b = pair("gpt2", fresh)
     found = mh.compare(a, b, TEXTS, [*FEW, "sink_*"], labels=False)
@@ -192,7 +192,7 @@ def swapped(lm, layer, one, other):
 
 
 @pytest.mark.parametrize("step", [40, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_two_heads_in_each_others_place_are_the_only_ones_that_differ(step, minilm):
     """They are as far apart as families say; other layers compute the same, but for rounding; labels go with them."""
     texts = page_texts()[::step]
@@ -210,7 +210,7 @@ def test_two_heads_in_each_others_place_are_the_only_ones_that_differ(step, mini
         assert "2 of 72 heads differ, 2 labels changed: L0H2 0.368 nats (previous_mass -0.699)" in repr(found)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_statistics_of_a_treebank_are_compared_by_name(minilm):
     other = swapped(minilm, 2, 8, 3)
     found = mh.compare(minilm, other, gold_corpus(), ["det.to_head.given", "obj.*"], labels=False)

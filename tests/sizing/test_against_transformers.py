@@ -235,7 +235,7 @@ def test_encoders_cost_what_torch_counts():
         assert sum(counting.prefill(architecture, tokens, tokens).values()) == torch_counts(model, pixel_values=pixels)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_an_encoder_decoder_costs_what_torch_counts():
     for family in SEQ2SEQ:
         model, config = described(family)

@@ -71,7 +71,7 @@ def test_a_family_without_a_row_says_what_would_be_needed(tmp_path):
     assert "With transformers installed, what it knows can be built and measured." in done.stdout
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_command(tmp_path):
     done = without_torch("from manyheads.cli.main import main; raise SystemExit(main(['size', 'gpt2', '--json']))")
     assert done.returncode == 0, done.stderr

@@ -189,7 +189,7 @@ def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention
     assert sorted([*left_out, *names]) == sorted(STATISTICS)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     """TILE_KEYS as they are: 289 tokens have a border of keys and several of rows."""
     lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=300), tokenizer=tiny_tokenizer(special_tokens=False))

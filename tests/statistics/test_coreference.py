@@ -258,7 +258,7 @@ def brackets(misc: Sequence[str]) -> list[tuple[int, int, str]] | None:
     return sorted(out, key=lambda each: (each[0], -each[1]))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_bundled_model_on_a_treebank(minilm):
     texts = list(islice(passages(treebank_file(GUM)), 0, None, EVERY))
     got = assert_as_the_maps_say(minilm, "bert", texts)

@@ -176,7 +176,7 @@ def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
     assert whole.notes["surveyed"].startswith(f"all {CHUNK} texts")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_rarity_and_sinks_are_learned_from_the_head(small, monkeypatch, fresh):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
     monkeypatch.setattr("manyheads.models.inputs.texts.CORPUS_TOKENS", 60)

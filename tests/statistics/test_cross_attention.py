@@ -109,7 +109,7 @@ def test_every_statistic_is_its_formula_on_the_models_own_maps(lm, tile_cells, m
     assert table.notes[NOT_OF_CROSS] == "distance, previous_mass, duplicate_mass" and CROSSING not in table.notes
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_default_and_all_have_what_means_something_between_two_texts(bart):
     lm = bart
     for request in ("default", "all"):

@@ -79,7 +79,7 @@ def test_shards_that_were_pickled_saved_and_left_in_runs_folders_add_to_one_run(
         some + parts[2]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_batches_of_a_run_that_was_killed_are_parts_too(lm, tmp_path, monkeypatch):
     patch_small_batches(monkeypatch)
     monkeypatch.setattr(store, "MERGE_BYTES", 1 << 30)
@@ -254,7 +254,7 @@ def test_512_parts_of_a_treebank_in_any_order_are_one_run(lm, tmp_path, monkeypa
         assert_equal_to_one_run(total.table(), want)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_roles_of_merged_shards_are_those_of_one_run(lm):
     corpus = as_corpus(some_texts(60))
     want = mh.find_roles(lm, corpus, examples=0)

@@ -116,7 +116,7 @@ def test_layers_that_see_differently_have_even_shares_of_their_own(fresh):
     assert len(table.kinds.ids) and table.kinds.mass.shape[1] == len(table.heads)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_an_encoder_decoder_says_what_its_decoder_reads_and_that_what_crosses_is_left_out(fresh):
     lm = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
     text = written_text(fresh, 9)

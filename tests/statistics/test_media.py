@@ -90,7 +90,7 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
     assert table.sums.num_tokens == sum(lengths)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
     sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
     table = mh.measure(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
@@ -137,7 +137,7 @@ def test_windows_of_a_picture_add_up_to_it(loaded, fresh):
     np.testing.assert_allclose(bare.column("entropy"), table.column("entropy"), atol=1e-6)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(loaded, fresh):
     lm, pictures = loaded("vit"), [some_picture(fresh) for _ in range(5)]
     one = mh.measure(lm, image=pictures, statistics="entropy").sums

@@ -110,7 +110,7 @@ def test_without_an_answer_the_rows_are_the_text_behind_the_first_picture(name, 
     assert_same(mh.measure(lm, QUESTION, NAMES, image=image), wanted(rec, maps, behind))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_words_are_counted_without_the_pictures_tokens(reading, fresh):
     lm = reading("qwen2.5")
     given = {"image": some_picture(fresh), "answer": ANSWER}

@@ -68,7 +68,7 @@ def stopping_after(count: int, monkeypatch, module=workers, name: str = "measure
 # ---------------------------------------------------------------------------------------------------- stopped and on
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_run_that_is_stopped_anywhere_goes_on_to_the_same_last_bit(lm, tmp_path, monkeypatch):
     texts = [*some_texts(2 * CHUNK), "", "the cat"]
     want = mh.measure(lm, iter(texts), STATISTICS, kinds=True)
@@ -432,7 +432,7 @@ def test_a_folder_that_cannot_be_written_says_so(lm, tmp_path):
         mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path / "file")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_full_disk_ends_the_run_in_words_and_loses_nothing(lm, tmp_path, monkeypatch):
     texts, count = some_texts(2 * CHUNK), [5]
     real = safetensors_io._write

@@ -51,7 +51,7 @@ def test_minilm_parks_on_cls_and_says_with_what_evidence(minilm):
     assert "[CLS] draws" in found.because and "times its even share (6 texts)" in found.because
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkeypatch):
     table = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass", "first_mass"])
     assert table.sinks.names == ("[CLS]",) and table.notes["sinks"] == table.sinks.because

@@ -144,7 +144,7 @@ def test_the_first_visit_offers_the_question_and_the_next_one_does_not(page):
     expect(page.get_by_test_id("offer")).to_have_count(0)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_where_not(
     minilm, new_page, eager, tmp_path
 ):
@@ -187,7 +187,7 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     fresh.get_by_test_id("sinks-out").uncheck()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(fresh, tmp_path):
     fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10&to=2&sort=word")
     fresh.get_by_test_id("share").click()
@@ -207,7 +207,7 @@ def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(f
     fresh.keyboard.press("Escape")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_guess_the_head_by_keyboard_scores_what_it_called_right(fresh, page_labels):
     fresh.get_by_test_id("guess").click()
     names, right = {str(role.head): role.name for role in page_labels.roles}, 0
@@ -286,7 +286,7 @@ def test_progress_is_shown_in_the_top_line_and_covers_no_headline(fresh):
     fresh.unroute_all()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_an_address_that_cannot_be_read_is_said(fresh):
     for address, said in (
         ("nowhere", "There is no room “nowhere”: this is the Atlas."),

@@ -101,7 +101,7 @@ def test_a_masked_language_model_tells_of_its_states_and_guesses_nothing(fresh):
     assert found.guesses == [] and found.metric == "cosine" and None not in found.per_token
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_decoder_beside_an_encoder_has_a_loss_at_every_token(fresh):
     lm = loaded("t5", draw(fresh))
     found = experiments.run(lm, ask({"step": "ablate", "heads": "cross:L1H1"}, controls=0), progress=quiet)
@@ -116,7 +116,7 @@ def test_a_decoder_beside_an_encoder_has_a_loss_at_every_token(fresh):
     assert np.allclose(found.per_token, want, atol=SAME) and found.guesses == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_same_is_said_as_by_effect_with_its_controls(fresh):
     lm, heads = loaded("llama", draw(fresh)), "L1H2"
     steps = ({"step": "ablate", "heads": heads, "kind": "mean"}, {"step": "scale", "heads": "L0H1", "factor": 3.0})
@@ -148,7 +148,7 @@ def test_the_guesses_are_the_likeliest_next_tokens_before_and_after(fresh):
     assert ranked == sorted(ranked, reverse=True)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_of_a_text_in_windows_the_first_is_told_token_by_token(fresh):
     lm = loaded("gpt2", draw(fresh))
     found = experiments.run(lm, ask(text=LONG, controls=0), progress=quiet)
@@ -165,7 +165,7 @@ def test_before_and_after_are_named_as_recordings_are(fresh):
     assert found.after_recording == recording_id("m", TEXT, asked.plan)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_an_experiments_name_is_made_of_the_question_alone(fresh):
     lm = loaded("llama", draw(fresh))
     asks = [ask(controls=0), ask(controls=0), ask(controls=0, seed=1), ask(controls=0, text="the dog saw a bird")]
@@ -244,7 +244,7 @@ def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
 # ------------------------------------------------------------------------------------------------------------- corpora
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_corpus_is_read_by_paragraphs(fresh):
     lm, corpus = loaded("llama", draw(fresh)), "a king found\nthe old book\n\n\nseven birds sat near the river\n"
     step = {"step": "ablate", "heads": "L1H1", "kind": "mean"}
@@ -255,7 +255,7 @@ def test_a_corpus_is_read_by_paragraphs(fresh):
     assert found.notes["corpus"] == "2 paragraphs, as given" and "without the corpus" in found.notes["after_recording"]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_resampling_without_a_corpus_takes_our_page_for_the_text_itself_would_change_nothing(fresh):
     lm = loaded("llama", draw(fresh))
     step = {"step": "ablate", "heads": "L1H1", "kind": "resample"}
@@ -306,7 +306,7 @@ def test_whatever_progress_raises_passes_through_and_the_model_is_as_it_was(at, 
 # --------------------------------------------------------------------------------------------------------- one head
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_worth_of_a_head_is_its_effect_beside_random_heads(fresh, monkeypatch):
     assert experiments.CONTROLS == 10
     monkeypatch.setattr(experiments, "CONTROLS", 3)
@@ -323,7 +323,7 @@ def test_the_worth_of_a_head_is_its_effect_beside_random_heads(fresh, monkeypatc
     assert mean.notes["corpus"].startswith("the text itself")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
     text = "The researcher who cited the paper won the prize."
     monkeypatch.setattr(experiments, "CONTROLS", 3)

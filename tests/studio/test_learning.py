@@ -91,7 +91,7 @@ def test_a_lesson_is_walked_to_its_end_wrong_answers_included_and_points_stay(le
     expect(page.get_by_test_id("lesson-points")).to_have_text(re.compile("^0 points"))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_other_numbers_ask_the_same_with_another_answer(learn):
     page = learn("recap", "&seed=7")
     name = "recap-column"
@@ -177,7 +177,7 @@ def test_a_prediction_shows_its_head_and_is_closed_once_its_cell_has_run(learn):
     expect(asked).not_to_contain_text("has run with this already")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_one_prediction_of_a_cell_does_not_answer_the_next(learn):
     page, slug = learn("why-many-heads"), "why-many-heads"
     first, second = (each for each in shelf.lessons()[slug].checks.values() if each.cell == "two-places")
@@ -213,7 +213,7 @@ def test_four_archetypes_are_cards_with_arcs(learn):
     assert len(sizes) > 10 and not [html[:120] for height, html in sizes if height < 44]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_layer_is_a_diagram_whose_step_lights_its_code_and_its_formula_is_typeset(learn):
     page = learn("whole-layer")
     box = page.locator("section.cell").first
@@ -230,7 +230,7 @@ def test_a_layer_is_a_diagram_whose_step_lights_its_code_and_its_formula_is_type
     assert page.locator("button button, a button, button a").count() == 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_slider_leafs_through_the_checkpoints_of_a_training(learn):
     page = learn("birth")
     slider = page.get_by_test_id("lesson-frames")
@@ -254,7 +254,7 @@ def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio):
         expect(page.get_by_test_id("lesson-list")).to_be_visible()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_narrow_page_has_one_column_and_nothing_past_its_edge(learn):
     page, lessons = learn("masks"), list(shelf.lessons().values())
     page.set_viewport_size({"width": 420, "height": 800})

@@ -65,7 +65,7 @@ def point_at_rest(page, x, y):
 # ---------------------------------------------------------------------------------------------------------- open, click
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_atlas_shows_every_head_with_what_it_does(page):
     assert page.locator("[data-testid=atlas-grid] [data-head]").count() == 72
     assert page.title() and "minilm" in page.get_by_test_id("room-atlas").inner_text()
@@ -168,7 +168,7 @@ def test_what_a_causal_head_cannot_see_is_absent_and_never_zero(page, studio):
 # ------------------------------------------------------------------------------------------------------ ablate, compare
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
     page.get_by_test_id("rail-experiment").click()
     page.get_by_test_id("experiment-text").fill(TEXT)
@@ -187,7 +187,7 @@ def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
     expect(page.get_by_test_id("experiment-entry")).to_have_count(1)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_atlas_ranks_heads_by_what_is_lost_without_them(page, minilm):
     known = mh.importance(minilm, TEXT)  # before the studio's own thread takes heads away from the same model
     page.get_by_test_id("sort-by").select_option("importance")
@@ -248,7 +248,7 @@ def test_an_exported_picture_opens_and_holds_the_tokens(page, kind, tmp_path, ne
             assert min(picture.size) > 300 and len(picture.convert("RGB").getcolors(1 << 24)) > 20
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_data_in_view_is_exported_as_it_is(page, eager, tmp_path):
     open_head(page, "L2H9")
     expect(page.get_by_test_id("mode-words")).to_have_text("exact weights")

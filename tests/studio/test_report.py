@@ -96,7 +96,6 @@ def test_every_head_of_512_tokens_fits_a_file_under_3_megabytes(written):
     assert written("short")[0].stat().st_size < LIMIT / 2
 
 
-@pytest.mark.turns(3)
 def test_the_file_opens_without_a_network_and_shows_every_head_with_its_role(opened, page_labels):
     page = opened("short")
     expect(page.locator("[data-testid=atlas-grid] [data-head]")).to_have_count(72)
@@ -128,7 +127,7 @@ def test_without_scripts_there_is_a_table_of_every_head(opened):
 # ------------------------------------------------------------------------------------------------------------ numbers
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_click_on_a_head_shows_its_exact_map(opened, eager):
     maps, page = eager(OWN_TEXT), opened("short")
     page.locator("[data-head=L2H9]").click()
@@ -139,7 +138,7 @@ def test_a_click_on_a_head_shows_its_exact_map(opened, eager):
     expect(page.get_by_test_id("head-card")).to_contain_text("duplicate token")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_rows_strongest_links_are_the_models_own_and_the_page_says_that_it_holds_no_more(opened, eager):
     maps, page = eager(MIDDLE), opened("middle", "#/head/L3H5?pin=137")
     links = pinned(page)
@@ -181,7 +180,7 @@ def test_the_heads_numbers_are_saved_as_a_table(opened, minilm, tmp_path):
 # ------------------------------------------------------------------------------------------- what a person does with it
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_view_survives_a_reload_and_what_needs_a_model_is_not_offered(opened):
     page = opened("short")
     page.locator("[data-head=L4H7]").click()
@@ -197,7 +196,7 @@ def test_the_view_survives_a_reload_and_what_needs_a_model_is_not_offered(opened
     expect(page.get_by_test_id("room-experiment")).to_contain_text("manyheads studio")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_file_merges_words_and_leaves_out_sinks_and_offers_nothing_that_needs_q_and_k(opened, minilm):
     page = opened("short", "#/head/L2H9?words=1&sinks=out&pin=1&key=1")
     layer = mh.record(minilm, OWN_TEXT).layers[2]
@@ -228,7 +227,6 @@ def test_two_heads_of_a_file_can_be_compared(opened):
     expect(page.get_by_test_id("room-compare")).to_contain_text("mean of 4 x 4 cells")
 
 
-@pytest.mark.turns(2)
 def test_a_hostile_text_is_shown_as_text_and_runs_nothing(opened, written):
     html = written("hostile")[0].read_text(encoding="utf-8")
     assert "<script>window.bad" not in html and "<img src=x" not in html
@@ -242,7 +240,7 @@ def test_a_hostile_text_is_shown_as_text_and_runs_nothing(opened, written):
 # --------------------------------------------------------------------------------------------------- other recordings
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_recording_without_its_model_is_written_without_roles(opened, tmp_path):
     model = mh.load(tiny_gpt_oss(), tokenizer=tiny_tokenizer())
     recording = mh.record(model, TEXT)

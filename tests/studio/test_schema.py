@@ -63,7 +63,7 @@ ROUTES = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() fo
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 def test_no_request_ends_in_a_fault_of_ours(route):
     checks = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 
@@ -75,13 +75,13 @@ def test_no_request_ends_in_a_fault_of_ours(route):
     ask()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_pages_description_of_the_server_is_the_servers():
     """`python -m manyheads.studio.server.app` and `npm run types` (in web/) make both anew."""
     assert (ROOT / "web/openapi.json").read_text(encoding="utf-8") == openapi_text()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_every_route_says_what_it_is_for():
     for path, methods in json.loads(openapi_text())["paths"].items():
         for method, said in methods.items():

@@ -232,7 +232,7 @@ def exact_middle(minilm, tmp_path_factory):
     return path, write_report(path, minilm, MIDDLE, exact="float16")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_pages, exact_middle, eager, minilm):
     path, said = exact_middle
     (bound,) = map(float, re.findall(r"every weight to within ([\d.]+) \(computed in this page", said))
@@ -269,7 +269,7 @@ REFUSED = """() => document.querySelector('.manyheads').source
   .send("POST", "/api/lessons/kv-cache/cells/decode", { parameters: { tokens: 7 } }).catch((error) => error.message)"""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_saved_page_has_the_lessons_with_the_verdicts_of_the_library(browser_pages, odd):
     page = browser_pages(odd["shared keys"][1], "#/learn?lesson=kv-cache")
     expect(page.get_by_test_id("lesson")).to_be_visible()
@@ -341,7 +341,7 @@ def published(minilm, page_labels, tmp_path_factory):
     server.server_close()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_published_folder_works_from_a_plain_static_server_alone(new_page, published, eager):
     address, site, recording = published
     page = new_page()
@@ -395,7 +395,6 @@ def fragment_pin(page):
     return int(fragment(page)[1]["pin"])
 
 
-@pytest.mark.turns(3)
 def test_a_folder_is_replaced_only_if_it_is_an_earlier_site(minilm, tmp_path):
     site = tmp_path / "site"
     assert publish(site, texts=["a cat"], lm=minilm).startswith("1 recording, ")
@@ -522,7 +521,6 @@ def test_what_a_saved_page_cannot_read_is_refused_in_one_sentence(browser_pages,
     expect(page.get_by_test_id("trouble")).to_contain_text("Drop the file again")
 
 
-@pytest.mark.turns(3)
 def test_a_recording_dropped_on_the_page_opens_and_a_broken_one_is_refused_in_one_line(
     new_page, minilm, page_labels, tmp_path
 ):

@@ -221,7 +221,7 @@ def assert_same_as_the_library(name, got, sizing):
 
 
 @pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_page_sizes_as_the_library_does(new_page, studio, share):
     """Every preset at contexts, batches, dtypes and key/value heads (here each at some of them, in turn)."""
     page = new_page(forgive=("404",))  # the browser looks for an icon of a picture
@@ -254,7 +254,7 @@ DESCRIBED = """async (all) => {
 }"""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_page_sizes_a_description_as_the_library_does(new_page, studio):
     base = {"num_layers": 3, "embed_dim": 96, "num_heads": 6, "vocab_size": 97, "ffn_dim": 56}
     changes = [
@@ -270,7 +270,7 @@ def test_the_page_sizes_a_description_as_the_library_does(new_page, studio):
         assert_same_as_the_library(words, got, mh.size(words, context=3000, batch=4, dtype="bf16"))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_room_says_what_fits_and_what_is_past_the_positions(new_page, studio):
     page = new_page()
     page.goto(f"{studio.address}/#/size")

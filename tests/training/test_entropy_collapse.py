@@ -106,7 +106,7 @@ def test_a_killed_start_leaves_no_steps_behind(tmp_path):
     assert open_history(folder).steps.tolist() == [1, 2, 4, 6]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_heads_are_the_same_in_all_files_and_in_the_report_also_of_a_trial_that_was_stopped(tmp_path):
     whole, resumed = whole_and_resumed("qk-clip", tmp_path, 6)  # the last step of the first run
     assert resumed.report["found"] == whole.report["found"] and resumed.trained["free-0"].resumed_at == 3
@@ -132,7 +132,7 @@ def test_heads_are_the_same_in_all_files_and_in_the_report_also_of_a_trial_that_
     assert isinstance(chart, GridChart) and [len(row.cells) for row in chart.rows] == [len(ways)] * 4
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_way_that_diverges_is_reported_up_to_where_it_ended(tmp_path, monkeypatch):
     calls: list[int] = []
 

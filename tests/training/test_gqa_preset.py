@@ -117,7 +117,7 @@ def test_held_out_windows_are_of_modules_that_nobody_learns_from():
     assert not data.windows(1, 2, 3, 50).equal(data.windows(1, 3, 3, 50))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     whole, resumed = whole_and_resumed("gqa", tmp_path, 3 * 4 + 1)  # the student's only step
     assert (resumed.trained["mqa-0"].resumed_at, resumed.trained["mha-to-gqa-0"].resumed_at) == (4, 0)

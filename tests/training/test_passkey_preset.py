@@ -301,7 +301,7 @@ def test_in_texts_that_stream_all_heads_but_those_that_were_drawn_are_trained_as
 # ------------------------------------------------------------------------------------------------- from start to end
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_trial_goes_on_the_same_and_its_export_reads_its_texts(tmp_path):
     whole, resumed = whole_and_resumed("passkey", tmp_path, 5)  # in the longer texts, after the checkpoint
     assert resumed.trained["passkey-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]

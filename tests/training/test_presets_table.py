@@ -21,7 +21,7 @@ print(loaded)
 """
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_listing_loads_no_preset_and_no_torch():
     ran = subprocess.run([sys.executable, "-c", LISTS], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "['manyheads.training.presets.table']"

@@ -358,7 +358,7 @@ def test_both_nets_of_a_pair_read_the_same_windows_and_other_seeds_others(tmp_pa
     assert left_out == ["throttle", "T2", "P2", "P15", "epr", "farB", "Nf_dmd", "PCNfR_dmd"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     whole, resumed = whole_and_resumed("rul", tmp_path, 11)  # in the second run of four, after its checkpoint
     assert resumed.trained["no-attention-0"].resumed_at == 3

@@ -483,7 +483,7 @@ def compiled_layers(model):
     "compiling",
     [compiled_in_place, *(pytest.param(way, marks=pytest.mark.slow) for way in (compiled_around, compiled_layers))],
 )
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_compiled_model_is_read_by_a_probe_of_the_batch_in_hand(compiling, fresh):
     torch._dynamo.reset()
     seed, parts = draw(fresh), [batch(fresh, (7, 7)), batch(fresh, (7, 7))]
