@@ -101,7 +101,8 @@ roles = mh.find_roles(lm, texts)
 for role in ("duplicate token", "previous token"):
     print(f"{roles.questions[role]}")
     for claim in roles.ranked(role, top=3):
-        interval = f"95 %: {claim.low:.2f} to {claim.high:.2f}"
+        bursts = claim.low != claim.low  # NaN: repeated words come in bursts, and too few texts have them
+        interval = "no interval" if bursts else f"95 %: {claim.low:.2f} to {claim.high:.2f}"
         print(f"  {claim.head}  {claim.score:.2f}, chance {claim.chance:.2f}; {interval}; {claim.num_queries:,} cases")
 
 # %% [markdown]

@@ -28,7 +28,7 @@ FACTS = {
         assert torch.allclose(weights, maps[2][0, 9], atol=1e-5)
         assert abs(by_hand - float(maps[2][0, 9, last, first])) < 1e-5 and by_hand > 0.3
         best = roles.ranked("duplicate token")[0]
-        assert str(best.head) == "L2H9" and best.holds and best.low > 3 * best.chance
+        assert str(best.head) == "L2H9" and best.holds and best.score > 3 * best.chance
         assert str(frame.nlargest(1, "previous_mass")["head"].iloc[0]) == "L0H2"
         assert sum(counts.values()) == 72 and counts["duplicate token"] >= 1
         assert found.share_of_controls_above >= 0.25
