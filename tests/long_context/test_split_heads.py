@@ -354,7 +354,7 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
     ],
 )
 @pytest.mark.sampled(7)
-def test_what_cannot_be_is_refused(options, words, fresh):
+def test_what_cannot_be_is_refused(options, words, fresh, unchecked_types):
     with pytest.raises(StatisticError, match=words):
         split_of(loaded(fresh), token_rows(fresh), **options)
 
