@@ -61,7 +61,8 @@ def test_a_curve_says_what_is_free_by_the_loss_of_its_own_half(fresh):
         return torch.cat(nats).double().numpy()
 
     before = loss(model, texts[1::2])
-    assert found["before"] == pytest.approx(before.mean(), rel=1e-5) and found["limit"] == pytest.approx(found["before"] / 100)
+    assert found["before"] == pytest.approx(before.mean(), rel=1e-5)
+    assert found["limit"] == pytest.approx(found["before"] / 100)
     order, curve = found["curve"]["order"], found["curve"]
     for count, change in zip(curve["counts"], curve["ranked"], strict=True):
         expected = (loss(without(model, order[:count]), texts[1::2]) - before).mean()
