@@ -56,22 +56,8 @@ def save_families(
     Cost: half a second. Errors: FileAccessError; HeadError for a head without a role, where roles are given.
     """
     kind_of(path)
-    # Families of two or more by size, the others together in grey: more hues than ten nobody can tell apart.
-    large = [family for family in found.families if len(family.heads) > 1][: len(HUES)]
-    families = [(HUES[index], f"like {family.medoid}", len(family.heads)) for index, family in enumerate(large)]
-    hues = [HUES[group] if group < len(large) else ALONE for group in found.groups.tolist()]
-    if num_alone := hues.count(ALONE):
-        num_small = len(found.families) - len(large)
-        families.append((ALONE, "by itself" if num_small == 1 else f"{num_small} more families", num_alone))
-    colours, legend = hues, families
-    if roles is not None:  # in the palette's order
-        named = {role.head: role for role in roles}
-        if missing := [str(head) for head in found.heads if head not in named]:
-            raise HeadError(f"no role is given for {', '.join(missing[:5])}: give roles of all heads, or none.")
-        styles = [style_of(named[head].name, named[head].evidence.statistic) for head in found.heads]
-        counts, order = Counter(styles), (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, NO_ROLE)
-        colours = [style.colour for style in styles]
-        legend = [(style.colour, style.name, counts[style]) for style in order if counts[style]]
+    hues, families = _by_family(found)
+    colours, legend = (hues, families) if roles is None else _by_role(found, roles)
     lines = len(legend) + (0 if roles is None else len(families) + 2)
     beside = LINE * (lines + 5) + BAR_STEP * len(found.diversity)
     notes = [CAVEAT, *found.because.split("; ")]
@@ -103,25 +89,44 @@ def _draw_key(sheet: Sheet, left: Pixels, y: Pixels, title: str, legend: Sequenc
     return y + LINE * (len(legend) + 1) + 6
 
 
-def _draw_map(sheet: Sheet, families: HeadFamilies, colours: list[str], rings: list[str] | None) -> int:
+def _by_family(found: HeadFamilies) -> tuple[list[str], list[Key]]:
+    """The colour of each head, and the legend: families of two or more by size, the others together in grey."""
+    # more hues than ten nobody can tell apart: smaller families share the grey of heads by themselves
+    large = [family for family in found.families if len(family.heads) > 1][: len(HUES)]
+    legend = [(HUES[index], f"like {family.medoid}", len(family.heads)) for index, family in enumerate(large)]
+    colours = [HUES[group] if group < len(large) else ALONE for group in found.groups.tolist()]
+    if rest := colours.count(ALONE):
+        others = len(found.families) - len(large)
+        legend.append((ALONE, "by itself" if others == 1 else f"{others} more families", rest))
+    return colours, legend
+
+
+def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str], list[Key]]:
+    """The same by role, in the palette's order."""
+    named = {role.head: role for role in roles}
+    if missing := [str(head) for head in found.heads if head not in named]:
+        raise HeadError(f"no role is given for {', '.join(missing[:5])}: give roles of all heads, or none.")
+    styles = [style_of(named[head].name, named[head].evidence.statistic) for head in found.heads]
+    counts, order = Counter(styles), (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, NO_ROLE)
+    return [style.colour for style in styles], [
+        (style.colour, style.name, counts[style]) for style in order if counts[style]
+    ]
+
+
+def _draw_map(sheet: Sheet, found: HeadFamilies, colours: list[str], rings: list[str] | None) -> int:
     """Draw the dots, their rings, and as many names as fit. Returns how many did not."""
-    # Both axes on one scale, the middle of the map in the middle of its square. Heads that all look the same have one
-    # place between them: its size is 0, and must not be divided by.
-    low, high = families.map.min(0), families.map.max(0)
-    scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
-    centre = np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
-    places, dot = (families.map - (low + high) / 2) * np.array([1, -1]) * scale + centre, _radius(len(families.heads))
+    places, dot = _placed(found.map), _radius(len(found.heads))
     for (x, y), colour in zip(places.tolist(), colours, strict=True):
         sheet.axes.add_artist(Circle((x, y), dot, facecolor=colour, edgecolor=PAPER, linewidth=0.8 * POINT, zorder=3))
     for (x, y), colour in zip(places.tolist(), rings or [], strict=bool(rings)):
         if colour != ALONE:
             sheet.axes.add_artist(Circle((x, y), dot + RING, facecolor=colour, edgecolor="none", zorder=2))
-    typical = {family.medoid for family in families.families}
-    names = _names(places, families.heads, typical)
+    typical = {family.medoid for family in found.families}
+    names = _names(places, found.heads, typical)
     for head, box in names.items():
         weight, colour = ("bold", INK) if head in typical else ("normal", FADED)
         sheet.text(box[0], box[3] - 1, _name(head), TINY, weight=weight, colour=colour)
-    return len(families.heads) - len(names)
+    return len(found.heads) - len(names)
 
 
 def _names(places: Float64[ndarray, "n 2"], heads: Sequence[Head], typical: set[Head]) -> dict[Head, Box]:
@@ -135,8 +140,6 @@ def _names(places: Float64[ndarray, "n 2"], heads: Sequence[Head], typical: set[
     order = sorted(range(len(places)), key=lambda place: (heads[place] not in typical, -lonely[place], place))
     dots = [(x - dot, y - dot, x + dot, y + dot) for x, y in places.tolist()]
     boxes: dict[Head, Box] = {}
-    # Beyond the ring even where there is none: names stay where they are when roles are given.
-    near, high = DOT + RING + 1, TINY + 1
 
     def first_free(choices: Sequence[Box], taken: Sequence[Box]) -> Box | None:
         for left, top, right, bottom in choices:
@@ -146,12 +149,7 @@ def _names(places: Float64[ndarray, "n 2"], heads: Sequence[Head], typical: set[
 
     for place in order:
         head, (x, y) = heads[place], places[place].tolist()
-        width = text_width(_name(head), TINY, weight="bold" if head in typical else "normal")
-        # Beside the dot: right, left, above, below, then the corners.
-        across, down = (x + near, x - near - width, x - width / 2), (y - high / 2, y - near - high, y + near)
-        sides = [(across[0], down[0]), (across[1], down[0]), (across[2], down[1]), (across[2], down[2])]
-        corners = [(left, top) for top in down[1:] for left in (x + DOT - 1, x - DOT + 1 - width)]
-        choices = [(left, top, left + width, top + high) for left, top in (*sides, *corners)]
+        choices = _around(x, y, text_width(_name(head), TINY, weight="bold" if head in typical else "normal"))
         box = first_free(choices, [*boxes.values(), *dots])
         if box is None and head in typical:
             box = first_free(choices, [*boxes.values()])
@@ -168,13 +166,31 @@ def _name(head: Head) -> str:
     return f"L{head.layer}H{head.index}"
 
 
-def _draw_diversity(sheet: Sheet, families: HeadFamilies, x: int, y: Pixels) -> None:
+def _placed(places: Float64[ndarray, "n 2"]) -> Float64[ndarray, "n 2"]:
+    """Places on the sheet, both axes on one scale, the middle of the map in the middle of its square."""
+    low, high = places.min(0), places.max(0)
+    # heads that all look the same have one place between them: its size is 0, and must not be divided by
+    scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
+    return (places - (low + high) / 2) * np.array([1, -1]) * scale + np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
+
+
+def _around(x: Pixels, y: Pixels, width: Pixels) -> list[Box]:
+    """Where a name may stand beside its dot: right, left, above, below, then the corners."""
+    # beyond the ring even where there is none: names stay where they are when roles are given
+    near, high = DOT + RING + 1, TINY + 1
+    across, down = (x + near, x - near - width, x - width / 2), (y - high / 2, y - near - high, y + near)
+    sides = [(across[0], down[0]), (across[1], down[0]), (across[2], down[1]), (across[2], down[2])]
+    corners = [(left, top) for top in down[1:] for left in (x + DOT - 1, x - DOT + 1 - width)]
+    return [(left, top, left + width, top + high) for left, top in (*sides, *corners)]
+
+
+def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> None:
     """A bar a layer on a scale from 0 to the next tenth, with its interval."""
     sheet.text(x, y + 4, "How different the heads of a layer look", BODY, weight="bold")
-    tops = [bound for layer in families.diversity for bound in (layer.value, layer.high) if bound is not None]
+    tops = [bound for layer in found.diversity for bound in (layer.value, layer.high) if bound is not None]
     top = float(np.ceil(10 * max([0.1, *tops])) / 10)
     left, width = x + 44, PANEL - 44 - 44
-    for index, layer in enumerate(families.diversity):
+    for index, layer in enumerate(found.diversity):
         middle = y + LINE + 14 + index * BAR_STEP
         sheet.text(x, middle + 4, layer.layer, SMALL, width=40)
         if layer.value is None:
@@ -186,6 +202,6 @@ def _draw_diversity(sheet: Sheet, families: HeadFamilies, x: int, y: Pixels) -> 
             sheet.lines([((ends[0], middle), (ends[1], middle))], colour=INK)
             sheet.lines([((end, middle - 3), (end, middle + 3)) for end in ends], colour=INK)
         sheet.text(x + PANEL, middle + 4, f"{layer.value:.2f}", SMALL, align="right", colour=FADED)
-    below = y + LINE + 22 + len(families.diversity) * BAR_STEP
+    below = y + LINE + 22 + len(found.diversity) * BAR_STEP
     sheet.text(x, below, "0: all look at the same; 1: no two at the same word", SMALL, colour=FADED, width=PANEL)
     sheet.text(x, below + 16, "line: 95 % over texts", SMALL, colour=FADED, width=PANEL)
