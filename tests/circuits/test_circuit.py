@@ -34,6 +34,7 @@ def induction_pairs(choose):
     return clean, corrupted, answers
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=pytest.mark.slow) if seed > 3 else seed for seed in range(SEEDS)]
 )
@@ -93,6 +94,7 @@ def truth(lm, name, clean, corrupted, read, kept):
     return float((run(clean, {paths[site.layer]: changer(site) for site in sites}).mean() - bottom) / (top - bottom))
 
 
+@pytest.mark.turns(3)
 def test_a_circuit_is_what_hooks_say_and_none_of_its_heads_can_go(fresh):
     lm = mh.load(STOCK["llama"].make(fresh).double(), tokenizer=False)
     sides = [{"input_ids": torch.randint(3, VOCABULARY, (3, 9), generator=fresh)} for _ in range(2)]

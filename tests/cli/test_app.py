@@ -71,6 +71,7 @@ def test_torchs_threads_spin_for_a_moment_only_unless_they_are_told_otherwise(po
     assert main(["--version"]) == 0 and "GOMP_SPINCOUNT" not in os.environ, "a caller's process is the caller's"
 
 
+@pytest.mark.turns(3)
 def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -87,6 +88,7 @@ def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(
         assert all(word in options for word in arguments if word.startswith("--")), line
 
 
+@pytest.mark.turns(3)
 def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
     assert SENTENCE == manyheads.corpora.OWN_TEXT, "one default sentence, in the terminal and on the page"
     name, query, key, weight = FINDING
@@ -200,6 +202,7 @@ def test_our_own_fault_is_exit_1_and_debug_shows_where(run, monkeypatch):
         assert ran.code == 1 and "Traceback" in ran.err and "Run it again" not in ran.err
 
 
+@pytest.mark.turns(3)
 def test_debug_shows_where_also_for_what_was_asked_wrong_but_not_within_a_text(run):
     ran = run("look", "", "--debug")
     assert ran.code == 2 and "Traceback" in ran.err and "manyheads: the text is empty" in ran.err
@@ -344,6 +347,7 @@ def test_colour_comes_when_forced_and_never_with_no_color(run, monkeypatch):
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", run("look", TEXT).out), "bold and faint may stay, colours not"
 
 
+@pytest.mark.turns(3)
 def test_a_terminal_without_unicode_gets_ascii(minilm, monkeypatch, run):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
@@ -374,6 +378,7 @@ def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
         assert wrong not in said
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
 @pytest.mark.sampled(9)
 def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):

@@ -58,6 +58,7 @@ def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, ot
     assert len(short.lines) <= 40 and "special tokens and marks are left out" in " ".join(short.out.split())
 
 
+@pytest.mark.turns(3)
 def test_json_and_save_hold_every_head(run, rec, tmp_path):
     document = json.loads(run("look", SENTENCE, *BOTH, "--json", "--save", "it.csv").out)
     links = rec.heads_linking("it", "animal")
@@ -102,6 +103,7 @@ def test_in_ascii_the_arc_is_ascii(run, monkeypatch):
     assert arc.strip().startswith("+--") and arc.endswith("--+") and ends.split() == ["v", "|"]
 
 
+@pytest.mark.turns(3)
 def test_of_a_long_sentence_what_stands_between_is_left_out(run):
     text = f"The animal, {'which was very large and very old, ' * 6}didn't move because it was tired."
     ran = run("look", text, *BOTH)

@@ -73,6 +73,7 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argument
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.turns(3)
 def test_a_model_without_a_tokenizer_is_pruned_too(run, tmp_path):
     tiny_llama().save_pretrained(tmp_path / "llama")
     ran = run("prune", "L*H0-1", "--out", "smaller", "--model", "llama")
@@ -163,12 +164,14 @@ def test_a_merge_says_what_is_lost_and_gained_before_uptraining_and_where_it_is(
     assert [site.num_kv_heads for site in mh.load("grouped").spec.sites] == [2, 2, 2]
 
 
+@pytest.mark.turns(3)
 def test_without_texts_nothing_is_measured_and_that_is_said(run, folder):
     ran = run("convert", "--kv-heads", "3", "--model", folder, "--out", "grouped")
     assert "quality and decode speed: not measured, since no texts were given" in ran.out
     assert "Relative error of the key and value weights of each layer (no texts were given):" in ran.out
 
 
+@pytest.mark.turns(3)
 def test_json_of_a_merge_is_one_document_and_neighbours_are_merged_where_asked(run, folder):
     ran = run("convert", "--kv-heads", "3", "--model", folder, "--out", "grouped", "--no-regroup", "--json")
     assert ran.code == 0, ran.err

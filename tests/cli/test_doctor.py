@@ -123,6 +123,7 @@ def test_without_torch_it_is_one_line(tmp_path):
     assert ran.out.count("not looked at, since that needs torch") == of_steps + 1  # and Lightning, a contributor's
 
 
+@pytest.mark.turns(3)
 def test_it_starts_without_any_package_of_others(tmp_path):
     names = ("torch", "numpy", "transformers", "typer", "rich", "packaging", "pandas", "einops", "jaxtyping")
     ran = in_a_process(without(tmp_path, *names), "manyheads.doctor", "--json")

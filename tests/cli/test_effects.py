@@ -56,6 +56,7 @@ def test_an_ablation_begins_with_its_verdict_and_a_dot_for_each_random_head(run,
     assert alone.lines[1] == "No verdict: there is no control, as asked." and "●" not in alone.out
 
 
+@pytest.mark.turns(3)
 def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
     data = json.loads(run("ablate", "L2", "--kind", "average", "--file", page, "--controls", "1", "--json").out)
     found = mh.effect(minilm, mh.Average("L2"), list(TEXTS), controls=1)

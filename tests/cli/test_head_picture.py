@@ -66,6 +66,7 @@ def test_json_is_the_class_tokens_row_of_the_record(run, folders, cat):
     assert (found["strongest"][0]["row"], found["strongest"][0]["column"]) == divmod(best, 5)
 
 
+@pytest.mark.turns(3)
 def test_a_patch_that_was_asked_for_looks(run, folders, cat):
     found = json.loads(run("head", "L0H1", "--model", folders["vit"], "--image", cat, "--patch", "2,3", "--json").out)
     grid, row = row_of(folders["vit"], cat, 0, 1, 1 + 2 * 5 + 3)
@@ -73,6 +74,7 @@ def test_a_patch_that_was_asked_for_looks(run, folders, cat):
     torch.testing.assert_close(torch.tensor(found["weights"]), grid.laid_out(row))
 
 
+@pytest.mark.turns(3)
 def test_without_a_class_token_it_is_the_mean_over_patches(run, folders, cat):
     found = json.loads(run("head", "L1H0", "--model", folders["siglip"], "--image", cat, "--json").out)
     rec = mh.record(mh.load(folders["siglip"]), image=cat)

@@ -100,6 +100,7 @@ def test_a_lesson_as_json_has_its_numbers_and_its_questions(run):
     assert all(part["points"] and part["answer"] for part in interview["parts"] if part["kind"] == "interview")
 
 
+@pytest.mark.turns(3)
 def test_a_printed_lesson_leaves_out_rows_of_long_tables_and_further_heads_unless_all_is_given(run):
     short, whole = (run("learn", "remaining-life", *more).out for more in ((), ("--all",)))
     left = "Left out: rows of long tables and heads 2 to 7. --all prints them."

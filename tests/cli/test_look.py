@@ -134,6 +134,7 @@ def test_the_rows_hold_the_library_s_numbers(run, minilm, labels):
     ]  # fmt: skip
 
 
+@pytest.mark.turns(3)
 def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, minilm, labels):
     lines = run("look", SENTENCE).lines
     assert len(lines) <= 40 and max(map(len, lines)) <= 100 and all(line == line.rstrip() for line in lines)
@@ -193,6 +194,7 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blo
     assert (refused in " ".join(lines)) == (layers == 80)
 
 
+@pytest.mark.turns(3)
 def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
     ran = run("look")
     assert ran.code == 0 and "a bundled sentence" in ran.out and OWN_TEXT[:20] in ran.out
@@ -208,11 +210,13 @@ def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
     assert any(line.startswith("max_weight") and "confidence" in line for line in lines), "it is explained"
 
 
+@pytest.mark.turns(3)
 def test_what_cannot_be_counted_is_a_dash_not_a_number(run):
     rows = rows_of(run("look", "cat", "--all").lines)
     assert all(row.endswith("–") for row in rows.values()), "no token recurs"
 
 
+@pytest.mark.turns(3)
 def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
     monkeypatch.setattr("manyheads.cli.terminal.console.WIDTH", 80)
     lines = run("look", TEXT, "--all").lines
@@ -409,6 +413,7 @@ def test_a_model_of_python_is_shown_python(run):
 # ----------------------------------------------------------------------------------------------- what is given to read
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("line", [["-"], ["--file", "-"]])
 @pytest.mark.sampled(1)
 def test_stdin_is_read_where_it_is_asked_for(run, monkeypatch, line):
@@ -428,6 +433,7 @@ def test_what_was_probably_meant_is_said(run, tmp_path):
     assert ran.code == 0 and "novel.txt is also a file" in ran.err and "--file novel.txt" in ran.err
 
 
+@pytest.mark.turns(3)
 def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
     (tmp_path / "given.txt").write_text(TEXT)
     with open(tmp_path / "given.txt") as given:

@@ -117,6 +117,7 @@ def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     assert_refused(run("patch", *arguments), message)
 
 
+@pytest.mark.turns(3)
 def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):
     """T5: three stacks, some of whose heads work against the answer."""
     import torch

@@ -195,6 +195,7 @@ def test_the_list_holds_every_preset_with_its_heads(sized):
     assert max(map(len, ran.lines)) <= WIDTH
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned(name=("gpt-oss-20b", "bert-base"))
 @pytest.mark.parametrize("name", ["llama-2-70b", "gpt-oss-20b", "bert-base", "transformer", "small"])
 @pytest.mark.parametrize("ending", ["png", "svg"])

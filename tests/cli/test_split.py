@@ -58,6 +58,7 @@ def test_the_page_begins_with_the_verdict_and_names_what_is_kept(run, files, lla
     assert sum(line.strip().startswith(f"{share}%") for line in ran.lines for share in range(10, 101, 10)) == 10
 
 
+@pytest.mark.turns(3)
 def test_bad_input_is_one_line(run, files, llama_folder):
     names = files[1]
     assert_refused(run("split", llama_folder, *names, "--by", "loss"), "--by loss is unknown: use effect")

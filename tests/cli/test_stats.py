@@ -36,6 +36,7 @@ def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     )
 
 
+@pytest.mark.turns(3)
 def test_texts_patterns_and_json(run, minilm):
     data = json.loads(run("stats", TEXT, "--statistics", "duplicate_mass.*,entropy", "--json").out)
     names = [row["name"] for row in data["statistics"]]

@@ -129,6 +129,7 @@ def by_definition(weights, pattern, measure, bos, current):
     return 1 - ((weights - pattern).abs() * counts).sum() / len(pattern)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned
 @pytest.mark.parametrize("given", [False, True], ids=["named", "tensor"])
 @pytest.mark.parametrize("name", HEAD_NAMES)

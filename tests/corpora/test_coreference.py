@@ -209,6 +209,7 @@ def test_as_many_mentions_come_as_brackets_open_in_the_file(gum):
     assert sum(each.count("(") for each in entities) == MENTIONS
 
 
+@pytest.mark.turns(3)
 def test_gums_mentions_are_in_order_nest_and_hang_on_their_heads(gum_sentences):
     crossing = total = 0
     for document in gum_sentences:

@@ -69,6 +69,7 @@ def test_a_torch_that_kills_the_process_is_named_by_its_signal(broken):
     assert "was killed by SIGILL" in last.found and "install another build" in last.remedy
 
 
+@pytest.mark.turns(3)
 def test_a_process_that_ends_early_is_told_with_its_last_words(broken):
     found = broken("transformers", "import sys; print('no licence here', file=sys.stderr); sys.stderr.flush(); "
                                    "import os; os._exit(3)")  # fmt: skip
@@ -154,6 +155,7 @@ def _tolerances():
     return TOLERANCE
 
 
+@pytest.mark.turns(3)
 def test_every_bundled_model_that_is_here_is_recorded():
     trials.bundled.cache_clear()
     assert list(trials.bundled()) == list(BUNDLED)
@@ -170,6 +172,7 @@ def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
     assert "has no" not in found.found
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), MemoryError()])
 @pytest.mark.sampled(1)
 def test_a_device_that_is_full_is_no_fault_of_ours(error, monkeypatch):
@@ -277,6 +280,7 @@ def test_a_backend_that_matplotlib_does_not_know_is_wrong_and_another_is_a_note(
 # ---------------------------------------------------------------------------------------------------------- attention
 
 
+@pytest.mark.turns(3)
 def test_every_case_is_told_in_the_words_of_the_chooser_and_lies_by_numpy():
     found = {each.subject: each for each in backends() if "cpu" in each.found or " on " not in each.subject}
     assert [each.line for each in found.values() if each.state != FINE] == []

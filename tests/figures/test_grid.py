@@ -18,6 +18,7 @@ from manyheads.statistics import pooled_maps
 from tests.figures.pictures import EVIDENCE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(2)
 def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):

@@ -109,6 +109,7 @@ def row_of(texts, words):
     return texts[texts.index(words) :][:6]
 
 
+@pytest.mark.turns(3)
 def test_each_row_says_what_its_claim_says(tmp_path):
     roles = roles_of()
     save_roles(roles, tmp_path / "f.svg")
@@ -182,6 +183,7 @@ def test_chance_levels_guesses_and_both_scores_stand_where_their_values_are(monk
     assert guesses(claim) == {"mode": 0.35, "rule": 0.8}
 
 
+@pytest.mark.turns(3)
 def test_an_attention_mass_has_one_score_only(monkeypatch, tmp_path):
     marks = marks_of(monkeypatch, tmp_path, roles_of(rules=RULES))
     assert {form for form, *_ in marks.points} == {"o"}

@@ -70,6 +70,7 @@ def assert_plan_is(lm, plan, inputs, name, change, *, layer=LAYER, corpus=None):
 STACKS = {"t5": ("encoder", "decoder", "cross")}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.sampled(3)
@@ -151,6 +152,7 @@ WEIGHTS = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned
 @pytest.mark.parametrize("step", WEIGHTS)
 @pytest.mark.parametrize("name", MAPPED)
@@ -333,6 +335,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.sampled(1)
 def test_plans_for_single_samples_equal_each_by_itself(side, fresh):
@@ -576,6 +579,7 @@ def test_a_left_padded_batch_is_written_as_the_edited_model_would_write_each_tex
     assert_matters(logits, written(lm, inputs, **options)[1])
 
 
+@pytest.mark.turns(3)
 def test_a_second_text_begins_at_its_first_position(fresh):
     lm, inputs = loaded("gemma2", draw(fresh)), padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
     with mh.applied(lm, GENERATION_PLANS["by position"], corpus=CORPUS):
@@ -583,6 +587,7 @@ def test_a_second_text_begins_at_its_first_position(fresh):
     assert torch.equal(first, again)
 
 
+@pytest.mark.turns(3)
 def test_plans_for_single_samples_hold_while_they_are_written(fresh):
     lm = loaded("llama", draw(fresh))
     inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")

@@ -90,6 +90,7 @@ def test_heads_that_are_equal_in_planted_groups_merge_exactly_but_only_where_the
     assert max(grouped.error_by_layer.values()) < 1e-3 < min(neighbours.error_by_layer.values())
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "fewer"), [(12, 6, 3), (12, 6, 2), (12, 4, 2), (18, 6, 3)])
 @pytest.mark.sampled(2)
 def test_gqa_becomes_gqa_of_fewer_and_query_heads_follow_theirs(num_heads, num_kv_heads, fewer, made, fresh):

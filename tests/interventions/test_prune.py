@@ -106,6 +106,7 @@ def generated(model, ids):
 # --------------------------------------------------------------------------------------------------- what is left over
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.sampled(3)
@@ -266,6 +267,7 @@ def test_heads_that_say_nothing_already_can_go(made):
 EMPTIED = {"bert": "L1", "gpt2": "L0, L1H3", "llama": "L0", "opt": "L1", "bart": "decoder:L0, cross:L1", "vit": "L0"}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", EMPTIED)
 @pytest.mark.sampled(2)
 def test_a_layer_may_lose_all_heads_where_that_is_said(name, made):

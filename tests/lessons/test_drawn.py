@@ -135,6 +135,7 @@ def test_arcs_are_the_strongest_links_of_the_models_own_maps(load, minilm):
         assert verbs <= {"won", "cited", "saw", "lost"}
 
 
+@pytest.mark.turns(3)
 def test_a_card_says_that_a_head_is_none_where_its_guess_does_better(load):
     cards = {card.head: card for card in ran("four-archetypes", "four-archetypes", load).cards}
     for kind in four_archetypes.KINDS:

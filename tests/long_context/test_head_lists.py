@@ -117,6 +117,7 @@ def splits(draw):
 # ------------------------------------------------------------------------------------------- what is written, read back
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("format", FORMATS)
 @QUICK
 @given(drawn=splits())
@@ -505,6 +506,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.sampled(18)
 def test_what_is_no_list_is_refused_in_one_line_whatever_its_ending(name, tmp_path):

@@ -82,6 +82,7 @@ def by_layer(heads):
 # -------------------------------------------------------------------------------------------------------------- scores
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
 @pytest.mark.sampled(1)
 def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_chooses(name, divided, fresh):
@@ -105,6 +106,7 @@ def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_c
     assert kept.min() >= others.max() and len(kept) == round(0.5 * len(table))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
 @pytest.mark.sampled(1)
 def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(name, divided, fresh):
@@ -142,6 +144,7 @@ def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(nam
     assert all(layer.query_scores == () for layer in split.layers)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.sampled(1)
 def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name, fresh):
@@ -163,6 +166,7 @@ def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name
     assert "windows" in split.notes if name == "gemma2" else "windows" not in split.notes
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.sampled(1)
 def test_retrieval_scores_are_the_argmax_of_eager_maps(name, fresh):
@@ -314,6 +318,7 @@ def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itsel
     assert json.loads((tmp_path / "a.split.json").read_text())["layers"][0]["window"] == 7
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(1)
 def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
@@ -334,6 +339,7 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -76,6 +76,7 @@ def cached_bytes(architecture: Any, length: int) -> int:
     return 2 * 4 * (numbers + sum(layer.state + layer.state32 for layer in architecture.layers))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned(
     family=(
         "qwen3_next",

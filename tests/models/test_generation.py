@@ -41,6 +41,7 @@ def finished(rec, text):
     return rec.tokens.ids[text : text + 1, : rec.tokens.lengths[text]]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned(name=("gpt2", "gemma2", "gpt_oss"))  # llama and mqa share heads as gpt_oss does
 @pytest.mark.parametrize(
     "way", [pytest.param(way, id=name, marks=[pytest.mark.slow] * (name == "sampled")) for name, way in WAYS.items()]
@@ -61,6 +62,7 @@ def test_generation_equals_the_recording_of_the_finished_text_row_by_row(loaded,
     assert rec.layers[0].weights(text=0).max() > 0.3
 
 
+@pytest.mark.turns(3)
 def test_greedy_tokens_are_the_models_own(loaded):
     lm = loaded("llama")
     rec = mh.record(lm, PROMPTS[0], generate=COUNT)

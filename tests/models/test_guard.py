@@ -108,6 +108,7 @@ def assert_guard_raises(model: Any, inputs: dict[str, torch.Tensor]) -> re.Match
     return story
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned
 @pytest.mark.parametrize(("mistake", "attention", "dtype"), CASES)
 @pytest.mark.sampled(3)
@@ -161,6 +162,7 @@ def test_the_guard_catches_an_attention_function_that_does_more_than_it_says(att
     assert float(story["distance"]) == pytest.approx(0.01, rel=0.02)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned
 @pytest.mark.parametrize("at", range(5))
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
@@ -285,6 +287,7 @@ def test_where_a_half_type_rounds_scores_by_more_than_a_weight_bears_the_message
     assert guard.check(called(torch.float32), torch.nn.Module()) < guard.TOLERANCE[torch.float32]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.sampled(1)
 def test_where_scores_are_in_the_hundreds_the_lse_is_float64_and_nowhere_else(attention, fresh):

@@ -46,6 +46,7 @@ def assert_same(offloaded, whole):
     assert offloaded.spec == whole.spec
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned(name=("a layer on disk", "all on disk"))  # between them, and with all in memory, nothing is new
 @pytest.mark.parametrize("name", sorted(MAPS))
 @pytest.mark.sampled(1)

@@ -46,6 +46,7 @@ def loss_of(lm, pair):
         return float(lm.model(**fed(lm, [pair])).loss)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.sampled(1)
 def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
     """With the model's own loss as the oracle, for pairs read in one padded batch."""

@@ -61,6 +61,7 @@ def inputs_of(lm, name, pictures, answer=None):
     return {key: value.double() if value.is_floating_point() else value for key, value in made.items()}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "answer"), [*((name, ANSWER) for name in sorted(READERS)), ("paligemma", None)])
 @pytest.mark.sampled(2)
 def test_every_weight_is_the_models_own(name, answer, reading, fresh):
@@ -80,6 +81,7 @@ def test_every_weight_is_the_models_own(name, answer, reading, fresh):
         assert not bool((maps[0][0, :, : rec.answer.start, rec.answer] > 0).any())  # nobody read it beforehand
 
 
+@pytest.mark.turns(3)
 @every_reader
 @pytest.mark.sampled(2)
 def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, reading, fresh):
@@ -107,6 +109,7 @@ def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, readi
         _ = rec.answer
 
 
+@pytest.mark.turns(3)
 @every_reader
 @pytest.mark.sampled(2)
 def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, fresh):
@@ -128,6 +131,7 @@ def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, 
         assert moved.nonzero()[:, 0].tolist() == [image.begin + image.grid.position(row, column)]
 
 
+@pytest.mark.turns(3)
 @every_reader
 @pytest.mark.sampled(2)
 def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh):
@@ -162,6 +166,7 @@ def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fres
         mh.record(qwen, QUESTION, image=picture)
 
 
+@pytest.mark.turns(3)
 def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_path):
     rec = mh.record(reading("qwen2.5"), QUESTION, image=[some_picture(fresh), some_picture(fresh, 61, 40)], answer="a")
     rec.save(tmp_path / "a.heads")
@@ -179,6 +184,7 @@ def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_
     assert not (tmp_path / "b.heads").exists()
 
 
+@pytest.mark.turns(3)
 def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itself(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
     assert mh.record(lm, QUESTION, image=picture).provenance["vision tower"].startswith("not kept")
@@ -193,6 +199,7 @@ def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itsel
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.turns(3)
 def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
     picture, lm = some_picture(fresh), reading("llava")
     with pytest.raises(ModelError, match=r"reads pictures among the tokens of a text: give it a text too, as in"):

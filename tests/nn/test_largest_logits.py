@@ -91,6 +91,7 @@ def assert_max(got, want, dtype):
     np.testing.assert_allclose(got.double().numpy(), want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.sampled(2)
 def test_it_is_the_maximum_of_all_scores_and_lies_within_its_bounds(kind, rng):

@@ -285,6 +285,7 @@ DESCRIPTIONS = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("change, words", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 @pytest.mark.sampled(18)
 def test_a_description_that_does_not_fit_its_tensors_is_refused(saved, path, change, words):

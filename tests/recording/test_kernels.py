@@ -45,6 +45,7 @@ def run(*arguments, **environment):
     return done.stdout
 
 
+@pytest.mark.turns(3)
 @NEEDS_TRITON
 def test_numbers_equal_the_reference(pytestconfig):
     chosen = ("-m", pytestconfig.option.markexpr)

@@ -183,6 +183,7 @@ def test_other_heads_are_drawn_among_those_that_are_no_retrieval_heads():
 # ---------------------------------------------------------------------------------------------------------- gqa-uptrain
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
 @pytest.mark.sampled(1)
 def test_pooled_heads_are_the_mean_the_first_or_new_and_all_else_stays(fresh, num_kv_heads):

@@ -189,6 +189,7 @@ def test_random_targets_are_others_of_the_same_layers(fresh):
 # ------------------------------------------------------------------------------------------- tables, and what is wrong
 
 
+@pytest.mark.turns(3)
 def test_a_table_and_json_say_what_was_found(fresh, tmp_path):
     lm = loaded("gpt2", draw(fresh))
     found = backup_heads(lm, FEW, "L0H1", kind="zero", controls=2, among="L0-1")
@@ -329,6 +330,7 @@ def test_a_head_that_does_anothers_work_only_when_it_is_gone_is_found(fresh):
     assert "L1H1" in repr(found)
 
 
+@pytest.mark.turns(3)
 def test_a_mean_in_the_workers_place_goes_on_saying_that_it_is_said(fresh):
     """The kind must be said: the flag is in the mean, so the backup is not called, and the work is lost."""
     lm, texts = built(fresh), sentences(fresh, 12)

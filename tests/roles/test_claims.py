@@ -115,6 +115,7 @@ def test_texts_of_unlike_length_count_for_fewer(rng):
     assert Half(table, CHOOSE).num_texts(UP.tested)[0] == pytest.approx(200**2 / (100**2 + 100), rel=0.6)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("freedom", [2.0, 9.0, 40.0])
 @pytest.mark.parametrize("t", [-1.3, 0.4, 2.2, 4.1])
 @pytest.mark.sampled(6)

@@ -171,6 +171,7 @@ def by_hand(lm, document, head, only_pronouns):
     return sorted(f"{words[row]} → {words[key]} {weight:.2f}" for (row, key), weight in shown.items())
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("role", ["pronoun to antecedent", "coreference"])
 @pytest.mark.sampled(1)
 def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_model_itself_weighs_them(
@@ -194,6 +195,7 @@ def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_mod
         assert weights == sorted(weights, reverse=True) and weights
 
 
+@pytest.mark.turns(3)
 def test_examples_are_looked_for_in_texts_and_in_passages(monkeypatch):
     asked, head = [], mh.Head.parse("L0H0")
     monkeypatch.setattr(finding, "find_examples", lambda _, *of: asked.append(of) or {(head, of[0][0].name): ()})

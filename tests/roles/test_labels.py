@@ -35,6 +35,7 @@ def roles(table) -> dict[str, HeadRole]:
     return {str(role.head): role for role in label(table)}
 
 
+@pytest.mark.turns(3)
 def test_the_known_heads_of_minilm_are_named(roles):
     assert roles["L0H2"].name == "previous token" and roles["L0H2"].evidence.score > 0.9
     assert roles["L1H8"].name == "next token" and roles["L1H8"].evidence.score > 0.6
@@ -167,6 +168,7 @@ def with_random_weights(lm, spread: float, seed: int):
     return mh.load(model, tokenizer=lm.tokenizer)
 
 
+@pytest.mark.turns(3)
 def test_sums_of_one_half_only_leave_everything_unlabelled(table):
     empty = Sums.empty(len(table.heads), len(table.names))
     assert {role.name for role in label(dataclasses.replace(table, sums=empty))} == {"unlabelled"}

@@ -95,6 +95,7 @@ def assert_probe(probe, maps, ids, visible, special):
 CASES = [*(("gpt2", variant) for variant in SMALL), ("llama", "mlxterp"), ("bert", "arena"), ("bert", "olsson-entries")]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "variant"), [*CASES, ("gemma2", "arena"), ("gemma2", "olsson")])
 @pytest.mark.sampled(2)
 def test_every_head_of_every_variant_equals_loops_over_the_models_own_maps(name, variant, fresh):

@@ -75,6 +75,7 @@ def test_every_number_is_that_of_the_function_itself(roles, direct):
             assert np.array_equal(getattr(probe.scores, part), getattr(wanted, part), equal_nan=True), (name, part)
 
 
+@pytest.mark.turns(3)
 def test_each_probe_says_its_variant(roles):
     said = {name: probe.says for name, probe in roles.probes.items()}
     assert "ARENA" in said["random repeats"] and "no start token" in said["random repeats"]
@@ -97,6 +98,7 @@ def test_a_probe_is_asked_by_its_name_or_question_and_roles_go_before_it(plain, 
         plain.role_named("copying")
 
 
+@pytest.mark.turns(3)
 def test_the_table_has_a_row_a_head_and_probe_below_the_claims(roles, direct, tmp_path):
     roles.save(tmp_path / "roles.parquet")
     frame = pd.read_parquet(tmp_path / "roles.parquet")
@@ -146,6 +148,7 @@ def test_an_exception_of_a_model_ends_no_run(lm, monkeypatch):
     assert told[0][0] == 0 and told == sorted(told) and told[-1][0] == told[-1][1]
 
 
+@pytest.mark.turns(3)
 def test_of_several_processes_the_first_alone_is_probed(lm, monkeypatch):
     asked = []
     monkeypatch.setattr(finding, "ask_probes", lambda *_: asked.append(1) or {"copying": Probe("copying", "not here")})

@@ -50,6 +50,7 @@ def apart(p, q, sees):
     return ((from_middle(p) + from_middle(q)) / 2)[:, sees.sum(-1) >= LEAST_KEYS]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "name", ["bert", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama", "gpt_oss"))]
 )
@@ -163,6 +164,7 @@ def test_a_model_with_itself_or_a_copy_shows_nothing(fresh):
         assert len(found.labels) == len(found.heads) * (other is a)
 
 
+@pytest.mark.turns(3)
 def test_one_text_has_no_interval_nor_have_three_and_the_largest_difference_is_named_all_the_same(fresh):
     a, b = pair("gpt2", fresh)
     found = mh.compare(a, b, [TEXTS[0], TEXTS[0]], FEW, labels=False)
@@ -249,6 +251,7 @@ def test_what_cannot_be_compared_is_told(fresh, minilm):
         mh.compare(short, long, TEXTS)
 
 
+@pytest.mark.turns(3)
 def test_folders_are_loaded(fresh, tmp_path):
     """Two checkpoints of one training, as the training saved them."""
     tokenizer = tiny_tokenizer()

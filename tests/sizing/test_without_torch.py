@@ -24,6 +24,7 @@ def without_torch(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", BLOCKED + program], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("door", ["manyheads.sizing.sizing", "manyheads.models.dimensions"])
 @pytest.mark.sampled(1)
 def test_presets_and_descriptions(door):

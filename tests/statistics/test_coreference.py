@@ -175,6 +175,7 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 # ------------------------------------------------------------------------------------------------- against the maps
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("kind", "batch_tokens"), [("bert", 2_048), ("bert", 40), ("gpt2", 40), ("llama", 2_048), ("gemma2", 2_048)]
 )
@@ -194,6 +195,7 @@ def test_several_surveys_in_one_table_are_what_each_is_alone(fresh):
         assert (alone.num == both.num[..., at]).all() and (alone.den == both.den[..., at]).all()
 
 
+@pytest.mark.turns(3)
 def test_what_is_asked_of_the_written_passages(minilm):
     """By hand: who has an antecedent, what the nearest mention and the same word would find."""
     got = assert_as_the_maps_say(minilm, "bert", TEXTS)

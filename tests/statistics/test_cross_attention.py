@@ -84,6 +84,7 @@ def by_formula(w, pieces):
     return out
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("tile_cells", [None, 300], ids=["whole tiles", "small tiles"])
 @pytest.mark.sampled(2)
 def test_every_statistic_is_its_formula_on_the_models_own_maps(lm, tile_cells, monkeypatch):
@@ -123,6 +124,7 @@ def test_default_and_all_have_what_means_something_between_two_texts(bart):
     assert mh.measure(decoder, "the cat sat", "all").names == tuple(STATISTICS)
 
 
+@pytest.mark.turns(3)
 def test_a_stream_and_a_bare_call_measure_the_same_maps(bart):
     """A stream of the sources alone, which the decoder repeats; a bare call of targets, which knows no words."""
     lm = bart

@@ -161,6 +161,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("what", OTHERS)
 @pytest.mark.sampled(3)
 def test_parts_of_anything_else_are_refused_by_what_differs(what, lm):

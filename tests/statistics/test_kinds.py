@@ -47,6 +47,7 @@ def lm(request, fresh):
     return mh.load(request.param(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=special))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.sampled(1)
 def test_kinds_are_what_eager_maps_give(lm, fresh):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5)]

@@ -59,6 +59,7 @@ def pixels(lm, pictures):
     return lm.processor(images=[picture_of(each) for each in pictures], return_tensors="pt")["pixel_values"]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["vit", "dinov2", "yolos"])
@@ -157,6 +158,7 @@ def test_progress_counts_pictures(loaded, fresh):
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
 
+@pytest.mark.turns(3)
 def test_what_cannot_be_measured_is_said(loaded, whisper, fresh):
     lm, picture = loaded("vit"), some_picture(fresh)
     with pytest.raises(StatisticError, match=r"^rare_mass: asked of words, and a picture or a sound has none"):

@@ -49,6 +49,7 @@ def fresh(browser, studio):
 # ---------------------------------------------------------------------------------------------------------- ask a word
 
 
+@pytest.mark.turns(3)
 def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fresh, studio, eager):
     maps = word_map(eager(OWN_TEXT))
     query, key = NAMES.index("it"), NAMES.index("animal")
@@ -169,6 +170,7 @@ def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_wher
 # ---- sinks, the card, the game
 
 
+@pytest.mark.turns(3)
 def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh, eager):
     fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10&to=2&sort=word")
     expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
@@ -233,6 +235,7 @@ def test_guess_the_head_by_keyboard_scores_what_it_called_right(fresh, page_labe
 # ---- the frame, the phone
 
 
+@pytest.mark.turns(3)
 def test_the_focus_goes_with_the_reader_from_a_square_to_its_map_and_back(fresh):
     # On a busy machine a key may meet the grid while it is drawn anew, and go nowhere: then it is pressed again.
     for _ in range(5):
@@ -246,6 +249,7 @@ def test_the_focus_goes_with_the_reader_from_a_square_to_its_map_and_back(fresh)
     fresh.wait_for_function("() => document.activeElement.dataset.head === 'L2H9'")
 
 
+@pytest.mark.turns(3)
 def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
     fresh.get_by_test_id("text-box").fill("  ")
     fresh.get_by_test_id("open-button").click()
@@ -265,6 +269,7 @@ def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
     fresh.unroute_all()
 
 
+@pytest.mark.turns(3)
 def test_progress_is_shown_in_the_top_line_and_covers_no_headline(fresh):
     running = {
         "id": "ab",

@@ -40,6 +40,7 @@ def lm():
     return mh.load("tiny-code")
 
 
+@pytest.mark.turns(3)
 def test_a_pair_is_read_as_stock_transformers_reads_it(lm):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -90,6 +91,7 @@ def test_a_model_that_predicts_nothing_is_named():
     assert found.differs and found.clean.tokens, "its tokens are shown all the same"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("answers", "metric"), [(ANSWERS, "logit_diff"), ((ANSWERS[0], ""), "logit"), (("", ""), "kl")]
 )

@@ -65,6 +65,7 @@ def losses(logits, ids):
 # ------------------------------------------------------------------------------------------------------- what it says
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.sampled(1)
 def test_a_language_models_loss_changes_as_with_the_heads_columns_at_zero(name, fresh):
@@ -80,6 +81,7 @@ def test_a_language_models_loss_changes_as_with_the_heads_columns_at_zero(name, 
     assert "first token is not predicted" in found.per_token_words
 
 
+@pytest.mark.turns(3)
 def test_every_other_models_embedding_turns_and_so_does_each_tokens_state(fresh):
     lm = loaded("bert", draw(fresh))
     found = experiments.run(lm, ask(), progress=quiet)
@@ -93,6 +95,7 @@ def test_every_other_models_embedding_turns_and_so_does_each_tokens_state(fresh)
     assert [token.text for token in found.tokens] == ["", *TEXT.split(), ""]
 
 
+@pytest.mark.turns(3)
 def test_a_masked_language_model_tells_of_its_states_and_guesses_nothing(fresh):
     from transformers import BertForMaskedLM
 
@@ -386,6 +389,7 @@ def effect_of(lm, *steps, **options):
     return mh.effect(lm, Plan(list(steps)), TEXTS[0], **options)
 
 
+@pytest.mark.turns(3)
 def test_the_sentence_says_what_was_done_what_changed_and_what_random_heads_change(fresh):
     lm = loaded("llama", draw(fresh))
     one = effect_of(lm, Ablate("L1H1"), Scale("L0H2", 3), controls=5)

@@ -211,6 +211,7 @@ def _endless(said):
         time.sleep(0.01)
 
 
+@pytest.mark.turns(3)
 def test_a_job_is_stopped_by_asking_and_by_nobody_asking(studio, monkeypatch):
     desk = studio.desk
     job = desk.jobs.start("cell", _endless)

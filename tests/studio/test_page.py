@@ -89,6 +89,7 @@ def test_a_click_on_a_head_shows_its_map_with_its_evidence(page):
 # ----------------------------------------------------------------------------------------------------- the exact weight
 
 
+@pytest.mark.turns(3)
 def test_the_pixel_that_is_pointed_at_reads_the_models_own_weight(page, eager):
     maps = eager(TEXT)[1, 1]
     open_head(page, "L1H1")
@@ -328,6 +329,7 @@ def test_everything_can_be_reached_by_keyboard(page):
     assert {"rail-atlas", "rail-learn", "model-choice", "text-box", "theme-toggle"} <= seen
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("texts", [(0, 3), pytest.param((1, 2, 4), marks=pytest.mark.slow)], ids=str)
 def test_hostile_texts_show_as_text(page, texts):
     for text in (HOSTILE[index] for index in texts):

@@ -285,6 +285,7 @@ def test_several_texts_are_kept_as_long_as_they_are_small(opened, tmp_path):
     expect(page.get_by_test_id("room-atlas")).to_contain_text("7 tokens")
 
 
+@pytest.mark.turns(3)
 def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch):
     monkeypatch.setattr("manyheads.studio.outside.snapshot.PACKED_BYTES", 1)
     monkeypatch.setattr("manyheads.studio.outside.one_file.MOST_CHARS", 3_000)
@@ -294,6 +295,7 @@ def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch)
     assert MOST_CHARS > 3_000
 
 
+@pytest.mark.turns(3)
 def test_a_file_that_cannot_be_written_is_said_and_leaves_nothing(tmp_path):
     model = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer())
     with pytest.raises(FileAccessError, match="its folder does not exist"):

@@ -102,6 +102,7 @@ def digest_of_web():
     return digest.hexdigest()
 
 
+@pytest.mark.turns(3)
 def test_the_committed_page_is_built_from_what_is_here():
     """`make web` builds it anew."""
     assert (STATIC / "BUILT_FROM").read_text().strip() == digest_of_web()

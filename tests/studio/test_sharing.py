@@ -127,6 +127,7 @@ def odd(tmp_path_factory):
     return made
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", some_and_slow("sinks and windows", "bias and crossing"))
 @pytest.mark.sampled(1)
 def test_every_cell_that_an_exact_page_computes_is_the_definitions(browser_pages, odd, name):
@@ -183,6 +184,7 @@ PAIR = """([head, query, key]) => {
 }"""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", some_and_slow("sinks and windows"))
 def test_an_exact_page_says_how_a_weight_comes_about_in_the_recordings_own_numbers(browser_pages, odd, name):
     recording, path = odd[name]

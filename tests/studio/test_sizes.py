@@ -76,6 +76,7 @@ def test_the_well_known_figures_of_llama_2_70b_are_here():
     assert found.layers[0].kind == "GQA-8" and round(found.layers[0].feed_forward / 1e6, 1) == 704.6
 
 
+@pytest.mark.turns(3)
 def test_lines_go_in_powers_of_two_as_far_as_anybody_asks():
     contexts = [point.context for point in run(preset="small").lines[0].points]
     assert contexts == [2**power for power in range(18)]
@@ -242,6 +243,7 @@ def test_the_page_sizes_as_the_library_does(new_page, studio, share):
     assert compared[None] >= 7 * len(PRESETS) // share and min(compared[kv] for kv in (1, 2, 4, 16)) >= 20 // share
 
 
+@pytest.mark.turns(3)
 def test_the_page_has_the_librarys_table_of_sizes():
     path = Path(__file__).parents[2] / "web/src/rooms/size/sizes.generated.json"
     assert path.read_text(encoding="utf-8") == sizes.page_table(), "run `make web`"

@@ -39,6 +39,7 @@ def run_of(settings: Settings = SETTINGS, watched: tuple[str, ...] = WATCHED, si
     return Run("watched", model, settings, batch, batch_loss, watched=watched)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("sigma", [False, True])
 @pytest.mark.sampled(1)
 def test_losses_and_weights_of_a_watched_run_are_those_of_one_that_is_not(sigma, tmp_path):

@@ -202,6 +202,7 @@ def fleet():
     return simulate(5, 30, 12)
 
 
+@pytest.mark.turns(3)
 def test_what_is_written_passes_the_reader_and_comes_back_to_the_last_digit(tmp_path, fleet):
     read = read_cmapss(write_simulated(tmp_path / "made", 5, 30, 12))
     for theirs, ours in ((read.train, fleet[0]), (read.test, fleet[1])):

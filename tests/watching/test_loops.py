@@ -225,6 +225,7 @@ def test_a_lightning_module_compiled_as_a_whole_is_refused(fresh, lightning):
 # ------------------------------------------------------------------------------------------------------------- adapters
 
 
+@pytest.mark.turns(3)
 @peft_warns
 @pytest.mark.parametrize(
     ("make", "targets", "how"),
