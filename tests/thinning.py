@@ -6,8 +6,8 @@
     @pytest.mark.sampled(12)                         # twelve cases, drawn by the seed: each commit runs others
     @pytest.mark.turns(3)                            # all cases, in one commit of three, by the seed and the name
 
-The other cases are marked slow, by the same rule in every process. A test takes turns where it costs a third of a second,
-says a detail or a further surface of what others prove in every run, and cannot be made smaller.
+The other cases are marked slow, by the same rule in every process. A test takes turns where it costs a third of a
+second, says a detail or a further surface of what others prove in every run, and cannot be made smaller.
 """
 
 import random

@@ -68,7 +68,7 @@ def held_norm(norm, x, row):
 # ------------------------------------------------------------------------------------------------- rows and their sum
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", WITH_LOGITS)
 @pytest.mark.sampled(3)
 def test_rows_add_up_to_the_models_own_logit(name, fresh):
@@ -115,7 +115,7 @@ def at_its_mean(x):
     return x + step * x
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "bert", "cohere"])
 @pytest.mark.sampled(3)
 def test_float32_sums_to_a_ten_thousandth(name, fresh):
@@ -204,7 +204,7 @@ def test_the_norm_after_a_branch_acts_on_the_head(fresh):
         assert result[f"L1H{h}"] == pytest.approx(float(row @ unembed), abs=1e-6)  # the norms compute in float32
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_oss"])
 @pytest.mark.sampled(2)
 def test_a_row_splits_by_key_into_weight_times_value(name, fresh):
@@ -289,7 +289,7 @@ def test_more_architectures_add_up(cls, fresh):
     assert result.error <= 1e-4 and len(result.heads) == 18
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_designed_heads_have_rows(fresh):
     lm = mh.design.build([[mh.design.previous(), None], [None, mh.design.induction()]], causal=True)
     result = logit_attribution(lm, "one two three four one two three", (" four", " one"), position=-2)
@@ -365,7 +365,7 @@ def test_an_answer_is_one_token(fresh):
     np.testing.assert_array_equal(first.per_text, logit_attribution(lm, TEXTS[0], word).per_text)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("answers", "options", "message"),
     [
@@ -383,7 +383,7 @@ def test_answers_and_positions_that_cannot_be(answers, options, message, fresh):
         logit_attribution(lm, TEXTS, answers, **options)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_without_logits_is_refused(minilm):
     with pytest.raises(ModelError, match=r"minilm \(BertModel\) gives no logits.*load a model that predicts tokens"):
         logit_attribution(minilm, "one text", 5)

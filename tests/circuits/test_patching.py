@@ -76,7 +76,7 @@ def assert_patched(name, what, direction, positions, fresh):
     assert (want - changes_of(got)[mine]).abs().max() <= SAME * want.abs().max()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("name", SIX)
@@ -85,7 +85,7 @@ def test_every_head_is_patched_as_by_hooks(name, what, fresh):
     assert_patched(name, what, "denoise", "all", fresh)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "what"), list(zip(SIX, (*WHAT, "k"), strict=True)))
 @pytest.mark.sampled(2)
 def test_so_it_is_at_some_positions(name, what, fresh):
@@ -99,7 +99,7 @@ def test_so_it_is_at_each_position(name, what, fresh):
     assert_patched(name, what, "noise", "each", fresh)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "what"), list(zip(MORE, ("q", "v", "weights", "k"), strict=True)))
 @pytest.mark.sampled(2)
 def test_windows_norms_sinks_and_a_second_text(name, what, fresh):
@@ -118,7 +118,7 @@ def test_so_they_are_for_everything_else(name, what, fresh):
 STEP = 1e-4  # of the way from one run to the other, either side: the error is its square, times the third derivative
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("name", "what"), [("gpt2", "out"), ("llama", "k"), ("gemma2", "q"), ("opt", "v"), ("gpt_neox", "weights")]
 )
@@ -133,7 +133,7 @@ def test_a_gradient_is_the_finite_difference_on_the_way_to_the_other_run(name, w
     assert (changes_of(got)[:, spots] - want).abs().max() <= 1e-5 * want.abs().max()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.sampled(3)
 def test_positions_of_a_gradient_add_up(what, fresh):
@@ -183,7 +183,7 @@ def logits_of(lm, text):
         return lm.model(**lm.tokenizer(text, return_tensors="pt")).logits[0, -1].double()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("metric", ["logit_diff", "logit", "prob", "loss", "kl"])
 @pytest.mark.sampled(3)
 def test_a_metric_by_name_is_that_of_the_answers_logits(metric, fresh):
@@ -221,7 +221,7 @@ def test_a_masked_model_answers_at_its_mask(fresh):
     assert got.notes["metric"] == "logit_diff at the mask"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     lm = loaded("llama", draw(fresh))
     texts = [(*CLEAN, "the old king"), (*CORRUPTED, "the new king")]
@@ -236,7 +236,7 @@ def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     mh.patch(lm, *texts, answers=answers, positions=[-1], controls=0)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_result_says_what_it_is(fresh, tmp_path):
     lm = loaded("llama", draw(fresh))
     texts = [
@@ -285,7 +285,7 @@ def test_each_position_has_its_token_and_a_row(fresh):
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("error", "message", "changes"),
     [

@@ -38,7 +38,7 @@ def truth(oracle, base, other, sender, receiver, channel):
     return oracle.run(base, {oracle.places.output.format(high): change})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("name", "channel", "direction"),
     [
@@ -59,7 +59,7 @@ def test_a_path_is_what_hooks_make_of_it(name, channel, direction, fresh):
     assert (changes - want).abs().max() <= 1e-8 * max(1.0, float(want.abs().max()))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_previous_token_head_speaks_to_the_induction_head_by_its_keys_alone():
     lm = design.build(
         [[None, design.previous(), None], [design.induction(), None]],
@@ -77,7 +77,7 @@ def test_the_previous_token_head_speaks_to_the_induction_head_by_its_keys_alone(
     assert abs(effect("L0H0, L0H2", "L1H0", "k").value) < 0.1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_all_paths_into_a_head_are_the_paths_one_by_one(fresh):
     lm, clean, corrupted, metric, _ = made("llama", fresh)
     told = []

@@ -37,7 +37,7 @@ TEXT = "Ada gave Grace the key, and Grace kept the key."
 # ---------------------------------------------------------------------------------------------------------- starting
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_version_and_help_come_without_torch_and_at_once():
     program = (
         "import sys; from manyheads.cli.main import main\n"
@@ -71,7 +71,7 @@ def test_torchs_threads_spin_for_a_moment_only_unless_they_are_told_otherwise(po
     assert main(["--version"]) == 0 and "GOMP_SPINCOUNT" not in os.environ, "a caller's process is the caller's"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -88,7 +88,7 @@ def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(
         assert all(word in options for word in arguments if word.startswith("--")), line
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
     assert SENTENCE == manyheads.corpora.OWN_TEXT, "one default sentence, in the terminal and on the page"
     name, query, key, weight = FINDING
@@ -102,7 +102,7 @@ def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
     assert max(measured, key=measured.__getitem__) == name and f"{measured[name]:.2f}" == f"{weight:.2f}"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_module_and_the_script_are_the_same_command():
     for command in ([sys.executable, "-m", "manyheads"], [os.path.join(os.path.dirname(sys.executable), "manyheads")]):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
@@ -119,7 +119,7 @@ def test_the_module_and_the_script_are_the_same_command():
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
     ],
 )
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
@@ -150,7 +150,7 @@ def test_a_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_
     assert "Traceback" not in done.stderr and "fault of manyheads" not in done.stderr
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loaded(tmp_path):
     environment = {**os.environ, "MPLBACKEND": "foo"}
     command = [sys.executable, "-m", "manyheads", "look", "--plot", str(tmp_path / "grid.png")]
@@ -202,7 +202,7 @@ def test_our_own_fault_is_exit_1_and_debug_shows_where(run, monkeypatch):
         assert ran.code == 1 and "Traceback" in ran.err and "Run it again" not in ran.err
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_debug_shows_where_also_for_what_was_asked_wrong_but_not_within_a_text(run):
     ran = run("look", "", "--debug")
     assert ran.code == 2 and "Traceback" in ran.err and "manyheads: the text is empty" in ran.err
@@ -245,7 +245,7 @@ def wait_for_torch(pid: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_being_told_to_end_is_exit_143(bert_folder, cache):
     process = start("look", TEXT, "--model", bert_folder, cache=cache)
     wait_for_torch(process.pid)
@@ -269,7 +269,7 @@ def test_a_slow_step_ends_at_100_per_cent_and_steps_have_names(capsys, monkeypat
 
 # Interrupts while a text is read are raised in this process below; here that a signal comes to be one.
 @pytest.mark.parametrize("moment", ["during imports", pytest.param("reading your text", marks=pytest.mark.slow)])
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, cache, tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
@@ -334,7 +334,7 @@ def test_other_libraries_are_silent_while_a_command_runs_and_speak_again_afterwa
         warnings.warn("heard", stacklevel=1)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_colour_comes_when_forced_and_never_with_no_color(run, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     assert "\x1b[" not in run("look", TEXT).out
@@ -347,7 +347,7 @@ def test_colour_comes_when_forced_and_never_with_no_color(run, monkeypatch):
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", run("look", TEXT).out), "bold and faint may stay, colours not"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_terminal_without_unicode_gets_ascii(minilm, monkeypatch, run):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
@@ -378,7 +378,7 @@ def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
         assert wrong not in said
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
 @pytest.mark.sampled(9)
 def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
@@ -486,7 +486,7 @@ def test_a_way_to_make_a_pass_that_is_none_is_refused_before_a_model_is_loaded(r
         assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):
     line = ("ablate", "L1H0", TEXT, "--controls", "0")
     note = "is on cpu, as MANYHEADS_DEVICE says; --device chooses another"

@@ -19,7 +19,7 @@ def rec(minilm):
     return mh.record(minilm, SENTENCE)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
     ran = run("look", *SENTENCE.split(), *BOTH)
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
@@ -42,7 +42,7 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
 
 @pytest.mark.parametrize(("option", "side", "other"), [("--from", "query", "key"), ("--to", "key", "query")])
 @pytest.mark.sampled(1)
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, other):
     links = rec.heads_linking(**{side: "it"})
     ran = run("look", SENTENCE, option, "it", "--all")
@@ -58,7 +58,7 @@ def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, ot
     assert len(short.lines) <= 40 and "special tokens and marks are left out" in " ".join(short.out.split())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_json_and_save_hold_every_head(run, rec, tmp_path):
     document = json.loads(run("look", SENTENCE, *BOTH, "--json", "--save", "it.csv").out)
     links = rec.heads_linking("it", "animal")
@@ -70,7 +70,7 @@ def test_json_and_save_hold_every_head(run, rec, tmp_path):
     assert document["written"][0].startswith("it.csv, ")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_a_causal_model_cannot_see_is_said_and_null_in_json(run, gpt2_folder):
     line = ["look", "the cat sat on the mat", "--model", gpt2_folder]
     assert_refused(run(*line, "--from", "cat", "--to", "mat"), "no head can look from 'cat' to 'mat'", "Ask from 'mat'")
@@ -103,7 +103,7 @@ def test_in_ascii_the_arc_is_ascii(run, monkeypatch):
     assert arc.strip().startswith("+--") and arc.endswith("--+") and ends.split() == ["v", "|"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_of_a_long_sentence_what_stands_between_is_left_out(run):
     text = f"The animal, {'which was very large and very old, ' * 6}didn't move because it was tired."
     ran = run("look", text, *BOTH)

@@ -18,7 +18,7 @@ def found():
     return mh.logit_attribution(mh.load("tiny-code"), TEXT, (" b", " a"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found):
     ran = run("attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3")
     assert ran.code == 0
@@ -32,7 +32,7 @@ def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found
     assert f"rows sum to {found.total[0]:.4f}" in ran.out
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     ran = run(
         "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--save", "t.csv", "--plot",
@@ -48,14 +48,14 @@ def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     assert "L3 feed-forward" in (tmp_path / "f.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_id_is_a_token(run, found):
     token = mh.load("tiny-code").tokenizer(" b", add_special_tokens=False)["input_ids"][0]
     ran = run("attribute", TEXT, "--answer", str(token))
     assert ran.lines[0].startswith("tiny-code: the logit of ' b' is ")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -23,7 +23,7 @@ def section(lines, title):
     return lines[begin : lines.index("", begin)] if "" in lines[begin:] else lines[begin:]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_page_says_the_role_and_where_each_token_looks(run):
     ran = run("head", "L0H2", TEXT)
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100
@@ -39,21 +39,21 @@ def test_the_page_says_the_role_and_where_each_token_looks(run):
     assert len(points) == 2, "in either column the decimal points stand below each other"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_map_of_a_previous_token_head_is_the_line_below_the_diagonal(run):
     rows = [line[18:] for line in section(run("head", "L0H2", TEXT).lines, "Map")[3:]]
     for at in range(1, len(rows)):
         assert [at_ // 2 for at_, cell in enumerate(rows[at]) if cell == "█"] == [at - 1, at - 1]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_a_causal_model_cannot_see_is_blank(run, gpt2_folder):
     text = "the cat sat on the mat"
     rows = [line[18:] for line in section(run("head", "L1H2", text, "--model", gpt2_folder).lines, "Map")[2:]]
     assert [len(row) for row in rows] == [2, 4, 6, 8, 10, 12]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_links_are_the_record_s_weights(run, minilm):
     document = json.loads(run("head", "L2H9", TEXT, "--json", "--top", "4").out)
     weights = mh.record(minilm, TEXT).layers[2].weights(head=9)
@@ -80,7 +80,7 @@ def test_links_do_not_hang_on_how_many_rows_are_held(minilm, monkeypatch):
         torch.testing.assert_close(torch.tensor([x.weight for x in one]), torch.tensor([x.weight for x in other]))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_its_numbers_are_those_of_measure(run, minilm):
     found = json.loads(run("head", "L1H8", TEXT, "--json").out)
     table = mh.measure(minilm, TEXT, ["entropy", "next_mass", "distance"])
@@ -88,13 +88,13 @@ def test_its_numbers_are_those_of_measure(run, minilm):
         assert found["text"][name] == pytest.approx(table["L1H8", name], abs=1e-6)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_top_says_how_many_keys_are_shown(run):
     wide = section(run("head", "L0H0", TEXT, "--top", "1").lines, "Where each token looks")
     assert all(line.count("%") == 1 for line in wide[1:])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
     (tmp_path / "long.txt").write_text("the cat sat on the mat, and it ran; " * 120)
     ran = run("head", "L0H2", "--file", "long.txt")
@@ -108,14 +108,14 @@ def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
     assert_refused(run("head", "L0H2", "--file", "long.txt", "--window", "4"), "--window 4: the text has 3 windows.")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_plot_draws_the_map(run, tmp_path):
     ran = run("head", "L3H11", TEXT, "--plot", "map.svg")
     assert ran.code == 0 and "map.svg, the map of L3H11 on this text" in ran.out
     assert "<svg" in (tmp_path / "map.svg").read_text()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_sinks_are_left_out_and_nothing_else_changes(run, minilm):
     plain = json.loads(run("head", "L2H9", TEXT, "--json", "--top", "3").out)
     left = json.loads(run("head", "l2h9", *TEXT.split(), "--json", "--top", "3", "--leave-out-sinks").out)
@@ -162,7 +162,7 @@ def test_what_a_causal_model_cannot_see_is_no_sink_either(run, gpt2_folder):
     assert "this model has no sink: nothing is left out" in run(*line).out
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_sinks_are_grey_and_links_have_the_colour_of_the_role(run, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
@@ -187,7 +187,7 @@ def test_a_head_that_is_not_there_is_refused(run, head, said):
     assert_refused(run("head", head, TEXT), said)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_cross_head_is_refused_with_what_shows_it_and_look_says_what_the_decoder_reads(run, t5_folder):
     ran = run("head", "cross:L1H0", "the cat sat", "--model", t5_folder)
     assert_refused(ran, "cross:L1H0 is cross-attention", "manyheads look --html", "stacks['cross']")

@@ -54,7 +54,7 @@ def row_of(folder, image, layer, head, position):
     return grid_of(rec), rec.stacks[""][layer].weights(head=head, queries=slice(position, position + 1))[0]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_json_is_the_class_tokens_row_of_the_record(run, folders, cat):
     found = json.loads(run("head", "L1H2", "--model", folders["deit"], "--image", cat, "--json").out)
     grid, row = row_of(folders["deit"], cat, 1, 2, 0)
@@ -66,7 +66,7 @@ def test_json_is_the_class_tokens_row_of_the_record(run, folders, cat):
     assert (found["strongest"][0]["row"], found["strongest"][0]["column"]) == divmod(best, 5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_patch_that_was_asked_for_looks(run, folders, cat):
     found = json.loads(run("head", "L0H1", "--model", folders["vit"], "--image", cat, "--patch", "2,3", "--json").out)
     grid, row = row_of(folders["vit"], cat, 0, 1, 1 + 2 * 5 + 3)
@@ -74,7 +74,7 @@ def test_a_patch_that_was_asked_for_looks(run, folders, cat):
     torch.testing.assert_close(torch.tensor(found["weights"]), grid.laid_out(row))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_without_a_class_token_it_is_the_mean_over_patches(run, folders, cat):
     found = json.loads(run("head", "L1H0", "--model", folders["siglip"], "--image", cat, "--json").out)
     rec = mh.record(mh.load(folders["siglip"]), image=cat)
@@ -103,7 +103,7 @@ def test_the_page_shades_the_strongest_patch_fully_and_marks_the_one_that_looks(
     assert f"{total:.1%} on patches, {1 - total:.1%} on [CLS]" in ran.out
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_plot_draws_the_picture_and_the_weights(run, folders, cat, tmp_path):
     ran = run("head", "L1H2", "--model", folders["vit"], "--image", cat, "--plot", "seen.png", "--patch", "1,1")
     assert ran.code == 0 and "seen.png, the picture with the weights on it" in ran.out
@@ -133,7 +133,7 @@ def test_ink_lies_on_the_pixels_of_the_patch_and_grows_with_its_weight(fresh):
     assert len(np.unique(bare)) > 10  # the picture can still be seen where nobody looks
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_large_picture_is_drawn_by_every_few_pixels(tmp_path):
     grid = Grid(2, 3, (1600, 2400), (800, 800), (800, 800))
     places = {(row, column): grid.pixels(row, column) for row in range(2) for column in range(3)}
@@ -150,7 +150,7 @@ def llava(tmp_path_factory):
     return saved_llava(tmp_path_factory.mktemp("llava") / "llava")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
     asked = ("head", "L1H2", "--model", llava, "--image", cat, "what is it ?")
     rec = mh.record(mh.load(llava), "what is it ?", image=cat, answer="a red cat")
@@ -183,7 +183,7 @@ def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_cannot_be_is_one_line_and_nothing_is_written(run, folders, cat, tmp_path):
     (tmp_path / "notes.png").write_text("no picture")
     before = sorted(path.name for path in tmp_path.iterdir())

@@ -60,7 +60,7 @@ def test_lessons_are_listed_with_how_far_one_is(run):
     assert (masks["answered"], masks["points"], masks["questions"], masks["possible_points"]) == (1, 1, 6, 10)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_card_of_a_kind_of_head_draws_its_firmest_link(run):
     lines = run("learn", "four-archetypes").lines
     title = next(index for index, line in enumerate(lines) if line.startswith("Pronoun to what it means"))
@@ -100,7 +100,7 @@ def test_a_lesson_as_json_has_its_numbers_and_its_questions(run):
     assert all(part["points"] and part["answer"] for part in interview["parts"] if part["kind"] == "interview")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_printed_lesson_leaves_out_rows_of_long_tables_and_further_heads_unless_all_is_given(run):
     short, whole = (run("learn", "remaining-life", *more).out for more in ((), ("--all",)))
     left = "Left out: rows of long tables and heads 2 to 7. --all prints them."
@@ -295,7 +295,7 @@ def test_a_wide_map_is_written_in_percent():
     assert "of it shown" in narrow[0] and max(map(len, narrow[1:])) <= 100
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_in_a_real_terminal_it_asks_and_ends_well(tmp_path):
     """A process on a terminal of its own: a prompt comes, Enter goes on, q ends; the list takes no torch."""
     ours, theirs = pty.openpty()

@@ -39,7 +39,7 @@ def told(count=4):
     )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     ran = run("patch", "--pairs", pairs, "--what", "v", "--direction", "noise", "--controls", "2",
               "--save", "heads.csv", "--plot", "heads.svg")  # fmt: skip
@@ -57,7 +57,7 @@ def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     assert "which heads carry the answer" in drawn and f"{found[first]:.2f}" in drawn and "L3" in drawn
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
     clean, corrupted, answers = told(1)
     ran = run("patch", clean[0], corrupted[0], "--right", " size", "--wrong", " name", "--positions", "each",
@@ -69,7 +69,7 @@ def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
     assert {row["token"] for row in document["heads"]} == set(found.positions)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
     ran = run("circuit", "--pairs", pairs, "--keep", "0.5", "--json")
     clean, corrupted, answers = told()
@@ -117,7 +117,7 @@ def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     assert_refused(run("patch", *arguments), message)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):
     """T5: three stacks, some of whose heads work against the answer."""
     import torch

@@ -195,7 +195,7 @@ def test_the_list_holds_every_preset_with_its_heads(sized):
     assert max(map(len, ran.lines)) <= WIDTH
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=("gpt-oss-20b", "bert-base"))
 @pytest.mark.parametrize("name", ["llama-2-70b", "gpt-oss-20b", "bert-base", "transformer", "small"])
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -209,7 +209,7 @@ def test_a_picture_is_written_and_said(sized, tmp_path, name, ending):
         assert name.encode() in data and b"parameters" in data and (b"KV cache" in data) == (name != "bert-base")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_picture_is_the_same_for_the_same_architecture(sized, tmp_path):
     for name in ("one.png", "two.png"):
         sized("gemma-2-9b", "--plot", name)

@@ -29,7 +29,7 @@ def test_a_device_that_is_not_there_is_refused_before_a_folder_is_made(run, tmp_
     assert_refused(run("train", "--device", "cpu"), "--device was given, but no preset")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(run, tmp_path):
     ran = run("train", "induction", "--quick", "--out", "here", "--device", "cpu")
     assert ran.code == 0, ran.err
@@ -85,7 +85,7 @@ def test_a_seed_out_of_range_is_refused_and_nothing_is_written(run, tmp_path, se
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_folders_of_something_else_are_refused(run, tmp_path):
     assert run("train", "induction", "--quick", "--out", "here", "--steps", "1").code == 0
     for other, told in (

@@ -119,7 +119,7 @@ def oracle_words(lm, sentence, mode):
     return [[oracle.word_map(head, members, mode) for head in layer] for layer in maps]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("quirks", [False, ("poss", "vanishing")], ids=["plain", "quirks"])
 @pytest.mark.parametrize("mode", wordmaps.MODES)
@@ -351,7 +351,7 @@ def test_the_quirk_of_two_separators_matters_for_single_texts(lm):
     assert torch.allclose(quirky["rest_sep"], plain["rest_sep"] * 5 / 4)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_entropies_are_those_of_the_models_own_maps(lm, monkeypatch):
     monkeypatch.setattr(inputs, "BLOCK_CELLS", 100)
     read = [ids_of(lm, pair) for pair in PAIRS]

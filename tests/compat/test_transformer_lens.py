@@ -94,7 +94,7 @@ def asked_of_lens(row):
     return {"detection_pattern": pattern, "heads": heads, **{name: row[name] for name in OPTIONS if name in row}}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_scores_are_what_transformer_lens_says(recordings, monkeypatch):
     assert GOLDENS["about"]["transformer_lens"] == "4.3.0" and len(GOLDENS["rows"]) == 55
     flips = []
@@ -129,7 +129,7 @@ def by_definition(weights, pattern, measure, bos, current):
     return 1 - ((weights - pattern).abs() * counts).sum() / len(pattern)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("given", [False, True], ids=["named", "tensor"])
 @pytest.mark.parametrize("name", HEAD_NAMES)

@@ -16,7 +16,7 @@ from manyheads.models import BUNDLED
 from manyheads.recording import ROOT
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["minilm", "somebody/else", "a/folder", ""])
 @pytest.mark.sampled(2)
 def test_models_of_prose_are_shown_what_they_were_always_shown(name):

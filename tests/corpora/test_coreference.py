@@ -186,7 +186,7 @@ def spans_by_hand(rows: list[list[str]]) -> list[tuple[int, int, str]]:
     return found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_gums_mentions_and_chains_are_those_of_another_parser(gum, gum_sentences):
     documents, plain = gum_sentences, plain_sentences(gum)
     assert len(documents) == len(plain) == 1383
@@ -209,7 +209,7 @@ def test_as_many_mentions_come_as_brackets_open_in_the_file(gum):
     assert sum(each.count("(") for each in entities) == MENTIONS
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_gums_mentions_are_in_order_nest_and_hang_on_their_heads(gum_sentences):
     crossing = total = 0
     for document in gum_sentences:

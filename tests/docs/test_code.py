@@ -86,7 +86,7 @@ def test_blocks_are_read_with_their_lines_reasons_and_prints(write):
     assert inside.language == "markdown"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_page_runs_and_counts_what_was_not_run(write):
     found = outcome_of(write(PAGE))
     assert (found.fault, found.python, found.commands) == ("", 1, 1)

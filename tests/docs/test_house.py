@@ -15,7 +15,7 @@ from tests.docs.pages import ROOT, named, pages
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_the_tree_has_every_package_and_file_as_the_code_has_them():
     page = HOUSE_PAGE.read_text(encoding="utf-8")
     assert tree() in page, "anew: make pages"

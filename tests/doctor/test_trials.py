@@ -44,7 +44,7 @@ def broken(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_torch_that_cannot_be_imported_is_one_line_and_the_rest_is_not_looked_at(broken):
     found = broken("torch", "raise OSError('libtorch_cpu.so: cannot open shared object file\\nand more')")
     wrong = [each for _, each in found if each.state == WRONG and each.subject == "torch"]
@@ -61,7 +61,7 @@ def test_a_torch_that_cannot_be_imported_is_one_line_and_the_rest_is_not_looked_
     }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_torch_that_kills_the_process_is_named_by_its_signal(broken):
     found = broken("torch", "import os, signal; print('to stdout'); os.kill(os.getpid(), signal.SIGILL)")
     ((section, last),) = found
@@ -69,7 +69,7 @@ def test_a_torch_that_kills_the_process_is_named_by_its_signal(broken):
     assert "was killed by SIGILL" in last.found and "install another build" in last.remedy
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_process_that_ends_early_is_told_with_its_last_words(broken):
     found = broken("transformers", "import sys; print('no licence here', file=sys.stderr); sys.stderr.flush(); "
                                    "import os; os._exit(3)")  # fmt: skip
@@ -94,7 +94,7 @@ def test_what_fails_for_a_package_that_is_wrong_itself_is_not_called_wrong(broke
     assert said >= {"torch", "pandas", "pyarrow"}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_module_that_lies_in_front_of_a_package_is_found(broken, tmp_path):
     found = broken("numpy", "__version__ = '1.26.4'")
     (numpy,) = (each for _, each in found if each.subject == "numpy")
@@ -109,7 +109,7 @@ def test_the_name_of_a_build_is_no_other_version(monkeypatch):
     assert [each.subject for each in trials.imports()] == ["torch"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_process_that_hangs_is_given_up(broken, monkeypatch):
     monkeypatch.setattr(trying, "SECONDS", 2)
     ((_, found),) = broken("torch", "import time; time.sleep(60)")
@@ -155,7 +155,7 @@ def _tolerances():
     return TOLERANCE
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_every_bundled_model_that_is_here_is_recorded():
     trials.bundled.cache_clear()
     assert list(trials.bundled()) == list(BUNDLED)
@@ -163,7 +163,7 @@ def test_every_bundled_model_that_is_here_is_recorded():
     assert found.state == "fine" and "4 layers with 32 heads, on cpu; the guard found " in found.found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
     (found,) = trials.devices()
     assert (found.subject, found.state) == ("recordings on cpu", FINE)
@@ -172,7 +172,7 @@ def test_on_each_device_a_model_is_recorded_in_every_dtype_that_it_has():
     assert "has no" not in found.found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), MemoryError()])
 @pytest.mark.sampled(1)
 def test_a_device_that_is_full_is_no_fault_of_ours(error, monkeypatch):
@@ -280,7 +280,7 @@ def test_a_backend_that_matplotlib_does_not_know_is_wrong_and_another_is_a_note(
 # ---------------------------------------------------------------------------------------------------------- attention
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_every_case_is_told_in_the_words_of_the_chooser_and_lies_by_numpy():
     found = {each.subject: each for each in backends() if "cpu" in each.found or " on " not in each.subject}
     assert [each.line for each in found.values() if each.state != FINE] == []

@@ -193,7 +193,7 @@ def cleaned(facts):
     return "\n".join(line[8:] for line in facts.strip("\n").splitlines())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_cell_that_fails_ends_the_run(tmp_path):
     wrong = notebook_of(
         '"""."""\n\n# %%\nprint(1)\n\n# %%\nassert 1 + 1 == 3, "told wrongly"\n\n# %%\nopen("after", "w")\n'

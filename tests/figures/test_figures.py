@@ -27,7 +27,7 @@ CHART = Chart("t", "s", (Panel("p", (Line("", (0.0, 4.0, 9.0), (0.5, 2.0, 1.0)),
 # ---------------------------------------------------------------------------------------------------------- a head
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(2)
 def test_a_head_is_a_real_file_of_its_kind(tmp_path, kind):
@@ -79,7 +79,7 @@ def test_labels_never_touch_and_name_their_position_where_some_are_left_out(coun
     assert plot.keys.words[1] == ("w1" if step == 1 else f"{step} w{step}")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_map_beyond_the_pixels_is_shown_by_means_of_blocks_and_says_so(tmp_path):
     n = 2_100
     weights = np.where(np.tri(n, dtype=bool), 1 / np.arange(1, n + 1)[:, None], np.nan)
@@ -114,7 +114,7 @@ def test_what_is_no_map_is_said(tmp_path):
 # ------------------------------------------------------------------------------------------------------- any token
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(1)
 def test_hostile_words_are_drawn_and_nothing_else_happens(tmp_path, kind):

@@ -18,7 +18,7 @@ from manyheads.statistics import pooled_maps
 from tests.figures.pictures import EVIDENCE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(2)
 def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):
@@ -29,7 +29,7 @@ def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_grid_of_minilm_is_readable_at_1600_pixels(tmp_path, minilm):
     maps = pooled_maps(minilm, "The cat sat on the mat, and the dog sat on the cat.")
     save_grid(maps, roles_of(maps, "local", "unlabelled"), tmp_path / "grid.png", title="minilm")

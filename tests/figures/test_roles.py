@@ -109,7 +109,7 @@ def row_of(texts, words):
     return texts[texts.index(words) :][:6]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_each_row_says_what_its_claim_says(tmp_path):
     roles = roles_of()
     save_roles(roles, tmp_path / "f.svg")
@@ -126,7 +126,7 @@ def test_each_row_says_what_its_claim_says(tmp_path):
             assert f"{claim.num_queries:,}" in shown, role
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_title_says_model_texts_half_and_false_discovery_rate(tmp_path):
     roles = roles_of()
     save_roles(roles, tmp_path / "f.svg")
@@ -183,13 +183,13 @@ def test_chance_levels_guesses_and_both_scores_stand_where_their_values_are(monk
     assert guesses(claim) == {"mode": 0.35, "rule": 0.8}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_attention_mass_has_one_score_only(monkeypatch, tmp_path):
     marks = marks_of(monkeypatch, tmp_path, roles_of(rules=RULES))
     assert {form for form, *_ in marks.points} == {"o"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_page_grows_with_its_rows_and_rows_keep_their_height(tmp_path):
     heights = []
     for relations in (1, 21):

@@ -70,7 +70,7 @@ def assert_plan_is(lm, plan, inputs, name, change, *, layer=LAYER, corpus=None):
 STACKS = {"t5": ("encoder", "decoder", "cross")}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.sampled(3)
@@ -152,7 +152,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("step", WEIGHTS)
 @pytest.mark.parametrize("name", MAPPED)
@@ -259,7 +259,7 @@ def test_resampling_by_a_text_puts_its_outputs_in_row_by_row_and_again_from_its_
     assert_plan_is(lm, plan, inputs, name, change)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_resampling_from_a_corpus_takes_one_of_its_texts_by_the_seed(fresh):
     # In float64: texts of a corpus are read together, whose sums are others than those of each alone.
     lm, inputs = loaded("llama", draw(fresh), dtype=torch.float64), some_inputs("llama", fresh)
@@ -335,7 +335,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.sampled(1)
 def test_plans_for_single_samples_equal_each_by_itself(side, fresh):
@@ -504,7 +504,7 @@ def test_training_mode_and_what_is_no_plan_are_refused(fresh):
         edited(lm, Ablate("L0H1"), block_inputs(fresh))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_read_of_an_edited_model_says_so(fresh, minilm):
     with mh.applied(minilm, mh.Copy("L1", source="L1H0")):
         inside = mh.record(minilm, "The cat sat."), mh.measure(minilm, "The cat sat.", ["entropy"])
@@ -579,7 +579,7 @@ def test_a_left_padded_batch_is_written_as_the_edited_model_would_write_each_tex
     assert_matters(logits, written(lm, inputs, **options)[1])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_second_text_begins_at_its_first_position(fresh):
     lm, inputs = loaded("gemma2", draw(fresh)), padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
     with mh.applied(lm, GENERATION_PLANS["by position"], corpus=CORPUS):
@@ -587,7 +587,7 @@ def test_a_second_text_begins_at_its_first_position(fresh):
     assert torch.equal(first, again)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_plans_for_single_samples_hold_while_they_are_written(fresh):
     lm = loaded("llama", draw(fresh))
     inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
@@ -604,7 +604,7 @@ def test_plans_for_single_samples_hold_while_they_are_written(fresh):
 
 @pytest.mark.parametrize("step", ["by position", "text"])
 @pytest.mark.sampled(1)
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_decoder_beside_an_encoder_counts_its_own_positions_in_cross_attention_too(step, fresh):
     lm = loaded("t5", draw(fresh), num_decoder_layers=2)  # transformers makes its cache by the encoder's layers
     ids = torch.randint(5, VOCAB_SIZE, (1, 7), generator=fresh)

@@ -90,7 +90,7 @@ def test_heads_that_are_equal_in_planted_groups_merge_exactly_but_only_where_the
     assert max(grouped.error_by_layer.values()) < 1e-3 < min(neighbours.error_by_layer.values())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "fewer"), [(12, 6, 3), (12, 6, 2), (12, 4, 2), (18, 6, 3)])
 @pytest.mark.sampled(2)
 def test_gqa_becomes_gqa_of_fewer_and_query_heads_follow_theirs(num_heads, num_kv_heads, fewer, made, fresh):
@@ -334,7 +334,7 @@ def error_by_hand(k, v, groups):
     return total
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_groups_are_the_best_of_all_that_there_are(fresh):
     missed = 0
     for num_heads, num_groups in CASES * TIMES:
@@ -415,7 +415,7 @@ def reader(fresh):
     return mh.load(tiny_llama(6, seed=int(torch.randint(1000, (1,), generator=fresh))), tokenizer=tiny_tokenizer())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
@@ -432,7 +432,7 @@ def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, t
         assert part in card, part
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
@@ -472,7 +472,7 @@ def attention_output(model, layer, text_ids):
     return seen["out"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_layers_error_is_its_own_on_real_tokens_alone(reader):
     small = convert_to_gqa(reader, 2, texts=TEXTS)
     for layer in (0, 1, 2):
@@ -505,7 +505,7 @@ def test_without_texts_errors_are_of_weights_and_the_table_says_what_is_missing(
     assert "not measured, since no texts were given" in str(small.table)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_table_holds_loss_cache_and_speed_before_and_after(reader):
     small = convert_to_gqa(reader, 2, texts=TEXTS)
     rows = {row.what: row for row in small.table.rows}
@@ -543,7 +543,7 @@ def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals():
     ]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_quality_is_what_was_asked_for(reader):
     rows = [convert_to_gqa(reader, 1, texts=TEXTS, metric=metric).table.rows[0] for metric in ("kl", "cosine")]
     assert [(row.what, row.before) for row in rows] == [("kl", 0.0), ("cosine", 0.0)] and min(

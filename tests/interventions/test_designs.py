@@ -121,7 +121,7 @@ def assert_floor(found, made, targets, causal):
     return rows_with
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "causal"), BOTH_WAYS)
 @pytest.mark.sampled(2)
 def test_every_row_keeps_the_floor_that_sharpness_promises(fresh, name, causal):
@@ -165,7 +165,7 @@ def test_a_text_without_special_tokens_rests_on_its_first_word(fresh):
         assert np.abs(np.asarray(layer.weights(), float) - maps).max() < 1e-5
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.sampled(1)
 def test_records_are_the_oracles_and_padding_changes_nothing(fresh, causal):
@@ -221,7 +221,7 @@ def test_without_the_first_layers_head_the_second_finds_nothing(fresh):
         assert mass() > 0.99
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_the_pair_is_worth_is_measured_like_any_models(fresh):
     lm = built([[design.previous(), design.first()], [design.induction()]], True)
     order = torch.randperm(60, generator=fresh).tolist()
@@ -238,7 +238,7 @@ def test_several_previous_heads_share_what_induction_reads(fresh):
     assert_floor(oracle(lm, ids)[1][0], PATTERNS["induction"][0], followers(ids), True)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_noise_matters_and_more_of_it_more(fresh):
     ids, masses = some_ids(fresh, 61), []
     for noise in (0.0, 2.0, 3.0, 10.0):
@@ -274,7 +274,7 @@ def test_a_class_is_told_by_tokens_ids_or_a_function():
     assert {WORDS[number - FIRST_WORD] for number in flags} == set(".,;:!?'\"()-")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_bundled_tokenizer_reads_unless_another_is_given_and_labels_find_the_designs():
     heads = [
         design.previous(),
@@ -294,7 +294,7 @@ def test_the_bundled_tokenizer_reads_unless_another_is_given_and_labels_find_the
 # ---- codes are as unlike as their bounds say: all pairs are tried, by arithmetic that knows nothing of their making
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("code", TOKEN_CODES, ids=lambda code: f"{code.bits} bits")
 @pytest.mark.sampled(1)
 def test_two_tokens_differ_in_as_many_places_as_the_code_says(code):

@@ -47,7 +47,7 @@ def kl(before, after):
     return float((p * (p / q).log()).sum(-1).mean())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 @pytest.mark.sampled(1)
 def test_the_loss_is_next_token_loss_token_by_token(name, fresh):
@@ -68,7 +68,7 @@ def test_the_loss_is_next_token_loss_token_by_token(name, fresh):
     assert abs(found.change - found.per_text.mean()) < 1e-12 and found.num_texts == len(TEXTS)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_loss_of_a_decoder_beside_an_encoder_is_that_of_repeating_the_text(fresh):
     lm = loaded("t5", draw(fresh))
     plan = Ablate("cross:L1, decoder:L0H1")
@@ -183,7 +183,7 @@ def test_steps_that_changed_nothing_are_in_the_notes(fresh):
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
@@ -354,7 +354,7 @@ def test_where_too_few_heads_are_left_there_is_no_control_and_that_is_said(fresh
     assert mh.effect(lm, Ablate("L0H1"), TEXTS[0], controls=0).notes["control"] == "none, as asked"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     lm = loaded("llama", draw(fresh))
     found = mh.effect(lm, PLAN, TEXTS_LISTED, controls=4, seed=7)
@@ -365,7 +365,7 @@ def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     assert "as many random heads" in str(found) and found.to_dict()["control"] == list(found.control)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):
     lm = loaded("llama", draw(fresh))
     others = len(lm.spec.heads) - 1

@@ -100,7 +100,7 @@ def test_gradients_know_softcaps_and_windows(fresh):
     assert found.per_text.max() > 1e-2
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_reduce_says_where_the_absolute_value_is_taken(fresh):
     lm, texts = precise("gpt2", fresh), list(TEXTS)
     by_token = mh.importance(lm, texts, "gradient", reduce="token")
@@ -165,7 +165,7 @@ def test_that_is_how_much_the_cosine_really_changes_by_a_small_step(fresh):
     assert abs(float(change) / step**2 / float(got[0, 7]) - 1) < 0.02
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_fewer_directions_are_right_on_average(fresh):
     lm = precise("bert", fresh)
     corpus = read_corpus(lm, list(TEXTS[:2]))
@@ -200,7 +200,7 @@ def test_a_stack_that_the_metric_never_reads_is_worth_nothing(fresh):
 
 @pytest.mark.parametrize(("name", "kind"), [("gpt2", "zero"), ("bert", "mean"), ("llama", "first")])
 @pytest.mark.sampled(1)
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_ablation_is_what_applied_changes_in_the_metric(name, kind, fresh):
     lm, texts = loaded(name, draw(fresh)), list(TEXTS)
     found = mh.importance(lm, texts, kind=kind)
@@ -419,7 +419,7 @@ def test_what_takes_a_heads_place_is_not_for_gradients_and_what_changed_nothing_
     assert "unchanged" not in mh.importance(lm, batch).notes
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_that_attends_in_windows_is_swept_one_by_one(fresh):
     sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]}
     lm = mh.load(SwinModel(SwinConfig(**sizes, window_size=4)).eval(), tokenizer=False)

@@ -51,7 +51,7 @@ def pairs(heads):
     return sorted((head.layer, head.index) for head in heads)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_group_is_worth_what_is_lost_when_all_of_it_goes_and_the_least_go(lm):
     got = lowest_heads(lm, TEXTS, 2 * SIZE)
     oracle = {tuple(group(*place)): rise(lm, group(*place)) for place in product(range(LAYERS), range(GROUPS))}
@@ -63,7 +63,7 @@ def test_a_group_is_worth_what_is_lost_when_all_of_it_goes_and_the_least_go(lm):
     assert max(abs(sums[heads] - oracle[heads]) for heads in oracle) > 1e-3  # not the sum over its heads
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("count", "way"), [(6, "each layer"), (9, "each group")])
 @pytest.mark.sampled(1)
 def test_what_leaves_all_layers_alike_loads_in_stock_transformers(lm, count, way):

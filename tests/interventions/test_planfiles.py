@@ -72,7 +72,7 @@ def written(saved_plans, tmp_path) -> Path:
     return shutil.copytree(saved_plans[PLAN], tmp_path / "written") / "plan.json"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_saved_plan_does_the_same_with_no_corpus_at_hand(lm, inputs, written):
     want = output(lm, inputs, PLAN, CORPUS)
     assert torch.equal(output(lm, inputs, written), want)

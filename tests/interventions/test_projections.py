@@ -50,7 +50,7 @@ def test_what_was_read_is_what_the_model_computes_with(name, made):
     assert found.read_output().shape[:2] == (site.num_heads, site.v_dim)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=LAYOUTS[2:])
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.sampled(2)

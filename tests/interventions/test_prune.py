@@ -106,7 +106,7 @@ def generated(model, ids):
 # --------------------------------------------------------------------------------------------------- what is left over
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.sampled(3)
@@ -194,7 +194,7 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 
 @pytest.mark.parametrize("surgery", SURGERIES.values(), ids=SURGERIES)
 @pytest.mark.sampled(1)
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
     sizes = {**DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984}
@@ -245,7 +245,7 @@ def test_a_cache_holds_only_what_is_left_and_generation_goes_on(made):
     assert torch.equal(generated(small.model, ids), generated(oracle, ids))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_same_shape_form_equals_what_is_left(made):
     for name in ("bert", "gpt_neox", "t5", "cohere"):
         small = prune_heads(made(name), FAMILIES[name].remove)
@@ -267,7 +267,7 @@ def test_heads_that_say_nothing_already_can_go(made):
 EMPTIED = {"bert": "L1", "gpt2": "L0, L1H3", "llama": "L0", "opt": "L1", "bart": "decoder:L0, cross:L1", "vit": "L0"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", EMPTIED)
 @pytest.mark.sampled(2)
 def test_a_layer_may_lose_all_heads_where_that_is_said(name, made):

@@ -137,7 +137,7 @@ def assert_streams(lm, name, inputs, begins, sink=SINK, recent=RECENT):
 # ------------------------------------------------------------------------------------------- texts that are read whole
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.sampled(3)
@@ -161,7 +161,7 @@ def test_any_two_numbers_do_in_texts_of_any_length(name, attention, sink, recent
         assert_streams(lm, name, inputs, begins, sink, recent)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_blocks_of_rows_are_joined_where_they_meet(fresh, monkeypatch):
     lm = loaded("llama", fresh)
     inputs, begins = some_inputs("llama", fresh, "left", (57, 31, 60))
@@ -170,7 +170,7 @@ def test_blocks_of_rows_are_joined_where_they_meet(fresh, monkeypatch):
     assert_close(assert_streams(lm, "llama", inputs, begins, 3, 9), whole, 1e-12)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_rows_that_lose_no_key_stay_as_they_are_and_a_plan_that_hides_none_says_so(fresh):
     lm = loaded("llama", fresh)
     inputs, _ = some_inputs("llama", fresh, "left", (23, 11))
@@ -193,7 +193,7 @@ SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS]
 
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *SLOWLY])
 @pytest.mark.sampled(1)
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, options, fresh):
     """With a cache, past every window; the other reads the whole text anew for each token."""
     lm = loaded(name, fresh)
@@ -209,7 +209,7 @@ def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, opti
     assert not now.unchanged
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_text_that_goes_on_behind_a_cache_streams_as_if_read_at_once(fresh):
     """A prompt in three pieces: rows count their keys by their place in the text, also in a window's short cache."""
     for name in ("llama", "gemma2"):
@@ -226,7 +226,7 @@ def test_a_text_that_goes_on_behind_a_cache_streams_as_if_read_at_once(fresh):
         assert_close(torch.cat(pieces, 1).double(), want)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_text_whose_first_piece_is_padding_alone_begins_where_it_begins(fresh):
     """In a cache that keeps all, and in a window's short one."""
     for name in ("llama", "gemma2"):
@@ -344,7 +344,7 @@ def test_torchs_own_layer_streams(fresh):
 # ------------------------------------------------------------------------------------------- effects, plans, refusals
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_effects_and_importance_stream_head_by_head_as_single_plans_do(fresh, tmp_path):
     lm = loaded("llama", fresh)
     texts = ["the cat sat on the table and the dog said why is the cat here", "a king found the old book near a river"]
@@ -376,7 +376,7 @@ def test_a_later_step_acts_on_what_streams(fresh):
     assert_close(edited(lm, Plan([Scale("L1H0", 3.0), streams]), inputs), edited(lm, streams, inputs))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("make", "heads", "words"),
     [

@@ -196,7 +196,7 @@ def test_the_parts_of_a_real_layer_are_its_own_output(load, minilm):
     assert np.allclose(lost[:, 1], own) and (lost[:, 1] > 1).all() and (lost[:, 1] < 30).all()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_to_skip_the_projection_is_worse_than_to_remove_the_heads(load):
     change = ran("output-projection", "without-projection", load).table("change").values
     assert (change[:, 0] > change[:, 1]).all(), "as the page says of its sentence"

@@ -82,7 +82,7 @@ def by_layer(heads):
 # -------------------------------------------------------------------------------------------------------------- scores
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
 @pytest.mark.sampled(1)
 def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_chooses(name, divided, fresh):
@@ -106,7 +106,7 @@ def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_c
     assert kept.min() >= others.max() and len(kept) == round(0.5 * len(table))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
 @pytest.mark.sampled(1)
 def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(name, divided, fresh):
@@ -144,7 +144,7 @@ def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(nam
     assert all(layer.query_scores == () for layer in split.layers)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.sampled(1)
 def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name, fresh):
@@ -166,7 +166,7 @@ def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name
     assert "windows" in split.notes if name == "gemma2" else "windows" not in split.notes
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.sampled(1)
 def test_retrieval_scores_are_the_argmax_of_eager_maps(name, fresh):
@@ -185,7 +185,7 @@ def test_retrieval_scores_are_the_argmax_of_eager_maps(name, fresh):
     assert max(score for _, layer in split.dividable for score in layer.scores) > 0
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_agreement_is_the_rank_correlation_of_what_was_computed(fresh):
     lm = loaded(fresh)
     split = split_of(lm, token_rows(fresh), by="distant_mass", also=["effect"])
@@ -198,7 +198,7 @@ def test_agreement_is_the_rank_correlation_of_what_was_computed(fresh):
 # ------------------------------------------------------------------------------------------------------------ evidence
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     lm, rows, needles = loaded(fresh), token_rows(fresh), needles_in(fresh, 8, key=1)
     with torch.no_grad():  # an answer that the whole model gives, for half of the needles
@@ -230,7 +230,7 @@ def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     assert other.layers == split.layers and other.evidence["loss"]["random"] != loss["random"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(fresh):
     lm, rows = loaded(fresh), token_rows(fresh)
     split = split_of(lm, rows, by="distant_mass", keep=0.25)
@@ -250,7 +250,7 @@ def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(f
 # ------------------------------------------------------------------------------------- a head that is known beforehand
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_random_heads(fresh):
     heads = [[design.previous(), design.first()], [design.first(), design.induction(), design.first()]]
     lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny_tokenizer(special_tokens=False))
@@ -285,7 +285,7 @@ def test_needles_lie_between_what_a_streaming_head_keeps_and_repeat_at_the_end(f
 # ---------------------------------------------------------------------------------------------------------- the value
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at_the_first(fresh):
     split = split_of(loaded(fresh), token_rows(fresh), by="distant_mass", keep=0.3)
     before: set = set()
@@ -301,7 +301,7 @@ def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at
         split.with_keep(float("nan"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itself(fresh, tmp_path):
     lm = loaded(fresh, "gemma2")
     split = split_of(lm, token_rows(fresh), by="distant_mass", context=60, batch=3)
@@ -318,7 +318,7 @@ def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itsel
     assert json.loads((tmp_path / "a.split.json").read_text())["layers"][0]["window"] == 7
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(1)
 def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
@@ -339,7 +339,7 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -396,7 +396,7 @@ def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
         split_of(lm, token_rows(fresh))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_windows_of_one_text_count_once_and_short_texts_are_left_out(fresh):
     lm = loaded(fresh, tokenizer=tiny_tokenizer(special_tokens=False))
     with torch.no_grad():  # a pass key is one unknown word here: random weights must not write it by chance

@@ -115,7 +115,7 @@ def assert_written_as_whole(lm, split, inputs, got):
 # --------------------------------------------------------------------------------------------- as under a dense mask
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow)
                                             for name in ARCHITECTURES if name not in QUICK)])  # fmt: skip
 @pytest.mark.sampled(3)
@@ -131,7 +131,7 @@ def test_what_generate_writes_is_what_the_dense_mask_gives_in_every_architecture
     assert isinstance(got.past_key_values, StreamingCache) and type(stock.past_key_values) is DynamicCache
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("pieces", [(40,), (1, 39), (9, 1, 16, 14), (2, 2, 36), (38, 1, 1)])
 @pytest.mark.parametrize("sink, recent", [(0, 1), (0, 4), (3, 1), (1, 2), (5, 9), (4, 60)])
@@ -234,7 +234,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("more", WAYS)
 @pytest.mark.sampled(2)
 def test_every_way_to_generate_writes_what_the_ablation_writes_token_for_token(more, fresh):
@@ -268,7 +268,7 @@ def test_any_dtype_does(fresh):
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_bytes_are_those_of_the_arithmetic_with_room_that_is_counted(fresh):
     lm = llama(fresh)
     split = split_of(lm, {0: [True, False, False], 1: [True] * 3, 2: [False] * 3}, 4, 9)

@@ -76,7 +76,7 @@ def cached_bytes(architecture: Any, length: int) -> int:
     return 2 * 4 * (numbers + sum(layer.state + layer.state32 for layer in architecture.layers))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(
     family=(
         "qwen3_next",
@@ -248,7 +248,7 @@ def test_a_module_without_a_config_is_refused():
         describe_model(torch.nn.MultiheadAttention(8, 2))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_measured_takes_other_heads_only_if_they_divide():
     _, _, written = config_of("cwm")
     assert size(written, num_kv_heads=3).parameters["k"] == size(written).parameters["k"] * 3 // 2

@@ -86,7 +86,7 @@ def assert_the_models_own(model, inputs):
     return rec
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize(("model", "name"), CASES)
@@ -165,7 +165,7 @@ def test_a_packed_text_has_the_weights_that_it_has_alone(model, name, how, insta
         assert layer.mask.stop[0].tolist() == list(range(1, 26))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_lse_is_the_packages_own_and_no_second_pass_is_made(install, fresh, monkeypatch):
     def never(*args):
         raise AssertionError("a second pass over q and k")
@@ -214,7 +214,7 @@ def test_other_texts_at_the_same_positions_are_read_anew(install, fresh):
 # ------------------------------------------------------------------------------------------------------------- caches
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(
     ("model", "name"),

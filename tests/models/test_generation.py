@@ -41,7 +41,7 @@ def finished(rec, text):
     return rec.tokens.ids[text : text + 1, : rec.tokens.lengths[text]]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=("gpt2", "gemma2", "gpt_oss"))  # llama and mqa share heads as gpt_oss does
 @pytest.mark.parametrize(
     "way", [pytest.param(way, id=name, marks=[pytest.mark.slow] * (name == "sampled")) for name, way in WAYS.items()]
@@ -62,7 +62,7 @@ def test_generation_equals_the_recording_of_the_finished_text_row_by_row(loaded,
     assert rec.layers[0].weights(text=0).max() > 0.3
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_greedy_tokens_are_the_models_own(loaded):
     lm = loaded("llama")
     rec = mh.record(lm, PROMPTS[0], generate=COUNT)
@@ -83,7 +83,7 @@ def test_a_seed_repeats_what_is_sampled(loaded):
     assert runs[0] == runs[1] != runs[2]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_text_ends_with_its_first_end_token_and_the_model_is_left_as_it_was(loaded):
     lm = loaded("llama")
     ids = mh.record(lm, PROMPTS, generate=COUNT).tokens.ids
@@ -101,7 +101,7 @@ def test_a_text_ends_with_its_first_end_token_and_the_model_is_left_as_it_was(lo
     assert (rec.layers[1].weights(text=0) - whole.layers[1].weights()).abs().max() <= EXACT
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_encoder_decoder_has_its_three_stacks(fresh):
     model = tiny_t5(seed=draw(fresh), num_layers=3)  # as many layers on both sides: transformers' cache wants it so
     lm = mh.load(model, tokenizer=tiny_tokenizer(special_tokens=False))
@@ -125,7 +125,7 @@ def test_an_encoder_decoder_has_its_three_stacks(fresh):
                 assert (a[:, :rows] - b[:, :rows, :keys]).abs().max() <= EXACT
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_an_encoder_reads_of_a_batch_is_what_it_reads_of_each_text_alone(fresh):
     """BART's positions are learned: with padding before it, a text would be another input."""
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
@@ -154,7 +154,7 @@ def test_a_joined_layer_is_guarded_once_more(loaded, monkeypatch):
         mh.record(lm, PROMPTS[0], generate=COUNT)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_saved_and_opened_it_is_the_same(loaded, tmp_path):
     rec = mh.record(loaded("gemma2"), PROMPTS, generate=COUNT)
     rec.save(tmp_path / "written.heads")

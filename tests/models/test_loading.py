@@ -68,7 +68,7 @@ def test_because_says_class_dtype_device_attention_and_where_it_was_found(bert):
         assert part in asked.because
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("named", "why"), [(None, "names no architecture"), (["BertOfMine"], "names BertOfMine, which")]
 )
@@ -214,7 +214,7 @@ def test_a_missing_pooler_is_zero_not_random_and_because_says_so(bert):
     assert not first.model.pooler.dense.weight.any()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("cls", ["BertForSequenceClassification", "DebertaV2ForSequenceClassification"])
 def test_a_pooler_under_a_classifier_counts(cls, tmp_path):
     sizes = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
@@ -300,7 +300,7 @@ def test_an_unknown_bundled_name_lists_those_that_are():
         find_bundled("maxilm")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_minilm_is_the_published_model_and_reads_long_texts():
     lm = load("minilm")
     config = lm.model.config
@@ -699,7 +699,7 @@ def test_what_is_neither_name_nor_module_is_refused(what):
 # ---------------------------------------------------------------------------------------------------- what it knows
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_hash_follows_every_weight_and_dtype_and_nothing_else(bert):
     first = load(bert)
     assert first.weights_hash == load(bert, attn_implementation="eager", tokenizer=False).weights_hash

@@ -32,7 +32,7 @@ from tests.models.tiny_media import (
 # ------------------------------------------------------------------------------------------------------------- loading
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", sorted(PICTURES))
 @pytest.mark.sampled(3)
 def test_a_model_of_pictures_needs_no_tokenizer_and_has_a_spec(name, seeing):
@@ -43,7 +43,7 @@ def test_a_model_of_pictures_needs_no_tokenizer_and_has_a_spec(name, seeing):
     assert heads == ([(2, 6)] * 2 + [(3, 8)] * 2 if name == "swin" else [(3, 8)] * 2)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_models_of_sounds_have_a_spec_with_and_without_a_processor(whisper, wav2vec2, fresh):
     for lm in (whisper(), mh.load(tiny_whisper())):
         assert lm.spec.shape == {"encoder": (3, 3), "decoder": (3, 3), "cross": (3, 3)}
@@ -52,7 +52,7 @@ def test_models_of_sounds_have_a_spec_with_and_without_a_processor(whisper, wav2
     assert whisper().processor.feature_size == 16
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_without_a_processor_inputs_must_be_ones_own(fresh, tmp_path):
     lm = mh.load(saved(tmp_path / "bare", tiny_vit(draw(fresh)), None))
     assert lm.processor is None and lm.spec.shape == {"": (3, 3)}
@@ -81,7 +81,7 @@ def test_exactly_one_of_texts_image_and_audio(seeing, fresh):
         mh.record(lm, image=picture, sampling_rate=RATE)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_says_what_it_reads(seeing, whisper, fresh):
     with pytest.raises(ModelError, match=r"vit \(ViTModel\) reads pictures, not text: give image=, or another"):
         mh.record(seeing("vit"), "a cat")
@@ -127,7 +127,7 @@ def test_what_is_no_picture_is_refused_in_a_line(seeing, fresh, tmp_path):
             mh.record(lm, image=what)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_path):
     lm, sound = whisper(), some_sound(fresh, 0.2)
     (tmp_path / "a.wav").write_bytes(b"RIFF no sound")
@@ -175,7 +175,7 @@ def inputs_of(lm, pictures):
     return lm.processor(images=[picture_of(each) for each in pictures], return_tensors="pt")["pixel_values"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", GRIDDED)
@@ -192,7 +192,7 @@ def test_weights_are_the_models_own(name, attention, seeing, fresh):
     assert not torch.equal(rec.stacks[""][0].weights(text=0), rec.stacks[""][0].weights(text=1))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", GRIDDED)
 @pytest.mark.sampled(4)
 def test_tokens_around_the_grid_are_found_and_named(name, seeing, fresh):
@@ -236,7 +236,7 @@ def test_a_picture_of_another_shape_has_another_grid(seeing, fresh, tmp_path):
         mh.record(mh.load(seeing("vit").model, processor=processor), image=some_picture(fresh))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_windows_have_no_grid_and_weights_all_the_same(seeing, fresh):
     lm, picture = seeing("swin"), some_picture(fresh)
     rec = mh.record(lm, image=picture)
@@ -281,7 +281,7 @@ def test_a_look_leaves_the_model_as_it_was(seeing, fresh):
     assert not any(module._forward_hooks for module in lm.model.modules())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_path_an_image_and_arrays_of_the_same_picture_give_the_same_recording(seeing, fresh, tmp_path):
     lm, array = seeing("vit"), some_picture(fresh)
     Image.fromarray(array).save(tmp_path / "a.png")
@@ -312,7 +312,7 @@ def test_the_picture_that_is_shown_is_what_the_model_reads(seeing, fresh):
         assert seen.dtype == np.uint8 and float((got - want).abs().max()) < 1 / 255 / float(std.min())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_saved_and_opened_it_knows_its_grid(seeing, fresh, tmp_path):
     rec = mh.record(seeing("deit"), image=some_picture(fresh))
     rec.save(tmp_path / "picture.heads")
@@ -321,7 +321,7 @@ def test_saved_and_opened_it_knows_its_grid(seeing, fresh, tmp_path):
     assert torch.equal(again.layers[1].weights(), rec.layers[1].weights())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_whisper_has_its_three_stacks_exactly(whisper, fresh):
     lm = whisper(tokenizer=tiny_tokenizer(special_tokens=False))
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]
@@ -376,7 +376,7 @@ def test_frames_hear_the_samples_that_they_say(wav2vec2, fresh):
                     assert (moved > 0) == matters, (frame, at, moved)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whisper, fresh):
     lm = whisper()
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]

@@ -46,7 +46,7 @@ def assert_same(offloaded, whole):
     assert offloaded.spec == whole.spec
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=("a layer on disk", "all on disk"))  # between them, and with all in memory, nothing is new
 @pytest.mark.parametrize("name", sorted(MAPS))
 @pytest.mark.sampled(1)
@@ -81,7 +81,7 @@ def offload(model):
     return model
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_weights_that_come_only_while_a_module_runs_are_found_where_they_are_kept(fresh):
     seed, tokenizer = draw(fresh), tiny_tokenizer(special_tokens=False)
     split = offload(tiny_llama(seed=seed))

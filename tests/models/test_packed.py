@@ -66,7 +66,7 @@ def test_weights_of_packed_texts_are_the_models_own_and_runs_end_at_their_text(a
             assert layer.mask.stop[row].tolist() == list(range(1, 18))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.sampled(1)

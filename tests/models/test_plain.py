@@ -215,7 +215,7 @@ def masks(fresh, num_keys):
     return {"key_padding_mask": padding, "attn_mask": hidden}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @every_layer
 @pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "length first"])
 @pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "no weights"])
@@ -420,7 +420,7 @@ def test_layers_that_share_one_module_are_layers_of_their_own(fresh):
     assert list(state.sites) == ["attn", "attn#2", "attn#3"], "a second pass meets the same layers"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_threads_see_their_own_calls(fresh):
     """One thread taps; another runs the same module untapped, and its own, at the same time."""
     module, other = (sharpened(TimmAttention(), fresh) for _ in range(2))

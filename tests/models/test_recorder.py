@@ -52,7 +52,7 @@ def assert_same_weights(rec, maps, where):
 # ----------------------------------------------------------------------------------------------------------- exactness
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.sampled(3)
@@ -68,7 +68,7 @@ def test_weights_rebuilt_from_texts_equal_the_models_own(name, attention, loaded
     assert rec.tokens.texts == tuple(texts)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -95,7 +95,7 @@ def test_a_call_without_a_mask_is_recorded_whole(name, loaded, fresh):
     assert_same_weights(rec, eager_maps(model, input_ids=ids), [slice(0, 9)] * 3)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["minilm", "llama", "gemma2", "gpt_oss"])
 @pytest.mark.sampled(2)
 def test_every_way_to_ask_for_weights_gives_the_models_own(name, loaded, fresh):
@@ -125,7 +125,7 @@ def test_every_way_to_ask_for_weights_gives_the_models_own(name, loaded, fresh):
             assert_near(pieces, want, "tiles")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(loaded, fresh):
     lm = loaded("minilm")
     texts = [some_text(fresh, n) for n in (5, 17, 2)]
@@ -136,7 +136,7 @@ def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(lo
             assert_near(many.weights(text=text), one.weights(), "together, alone", 2 * EXACT)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_encoder_decoder_is_recorded_by_its_three_stacks(fresh):
     """Texts of the decoder have lengths of their own, more or fewer than the encoder's."""
     model = tiny_t5(seed=draw(fresh))
@@ -201,7 +201,7 @@ def test_a_recording_holds_no_gradients_and_nothing_of_the_models_memory(loaded,
     assert not any(x.requires_grad for layer in rec.layers for x in (layer.q, layer.k, layer.v, layer.lse))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.sampled(4)
@@ -251,7 +251,7 @@ def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, d
     assert 0 < worst < 1e-4
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 @pytest.mark.sampled(1)
 def test_texts_of_unlike_length_are_read_in_batches_and_each_is_as_it_is_alone(loaded, fresh, name, monkeypatch):
@@ -300,7 +300,7 @@ def test_a_lse_that_is_off_shows_in_the_error(loaded, fresh, monkeypatch):
     assert rec.provenance["float64_error"] == pytest.approx(math.expm1(0.01), rel=1e-3)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_that_reads_two_texts_in_one_call_has_its_layers_twice(loaded, fresh):
     class Twice(nn.Module):
         def __init__(self, model):
@@ -386,7 +386,7 @@ def test_a_window_too_large_to_hold_is_refused_with_its_size(loaded, fresh, monk
 # --------------------------------------------------------------------------------------------------------- long texts
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "attention"), [("bert", "sdpa"), ("gpt2", "eager"), ("llama", "sdpa")])
 @pytest.mark.sampled(2)
 def test_a_long_text_is_read_in_overlapping_windows_that_cover_it(name, attention, loaded, fresh):

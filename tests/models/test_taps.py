@@ -87,7 +87,7 @@ def insides(model):
 # ------------------------------------------------------------------------------------------------ nothing is changed
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.parametrize("mode", MODES)
@@ -106,7 +106,7 @@ def test_outputs_under_a_tap_are_bit_identical(name, attention, mode, made, fres
                 assert list(state.because) == ["the model's own fused kernel returned the lse (torch's CPU kernel)"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.sampled(3)
@@ -478,7 +478,7 @@ def without_columns(model, name, layer, head, width):
         columns.copy_(kept)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.sampled(2)
@@ -501,7 +501,7 @@ def test_zeroing_a_head_equals_zeroing_its_columns_of_the_output_projection(name
         assert_identical(model(**inputs)[0], plain)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.sampled(3)
@@ -605,7 +605,7 @@ def in_threads(*jobs):
     assert not any(thread.is_alive() for thread in threads), "a thread hangs"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("first_out", [0, 1], ids=["first in, first out", "first in, last out"])
 @pytest.mark.parametrize("shared", [True, False], ids=["one model", "two models"])
@@ -679,7 +679,7 @@ def test_an_untapped_model_in_another_thread_passes_through(made, fresh):
     assert seen == [7] * num_layers(mine) * TURNS
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_threads_that_come_and_go_at_any_moment_never_meet_each_others_calls(made, fresh):
     models = {"llama": made("llama"), "gpt2": made("gpt2")}
     before, interval = installed(), sys.getswitchinterval()

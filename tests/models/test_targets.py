@@ -46,7 +46,7 @@ def loss_of(lm, pair):
         return float(lm.model(**fed(lm, [pair])).loss)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(1)
 def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
     """With the model's own loss as the oracle, for pairs read in one padded batch."""
@@ -61,7 +61,7 @@ def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
     assert abs(plain.before - result.before) > 1e-3  # of the source repeated: another number
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_importance_and_what_stands_in_a_heads_place_read_the_targets(bart):
     """Ablation one by one is the oracle; the mean is of the decoder on these targets, and not on the sources."""
     lm = bart

@@ -43,7 +43,7 @@ def without_blanks(text, begin, end):
     return begin + len(text[begin:end]) - len(text[begin:end].lstrip()), end
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_kind
 @pytest.mark.parametrize(("before", "after"), AROUND)
@@ -76,7 +76,7 @@ def test_spans_of_the_users_own_text_find_their_words(kind, before, after, loade
     assert [word for word in found if word in KNOWN] == KNOWN
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @every_kind
 @pytest.mark.sampled(3)
 def test_windows_say_where_their_stretch_begins(kind, loaded, tmp_path):

@@ -61,7 +61,7 @@ def inputs_of(lm, name, pictures, answer=None):
     return {key: value.double() if value.is_floating_point() else value for key, value in made.items()}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "answer"), [*((name, ANSWER) for name in sorted(READERS)), ("paligemma", None)])
 @pytest.mark.sampled(2)
 def test_every_weight_is_the_models_own(name, answer, reading, fresh):
@@ -81,7 +81,7 @@ def test_every_weight_is_the_models_own(name, answer, reading, fresh):
         assert not bool((maps[0][0, :, : rec.answer.start, rec.answer] > 0).any())  # nobody read it beforehand
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @every_reader
 @pytest.mark.sampled(2)
 def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, reading, fresh):
@@ -109,7 +109,7 @@ def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, readi
         _ = rec.answer
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @every_reader
 @pytest.mark.sampled(2)
 def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, fresh):
@@ -131,7 +131,7 @@ def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, 
         assert moved.nonzero()[:, 0].tolist() == [image.begin + image.grid.position(row, column)]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @every_reader
 @pytest.mark.sampled(2)
 def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh):
@@ -147,7 +147,7 @@ def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh
     assert_near(rec.layers[1].weights(), want[1][0])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
     own = mh.record(lm, "the cat <image> said", image=picture)
@@ -166,7 +166,7 @@ def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fres
         mh.record(qwen, QUESTION, image=picture)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_path):
     rec = mh.record(reading("qwen2.5"), QUESTION, image=[some_picture(fresh), some_picture(fresh, 61, 40)], answer="a")
     rec.save(tmp_path / "a.heads")
@@ -184,7 +184,7 @@ def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_
     assert not (tmp_path / "b.heads").exists()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itself(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
     assert mh.record(lm, QUESTION, image=picture).provenance["vision tower"].startswith("not kept")
@@ -199,7 +199,7 @@ def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itsel
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
     picture, lm = some_picture(fresh), reading("llava")
     with pytest.raises(ModelError, match=r"reads pictures among the tokens of a text: give it a text too, as in"):
@@ -224,7 +224,7 @@ def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
         mh.record(seeing, QUESTION, image=picture)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_without_a_processor_of_both_says_so(fresh, tmp_path):
     folder = saved_llava(tmp_path / "llava")
     for lm in (mh.load(folder, processor=False), mh.load(folder, processor=square())):

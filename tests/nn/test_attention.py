@@ -154,7 +154,7 @@ def test_many_rows_beyond_the_real_blocks_equal_the_reference(rng, monkeypatch):
     assert_attended(attend(q, k, v, mask=mask), q, k, v, causal=True, window=53)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @BOTH
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.sampled(2)

@@ -258,7 +258,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [*WITHOUT, *ARGUMENTS])
 @pytest.mark.sampled(10)
 def test_every_option_matters(name, fresh):
@@ -275,7 +275,7 @@ def test_every_option_matters(name, fresh):
     assert abs(out - reference_of(case, layer, inputs).out).max() > 1e-2
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("first", "second"), pairs(), ids=lambda name: name)
 @pytest.mark.sampled(30)
 def test_two_options_equal_the_reference_or_are_refused_by_name(first, second, fresh):

@@ -41,7 +41,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("average", [True, False])

@@ -50,7 +50,7 @@ def test_full_sees_everything():
     assert_array_equal(dense_of(mask), np.ones((1, 1, Q, K), bool))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @DRAWN
 @given(num_rows=SIZES, num_keys=SIZES, window=st.none() | st.integers(1, 12))
 def test_causal_queries_end_where_the_keys_end(num_rows, num_keys, window):
@@ -81,7 +81,7 @@ def test_causal_by_steps_is_causal_at_once():
         assert_array_equal(dense_of(Mask.causal(1, length, window=4))[0, 0, 0], whole[length - 1, :length])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @DRAWN
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5))
 def test_from_lengths_hides_padding_from_rows_and_keys(lengths):
@@ -105,7 +105,7 @@ def test_from_dense_proves_runs_and_drops_the_dense_mask(seed, num_texts, num_ro
     assert_array_equal(mask.counts(), visible[:, 0].sum(-1))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @DRAWN
 @given(
     seed=SEEDS, num_rows=SIZES, num_keys=SIZES, num_heads=st.integers(1, 3), rows_at_once=st.sampled_from([1, 3, 512])
@@ -196,7 +196,7 @@ def test_expand_to_other_texts_is_an_error():
         inspect.unwrap(Mask.expand)(mask, 5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @DRAWN
 @given(
     seed=SEEDS,

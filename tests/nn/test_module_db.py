@@ -29,7 +29,7 @@ def samples():
 NUM_SAMPLES = 64
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_all_of_torchs_inputs_are_here():
     assert len(samples()) == NUM_SAMPLES
 
@@ -65,7 +65,7 @@ def assert_agree(theirs, ours, inputs, call):
         assert_allclose(our_named[names.get(name, name)].flatten(), grad.flatten(), atol=1e-8, err_msg=name)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("index", range(NUM_SAMPLES))
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])

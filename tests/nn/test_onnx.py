@@ -137,13 +137,13 @@ def case_of(kind: str, number: int) -> Case:
     return case
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_all_cases_are_here():
     assert len(cases()["Attention"]) == NUM_ATTENTION
     assert len(cases()["RotaryEmbedding"]) == NUM_ROTARY
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("number", range(NUM_ATTENTION))
 @pytest.mark.sampled(30)
 def test_attend_passes_attention(number):
@@ -221,7 +221,7 @@ def layer_call(case: Case, p: Problem, flags: bool) -> Tensor:
     return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("number", range(NUM_ATTENTION))
 @pytest.mark.sampled(24)
 def test_the_layer_passes_attention_with_projections_that_change_nothing(number):

@@ -181,7 +181,7 @@ def test_bias_grows_with_distance_from_a_query_that_stands_last():
     assert_allclose(bias[0, 1], bias[0, 0] / 2)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(causal=(False, True), sizes=())
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", [(32, 128), (8, 6), (64, 1000), (4, 3)])

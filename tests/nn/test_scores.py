@@ -53,7 +53,7 @@ def test_tf32_is_off_until_the_last_thread_has_left_and_then_as_it_was(tf32):
     assert TF32.allow_tf32
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["llama", "bert", "gemma2"])
 @pytest.mark.sampled(1)
 def test_a_model_under_autocast_is_recorded_as_it_computed(name, fresh):

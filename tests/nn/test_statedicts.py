@@ -182,7 +182,7 @@ def test_t5_cross_attention_equals_transformers_own(fresh):
         assert_allclose(layer(x, source)[0], theirs(x, key_value_states=source)[0], atol=1e-4)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("theirs_has", "ours_has"),
     [

@@ -119,7 +119,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(saved, path, random):
             assert str(path) in str(error)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_many_changed_bytes_are_refused(saved, path, random):
     data = path.read_bytes()
     for _ in range(100):
@@ -285,7 +285,7 @@ DESCRIPTIONS = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("change, words", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 @pytest.mark.sampled(18)
 def test_a_description_that_does_not_fit_its_tensors_is_refused(saved, path, change, words):

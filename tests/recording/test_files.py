@@ -180,7 +180,7 @@ def recordings(draw):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recording=recordings())
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_any_recording_comes_back(recording, path):
     assert_round_trip(recording, path)
 

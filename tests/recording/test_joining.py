@@ -38,7 +38,7 @@ def both_sides(given, name):
     return {**given, **{f"decoder_{key}": value for key, value in given.items()}}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=["without v", "with v"])
 @pytest.mark.parametrize("name", MAKERS)

@@ -45,7 +45,7 @@ def run(*arguments, **environment):
     return done.stdout
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @NEEDS_TRITON
 def test_numbers_equal_the_reference(pytestconfig):
     chosen = ("-m", pytestconfig.option.markexpr)

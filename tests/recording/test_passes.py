@@ -52,7 +52,7 @@ def test_every_reduction_is_compared_with_its_oracle():
 # ------------------------------------------------------------------------------------------- each request, and together
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", dict.fromkeys(NAMES))
 @SMALL
 @pytest.mark.sampled(8)
@@ -62,7 +62,7 @@ def test_each_request_alone_equals_the_reference(rng, shrink, name, cells):
         assert_pass_equals_reference(rng, make_case(rng, kind), {name})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("option", OPTIONS)
@@ -72,14 +72,14 @@ def test_all_requests_together_equal_the_reference(rng, shrink, kind, option):
     assert_pass_equals_reference(rng, make_case(rng, kind, option))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(4)
 def test_float32_is_exact_to_1e_5(rng, kind):
     assert_pass_equals_reference(rng, make_case(rng, kind, "everything", dtype=torch.float32))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_together_is_what_each_is_alone(rng, shrink):
     shrink(300)
     case = make_case(rng)
@@ -102,7 +102,7 @@ def test_a_request_made_twice_is_planned_once(rng):
 # ---------------------------------------------------------------------------------------------- beyond the real borders
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["bidirectional", "causal", "window", "head by head"])
 @pytest.mark.sampled(2)
 def test_a_long_text_equals_the_reference_across_the_real_borders(rng, kind):
@@ -112,7 +112,7 @@ def test_a_long_text_equals_the_reference_across_the_real_borders(rng, kind):
     assert_pass_equals_reference(rng, case)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_padded_batch_equals_the_reference_across_the_real_borders(rng):
     case = make_case(
         rng, lengths=(17, one_pass.TILE_KEYS + 1, 5, 401), dtype=torch.float32, option="sinks", heads=(2, 1)
@@ -126,7 +126,7 @@ def test_a_text_as_long_as_a_tile_is_wide_equals_the_reference(rng, length):
     assert_pass_equals_reference(rng, make_case(rng, lengths=(length,), dtype=torch.float32, heads=(7, 1)))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("length", [4, 5, 6, 10, 11])
 @pytest.mark.sampled(3)
 def test_lengths_around_a_tile_border_equal_the_reference(rng, shrink, length):
@@ -146,7 +146,7 @@ def test_neighbouring_short_texts_share_a_tile(rng):
     assert_pass_equals_reference(rng, case, {name_of(request) for request in wanted})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("option", ["plain", "everything"])
 @pytest.mark.sampled(6)
@@ -160,7 +160,7 @@ def test_groups_of_several_sizes_equal_the_reference(rng, shrink, kind, option):
     assert_pass_equals_reference(rng, case, {name_of(request) for request in wanted})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["causal", "holes"])
 @pytest.mark.sampled(1)
 def test_one_plan_serves_layers_of_other_heads_masks_and_precisions(rng, shrink, kind):
@@ -195,7 +195,7 @@ def test_query_heads_read_their_own_keys(rng, shrink, heads):
     assert_pass_equals_reference(rng, case, chosen)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("rows", [1, 5, 23, 29])
 @SMALL
 @pytest.mark.sampled(3)
@@ -374,7 +374,7 @@ BREAK = {
 ADD_BAND, ADD_LINEAR = Band.add, Linear.add_all
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("what", BREAK)
 @pytest.mark.sampled(3)
 def test_the_comparison_sees(rng, shrink, monkeypatch, what):

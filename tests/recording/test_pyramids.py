@@ -91,7 +91,7 @@ def assert_level(level, cells):
         np.testing.assert_allclose(np.nan_to_num(got), np.nan_to_num(wanted), atol=1e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
 @pytest.mark.parametrize("strip", [1 << 20, 64], ids=["one strip", "many strips"])

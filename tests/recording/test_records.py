@@ -74,7 +74,7 @@ def test_project_is_the_map_times_features(rng, kind, option):
         assert_near(case.layer.project(features, text=text), full @ features, atol=3e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_mask
 @every_rule

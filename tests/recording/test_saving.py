@@ -57,7 +57,7 @@ def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatc
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_ctrl_c_while_saving_leaves_nothing_behind(tmp_path):
     script = """
 import signal, sys, torch

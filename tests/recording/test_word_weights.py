@@ -126,7 +126,7 @@ def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):
         assert_near(one.weights.sum(-1)[0], full[4].sum(-1)[0])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("drop", ["none", "special", "wordless"])
 @pytest.mark.sampled(3)
@@ -194,7 +194,7 @@ def test_words_of_another_way_or_given_are_used(rng):
     assert layer.word_weights(words=given).queries[0] == Unit("it", (0, 2), (0,), 0, False)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.sampled(1)
 def test_the_bundled_models_words(minilm, how):

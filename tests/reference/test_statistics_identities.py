@@ -221,7 +221,7 @@ def test_a_map_of_another_text_is_an_error():
         function(np.zeros((3, 4, 4)), facts([1, 2]))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_statistics_need_no_torch():
     code = "import manyheads.reference.statistics, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

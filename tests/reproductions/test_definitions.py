@@ -55,7 +55,7 @@ def test_mean_weights_on_the_first_key_are_those_of_maps_made_by_hand(kind, fres
     np.testing.assert_allclose(seen.learned_sink[0], learned, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_share_of_sinks_counts_every_text_layer_and_head_by_itself(monkeypatch, fresh):
     model, ids = decoder("softmax"), torch.randint(VOCAB, (TEXTS, LENGTH), generator=fresh)
     one_by_one = [measure_call(model, ids[text : text + 1], statistics=["first_mass"]) for text in range(TEXTS)]
@@ -101,7 +101,7 @@ def test_a_spike_is_a_loss_far_over_those_before():
     assert kimi_clip.spikes_of(losses) == 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_retrieval_heads_of_a_published_file_are_counted(tmp_path):
     # 7 layers of 9 heads: 4 over 0.1, 1 at it, 40 never active.
     places = [(layer, head) for layer in range(7) for head in range(9)]
@@ -146,7 +146,7 @@ def test_claims_are_read_from_what_the_presets_found():
     ]  # fmt: skip
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_quick_trial_of_own_trainings_shows_seeds_steps_and_both_curves(tmp_path):
     made = reproduce("olsson-phase", tmp_path / "out", quick=True, seeds=2)
     rows = made.document["rows"]

@@ -45,7 +45,7 @@ def test_heads_are_free_up_to_the_first_step_that_costs_more_than_the_limit():
     assert michel_curve.free_share(counts, [0.0, 0.2, 0.0, 0.0], 0.1) == 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_curve_says_what_is_free_by_the_loss_of_its_own_half(fresh):
     model = decoder(fresh, DecoderConfig(13, 12, 2, 3, 1, 4, 14))
     texts = [{"input_ids": torch.randint(13, (2, 9), generator=fresh)} for _ in range(12)]
@@ -120,7 +120,7 @@ def test_gone_is_read_at_the_highest_price_that_harms_nothing():
 # ----------------------------------------------------------------------------------------------------------- wu-masking
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_scores_and_what_is_answered_with_heads_masked_are_those_of_eager_maps_and_cut_weights(fresh, monkeypatch):
     texts = Passkeys(pairs=3, pair_room=7, gap=20, question_room=6, rows=8, seed=3, parts=19, words=9)
     model = decoder(fresh, DecoderConfig(len(texts.tokens), 24, 2, 6, 3, 6, 28), louder=6)
@@ -183,7 +183,7 @@ def test_other_heads_are_drawn_among_those_that_are_no_retrieval_heads():
 # ---------------------------------------------------------------------------------------------------------- gqa-uptrain
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
 @pytest.mark.sampled(1)
 def test_pooled_heads_are_the_mean_the_first_or_new_and_all_else_stays(fresh, num_kv_heads):

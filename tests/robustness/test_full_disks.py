@@ -115,7 +115,7 @@ def test_the_single_page_is_not_begun_on_a_full_disk(disk):
     assert sorted(path.name for path in disk.iterdir()) == ["filling"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
     """Wherever the disk is full: while the run begins, in one of its parts, or when all is put together."""
     want, ended = measure_resumed(disk / "whole"), 0
@@ -135,7 +135,7 @@ def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
     assert 3 <= ended < 16
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_commands_say_a_full_disk_in_one_line(disk, capfd):
     from manyheads.cli.main import main
 

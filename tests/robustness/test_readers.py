@@ -87,7 +87,7 @@ def of(read, tmp_path, **options) -> str:
     return judge(Target("a test", lambda: [b""], read, {}, **options), b"data", tmp_path)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, monkeypatch):
     from manyheads.errors import TextError
     from tests.robustness import target as module

@@ -115,7 +115,7 @@ def test_texts_of_unlike_length_count_for_fewer(rng):
     assert Half(table, CHOOSE).num_texts(UP.tested)[0] == pytest.approx(200**2 / (100**2 + 100), rel=0.6)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("freedom", [2.0, 9.0, 40.0])
 @pytest.mark.parametrize("t", [-1.3, 0.4, 2.2, 4.1])
 @pytest.mark.sampled(6)
@@ -157,7 +157,7 @@ def test_what_is_reported_is_not_what_was_chosen_by(rng):
     assert abs(np.mean([claims[at].tested for at in ranks]) - 0.8) < 0.04 and best.tested <= flattered.tested
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_chance_alone_makes_no_claim_however_many_are_tried(rng):
     """Scores that equal chance: of thousands of tests the bare p-values call some, the adjusted ones none."""
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": 0.6, "mode": 0.4})

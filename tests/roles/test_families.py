@@ -71,7 +71,7 @@ def assert_as_by_hand(lm, texts, field="attentions", **asked):
     return found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss"])
 @pytest.mark.sampled(2)
 def test_divergences_and_diversity_are_those_of_the_models_own_maps(name, fresh):
@@ -83,7 +83,7 @@ def test_divergences_and_diversity_are_those_of_the_models_own_maps(name, fresh)
     assert sides.all(), "roots obey the triangle inequality"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("stack", "field"),
     [("encoder", "encoder_attentions"), ("decoder", "decoder_attentions"), ("cross", "cross_attentions")],
@@ -117,7 +117,7 @@ def test_row_divergences_are_the_same_formula_and_exactly_0_for_equal_rows(fresh
     assert float(pair_divergences(apart)[0, 1]) == pytest.approx(log(2), abs=1e-15)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_order_is_nothing_and_a_text_given_twice_counts_twice(fresh):
     lm, few = loaded("gpt2", draw(fresh)), list(TEXTS)
     found = head_families(lm, few, rows=5)
@@ -146,7 +146,7 @@ def test_rows_are_drawn_by_a_texts_own_words_and_said(fresh):
     assert np.abs(every.divergences - found.divergences).max() > 1e-3
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_blocks_of_rows_and_long_texts_in_windows_change_nothing(fresh, monkeypatch):
     lm = loaded("llama", draw(fresh))
     text = " ".join(TEXTS * 5)  # 235 words in 80 positions
@@ -157,7 +157,7 @@ def test_blocks_of_rows_and_long_texts_in_windows_change_nothing(fresh, monkeypa
     assert np.abs(found.divergences - blocks.divergences).max() < 1e-12
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
     lm = loaded("llama", draw(fresh))
     for plan in (Plan([]), Plan(Copy("L*", "L*H0")), Plan(Copy("L1", "L1H2"))):
@@ -170,7 +170,7 @@ def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
         head_diversity(lm, "cat")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("step", [mh.Average("L1"), pytest.param(mh.Copy("L1", source="L1H2"), marks=pytest.mark.slow)])
 def test_heads_made_the_same_have_no_diversity_and_earlier_layers_are_as_they_were(step, fresh):
     lm = loaded("gpt2", draw(fresh))
@@ -187,7 +187,7 @@ def test_heads_made_the_same_have_no_diversity_and_earlier_layers_are_as_they_we
     assert silenced.diversity[:2] == before.diversity[:2], "what a head says is not where it looks"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_averaged_heads_look_where_their_mean_looks(fresh):
     lm = loaded("bert", draw(fresh))
     weights = np.stack([mh.record(lm, TEXTS[0]).layers[0].weights()[h].double().numpy() for h in range(5)])
@@ -302,7 +302,7 @@ def as_sets(labels):
     return {frozenset(np.flatnonzero(labels == label).tolist()) for label in np.unique(labels)}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("num", [2, 3, 7, 23])
 @pytest.mark.sampled(2)
 def test_linkage_is_brute_forces_at_every_number_of_groups(num, random):

@@ -32,7 +32,7 @@ def found_of(fresh, layers=3, heads=4, clusters=None, spread=1.0):
     )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", [".png", ".svg", ".pdf"])
 @pytest.mark.sampled(1)
 def test_a_map_is_a_real_file_of_its_kind(kind, fresh, tmp_path):
@@ -49,7 +49,7 @@ def dots_in(path):
     return [style.split("fill: ")[1][:7] for style in styles if f"stroke: {figure.PAPER.lower()}" in style]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_every_head_has_a_dot_and_a_name_or_is_counted_among_those_left_out(fresh, tmp_path):
     for layers, heads in ((2, 3), (6, 12)):
         found = found_of(fresh, layers, heads)
@@ -63,7 +63,7 @@ def test_every_head_has_a_dot_and_a_name_or_is_counted_among_those_left_out(fres
         assert "0.30" in words and "one head" in words and any("of all squared distances" in word for word in words)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_names_do_not_run_into_dots_or_each_other_nor_off_the_map(fresh):
     found = found_of(fresh, 6, 12)
     places, medoid = figure._placed(found.map), found.families[0].medoid
@@ -121,7 +121,7 @@ def test_labels_are_coloured_as_the_table_names_them_and_families_are_rings(fres
         assert drawn == 1 + (count if colour != figure.ALONE else 0), colour  # once in the legend
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_more_families_than_hues_and_heads_that_are_all_the_same_can_be_drawn(fresh, tmp_path):
     save_families(found_of(fresh, 6, 12, clusters=30), tmp_path / "many.svg")
     assert any("more families" in word for word in words_in(tmp_path / "many.svg"))

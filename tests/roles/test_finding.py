@@ -31,7 +31,7 @@ from tests.models.tiny import SPECIAL, WORDS, tiny_bert, tiny_gpt2, tiny_tokeniz
 SENTENCES = 210  # of the treebank: half of them are reported on
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_what_is_found_on_a_treebank(minilm, tmp_path):
     """One test, so that one process reads the treebank."""
     texts = list(open_corpus(treebank("en_ewt-ud-dev.conllu")).open())[:SENTENCES]
@@ -141,7 +141,7 @@ def found(minilm):
     return mh.find_roles(minilm, gold_corpus(), passages=gold_corpus("passage"), examples=0)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_our_own_sentences_answer_every_question_offline_and_label_nothing_they_cannot_bear_out(found):
     asked = found.questions
     assert {"det: dependent to head", "nsubj: head to dependent", "pronoun to antecedent", "coreference"} <= set(asked)
@@ -171,7 +171,7 @@ def by_hand(lm, document, head, only_pronouns):
     return sorted(f"{words[row]} → {words[key]} {weight:.2f}" for (row, key), weight in shown.items())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("role", ["pronoun to antecedent", "coreference"])
 @pytest.mark.sampled(1)
 def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_model_itself_weighs_them(
@@ -195,7 +195,7 @@ def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_mod
         assert weights == sorted(weights, reverse=True) and weights
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_examples_are_looked_for_in_texts_and_in_passages(monkeypatch):
     asked, head = [], mh.Head.parse("L0H0")
     monkeypatch.setattr(finding, "find_examples", lambda _, *of: asked.append(of) or {(head, of[0][0].name): ()})
@@ -231,7 +231,7 @@ class Slow(PreTrainedTokenizer):
         return (*SPECIAL, *WORDS)[index]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_slow_tokenizer_is_said_once_where_there_is_gold_to_lay_on_its_tokens(caplog):
     slow, fast = (mh.load(tiny_bert(), tokenizer=made) for made in (Slow(), tiny_tokenizer()))
     gold, bare = list(gold_corpus().open())[:12], ["the cat sat on the old table .", "she said no ."]

@@ -35,7 +35,7 @@ def roles(table) -> dict[str, HeadRole]:
     return {str(role.head): role for role in label(table)}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_known_heads_of_minilm_are_named(roles):
     assert roles["L0H2"].name == "previous token" and roles["L0H2"].evidence.score > 0.9
     assert roles["L1H8"].name == "next token" and roles["L1H8"].evidence.score > 0.6
@@ -104,7 +104,7 @@ def test_labels_follow_a_permutation_of_heads(minilm, roles):
     ("spread", "first"),
     [(0.15, 50), *(pytest.param(spread, 0, marks=pytest.mark.slow) for spread in (0.02, 0.06, 0.15))],
 )
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_random_weight_model_gets_no_content_role(minilm, spread, first):
     """From near-uniform attention to sharp: chance alone must not look like a role. (The first 50 texts are long.)"""
     seed = seeds.seed() % 2**31
@@ -124,13 +124,13 @@ def test_a_head_that_favours_one_mark_by_chance_is_no_punctuation_head(minilm, s
     assert {str(role.head): role.name for role in label(found)}[head] != "punctuation"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_too_little_text_gives_no_label(minilm):
     names = {role.name for role in mh.find_roles(minilm, ["The cat sat on the mat.", "A dog barked twice at noon."])}
     assert names == {"unlabelled"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_labels_need_their_statistics(minilm):
     with pytest.raises(mh.StatisticError, match=r"labelling needs previous_mass, .*: measure with rules\.NEEDED"):
         label(measure(minilm, page_texts()[:3], ["entropy"]))
@@ -168,7 +168,7 @@ def with_random_weights(lm, spread: float, seed: int):
     return mh.load(model, tokenizer=lm.tokenizer)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_sums_of_one_half_only_leave_everything_unlabelled(table):
     empty = Sums.empty(len(table.heads), len(table.names))
     assert {role.name for role in label(dataclasses.replace(table, sums=empty))} == {"unlabelled"}

@@ -95,7 +95,7 @@ def assert_probe(probe, maps, ids, visible, special):
 CASES = [*(("gpt2", variant) for variant in SMALL), ("llama", "mlxterp"), ("bert", "arena"), ("bert", "olsson-entries")]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "variant"), [*CASES, ("gemma2", "arena"), ("gemma2", "olsson")])
 @pytest.mark.sampled(2)
 def test_every_head_of_every_variant_equals_loops_over_the_models_own_maps(name, variant, fresh):
@@ -178,7 +178,7 @@ def test_with_four_repeats_latest_sum_and_entries_tell_different_things(fresh):
     assert [each["L0H0"].num_queries for each in got.values()] == [2 * 21, 2 * 21, 2 * 7 * 6]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_encoders_heads_are_not_called_induction_and_its_known_duplicate_heads_come_out(minilm):
     probe = probe_repeats(minilm, samples=6)
     assert not probe.causal and "not induction" in probe.name("L2H9") and "not causal" in probe.notes

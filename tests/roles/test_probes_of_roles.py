@@ -60,7 +60,7 @@ def direct(lm):
     }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_every_number_is_that_of_the_function_itself(roles, direct):
     assert set(roles.probes) == set(direct) == set(PROBES)
     for name, wanted in direct.items():
@@ -75,7 +75,7 @@ def test_every_number_is_that_of_the_function_itself(roles, direct):
             assert np.array_equal(getattr(probe.scores, part), getattr(wanted, part), equal_nan=True), (name, part)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_each_probe_says_its_variant(roles):
     said = {name: probe.says for name, probe in roles.probes.items()}
     assert "ARENA" in said["random repeats"] and "no start token" in said["random repeats"]
@@ -98,7 +98,7 @@ def test_a_probe_is_asked_by_its_name_or_question_and_roles_go_before_it(plain, 
         plain.role_named("copying")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_table_has_a_row_a_head_and_probe_below_the_claims(roles, direct, tmp_path):
     roles.save(tmp_path / "roles.parquet")
     frame = pd.read_parquet(tmp_path / "roles.parquet")
@@ -120,7 +120,7 @@ def test_the_report_has_a_section_with_each_probes_best_head_and_variant(plain, 
     assert "{{" not in page and "Probes</h2>" not in page_of(plain)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_cannot_be_asked_is_said_with_the_reason():
     bert = mh.load(tiny_bert(max_position_embeddings=128), tokenizer=tiny_tokenizer())
     found = ask_probes(bert)
@@ -148,7 +148,7 @@ def test_an_exception_of_a_model_ends_no_run(lm, monkeypatch):
     assert told[0][0] == 0 and told == sorted(told) and told[-1][0] == told[-1][1]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_of_several_processes_the_first_alone_is_probed(lm, monkeypatch):
     asked = []
     monkeypatch.setattr(finding, "ask_probes", lambda *_: asked.append(1) or {"copying": Probe("copying", "not here")})

@@ -72,7 +72,7 @@ def test_there_are_as_many_architectures_as_promised():
     assert len(generating) >= 60
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(12)
 def test_parameters_are_those_of_the_real_model(name):
@@ -129,7 +129,7 @@ LEFT_OUT = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OWN_NAMES])
 @pytest.mark.sampled(10)
 def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(family):
@@ -177,7 +177,7 @@ def torch_counts(model: Any, **inputs: Any) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", [name for name in GENERATING if CASES[name][0] in DECODERS])
 @pytest.mark.sampled(6)
@@ -191,7 +191,7 @@ def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
     assert ours == torch_counts(model, input_ids=ids, use_cache=False)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize(
     "name", [name for name in GENERATING if CASES[name][0] in DECODERS and name not in MASKED | LATENT]
@@ -239,7 +239,7 @@ def test_encoders_cost_what_torch_counts():
         assert sum(counting.prefill(architecture, tokens, tokens).values()) == torch_counts(model, pixel_values=pixels)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_encoder_decoder_costs_what_torch_counts():
     for family in SEQ2SEQ:
         model, config = described(family)

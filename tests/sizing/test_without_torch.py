@@ -24,7 +24,7 @@ def without_torch(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", BLOCKED + program], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("door", ["manyheads.sizing.sizing", "manyheads.models.dimensions"])
 @pytest.mark.sampled(1)
 def test_presets_and_descriptions(door):
@@ -72,7 +72,7 @@ def test_a_family_without_a_row_says_what_would_be_needed(tmp_path):
     assert "With transformers installed, what it knows can be built and measured." in done.stdout
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_command(tmp_path):
     done = without_torch("from manyheads.cli.main import main; raise SystemExit(main(['size', 'gpt2', '--json']))")
     assert done.returncode == 0, done.stderr

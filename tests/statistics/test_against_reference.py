@@ -135,7 +135,7 @@ def test_the_reference_and_the_table_know_the_same_statistics():
     assert set(reference_statistics(np.full((2, length, length), 1 / length), nothing)) == set(STATISTICS)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize(("name", "attention"), CASES)
 @pytest.mark.sampled(2)
@@ -190,7 +190,7 @@ def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention
     assert sorted([*left_out, *names]) == sorted(STATISTICS)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     """TILE_KEYS as they are: 289 tokens have a border of keys and several of rows."""
     lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=300), tokenizer=tiny_tokenizer(special_tokens=False))
@@ -211,7 +211,7 @@ def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     assert_same_table(table, wanted, length, STATISTICS)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "sink", "recent"), [("minilm", 2, 5), ("llama", 0, 3), ("gemma2", 3, 2)])
 @pytest.mark.sampled(3)
 def test_what_is_distant_is_whatever_lies_beyond_both_numbers(name, sink, recent, tiles, loaded, fresh):
@@ -249,7 +249,7 @@ def test_each_statistic_alone_is_the_same_as_with_all_the_others(loaded, fresh):
         np.testing.assert_allclose(alone.column(name), everything.column(name), rtol=0, atol=1e-6 * scale_of(name, 26))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["holes", "runs anywhere"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.sampled(2)
@@ -278,7 +278,7 @@ def test_any_mask_given_by_hand_is_measured_as_it_is(attention, kind, loaded, fr
     assert_same_table(table, of_maps(maps, [slice(0, length)] * 3, facts), length, table.names)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.sampled(1)
 def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):

@@ -175,7 +175,7 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 # ------------------------------------------------------------------------------------------------- against the maps
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("kind", "batch_tokens"), [("bert", 2_048), ("bert", 40), ("gpt2", 40), ("llama", 2_048), ("gemma2", 2_048)]
 )
@@ -195,7 +195,7 @@ def test_several_surveys_in_one_table_are_what_each_is_alone(fresh):
         assert (alone.num == both.num[..., at]).all() and (alone.den == both.den[..., at]).all()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_asked_of_the_written_passages(minilm):
     """By hand: who has an antecedent, what the nearest mention and the same word would find."""
     got = assert_as_the_maps_say(minilm, "bert", TEXTS)
@@ -260,7 +260,7 @@ def brackets(misc: Sequence[str]) -> list[tuple[int, int, str]] | None:
     return sorted(out, key=lambda each: (each[0], -each[1]))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_the_bundled_model_on_a_treebank(minilm):
     texts = list(islice(passages(treebank_file(GUM)), 0, None, EVERY))
     got = assert_as_the_maps_say(minilm, "bert", texts)

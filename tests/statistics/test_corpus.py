@@ -52,7 +52,7 @@ def lm(request, fresh):
 # ----------------------------------------------------------------------------------------------------------- streaming
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(1)
 def test_a_stream_gives_what_a_list_gives(lm, fresh, small):
     texts, sinks = some_texts(3 * CHUNK, draw(fresh)), Sinks(first=True, because="a test")
@@ -88,7 +88,7 @@ def test_chunks_are_whole_and_in_order_whatever_their_limits(small, monkeypatch)
     assert list(chunks.chunks([])) == []
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_no_more_than_a_few_chunks_are_held_however_long_the_corpus(small, monkeypatch):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 20)
     alive, most = weakref.WeakSet(), [0]
@@ -159,7 +159,7 @@ def test_what_is_no_text_at_all_is_refused_and_what_is_none_among_texts_is_named
 # -------------------------------------------------------------------------------------------------------------- survey
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
     documents = [Document(text, f"d{at}", at=at + 1) for at, text in enumerate(some_texts(5 * CHUNK))]
@@ -179,7 +179,7 @@ def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
     assert whole.notes["surveyed"].startswith(f"all {CHUNK} texts")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_rarity_and_sinks_are_learned_from_the_head(small, monkeypatch, fresh):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
     monkeypatch.setattr("manyheads.models.inputs.texts.CORPUS_TOKENS", 60)
@@ -205,7 +205,7 @@ def gold_of(text: str) -> Gold:
     return Gold(tuple(words))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_gold_reaches_the_statistics_and_a_text_that_is_cut_has_none(small, fresh):
     seen = []
 
@@ -232,7 +232,7 @@ def test_gold_reaches_the_statistics_and_a_text_that_is_cut_has_none(small, fres
 # ------------------------------------------------------------------------------------------------------------ progress
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_progress_is_in_the_corpus_own_units_and_comes_to_its_end(small):
     texts = some_texts(3 * CHUNK)
     documents = [Document(text, "x", at=7 * (at + 1)) for at, text in enumerate(texts)]
@@ -280,7 +280,7 @@ def breaking(word: str, error: type[BaseException] = StatisticError) -> Statisti
     return Statistic("breaking", "share", (0.0, 1.0), "a test", "a test", lambda _: (), finish)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_texts_that_fail_are_named_counted_and_left_out(small, fresh):
     lm, texts = tiny_lm(draw(fresh)), [text for text in some_texts(25, draw(fresh)) if "king" not in text.split()]
     good = mh.measure(lm, iter(texts), ["entropy", breaking("nothing")], sinks=Sinks())
@@ -326,7 +326,7 @@ def test_where_nothing_can_be_measured_the_first_error_is_raised_itself(small):
         mh.measure(replace(lm, tokenizer=broken), iter(["the cat"] * 5), ["entropy"])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError, torch.OutOfMemoryError, SystemExit])
 @pytest.mark.sampled(3)
 def test_what_is_no_texts_fault_goes_through(error, small):

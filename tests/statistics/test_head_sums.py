@@ -47,7 +47,7 @@ def assert_equal_to_one_run(got, want) -> None:
         np.testing.assert_allclose(got.kinds.mass, want.kinds.mass, rtol=EXACT, atol=EXACT)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_shards_that_were_pickled_saved_and_left_in_runs_folders_add_to_one_run(lm, tmp_path, fresh):
     texts = [*some_texts(40), "", *some_texts(13, seed=1)]
     want = mh.measure(lm, iter(texts), STATISTICS, kinds=True)
@@ -79,7 +79,7 @@ def test_shards_that_were_pickled_saved_and_left_in_runs_folders_add_to_one_run(
         some + parts[2]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_batches_of_a_run_that_was_killed_are_parts_too(lm, tmp_path, monkeypatch):
     patch_small_batches(monkeypatch)
     monkeypatch.setattr(store, "MERGE_BYTES", 1 << 30)
@@ -97,7 +97,7 @@ def test_the_batches_of_a_run_that_was_killed_are_parts_too(lm, tmp_path, monkey
         total + mh.HeadSums.open(batches[2])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_texts_that_come_as_they_come_are_surveyed_alike_and_known_by_their_digest(lm, monkeypatch):
     texts = some_texts(20)
     heads = []
@@ -161,7 +161,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("what", OTHERS)
 @pytest.mark.sampled(3)
 def test_parts_of_anything_else_are_refused_by_what_differs(what, lm):
@@ -255,7 +255,7 @@ def test_512_parts_of_a_treebank_in_any_order_are_one_run(lm, tmp_path, monkeypa
         assert_equal_to_one_run(total.table(), want)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_roles_of_merged_shards_are_those_of_one_run(lm):
     corpus = as_corpus(some_texts(60))
     want = mh.find_roles(lm, corpus, examples=0)

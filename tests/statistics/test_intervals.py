@@ -91,7 +91,7 @@ def test_the_pivot_is_halls_cubic_turned_round(skew, rng):
     np.testing.assert_allclose(pivot + skew * pivot**2 / 3 + skew**2 * pivot**3 / 27 + skew / 6, t, atol=1e-9)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("texts", [20, 50, 200, 800])
 @pytest.mark.parametrize("kind", ["equal", "sentences", "lognormal"])
 @pytest.mark.sampled(6)

@@ -47,7 +47,7 @@ def lm(request, fresh):
     return mh.load(request.param(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=special))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(1)
 def test_kinds_are_what_eager_maps_give(lm, fresh):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5)]
@@ -117,7 +117,7 @@ def test_layers_that_see_differently_have_even_shares_of_their_own(fresh):
     assert len(table.kinds.ids) and table.kinds.mass.shape[1] == len(table.heads)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_encoder_decoder_says_what_its_decoder_reads_and_that_what_crosses_is_left_out(fresh):
     lm = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
     text = written_text(fresh, 9)

@@ -70,7 +70,7 @@ def by_hand(name, model, inputs):
     return {statistic: torch.cat(layers, 1).numpy() for statistic, layers in out.items()}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.sampled(3)
@@ -111,7 +111,7 @@ def test_of_a_bias_both_sides_are_told(fresh):
         np.testing.assert_allclose(table.column(name), torch.cat(before), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_over_texts_batches_and_halves_it_is_the_largest_and_has_no_interval(fresh):
     lm = mh.load(tiny_llama(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
     sizes = torch.randint(2, 30, (9,), generator=fresh).tolist()

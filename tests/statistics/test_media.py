@@ -59,7 +59,7 @@ def pixels(lm, pictures):
     return lm.processor(images=[picture_of(each) for each in pictures], return_tensors="pt")["pixel_values"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["vit", "dinov2", "yolos"])
@@ -91,7 +91,7 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
     assert table.sums.num_tokens == sum(lengths)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
     sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
     table = mh.measure(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
@@ -138,7 +138,7 @@ def test_windows_of_a_picture_add_up_to_it(loaded, fresh):
     np.testing.assert_allclose(bare.column("entropy"), table.column("entropy"), atol=1e-6)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(loaded, fresh):
     lm, pictures = loaded("vit"), [some_picture(fresh) for _ in range(5)]
     one = mh.measure(lm, image=pictures, statistics="entropy").sums
@@ -158,7 +158,7 @@ def test_progress_counts_pictures(loaded, fresh):
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_cannot_be_measured_is_said(loaded, whisper, fresh):
     lm, picture = loaded("vit"), some_picture(fresh)
     with pytest.raises(StatisticError, match=r"^rare_mass: asked of words, and a picture or a sound has none"):

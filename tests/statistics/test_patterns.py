@@ -36,7 +36,7 @@ def eager_maps(model, ids):
         return [layer[0].double().numpy() for layer in model(ids, output_attentions=True).attentions]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2], ids=["bidirectional", "causal"])
 @pytest.mark.sampled(1)
 def test_a_pattern_scores_the_mean_weight_on_its_places(fresh, make):

@@ -35,7 +35,7 @@ def assert_same(got, want, names):
         np.testing.assert_allclose(got.column(name), want.column(name), atol=1e-5, err_msg=name)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(1)
 def test_every_statistic_of_each_text_is_what_measure_finds(read):
     lm, texts, rec = read
@@ -52,7 +52,7 @@ def test_every_statistic_of_each_text_is_what_measure_finds(read):
     )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(2)
 def test_a_file_has_the_numbers_of_its_recording(read, tmp_path):
     _, _, rec = read
@@ -61,7 +61,7 @@ def test_a_file_has_the_numbers_of_its_recording(read, tmp_path):
     assert_same(got, measure_recording(rec, text=1), got.names)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(2)
 def test_sampled_rows_tell_what_a_row_tells_by_itself_and_nothing_else(read):
     _, _, rec = read

@@ -51,7 +51,7 @@ def test_minilm_parks_on_cls_and_says_with_what_evidence(minilm):
     assert "[CLS] draws" in found.because and "times its even share (6 texts)" in found.because
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkeypatch):
     table = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass", "first_mass"])
     assert table.sinks.names == ("[CLS]",) and table.notes["sinks"] == table.sinks.because
@@ -63,7 +63,7 @@ def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkey
     mh.measure(minilm, SENTENCES[:3], statistics=["entropy"])  # asks for none
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.sampled(1)
 def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_token_is(attention, fresh):
@@ -78,7 +78,7 @@ def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_
     torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
 @pytest.mark.sampled(2)
 def test_a_random_model_has_no_sink_and_says_so(make, fresh):

@@ -144,7 +144,7 @@ def assert_same_measurement(got: Sums, want: Sums) -> None:
     np.testing.assert_allclose(got.value()[..., 0], want.value()[..., 0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(1)
 def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fresh, monkeypatch):
     texts = [written_text(fresh, n) for n in (13, 5, 21, 1, 17, 9, 11)]
@@ -161,7 +161,7 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.sampled(1)
 def test_a_texts_half_is_made_of_its_words_alone(lm, fresh):
     texts = [written_text(fresh, n) for n in (13, 5, 21, 7, 17, 9, 11)]

@@ -206,7 +206,7 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 # ------------------------------------------------------------------------------------------------- against the maps
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize(
     ("kind", "batch_tokens"),
@@ -271,13 +271,13 @@ def tagged(text: Text, tag: Callable[[int], str]) -> Text:
 # ----------------------------------------------------------------------------------------------- the bundled model
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_bundled_model_on_our_sentences(minilm):
     got = assert_as_the_maps_say(minilm, "bert", TEXTS)
     assert got.share(f"{DET}.given")[L2H8] > 0.7
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_the_bundled_model_on_a_treebank(minilm):
     """Every column of every head; and who it is that links determiners to their nouns."""
     texts = treebank(treebank_file(EWT), NUM_SENTENCES)
@@ -307,7 +307,7 @@ def test_known_heads_of_the_bundled_model_are_the_best_of_all(minilm):
     assert got.share("obj.to_head.off_mode")[L2H0] > 0.6
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("how", ["permuted", "random"])
 @pytest.mark.sampled(1)
 def test_a_model_that_has_learnt_nothing_is_no_better_than_chance(how, minilm, fresh):

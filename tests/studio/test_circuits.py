@@ -40,7 +40,7 @@ def lm():
     return mh.load("tiny-code")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_pair_is_read_as_stock_transformers_reads_it(lm):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -91,7 +91,7 @@ def test_a_model_that_predicts_nothing_is_named():
     assert found.differs and found.clean.tokens, "its tokens are shown all the same"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("answers", "metric"), [(ANSWERS, "logit_diff"), ((ANSWERS[0], ""), "logit"), (("", ""), "kl")]
 )
@@ -120,7 +120,7 @@ def test_the_verdict_comes_in_words(lm):
     assert {value: circuits.share(value) for value in shares} == shares
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_head_writes_and_listens_as_the_library_says(lm):
     found = circuits.writing(lm, ask(OneHeadAsk, head="L3H5"), progress=quiet)
     want = mh.logit_attribution(lm, list(TEXTS), (1017, 687))  # " mode", " path"
@@ -143,7 +143,7 @@ def test_a_head_writes_and_listens_as_the_library_says(lm):
         circuits.writing(lm, ask(OneHeadAsk, head="L3H5", right="", wrong=""), progress=quiet)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_circuits_are_measured_and_found_as_the_library_does(lm):
     found = circuits.alone(lm, ask(AloneAsk, heads="L3H5, L0H1"), progress=quiet)
     want = measure_circuit(lm, *TEXTS, "L0H1, L3H5", answers=ANSWERS)
@@ -181,7 +181,7 @@ def test_work_stops_where_it_is_told_to_and_leaves_the_model_as_it_was(lm, work)
     assert hooks_of(lm) == before
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_the_page_patches_a_pair_shows_a_head_and_runs_pinned_heads_alone(studio, new_page, lm):
     want = mh.patch(lm, *TEXTS, answers=ANSWERS)
     page = new_page()

@@ -191,7 +191,7 @@ def test_the_work_of_a_request_that_is_gone_stops(studio, slow_tiles):
     assert slow_tiles["stopped"].wait(5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_work_that_another_still_waits_for_goes_on(studio, slow_tiles):
     rec = studio.open(TEXT + " And again.")
     request = f"GET /api/recordings/{rec['id']}/tiles/L0H0/0/0/0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
@@ -211,7 +211,7 @@ def _endless(said):
         time.sleep(0.01)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_job_is_stopped_by_asking_and_by_nobody_asking(studio, monkeypatch):
     desk = studio.desk
     job = desk.jobs.start("cell", _endless)
@@ -324,7 +324,7 @@ def test_an_address_that_cannot_name_anything_is_not_here(app, path, words):
     assert (said.status, said.json()["words"]) == (404, words)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_words_hold_for_every_pattern_that_the_server_asks_for():
     document = json.loads(openapi_text())
     asked = [

@@ -98,7 +98,7 @@ def assert_overview(studio, files):
     np.testing.assert_allclose(arrays["weights"], layer.weights(head=1, queries=slice(99_999, None))[0], atol=1e-6)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_region_of_too_many_cells_is_sampled_unless_all_rows_are_asked_for(studio, files, monkeypatch):
     monkeypatch.setattr(tiles_module, "SAMPLED_CELLS", 1 << 20)
     rec = opened(studio, 8192)

@@ -51,7 +51,7 @@ def listed(page, side):
     return page.get_by_test_id(f"experiment-{side}").locator("li").all_inner_texts()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     plan = mh.Plan(mh.Copy("L*", source="L*H0"))
     before, after = (diversity(minilm, some) for some in (mh.Plan([]), plan))
@@ -96,7 +96,7 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     expect(page.get_by_test_id("experiment-stage").locator("h2")).to_have_text("72 heads, each with its own map")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_verdict_comes_first_and_a_phones_finger_hits_every_switch(scenes, minilm):
     page = scenes(reduced_motion="reduce")
     page.set_viewport_size({"width": 390, "height": 844})
@@ -116,7 +116,7 @@ def test_a_verdict_comes_first_and_a_phones_finger_hits_every_switch(scenes, min
     assert_nothing_past_the_edge(page, "experiment")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_recordings_thumbnails_are_of_the_weights_that_heads_use(studio):
     plain = studio.open(TEXT)
     edited = studio.open(TEXT, plan=[SAME, {"step": "average", "heads": "L5H1-3"}])

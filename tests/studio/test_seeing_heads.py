@@ -103,7 +103,7 @@ def test_a_rotated_models_pair_says_so(studio):
     assert "after rotation by position (RoPE)" in pair["about"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded):
     visit(page, studio, f"head/{HEAD}")
     assert page.evaluate("document.activeElement.getAttribute('role')") == "application", "the map has the keyboard"
@@ -149,7 +149,7 @@ def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded)
 # ----------------------------------------------------------------------------------------------------- words, and sinks
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studio, recorded):
     words = Words.of(recorded.tokens)
     wanted = recorded.layers[3].word_weights(1, words=words)
@@ -182,7 +182,7 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
 # -------------------------------------------------------------------------------------------------------- several heads
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, studio, recorded):
     visit(page, studio, f"head/{HEAD}", "layer-figure", show="layer", card=0, least=0.2, lines=10)
     page.get_by_label("Lines of L3H4, too").click()
@@ -216,7 +216,7 @@ def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, stud
 # ------------------------------------------------------------------------------------------------------- a changed word
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, minilm, recorded):
     query, hidden = token_place(recorded.tokens, "it"), token_place(recorded.tokens, "animal")
     visit(page, studio, f"head/{HEAD}", "pin-strip", pin=query)
@@ -252,7 +252,7 @@ def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, mi
 # ------------------------------------------------------------------------------------------------ defaults, and a phone
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_rooms_open_with_heads_that_tell_something(page, studio, page_labels):
     roles = {str(role.head): role for role in page_labels.roles}
     plain = {"sink", "broad", "unlabelled"}
@@ -279,7 +279,7 @@ def test_another_model_begins_with_a_text_of_the_kind_it_reads(studio):
 
 
 @pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_on_a_phone_what_is_touched_is_large_and_nothing_is_past_the_edge(new_page, studio, theme):
     page = new_page(color_scheme=theme)
     page.set_viewport_size({"width": 390, "height": 844})

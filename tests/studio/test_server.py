@@ -111,7 +111,7 @@ def test_a_file_is_opened_without_its_model_and_its_texts_are_told_apart(studio,
     assert studio.get(f"/api/recordings/{rec['id']}?text=2").status == 404
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_recordings_of_every_kind_open(tmp_path, fresh):
     """Of a bare layer, of a model called by its ids, and of an encoder-decoder, whose stacks read two texts."""
     from transformers import T5Config, T5ForConditionalGeneration
@@ -146,7 +146,7 @@ def test_recordings_of_every_kind_open(tmp_path, fresh):
         assert (layers["cross:L0"]["reads"], layers["cross:L0"]["looks_at"]) == ("cross", "")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_part_says_of_what_it_is_a_part_and_what_was_written_is_whole(studio, minilm, tmp_path):
     long = " ".join(f"word{at} and" for at in range(200))
     rec = studio.open(long)
@@ -216,7 +216,7 @@ def test_importance_is_the_librarys_and_stands_among_the_statistics_from_then_on
     assert studio.job(f"/api/recordings/{edited['id']}/importance")["state"] == "failed"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_two_pages_share_recordings_and_nothing_else(studio):
     texts = [f"the cat number {at} sat" for at in range(6)]
     with ThreadPoolExecutor(6) as pool:

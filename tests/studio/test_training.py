@@ -40,7 +40,7 @@ def own(tmp_path, minilm):
             yield studio, writer
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_server_gives_the_numbers_that_were_written_and_tells_when_there_are_more(own):
     studio, writer = own
     (entry,) = studio.get("/api/histories").json
@@ -91,7 +91,7 @@ def test_thinned_curves_keep_every_peak():
     assert (few_steps == steps[:400]).all() and (few[0] == values[:400, 0].astype(np.float32)).all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_the_page_shows_what_was_written_and_follows_a_process_that_writes(own, new_page, tmp_path):
     studio, writer = own
     page = new_page()
@@ -147,7 +147,7 @@ def empty(minilm):
         yield studio
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_without_a_training_the_room_says_how_to_make_one_and_loads_nothing_before(empty, new_page):
     page, asked = new_page(), []
     page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[-1]))
@@ -161,7 +161,7 @@ def test_without_a_training_the_room_says_how_to_make_one_and_loads_nothing_befo
     expect(page.get_by_test_id("unread")).to_contain_text("The training in the address is not in this studio")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_room_that_cannot_be_fetched_is_said(empty, new_page):
     page = new_page(forgive=("Failed to load resource",))
     page.route("**/training.js", lambda route: route.abort())

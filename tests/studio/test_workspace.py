@@ -102,7 +102,7 @@ def run(capfdbinary):
     return command
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_one_request_is_answered_without_a_socket(folder, run):
     code, out, _ = run(folder, "--get", "/api/workspace")
     said = json.loads(out)

@@ -29,7 +29,7 @@ def with_its_maximum(scores: Tensor, sinks: Tensor) -> Tensor:
     return scores[..., :-1] + (sinks.double()[:, None] - scores[..., -1])[..., None]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=QUICK)
 @pytest.mark.parametrize("name", SAMPLE, ids=lambda name: f"{name}: {SAMPLE[name]}")
 @pytest.mark.sampled(2)

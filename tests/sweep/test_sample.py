@@ -72,7 +72,7 @@ def one_thread_and_silence():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", SAMPLE, ids=lambda name: f"{name}: {SAMPLE[name]}")
 @pytest.mark.sampled(2)

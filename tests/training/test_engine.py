@@ -380,7 +380,7 @@ def chart() -> Chart:
     return Chart("A title", "and below", (Panel("losses", losses), Panel("heads", heads, 0.0, 1.0)))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_lines_names_and_steps_are_there(chart, tmp_path):
     save_chart(chart, tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()

@@ -21,7 +21,7 @@ print(loaded)
 """
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_listing_loads_no_preset_and_no_torch():
     ran = subprocess.run([sys.executable, "-c", LISTS], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "['manyheads.training.presets.table']"
@@ -59,7 +59,7 @@ def test_a_trial_that_was_stopped_goes_on_the_same(preset, run, tmp_path):
     assert resumed.trained[run].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_induction_says_what_its_ablations_do_not_show(tmp_path):
     from manyheads.training.presets.induction import control
 

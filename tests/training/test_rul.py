@@ -202,7 +202,7 @@ def fleet():
     return simulate(5, 30, 12)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_written_passes_the_reader_and_comes_back_to_the_last_digit(tmp_path, fleet):
     read = read_cmapss(write_simulated(tmp_path / "made", 5, 30, 12))
     for theirs, ours in ((read.train, fleet[0]), (read.test, fleet[1])):
@@ -359,7 +359,7 @@ def test_both_nets_of_a_pair_read_the_same_windows_and_other_seeds_others(tmp_pa
     assert left_out == ["throttle", "T2", "P2", "P15", "epr", "farB", "Nf_dmd", "PCNfR_dmd"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     whole, resumed = whole_and_resumed("rul", tmp_path, 11)  # in the second run of four, after its checkpoint
     assert resumed.trained["no-attention-0"].resumed_at == 3
@@ -384,7 +384,7 @@ def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     assert "SIMULATED engines, not C-MAPSS" in drawn and all(f">L0H{head}<" in drawn for head in range(8))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_given_data_are_read_instead_and_not_called_simulated(tmp_path):
     place = write_simulated(tmp_path / "given", 9, 6, 3)
     for each in list(place.iterdir()):

@@ -40,7 +40,7 @@ def assert_trained_alike(each: dict[str, Any], one: dict[str, Any]) -> None:
         assert each[name] == pytest.approx(one[name], abs=SAME), name
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("world", ["two", pytest.param("three", marks=pytest.mark.slow)])
 def test_processes_that_share_uneven_batches_train_what_one_trains(world, found):
     ranks = found[world]

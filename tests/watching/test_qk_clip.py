@@ -153,7 +153,7 @@ def looked_at_again(model: nn.Module, inputs: dict) -> dict:
     return spy.seen
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.thinned(name=QUICK)
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.sampled(3)

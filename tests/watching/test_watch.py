@@ -84,7 +84,7 @@ def float64_scores(scores):
         F.softmax = softmax
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("architecture", "mask"),
     [
@@ -135,7 +135,7 @@ def test_a_learned_sink_is_part_of_entropy_and_what_it_takes_is_missing(fresh):
             assert seen.last[head, "entropy"] == pytest.approx(mean[head.index].item(), abs=1e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("make", [tiny_llama, tiny_bert, tiny_gpt2])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.sampled(2)
@@ -395,7 +395,7 @@ def flex_that_trains(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @peft_warns
 @not_a_leaf
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -486,7 +486,7 @@ def compiled_layers(model):
     "compiling",
     [compiled_in_place, *(pytest.param(way, marks=pytest.mark.slow) for way in (compiled_around, compiled_layers))],
 )
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 def test_a_compiled_model_is_read_by_a_probe_of_the_batch_in_hand(compiling, fresh):
     torch._dynamo.reset()
     seed, parts = draw(fresh), [batch(fresh, (7, 7)), batch(fresh, (7, 7))]
@@ -674,7 +674,7 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
             _ = seen.last["distance"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_file_that_is_there_is_gone_on_with_or_refused_before_anything_is_trained(fresh, tmp_path):
     model, inputs, out = tiny_gpt2(seed=draw(fresh)), batch(fresh), tmp_path / "heads.parquet"
 

@@ -117,7 +117,7 @@ def test_numbers_of_other_tools(both):
     assert_same(got, want, share=5e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_studio(both, tmp_path):
     answers = []
     for lm in both("llama")[::-1]:

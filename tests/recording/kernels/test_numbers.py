@@ -77,7 +77,7 @@ def test_pooled_maps_equal_the_reference(rng, tiles, kind):
 
 
 @pytest.mark.parametrize("dim", some_and_slow((33,), (0, 16, 33)))
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_heads_of_any_width_equal_the_reference(rng, tiles, dim):
     tiles()
     assert_kernels_equal_reference(rng, make_case(rng, dim=dim, **SMALL | {"lengths": (18,)}), NAMES - POOLED)
@@ -105,7 +105,7 @@ def test_the_first_of_equals_is_the_strongest(tiles):
     assert_array_equal(got[Strongest()][0, 0], np.maximum(np.arange(67) - 36, 0))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_one_plan_serves_layers_of_other_heads_and_masks(rng, tiles):
     """What was carried over for one layer must not serve another mask."""
     tiles()
@@ -142,7 +142,7 @@ def test_large_maps_are_planned_in_parts(rng, tiles, monkeypatch):
     assert_kernels_equal_reference(rng, make_case(rng, **SMALL), {"Mass", "Received"})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_answers_are_as_the_tiles_make_them(rng, tiles, monkeypatch):
     tiles()
     case = make_case(rng, **SMALL | {"lengths": (9, 4)})
