@@ -126,7 +126,7 @@ def test_what_a_model_records_is_had_from_its_q_and_k(fresh):
         assert np.allclose(own.column(name), model.column(name), atol=1e-5, equal_nan=True), name
 
 
-def test_tensors_that_do_not_fit_are_refused(fresh):
+def test_tensors_that_do_not_fit_are_refused(fresh, unchecked_types):
     q, k = qk(fresh)
     for arguments, options, words in [
         (([q, q], [k]), {}, "q has 2 layers, k 1, lse 2 and mask 2: give one tensor of each layer"),

@@ -151,13 +151,13 @@ def _check_lse(layer: Layer, tokens: Tokens, number: int) -> None:
         rows = torch.linspace(0, length - 1, min(length, CHECKED_ROWS), device="cpu").round().long().unique()
         part = layer.one_text(text, rows, layer.k.shape[2])
         expected = log_sum_exp(part.q, part.k, part.mask, part.rule)[0]
-        given = part.lse.to(expected.dtype)
+        lse = part.lse.to(expected.dtype)
         alive = expected > -torch.inf
-        apart = torch.where(alive, (given - expected).abs(), 0.0).nan_to_num(nan=torch.inf)
+        apart = torch.where(alive, (lse - expected).abs(), 0.0).nan_to_num(nan=torch.inf)
         worst = float((apart / (1 + torch.where(alive, expected, 0.0).abs())).max())
         if worst <= allowed:
             continue
-        base_2 = torch.where(alive, (given * math.log(2) - expected).abs() / (1 + expected.abs()), 0.0)
+        base_2 = torch.where(alive, (lse * math.log(2) - expected).abs() / (1 + expected.abs()), 0.0)
         hint = "give the natural logarithm of the sum of exp(score), with scores scaled, masked and capped, or no lse"
         if float(base_2.nan_to_num(nan=torch.inf).max()) <= allowed:
             hint = "it is in base 2 (as FlashInfer's): multiply it by ln 2"
