@@ -265,7 +265,8 @@ def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
     fresh.get_by_test_id("open-button").click()
     expect(fresh.get_by_test_id("trouble")).to_have_text("too long")
     expect(fresh.locator("[data-head=L5H11]")).to_be_visible()
-    assert fresh.url == address, "the address is of what is shown"
+    # The room's own name may come to the address by then, and nothing else: it is of what is shown.
+    assert fresh.url.removesuffix("#/atlas") == address.removesuffix("#/atlas")
     fresh.unroute_all()
 
 
