@@ -256,6 +256,11 @@ def hooked() -> dict[str, bytes]:
     return {"qk.json": json.dumps(about).encode(), "qk.safetensors": save(tensors)}
 
 
+def narrow() -> bytes:
+    """A model narrower than it has heads."""
+    return hooked()["qk.json"].replace(b'"hidden_size": 12', b'"hidden_size": 3')
+
+
 def hook_file(name: str) -> tuple[Any, Read]:
     def read(data: bytes, folder: Path) -> None:
         place = folder / "tp_rank_0"
@@ -322,7 +327,7 @@ HEAD_FILE_TARGETS = (
            {"deep": DEEP_JSON}),
     Target("history", histories, read_history, {"rows": many_rows, "diagonal": a_diagonal}),
     Target("history facts", history_facts, read_history_facts, {"deep": DEEP_JSON}),
-    Target("vllm-hook json", *hook_file("qk.json"), {"deep": DEEP_JSON}),
+    Target("vllm-hook json", *hook_file("qk.json"), {"narrow": narrow, "deep": DEEP_JSON}),
     Target("vllm-hook tensors", *hook_file("qk.safetensors"), {"header": HUGE_HEADER}),
     Target("site", marks, read_mark, {"deep": DEEP_JSON}),
     Target("run.json", lambda: [json.dumps(OPTIONS).encode()], read_begun, {"deep": DEEP_JSON}),

@@ -94,16 +94,17 @@ def read_vllm_hook(
         )
     stored = config["attention_multiplier"]
     # What the worker writes where the config names no multiplier: of a width that it computed, not of the tensors'.
-    guessed = math.isclose(stored, (config["hidden_size"] // num_heads) ** -0.5, rel_tol=1e-6)
+    width = config["hidden_size"] // num_heads
+    guessed = width > 0 and math.isclose(stored, width**-0.5, rel_tol=1e-6)
     chosen = scale if scale is not None else head_dim**-0.5 if guessed else stored
     numbers = [modules[name]["layer"] for name in names]
     windows = window if isinstance(window, Mapping) else dict.fromkeys(numbers, window)
     stops = torch.tensor(lengths, device="cpu")[:, None]  # of a text's one row, in the mode "last_token"
     masks = []
     for number, q, k in zip(numbers, q_layers, k_layers, strict=True):
-        mask, width = Mask.causal(q.shape[2], k.shape[2], window=windows.get(number)), windows.get(number)
+        mask, reach = Mask.causal(q.shape[2], k.shape[2], window=windows.get(number)), windows.get(number)
         if q.shape[2] != k.shape[2]:
-            mask = Mask(torch.zeros_like(stops) if width is None else (stops - width).clamp_min(0), stops, k.shape[2])
+            mask = Mask(torch.zeros_like(stops) if reach is None else (stops - reach).clamp_min(0), stops, k.shape[2])
         masks.append(mask)
     return record_tensors(
         q_layers, k_layers, mask=masks, scale=chosen, softcap=softcap, lengths=lengths, modules=names,
