@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
@@ -54,7 +53,7 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 
 KINDS = ("q", "k", "v")
 GRAM_CELLS = 1 << 26  # of all heads' Gram matrices at a time: 268 MB in float32
-TILE_ROWS = 64  # of a Gram matrix: fewer, and making a tile takes longer than multiplying by it
+TILE_ROWS = 128  # of a Gram matrix: fewer, and making a tile takes longer than multiplying by it
 EXACT_WORK = 5e11  # multiplications up to which float64 is used: some seconds
 BLOCK_ROWS = 256  # of a map, in measuring on texts
 
@@ -184,11 +183,6 @@ class Grams(NamedTuple):
     def of(cls, matrix: Float[Tensor, "n d m"], left_factor: Float[Tensor, "n d m"]) -> Grams:
         """Of the products `left_factor^T matrix`, m x m each."""
         return cls(matrix, left_factor @ left_factor.transpose(1, 2) @ matrix)
-
-    @classmethod
-    def together(cls, grams: Sequence[Grams]) -> Grams:
-        wide = max(part.left.shape[1] for part in grams)  # zeros in the place of narrower heads' rest change nothing
-        return cls(*(torch.cat([F.pad(x, (0, 0, 0, wide - x.shape[1])) for x in f]) for f in zip(*grams, strict=True)))
 
 
 @dataclass(eq=False)
@@ -370,12 +364,15 @@ def _scores(spec: ModelSpec, matrices: list[_OfSite], width: int) -> tuple[dict[
             for kind in KINDS
             if _reads_stream(of.site, kind, has_encoder) == stream
         ]
-        if not read or not wrote:
+        first = min((index for index, _ in wrote), default=len(matrices))
+        last = max((index for _, index, _ in read), default=0)
+        if last <= first:
             continue
+        read = [part for part in read if part[1] > first]  # before a layer that reads another must write
+        wrote = [part for part in wrote if part[0] < last]
         rows = [(kind, index, order[head]) for kind, index, of in read for head in of.site.heads]
         columns = [(index, order[head]) for index, of in wrote for head in of.site.heads]
-        x = Grams.together([of.reads[kind] for kind, _, of in read])
-        y = Grams.together([of.writes for _, of in wrote])
+        x, y = [of.reads[kind] for kind, _, of in read], [of.writes for _, of in wrote]
         readers, writers = [index for _, index, _ in rows], [index for index, _ in columns]
         values = _against_chance(x, y, width, list(_later(readers, writers, 0, len(matrices))))
         can = np.array(readers)[:, None] > np.array(writers)[None]
@@ -408,7 +405,7 @@ def _later(readers: list[int], writers: list[int], first: int, last: int) -> Ite
 
 
 def _against_chance(
-    x: Grams, y: Grams, width: int, pairs: list[tuple[slice, slice]]
+    x: list[Grams], y: list[Grams], width: int, pairs: list[tuple[slice, slice]]
 ) -> tuple[Float64[ndarray, "r w"], Float64[ndarray, "r w"]]:
     """Scores of every pair, and z of their squares under random rotations of `width` directions.
 
@@ -417,10 +414,11 @@ def _against_chance(
     less `tr / m` on the diagonal.
     """
     traces, spreads = [], []
-    for grams in (x, y):
-        trace = (grams.left * grams.right).sum((1, 2)).double()
-        inner = (grams.right @ grams.left.transpose(1, 2)).double()  # d x d, with the eigenvalues of G
-        square = (inner * inner.transpose(1, 2)).sum((1, 2))
+    for side in (x, y):
+        # d x d a head, with the eigenvalues of G
+        inner = [(grams.right @ grams.left.transpose(1, 2)).double() for grams in side]
+        trace = torch.cat([of.diagonal(dim1=1, dim2=2).sum(-1) for of in inner])
+        square = torch.cat([(of * of.transpose(1, 2)).sum((1, 2)) for of in inner])
         traces.append(trace.clamp_min(1e-300))
         spreads.append((square - trace.square() / width).clamp_min(0) / traces[-1].square())
     squared = gram_products(x, y, pairs) / (traces[0][:, None] * traces[1])
@@ -431,33 +429,52 @@ def _against_chance(
 
 
 def gram_products(
-    x: Grams, y: Grams, pairs: Sequence[tuple[slice, slice]] = ((slice(None), slice(None)),)
+    x: Sequence[Grams],
+    y: Sequence[Grams],
+    pairs: Sequence[tuple[slice, slice]] = ((slice(None), slice(None)),),
 ) -> Float64[Tensor, "r w"]:
     """`<G, H>` of pairs of Gram matrices of m x m, by tiles of their cells; 0 outside of `pairs`, slices of x and y.
 
     That is m^2 / 2 multiplications a pair, where the product of the two heads' short matrices is d f m: for heads of 64
-    in a stream of 2,048 a quarter. Both are symmetric: cells right of the diagonal tiles count twice.
+    in a stream of 2,048 a quarter. Both are symmetric: cells right of the diagonal count twice.
     """
-    width = x.left.shape[-1]
-    total = torch.zeros(len(x.left), len(y.left), dtype=torch.float64, device=x.left.device)
-    columns = max(TILE_ROWS, GRAM_CELLS // (TILE_ROWS * (len(x.left) + len(y.left))))
+    width, (one, *_) = x[0].left.shape[-1], x
+    counts = [sum(len(grams.left) for grams in side) for side in (x, y)]
+    total = torch.zeros(*counts, dtype=torch.float64, device=one.left.device)
     # Tiles are written where others were: of memory that is new, clearing takes longer than multiplying into it.
-    room = [grams.left.new_empty(len(grams.left) * TILE_ROWS * columns) for grams in (x, y)]
-    for top in range(0, width, TILE_ROWS):
-        bottom = min(top + TILE_ROWS, width)
-        for begin in range(top, width, columns):
-            # Each tile of Gram matrices is made once, for all kinds and layers.
-            shape = (bottom - top, min(columns, width - begin))
-            tiles: list[Tensor] = []
-            for grams, memory in zip((x, y), room, strict=True):
-                tile = memory[: len(grams.left) * shape[0] * shape[1]].view(-1, *shape)
-                left, right = grams.left[:, :, top:bottom], grams.right[:, :, begin : begin + columns]
-                tiles.append(torch.bmm(left.transpose(1, 2), right, out=tile))
-            tiles[0][:, :, max(0, bottom - begin) :] *= 2
-            flat = [tile.flatten(1) for tile in tiles]
-            for rows, columns_of_pair in pairs:
-                total[rows, columns_of_pair] += flat[0][rows] @ flat[1][columns_of_pair].T
+    cells = max(1, min(GRAM_CELLS // sum(counts), TILE_ROWS * width))
+    room = one.left.new_empty(cells * sum(counts))
+    for rows, columns in _upper_triangle(0, width, cells):
+        # Each tile of Gram matrices is made once, for all kinds and layers.
+        shape = rows.stop - rows.start, columns.stop - columns.start
+        tile = room[: sum(counts) * shape[0] * shape[1]].view(-1, *shape)
+        begin = 0
+        for grams in (*x, *y):
+            end = begin + len(grams.left)
+            torch.bmm(grams.left[:, :, rows].transpose(1, 2), grams.right[:, :, columns], out=tile[begin:end])
+            begin = end
+        readers, writers = tile.flatten(1).split(counts)
+        for of_readers, of_writers in pairs:
+            product = readers[of_readers] @ writers[of_writers].T
+            total[of_readers, of_writers].add_(product, alpha=1 if rows == columns else 2)
     return total
+
+
+def _upper_triangle(begin: int, end: int, cells: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of tiles of a square matrix, of at most so many cells: those on its diagonal, and to the right.
+
+    Either half's triangle and the square between them, so that few tiles are small and little lies left of it.
+    """
+    if end - begin <= max(1, min(TILE_ROWS // 2, int(cells**0.5))):
+        yield slice(begin, end), slice(begin, end)
+        return
+    middle = (begin + end) // 2
+    yield from _upper_triangle(begin, middle, cells)
+    yield from _upper_triangle(middle, end, cells)
+    height = min(TILE_ROWS, middle - begin, cells)
+    for top in range(begin, middle, height):
+        for left in range(middle, end, max(1, cells // height)):
+            yield slice(top, min(top + height, middle)), slice(left, min(left + cells // height, end))
 
 
 # ------------------------------------------------------------------------------------------------------------ on texts
