@@ -71,7 +71,7 @@ def test_the_page_says_what_the_results_say():
 # Rounds time every call once and begin with another each; memory is a process' own.
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def test_each_round_times_every_call_once_and_begins_with_another():

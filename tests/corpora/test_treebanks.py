@@ -283,7 +283,7 @@ def test_what_is_no_sentence_is_a_problem_that_says_where(rows, text, problem):
 # own here, character by character.
 
 
-DECLARED = {"global__Entity": "GRP-etype-infstat"}
+FIELDS = {"global__Entity": "GRP-etype-infstat"}
 FORMS = ["w", "x", "y", "z"]
 
 
@@ -326,7 +326,7 @@ def test_other_annotations_of_reference_are_left_out():
         token(1, "a", head=0, misc="Bridge=1<2|Entity=(2-x-y)|SpaceAfter=No|SplitAnte=1<2,3<2"),
         token(2, "b", head=1, misc="MSeg=b"),
     ]
-    (document,) = read(sentence(*rows, text="ab", **DECLARED))
+    (document,) = read(sentence(*rows, text="ab", **FIELDS))
     assert document.gold.mentions == (Mention(0, 0, 0, "2"),)
 
 
@@ -337,7 +337,7 @@ def test_of_a_mention_in_parts_the_part_with_the_head_is_taken():
         token(1, "pick", head=0), token(2, "old", head=4, misc="Entity=(12[1/2]-x-y)"), token(3, "yes", head=1),
         token(4, "trees", head=1, misc="Entity=(12[2/2]-x-y"), token(5, "there", head=4, misc="Entity=12[2/2])"),
     ]  # fmt: skip
-    (document,) = read(sentence(*rows, text="pick old yes trees there", **DECLARED))
+    (document,) = read(sentence(*rows, text="pick old yes trees there", **FIELDS))
     assert document.gold.mentions == (Mention(3, 4, 3, "12"),)
 
 
@@ -354,12 +354,12 @@ def test_empty_nodes_lend_their_mentions_to_the_words_beside_them():
         token(2, "b", head=1, misc="Entity=3)"),
         token("2.1", "_", misc="Entity=1)"),
     ]
-    (document,) = read(sentence(*rows, text="a b", **DECLARED))
+    (document,) = read(sentence(*rows, text="a b", **FIELDS))
     assert [tuple(each) for each in document.gold.mentions] == [(0, 1, 0, "1"), (0, 0, 0, "2"), (1, 1, 1, "3")]
 
 
 def test_a_text_annotated_without_a_mention_says_so_and_one_not_annotated_too():
-    (annotated,) = read(chain(FORMS, **DECLARED))
+    (annotated,) = read(chain(FORMS, **FIELDS))
     assert annotated.gold.has_coreference and annotated.gold.mentions == ()
     (other,) = read(chain(FORMS))
     assert not other.gold.has_coreference
@@ -379,7 +379,7 @@ def test_a_text_annotated_without_a_mention_says_so_and_one_not_annotated_too():
     ],
 )
 def test_brackets_that_do_not_pair_are_a_problem_of_their_sentence(entities, problem):
-    bad, after = read(chain(FORMS, entities, sent_id="s-9", **DECLARED) + chain(FORMS, ["(1-x-y)"], sent_id="s-10"))
+    bad, after = read(chain(FORMS, entities, sent_id="s-9", **FIELDS) + chain(FORMS, ["(1-x-y)"], sent_id="s-10"))
     assert bad.name == "s-9" and bad.gold is None
     assert bad.problem.startswith(f"the sentence at some.conllu:1: {problem}")
     assert after.name == "s-10" and len(after.gold.mentions) == 1
@@ -393,7 +393,7 @@ def test_fields_that_nobody_declared_and_marks_on_a_range_are_problems():
     (short,) = read(chain(FORMS, ["(person)"], global__Entity="etype-GRP"))
     assert "token 1: the bracket 'person' of Entity= lacks field 2, the entity." in short.problem
     rows = [token("1-2", "ab", misc="Entity=(1-x-y)"), token(1, "a", head=0), token(2, "b", head=1)]
-    (ranged,) = read(sentence(*rows, text="ab", **DECLARED))
+    (ranged,) = read(sentence(*rows, text="ab", **FIELDS))
     assert "the range 1-2 has Entity=, which belongs to the words in it." in ranged.problem
 
 

@@ -1,7 +1,4 @@
-"""`attend` gives what the reference gives, on both backends and under every mask, and says which one ran and why.
-
-Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
-"""
+"""`attend` gives what the reference gives, on both backends and under every mask, and says which one ran and why."""
 
 import inspect
 import re

@@ -1,6 +1,5 @@
 """A recording comes back from its file as it went in: bit for bit; and is read only as far as it is used.
 
-Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 What is done to damaged, foreign and newer files is in test_damaged_files.py.
 """
 
@@ -440,8 +439,6 @@ def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(fresh, path):
 
 # ============================================================================================ saved whole or not at all
 # A recording is saved whole or not at all, and one line says why not.
-#
-# Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 
 
 # -------------------------------------------------------------------------------------------------- whole or not at all

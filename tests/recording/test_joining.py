@@ -187,7 +187,7 @@ def test_what_is_no_part_of_the_same_is_refused(whole):
 # ================================================================================== tensors that somebody else computed
 # Statistics of tensors that somebody else computed are those of the maps that these tensors make.
 #
-# The oracle is NumPy's softmax over dense scores, in float64. Inputs are drawn afresh; MANYHEADS_SEED=... repeats them.
+# The oracle is NumPy's softmax over dense scores, in float64.
 
 
 B, H, G, N, D = 3, 6, 2, 11, 5

@@ -1,7 +1,6 @@
 """One pass over tiles gives what the whole map gives: every request, alone and with the others, across tile borders.
 
 The map comes from `reference.attend`, the answers from `reference.reductions`; the pass sees q, k and lse alone.
-Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 from dataclasses import replace

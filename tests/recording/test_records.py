@@ -1,7 +1,6 @@
 """What a layer record answers is what the whole map says: windows, cells, projections, tiles, column sums.
 
 The map comes from `reference.attend`, text by text, from q, k and the mask; the record sees q, k and lse alone.
-Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 import json

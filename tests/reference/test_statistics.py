@@ -1,7 +1,4 @@
-"""Statistics of whole maps, held to published numbers, to pencil and to loops over cells.
-
-Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
-"""
+"""Statistics of whole maps, held to published numbers, to pencil and to loops over cells."""
 
 import inspect
 import itertools
@@ -271,8 +268,6 @@ def test_every_mass_is_that_of_its_cells(rng, kind):
 
 # =========================================================================================================== identities
 # What holds for every map: its statistics' chance levels are their closed forms, and statistics agree with each other.
-#
-# Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 
 
 CHANCE = ("uniform", "relabelled")
