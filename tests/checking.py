@@ -32,7 +32,7 @@ __all__ = ["install"]
 
 SHAPED = jaxtyping.jaxtyped
 PLAIN = types.FunctionType
-CALLS = 10  # of a function, in a file of tests
+CALLS = 15  # of a function, in a file of tests
 INNER: set[types.CodeType] = set()
 
 

@@ -5,6 +5,7 @@ import math
 import os
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from _pytest import logging as pytest_logging
@@ -59,6 +60,12 @@ def pytest_runtest_makereport(item, call):
 def fresh() -> torch.Generator:
     """Other numbers for every commit. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
     return torch.Generator().manual_seed(seeds.seed())
+
+
+@pytest.fixture
+def rng(fresh: torch.Generator) -> np.random.Generator:
+    """Like `fresh`, but NumPy's."""
+    return np.random.default_rng(fresh.initial_seed())
 
 
 @pytest.fixture
@@ -119,3 +126,77 @@ def unchecked_types():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+# --------------------------------------------------------------------------------------------------------- tiny models
+# Their modules are many: whoever needs none does not wait for them.
+
+
+@pytest.fixture
+def loaded(request, fresh):
+    """`loaded("llama")`: a model with fresh weights and a tokenizer, or minilm."""
+    from tests.models.eager import tiny_lm
+
+    def make(name, **how):
+        return request.getfixturevalue("minilm") if name == "minilm" else tiny_lm(name, fresh, **how)
+
+    return make
+
+
+@pytest.fixture
+def seeing(fresh, tmp_path):
+    """`seeing("vit")`: saved to a folder with its processor, and loaded from there."""
+    import manyheads as mh
+    from tests.models.eager import draw
+    from tests.models.tiny_media import PICTURES, saved
+
+    def make(name):
+        model, processor = PICTURES[name]
+        return mh.load(saved(tmp_path / name, model(draw(fresh)), processor()))
+
+    return make
+
+
+@pytest.fixture
+def whisper(fresh, tmp_path):
+    import manyheads as mh
+    from tests.models.eager import draw
+    from tests.models.tiny_media import saved, spectra, tiny_whisper
+
+    def make(tokenizer=None, **config):
+        folder = saved(tmp_path / "whisper", tiny_whisper(draw(fresh), **config), spectra())
+        return mh.load(folder, tokenizer=tokenizer)
+
+    return make
+
+
+@pytest.fixture
+def wav2vec2(fresh, tmp_path):
+    import manyheads as mh
+    from tests.models.eager import draw
+    from tests.models.tiny_media import saved, tiny_wav2vec2, waves
+
+    def make(mask=True, **config):
+        return mh.load(saved(tmp_path / "wav2vec2", tiny_wav2vec2(draw(fresh), **config), waves(mask)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def readers(tmp_path_factory):
+    return tmp_path_factory.mktemp("readers")
+
+
+@pytest.fixture
+def reading(fresh, readers):
+    """`reading("llava")`: a model with fresh weights, saved once and loaded with its processor."""
+
+    import manyheads as mh
+    from tests.models.eager import draw
+    from tests.models.tiny_media import READERS
+
+    def make(name):
+        folder = readers / name
+        return mh.load(folder if folder.is_dir() else READERS[name](folder, draw(fresh)))
+
+    return make

@@ -12,8 +12,8 @@ import pytest
 
 import manyheads.models
 from manyheads.cli.main import main
+from tests.models.tiny import tiny_t5
 
-from ..models.odd import tiny_t5
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
 
 TEXT = "Ada gave Grace the key, and Grace kept the key."

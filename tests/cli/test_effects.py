@@ -88,18 +88,8 @@ def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(o
 
 def test_a_streaming_head_sees_as_many_tokens_as_the_options_say(run):
     options = (
-        "--model",
-        "tiny-code",
-        "--kind",
-        "streaming",
-        "--recent",
-        "3",
-        "--sink",
-        "1",
-        "--controls",
-        "0",
-        "--json",
-    )
+        "--model", "tiny-code", "--kind", "streaming", "--recent", "3", "--sink", "1", "--controls", "0", "--json",
+    )  # fmt: skip
     data = json.loads(run("ablate", "L1", *options, "def add(first, second): return first + second").out)
     assert mh.Plan.from_dict(data["plan"]) == mh.Plan(mh.Ablate("L1", kind="streaming", sink=1, recent=3))
     assert abs(data["change"]) > 1e-4

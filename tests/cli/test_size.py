@@ -164,19 +164,8 @@ def test_a_config_in_a_folder_is_sized(sized, tmp_path):
 
 def test_an_architecture_can_be_described_by_its_sizes(sized):
     sizes = (
-        "--layers",
-        "2",
-        "--embed-dim",
-        "48",
-        "--heads",
-        "6",
-        "--kv-heads",
-        "2",
-        "--ffn-dim",
-        "56",
-        "--vocab",
-        "97",
-    )
+        "--layers", "2", "--embed-dim", "48", "--heads", "6", "--kv-heads", "2", "--ffn-dim", "56", "--vocab", "97",
+    )  # fmt: skip
     document = json.loads(sized(*sizes, "--gated", "--json").out)
     layer = 2 * 48 * 48 + 2 * 48 * 16 + 3 * 48 * 56 + 2 * 48
     assert document["parameters"]["total"] == 2 * layer + 48 + 2 * 97 * 48

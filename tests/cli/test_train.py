@@ -1,12 +1,21 @@
-"""`manyheads train`: what it says, what it writes, and how it ends."""
+"""`manyheads train`, `watch` and `reproduce`: what they say and write, how they end, and bad input in one line."""
 
 import json
+import re
+import time
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from ..training.stopping import stopping_before
-from .conftest import assert_refused
+from manyheads.watching import HeadHistory
+from tests.cli.conftest import assert_refused
+from tests.training.stopping import stopping_before
+from tests.watching.histories import HEADS, STATISTICS, begun, numbers
+
+# ================================================================================================================ train
+# `manyheads train`: what it says, what it writes, and how it ends.
+
 
 WRITTEN = ["checkpoint-induction.safetensors", "figure.svg", "heads", "heads.parquet", "metrics.parquet",
            "report.json", "run.json"]  # fmt: skip
@@ -112,3 +121,129 @@ def test_folders_of_something_else_are_refused(run, tmp_path):
 def test_what_cannot_be_trained_is_refused(typed, told, run, tmp_path):
     (tmp_path / "a.txt").touch()
     assert_refused(run("train", *typed), *told)
+
+
+# ================================================================================================================ watch
+# `manyheads watch`: what it shows of a file is what was written, also while the file grows; bad input is one line.
+
+
+@pytest.fixture
+def writer():
+    with begun("heads.parquet") as writer:
+        yield writer
+
+
+def test_a_line_a_layer_with_its_extreme_heads_and_what_is_wrong(run, writer):
+    ran = run("watch", "heads.parquet")
+    assert ran.code == 0, ran
+    assert ran.lines[0] == "heads.parquet · tiny · 5 heads · 6 watched steps, 0 to 50, every 10"
+    rows = [re.split(r"\s{2,}", line) for line in ran.lines if re.match(r"L\d ", line)]
+    # Logits at step 50: 26 times the head's place in all, from 1.
+    assert [(row[0], row[1], row[3], row[4]) for row in rows] == [
+        ("L0", "78", "L0H0 26", "L0H2 78"),
+        ("L1", "130", "L1H0 104", "L1H1 130"),
+    ]
+    assert [row[2] for row in rows] == ["▁▁▂▃▄▅", "▁▂▄▅▇█"]
+    alerted = [line.strip() for line in ran.lines if "went over" in line]
+    assert alerted == [
+        "L1H1: max logit went over 100 at step 40 (105, and is now)",
+        "L1H0: max logit went over 100 at step 50 (104, and is now)",
+    ]
+
+
+def test_without_alerts_it_says_what_was_looked_for(run, writer):
+    ran = run("watch", "heads.parquet", "--max-logit", "200")
+    assert "no alerts: no head has max logit over 200, or entropy under 0.1 nats." in ran.lines
+
+
+def test_a_line_a_head_of_another_statistic(run, writer):
+    ran = run("watch", "heads.parquet", "--heads", "L*H1", "--statistic", "entropy", "--entropy", "1.57")
+    rows = [line.split() for line in ran.lines if re.match(r"L\dH\d ", line)]
+    assert [row[:2] for row in rows] == [["L0H1", "1.85"], ["L1H1", "1.55"]] and rows[0][2] > rows[1][2]
+    assert any("L1H1: entropy fell under 1.57 nats at step 40" in line for line in ran.lines)
+
+
+def test_the_document_has_every_number(run, writer):
+    values = numbers(60)
+    values[2] = [np.nan, -np.inf]
+    writer.append(60, values)
+    document = json.loads(run("watch", "heads.parquet", "--json").out)
+    assert document["steps"] == [0, 10, 20, 30, 40, 50, 60] and document["facts"]["model"] == "tiny"
+    assert document["heads"]["L1H0"]["max_logit"] == [numbers(step)[3, 1] for step in document["steps"]]
+    assert document["heads"]["L0H2"]["entropy"][-1] is document["heads"]["L0H2"]["max_logit"][-1] is None
+    assert [(alert["head"], alert["step"]) for alert in document["alerts"]] == [("L1H1", 40), ("L1H0", 50)]
+    assert run("watch", "heads.parquet", "--statistic", "entropy").code == 0
+
+
+def test_followed_it_shows_each_step_as_it_comes_until_ctrl_c(run, writer, monkeypatch):
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) in (2, 4):
+            writer.append(60 + len(waits), numbers(60))
+        if len(waits) == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", wait)
+    ran = run("watch", "heads.parquet", "--follow")
+    assert ran.code == 130 and [line[-24:] for line in ran.lines if "watched steps" in line] == [
+        "steps, 0 to 50, every 10",
+        "steps, 0 to 62, every 10",
+        "steps, 0 to 64, every 10",
+    ]
+    waits.clear()
+    monkeypatch.setattr(time, "sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
+    (line,) = run("watch", "heads.parquet", "--follow", "--json").lines
+    assert json.loads(line)["steps"][-1] == 64
+    assert run("watch", "not yet there", "--follow").code == 130
+
+
+def test_a_run_that_has_not_begun_is_no_error(run):
+    HeadHistory("empty.parquet", HEADS, STATISTICS, {}).close()
+    ran = run("watch", "empty.parquet")
+    assert ran.code == 0 and "No step yet" in ran.out
+
+
+def test_what_cannot_be_watched_is_one_line(run, writer, tmp_path):
+    (tmp_path / "notes.txt").write_text("no table")
+    assert_refused(
+        run("watch", "nothing.parquet"), "cannot read nothing.parquet: there is no such file. A training writes"
+    )
+    assert_refused(run("watch", "notes.txt"), "notes.txt cannot be read as Parquet")
+    assert_refused(
+        run("watch", "heads.parquet", "--statistic", "distance"), "has no 'distance', only entropy, max_logit"
+    )
+    assert_refused(run("watch", "heads.parquet", "--heads", "L2"), "there is no layer 2")
+
+
+# ============================================================================================================ reproduce
+# `manyheads reproduce`: its list, what it says of a result, and what it refuses.
+
+
+def test_without_a_name_they_are_listed(run):
+    ran = run("reproduce")
+    assert ran.code == 0 and ran.lines[0].startswith("What papers report") and ran.lines[3].startswith("  gu-sinks")
+    assert "Make one: manyheads reproduce zhai-collapse" in ran.out
+    listed = json.loads(run("reproduce", "--json").out)["reproductions"]
+    assert {"name", "meaning", "takes"} == set(listed[0]) and "wu-scores" in [each["name"] for each in listed]
+    assert_refused(run("reproduce", "--quick"), "--quick was given, but no name: say which of gu-sinks")
+    assert_refused(run("reproduce", "--seeds", "2"), "--seeds was given, but no name")
+    assert_refused(run("reproduce", "olson-phase"), "there is no reproduction 'olson-phase'")
+    assert_refused(run("reproduce", "wu-scores"), "wu-scores: give a file of scores")
+    assert "nightdessert/Retrieval_Head" in run("reproduce", "wu-scores").err
+
+
+def test_a_result_is_told_and_written(run, tmp_path):
+    (tmp_path / "toy.json").write_text(json.dumps({"0-0": [0.0, 0.3], "0-1": [0.0, 0.0], "1-0": [0.0, 0.1]}))
+    ran = run("reproduce", "wu-scores", "toy.json", "--out", "here")
+    assert ran.code == 0, ran.err
+    # One of three heads has a mean above 0.1, and a third is far over 5 %.
+    told = "does not come out  heads of toy with a mean score above 0.1\n"
+    assert told in ran.out and f"{'':<17}  here: 33.3%\n" in ran.out and "wrote here/page.md" in ran.out
+    written = {path.name for path in (tmp_path / "here").iterdir() if path.is_file() and path.suffix != ".lock"}
+    assert {"page.md", "figure.svg", "result.json", "run.json"} <= written
+    assert "| 33.3% |" in (tmp_path / "here/page.md").read_text()
+    said = json.loads(run("reproduce", "wu-scores", "toy.json", "--out", "here", "--json").out)
+    assert said["folder"] == "here" and said["rows"][0]["mean"] == 1 / 3
+    assert_refused(run("reproduce", "olsson-phase", "--out", "here"), "here holds another training (reproduction")

@@ -8,16 +8,22 @@ import io
 import json
 import os
 import random
+import re
 import sys
 import threading
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from manyheads.corpora import lines as sources
 from manyheads.corpora import open_corpus
+from manyheads.corpora.lines import Line
+from manyheads.corpora.open import json_documents, line_documents, paragraph_documents, text_of
 from manyheads.corpora.treebanks import PASSAGE_WORDS
 from manyheads.errors import FileAccessError, TextError
 from tests.corpora.writing import CONLLU, PAGE, chain, write_corpus
@@ -111,15 +117,11 @@ def test_the_key_hangs_on_words_names_and_options_and_on_nothing_else(folder, tm
     assert open_corpus(folder / "b.txt", field="body", unit="passage").key in keys  # options of other kinds
     (folder / "copy.txt").write_text(PAGE, encoding="utf-8")
     others = [
-        open_corpus(folder / "b.txt", lines=True),
-        open_corpus(folder / "copy.txt"),
-        open_corpus(folder / "b.txt", kind="jsonl"),
-        open_corpus([folder / "b.txt", folder / "copy.txt"]),
-        open_corpus(folder / "deep/e.conllu"),
-        open_corpus(folder / "deep/e.conllu", unit="passage"),
-        open_corpus(folder / "c.jsonl"),
-        open_corpus(folder / "c.jsonl", field="body"),
-    ]
+        open_corpus(folder / "b.txt", lines=True), open_corpus(folder / "copy.txt"),
+        open_corpus(folder / "b.txt", kind="jsonl"), open_corpus([folder / "b.txt", folder / "copy.txt"]),
+        open_corpus(folder / "deep/e.conllu"), open_corpus(folder / "deep/e.conllu", unit="passage"),
+        open_corpus(folder / "c.jsonl"), open_corpus(folder / "c.jsonl", field="body"),
+    ]  # fmt: skip
     (folder / "b.txt").write_text(PAGE.replace("One", "Two"), encoding="utf-8")
     others.append(open_corpus(folder / "b.txt"))
     assert len(keys | {each.key for each in others}) == len(others) + 1
@@ -321,3 +323,200 @@ def test_arguments_that_mean_nothing_are_refused():
         open_corpus("-", kind="csv")
     with pytest.raises(TextError, match="unit='document' is no unit of treebanks. Use one of sentence, passage."):
         open_corpus("-", unit="document")
+
+
+# =========================================================================================================== plain text
+# Paragraphs, lines and JSON objects: what is a text, what it is called, what is a problem.
+
+
+LINES = st.lists(st.text(st.sampled_from("ab \t\r\u00a0é"), max_size=6), max_size=12)
+
+
+def lines_of(lines, bad=()):
+    return [Line(i, "" if i in bad else line, 10 * i, "broken" if i in bad else "") for i, line in enumerate(lines, 1)]
+
+
+@given(LINES)
+def test_paragraphs_are_what_empty_lines_part_with_single_blanks_inside(lines):
+    parts = re.split(r"\n\s*\n", "\n".join(lines))
+    wanted = [" ".join(part.split()) for part in parts if part.strip()]
+    assert [each.text for each in paragraph_documents(lines_of(lines), "f")] == wanted
+
+
+@given(LINES)
+def test_lines_are_texts_without_the_blanks_around_them(lines):
+    wanted = [(line.strip(), f"f:{i}", 10 * i) for i, line in enumerate(lines, 1) if line.strip()]
+    assert [(each.text, each.name, each.at) for each in line_documents(lines_of(lines), "f")] == wanted
+
+
+def test_a_paragraph_is_called_after_its_first_line_and_ends_with_its_last():
+    found = list(paragraph_documents(lines_of(["", "a", " b ", "", "", "c"]), "page.txt"))
+    assert [(each.text, each.name, each.at) for each in found] == [("a b", "page.txt:2", 30), ("c", "page.txt:6", 60)]
+
+
+def test_a_line_that_cannot_be_read_spoils_its_own_text_alone():
+    lines = lines_of(["a", "", "b", "?", "c", "", "d"], bad={4})
+    found = list(paragraph_documents(lines, "f"))
+    assert [(each.text, each.name, each.problem) for each in found] == [
+        ("a", "f:1", ""),
+        ("", "f:3", "broken"),
+        ("d", "f:7", ""),
+    ]
+    assert [each.problem for each in line_documents(lines, "f")] == ["", "", "broken", "", ""]
+    assert [each.problem for each in json_documents(lines_of(["{}"], bad={1}), "f", "text")] == ["broken"]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=9), max_size=6))
+def test_texts_written_as_json_come_back_as_they_were(texts):
+    rows = [json.dumps({"id": i, "body": text}) for i, text in enumerate(texts)]
+    wanted = [(text, f"f:{i}") for i, text in enumerate(texts, 1) if text.strip()]
+    found = json_documents(lines_of(rows), "f", "body")
+    assert [(each.text, each.name) for each in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"text": "cut', "this line is not JSON (Unterminated string starting at, column 10)."),
+        ("prose", "this line is not JSON (Expecting value, column 1)."),
+        ("[" * 100_000, "this line is not JSON (maximum recursion depth exceeded"),
+        ("1" * 5000, "this line is not JSON (Exceeds the limit"),
+        ('["a"]', "this is no object with a field 'text', but a list."),
+        ("7", "this is no object with a field 'text', but a number."),
+        ('{"body": "a", "id": 1}', "there is no field 'text'. There is: 'body', 'id'."),
+        ("{}", "there is no field 'text'. There is: none."),
+        ('{"text": null}', "the field 'text' holds no text, but nothing (null)."),
+        ('{"text": ["a"]}', "the field 'text' holds no text, but a list."),
+        ('{"text": true}', "the field 'text' holds no text, but true or false."),
+        ('{"text": "\\ud83d"}', "the field 'text' holds half a character (a lone surrogate)."),
+    ],
+)
+def test_a_line_that_holds_no_text_is_a_problem_and_the_next_is_read(line, problem):
+    bad, good = json_documents(lines_of([line, "", '{"text": "fine"}']), "f.jsonl", "text")
+    assert bad.name == "f.jsonl:1" and bad.text == "" and bad.problem.startswith(problem)
+    assert (good.name, good.text, good.problem) == ("f.jsonl:3", "fine", "")
+
+
+def test_a_pair_of_surrogates_is_a_character():
+    assert text_of(json.loads('{"t": "\\ud83d\\ude00"}'), "t") == ("\U0001f600", "")
+
+
+# ===================================================================================================== datasets by name
+# Datasets by name: with the `datasets` library where it is installed, else with a small one in its place.
+
+
+def library(builder) -> ModuleType:
+    module = ModuleType("datasets")
+    module.load_dataset_builder = builder
+    return module
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The library with one dataset of two splits; what it was asked for is in `asked`."""
+    asked = []
+    splits = {
+        "train": [{"text": "one", "body": "eins"}, {"text": " ", "body": "-"}, {"text": None, "body": "drei"}],
+        "test": [{"text": "four", "body": "vier"}],
+    }
+
+    def load(name, configuration):
+        asked.append((name, configuration))
+        return SimpleNamespace(hash="c0ffee", as_streaming_dataset=lambda: splits)
+
+    monkeypatch.setitem(sys.modules, "datasets", library(load))
+    return SimpleNamespace(asked=asked, splits=splits)
+
+
+def rows_of(corpus):
+    return [(each.name, each.text, each.problem) for each in corpus.open()]
+
+
+def test_a_dataset_is_its_train_split_unless_one_is_named(small):
+    corpus = open_corpus("hf:some/set")
+    assert rows_of(corpus) == [
+        ("hf:some/set row 1", "one", ""),
+        ("hf:some/set row 3", "", "the field 'text' holds no text, but nothing (null)."),
+    ]
+    assert rows_of(corpus) == rows_of(corpus)
+    assert (corpus.origin, corpus.total) == ("hf:some/set", None)
+    assert rows_of(open_corpus("hf:some/set:test", field="body")) == [("hf:some/set:test row 1", "vier", "")]
+    assert small.asked == [("some/set", None)] * 2
+    open_corpus("hf:some/set:english:test")
+    assert small.asked[-1] == ("some/set", "english")
+
+
+def test_the_key_hangs_on_the_version_the_split_and_the_field(small, monkeypatch):
+    keys = [open_corpus(each).key for each in ("hf:some/set", "hf:some/set", "hf:some/set:test", "hf:other/set")]
+    keys.append(open_corpus("hf:some/set", field="body").key)
+    later = SimpleNamespace(hash="decade", as_streaming_dataset=lambda: small.splits)
+    monkeypatch.setitem(sys.modules, "datasets", library(lambda *_: later))
+    keys.append(open_corpus("hf:some/set").key)
+    assert keys[0] == keys[1] and len(set(keys)) == 5
+
+
+def test_it_stands_among_files(small, tmp_path):
+    (tmp_path / "a.txt").write_text("first")
+    corpus = open_corpus([tmp_path / "a.txt", "hf:some/set:test"])
+    assert [each.text for each in corpus.open()] == ["first", "four"]
+    assert (corpus.origin, corpus.total) == ("2 sources", None)
+
+
+def test_a_split_that_is_not_there_or_must_be_said_is_told(small):
+    with pytest.raises(
+        TextError, match="hf:some/set:dev asks for the split 'dev': there is train, test. Add one after"
+    ):
+        open_corpus("hf:some/set:dev")
+    small.splits["one"] = small.splits.pop("train")
+    with pytest.raises(TextError, match="hf:some/set does not say which split: there is test, one. Add one"):
+        open_corpus("hf:some/set")
+    small.splits.pop("one")
+    assert [each.text for each in open_corpus("hf:some/set").open()] == ["four"]
+
+
+@pytest.mark.parametrize("given", ["hf:", "hf::test", "hf:a:b:c:d", "hf:a:"])
+def test_what_names_no_dataset_is_said(small, given):
+    with pytest.raises(TextError, match=f"'{given}' names no dataset: write hf:NAME, hf:NAME:SPLIT or"):
+        open_corpus(given)
+
+
+def test_without_the_library_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(
+        FileAccessError, match="hf:a/b is read by the `datasets` library, which is not installed .*: pip i"
+    ):
+        open_corpus("hf:a/b")
+
+
+def test_what_the_library_cannot_get_is_one_error_with_its_reason(monkeypatch):
+    def offline(name, configuration):
+        raise ConnectionError(f"Couldn't reach '{name}' on the Hub.")
+
+    monkeypatch.setitem(sys.modules, "datasets", library(offline))
+    with pytest.raises(FileAccessError, match="cannot open hf:a/b: Couldn't reach 'a/b' on the Hub. Check the name "):
+        open_corpus("hf:a/b")
+
+
+def test_a_stream_that_breaks_off_is_said_with_its_row(small):
+    def rows():
+        yield {"text": "one"}
+        raise TimeoutError
+
+    small.splits["train"] = rows()
+    with pytest.raises(FileAccessError, match="cannot read hf:some/set after row 1: TimeoutError."):
+        list(open_corpus("hf:some/set").open())
+
+
+def test_the_real_library_reads_a_folder(tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="the datasets library is not installed: it is no dependency")
+    for split, texts in {"train": ["one", "two"], "test": ["three"]}.items():
+        rows = [json.dumps({"text": text, "id": i}) for i, text in enumerate(texts)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(rows))
+    corpus = open_corpus(f"hf:{tmp_path}")
+    assert [each.text for each in corpus.open()] == ["one", "two"] == [each.text for each in corpus.open()]
+    assert [each.text for each in open_corpus(f"hf:{tmp_path}:test").open()] == ["three"]
+    assert corpus.key == open_corpus(f"hf:{tmp_path}").key != open_corpus(f"hf:{tmp_path}:test").key
+    with pytest.raises(TextError, match="asks for the split 'dev': there is train, test"):
+        open_corpus(f"hf:{tmp_path}:dev")
+    with pytest.raises(FileAccessError, match="cannot open hf:.*nowhere: .*nowhere. Check the name "):
+        open_corpus(f"hf:{tmp_path}/nowhere")

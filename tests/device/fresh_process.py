@@ -1,5 +1,9 @@
 """The program that tries a saved checkpoint in a fresh process, with the simulated accelerator in that one too."""
 
+import sys
+
+sys.path.insert(0, __file__.rpartition("/tests/")[0])  # the process searches its program's folder for nothing
+
 from tests.device import simulated  # isort: skip  # before anything that imports torch
 
 import runpy

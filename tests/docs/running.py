@@ -2,7 +2,7 @@
 
 Blocks of Python and our own command's lines take turns in the page's order, so that one may use what the other wrote.
 Commands run in the same process, through the command's own front door: importing torch once a page is enough. Only a
-line with a pipe or a redirection goes to a shell. Before all that, the folder gets what a reader has (`having`).
+line with a pipe or a redirection goes to a shell. Before all that, the folder gets what a reader has (`bring`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,67 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
-from tests.docs.having import bring
 from tests.docs.pages import ROOT, Block, Command, blocks_of, commands_of, named
+
+# ============================================================================================ what a reader has at hand
+# What a reader of a page has at hand: a treebank, some texts, a folder with a config. Only what the page names.
+
+
+def bring(text: str, folder: Path) -> None:
+    """Put into `folder` what `text` speaks of, but for what it saves itself."""
+    for name, make in WHAT_READERS_HAVE.items():
+        if name in text and f'save("{name}")' not in text:
+            make(folder / name)
+
+
+def _texts(path: Path) -> None:
+    path.write_text("The cat sat on the mat because it was tired.\n\nA dog that saw the cat ran home.\n\nRain fell.\n")
+
+
+def _treebank(path: Path) -> None:
+    shutil.copy(str(files("manyheads.corpora") / "sentences.conllu"), path)
+
+
+def _config(path: Path) -> None:
+    path.mkdir()
+    sizes = {"n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 64, "vocab_size": 97}
+    (path / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+
+
+def _python(path: Path) -> None:
+    path.write_text(Path(json.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def _recording(path: Path) -> None:
+    import manyheads as mh
+
+    mh.record(mh.load("minilm"), "The cat sat on the mat because it was tired.").save(path)
+
+
+WHAT_READERS_HAVE: dict[str, Callable[[Path], None]] = {
+    "texts.txt": _texts,
+    "text.txt": _texts,
+    "novel.txt": _texts,
+    "sentences.txt": _texts,
+    "treebank.conllu": _treebank,
+    "my-model/": _config,
+    "long.py": _python,
+    "cat.heads": _recording,
+}
+
+
+# ======================================================================================================== a page is run
+
 
 PATIENCE_SECONDS = 540  # of one page
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")

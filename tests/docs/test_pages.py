@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import getdoc, ismodule
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -16,8 +21,10 @@ from docs.command import PAGE as COMMAND_PAGE
 from docs.command import command_markdown
 from docs.docstrings import as_markdown
 from docs.hooks import PAGES, with_links
-from docs.house import OUTSIDE, PICTURE, floors, imports, picture, table
+from docs.house import OUTSIDE, PACKAGE, PICTURE, floors, imports, picture, table, tree
 from docs.house import PAGE as HOUSE_PAGE
+from docs.lab import FIELDS, RECORDS, lab_markdown, records
+from docs.lab import PAGE as LAB_PAGE
 from docs.pictures import GALLERY, IMAGES, gallery_markdown
 from docs.pictures import PAGE as GALLERY_PAGE
 from docs.reproduced import PAGE as REPRODUCED_PAGE
@@ -31,7 +38,7 @@ from manyheads.roles.role_table import NO_ROLE, ROLES
 from manyheads.statistics import STATISTICS
 from manyheads.statistics.table import table_markdown
 from manyheads.training.presets.table import PRESETS
-from tests.docs.pages import ROOT, blocks_of, pages
+from tests.docs.pages import ROOT, blocks_of, named, pages
 
 DOCS = ROOT / "docs"
 REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
@@ -233,3 +240,132 @@ def test_docstrings_become_prose_with_links():
 )
 def test_links_out_of_docs_become_pages_or_paths(given, made):
     assert with_links(given, "studio/head.md") == made
+
+
+# ================================================================================================== the way to the code
+# Claims about the way to the code and its numbers: the tree, where to find what, files a page names, the lab log.
+
+
+@pytest.mark.turns(5)
+def test_the_tree_has_every_package_and_file_as_the_code_has_them():
+    page = HOUSE_PAGE.read_text(encoding="utf-8")
+    assert tree() in page, "anew: make pages"
+    names = {path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
+    assert len(names) > 100 and all(f"- `{name}`" in page for name in names)
+
+
+def test_every_answer_to_where_do_i_find_is_a_file_that_exists():
+    section = HOUSE_PAGE.read_text(encoding="utf-8").partition("## Where do I find")[2].partition("\n## ")[0]
+    answers = re.findall(r"^\|[^|]+\| (?:`([\w/]+/)`)? ?\| `(\w+\.py)` \|$", section, re.MULTILINE)
+    assert len(answers) >= 30 and len(answers) == section.count(".py` |")
+    assert [f"{folder}{name}" for folder, name in answers if not (PACKAGE / folder / name).is_file()] == []
+
+
+def test_every_file_of_code_that_a_page_names_exists():
+    """Lab log, decisions and changelog speak of their day."""
+    dated = (DOCS / "lab.md", *(DOCS / "decisions").glob("*.md"))
+    roots = (ROOT, ROOT / "src", PACKAGE)
+    missing = [
+        f"{named(page)}: {path}"
+        for page in [*pages(), ROOT / "CONTRIBUTING.md"]
+        if page not in dated
+        for path in re.findall(r"`((?:[a-z_.]+/)+[a-z_]+\.py)`", page.read_text(encoding="utf-8"))
+        if not any((root / path).is_file() for root in roots)
+    ]
+    assert missing == []
+
+
+def test_the_lab_log_is_made_from_its_records_newest_first():
+    assert LAB_PAGE.read_text(encoding="utf-8") == lab_markdown(), "anew: make pages"
+    dates = [record["date"] for record in records()]
+    assert len(dates) >= 70 and dates == sorted(dates, reverse=True)
+    assert all(list(record) == list(FIELDS) and all(record.values()) for record in records())
+    written = RECORDS.read_text(encoding="utf-8")  # a field that comes twice would be lost in silence
+    assert all(written.count(f"\n  {name}:") == len(dates) for name in FIELDS if name != "date")
+
+
+# ================================================================================================= names that pages use
+# Claims about the names that pages and examples use: they come from faces, so that what lies behind may move.
+#
+# A face is `manyheads` itself or one of its packages, `manyheads.<package>`. A program that is run by `python -m` may
+# lie deeper where its own docstring says so.
+
+
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".ipynb"))
+IMPORT = re.compile(r"^\s*(?:from\s+(manyheads[\w.]*)\s+import\b|import\s+(manyheads[\w.]*))", re.MULTILINE)
+PROGRAM = re.compile(r"(?:python3?|-m torch\.distributed\.run|torchrun[^\n]*?) -m (manyheads[\w.]*)")
+NAME = re.compile(r"`(manyheads(?:\.\w+)+)")
+DATED = {"docs/lab.md", "docs/house.md"}  # what a record said on its day; what is made of the code
+
+
+def code_of(path: Path) -> Iterator[str]:
+    """The code of a page (all of its fenced and indented blocks), a program or a notebook."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        yield from ("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+    elif path.suffix == ".md":
+        yield from (block.code for block in blocks_of(path))
+        yield "\n".join(line for line in text.splitlines() if line.startswith("    "))
+    else:
+        yield text
+
+
+def is_face(module: str) -> bool:
+    return module.count(".") <= 1
+
+
+def is_documented_program(module: str) -> bool:
+    """Whether the module's own docstring shows `python -m` with its name."""
+    spec = find_spec(module)
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    return f"python -m {module}" in (ast.get_docstring(ast.parse(source)) or "")
+
+
+def test_pages_and_examples_import_from_faces_alone():
+    deep = []
+    for path in (*pages(), *EXAMPLES):
+        modules = {"".join(match) for code in code_of(path) for match in IMPORT.findall(code)}
+        deep += [f"{named(path)}: {module}" for module in sorted(modules) if not is_face(module)]
+    assert deep == []
+
+
+def test_pages_run_only_programs_that_say_so():
+    deep = []
+    for path in (*pages(), *EXAMPLES):
+        if named(path) not in DATED:
+            modules = sorted(set(PROGRAM.findall(path.read_text(encoding="utf-8"))))
+            deep += [
+                f"{named(path)}: {name}" for name in modules if not is_face(name) and not is_documented_program(name)
+            ]
+    assert deep == []
+
+
+def test_every_name_of_ours_that_a_page_writes_as_code_exists():
+    missing = []
+    for page in pages():
+        if named(page) in DATED or "decisions" in page.parts:
+            continue
+        for name in sorted(set(NAME.findall(page.read_text(encoding="utf-8")))):
+            if not name.endswith(".json"):  # a file beside a checkpoint
+                try:
+                    resolved(name)
+                except (ImportError, AttributeError):
+                    missing.append(f"{named(page)}: {name}")
+    assert missing == []
+
+
+def test_what_counts_as_deep_is_found_in_every_kind_of_code(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("    from manyheads.a.b import c\n\n```py\nimport manyheads as mh\nimport manyheads.d.e\n```\n")
+    notebook = tmp_path / "story.ipynb"
+    cells = [{"cell_type": "code", "source": ["x = 1\n", "from manyheads.f.g import h\n"]}]
+    notebook.write_text(json.dumps({"cells": cells}))
+    modules = [
+        {"".join(match) for code in code_of(path) for match in IMPORT.findall(code)} for path in (page, notebook)
+    ]
+    assert modules == [{"manyheads", "manyheads.a.b", "manyheads.d.e"}, {"manyheads.f.g"}]
+    assert is_face("manyheads") and is_face("manyheads.roles") and not is_face("manyheads.roles.probes")
+    assert PROGRAM.findall("python -m manyheads.doctor\ntorchrun --nproc-per-node 2 -m manyheads roles") == [
+        "manyheads.doctor",
+        "manyheads",
+    ]

@@ -19,13 +19,9 @@ LOADED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc="([^"]+)"|<link\b[^>]*?\bhref="([^"]+)"|url\(["']?(http[^)]+)"""
 )
 OPENED = (
-    "index.html",
-    "reference/layer.html",
-    "gallery.html",
-    "house.html",
-    "reference/models.html",
+    "index.html", "reference/layer.html", "gallery.html", "house.html", "reference/models.html",
     "reference/command.html",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The package as others get it: built, installed into fresh environments, run from an empty folder.
 
-`building` builds and opens archives, `environments` makes environments and runs commands in them, `claims` says what
-must hold in each. The tests share heavy packages with the environment that they run in, and need no network; `make
-test-install` (`python -m tests.install`) lets pip install everything anew, for every Python that it finds.
+`environments` builds and opens archives, makes environments and runs commands in them, `claims` says what must hold in
+each. The tests share heavy packages with the environment that they run in, and need no network; `make test-install`
+(`python -m tests.install`) lets pip install everything anew, for every Python that it finds.
 """

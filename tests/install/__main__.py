@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from .building import build
+from tests.install.environments import build
+
 from .claims import CLAIMS
 from .environments import Environment, installed, with_extras
 

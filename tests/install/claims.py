@@ -82,11 +82,6 @@ def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:
 
 
 CLAIMS = (
-    it_is_the_installed_package,
-    the_version_is_said,
-    the_doctor_finds_nothing_wrong,
-    a_model_is_sized,
-    the_heads_of_tiny_code_are_shown,
-    minilm_is_shown_or_its_extra_named,
-    the_studio_answers_or_its_extra_is_named,
-)
+    it_is_the_installed_package, the_version_is_said, the_doctor_finds_nothing_wrong, a_model_is_sized,
+    the_heads_of_tiny_code_are_shown, minilm_is_shown_or_its_extra_named, the_studio_answers_or_its_extra_is_named,
+)  # fmt: skip

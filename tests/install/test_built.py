@@ -3,33 +3,33 @@
 Installed in a fresh environment with each extra, what is there runs, and what is not there is named.
 """
 
+import ast
+import functools
 import re
+import sys
+from importlib.metadata import distribution, packages_distributions, requires
 
 import pytest
 
-from .building import ROOT, build, in_archive, in_wheel, of_the_package, unpacked
-from .claims import CLAIMS
-from .environments import linked
+from tests.install.claims import CLAIMS
+from tests.install.environments import (
+    PACKAGE,
+    ROOT,
+    build,
+    closure_of,
+    in_archive,
+    in_wheel,
+    linked,
+    of_the_package,
+    unpacked,
+)
 
-pytestmark = pytest.mark.slow
 EXTRAS = ((), ("minilm",), ("studio",), ("bench",), ("minilm", "studio"))
 WHEEL_BYTES, ARCHIVE_BYTES = 10_000_000, 15_000_000
 KINDS = {
-    ".py",
-    ".pyi",
-    ".typed",
-    ".md",
-    ".json",
-    ".txt",
-    ".conllu",
-    ".html",
-    ".js",
-    ".css",
-    ".svg",
-    ".gz",
-    ".parquet",
+    ".py", ".pyi", ".typed", ".md", ".json", ".txt", ".conllu", ".html", ".js", ".css", ".svg", ".gz", ".parquet",
     ".safetensors",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,7 @@ def archive(tmp_path_factory):
     return build("sdist", tmp_path_factory.mktemp("archive"))
 
 
+@pytest.mark.slow
 def test_a_wheel_built_from_the_archive_is_the_same_wheel(wheel, archive, tmp_path):
     again = build("wheel", tmp_path / "again", unpacked(archive, tmp_path / "archive"))
     one, other = in_wheel(wheel), in_wheel(again)
@@ -50,6 +51,7 @@ def test_a_wheel_built_from_the_archive_is_the_same_wheel(wheel, archive, tmp_pa
     assert again.name == wheel.name
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     named = in_wheel(wheel)
     ours = {name for name in named if not re.match(r"manyheads-[^/]+\.dist-info/", name)}
@@ -61,6 +63,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     assert odd == [] and not [name for name in ours if "test" in name.split("/")[-1].split("_")[0]]
 
 
+@pytest.mark.slow
 def test_the_metadata_says_what_the_package_is(wheel):
     named = in_wheel(wheel)
     (metadata,) = (text.decode() for name, text in named.items() if name.endswith("/METADATA"))
@@ -73,6 +76,7 @@ def test_the_metadata_says_what_the_package_is(wheel):
     assert metadata.partition("\n\n")[2].strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
 
 
+@pytest.mark.slow
 def test_the_archive_holds_what_the_package_is_made_from_and_no_caches(archive):
     names = in_archive(archive)
     for name in ("pyproject.toml", "Makefile", "requirements.lock", "tests/conftest.py", "web/package.json",
@@ -85,6 +89,7 @@ def test_the_archive_holds_what_the_package_is_made_from_and_no_caches(archive):
     assert [name for name in names if any(name.startswith(each) or f"/{each}" in name for each in odd)] == []
 
 
+@pytest.mark.slow
 def test_both_are_of_bearable_size(wheel, archive):
     sizes = wheel.stat().st_size, archive.stat().st_size
     print(f"wheel {sizes[0] / 1e6:.1f} MB, source archive {sizes[1] / 1e6:.1f} MB")
@@ -97,8 +102,51 @@ def labels(tmp_path_factory):
     return tmp_path_factory.mktemp("labels")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extras", EXTRAS, ids=lambda extras: ",".join(extras) or "none")
 def test_every_claim_holds_where_the_wheel_is_installed(extras, wheel, labels, tmp_path):
     here = linked(tmp_path, wheel, extras, labels)
     for claim in CLAIMS:
         claim(here)
+
+
+# =========================================================================================== what the metadata asks for
+# Every package that the code imports is one that the metadata asks for, or that one of those asks for.
+
+
+OPTIONAL = {
+    "soundfile",  # asked for by name, with the line to type, where a sound file is no .wav
+    "lightning",  # the extra of that name, for `manyheads.lightning`, which says so where it is missing
+    "pytorch_lightning",  # ... the same under its older name
+    "triton",  # comes with torch where there is a GPU; without it maps are read by tiles, which is said
+}
+
+
+def imported(folder, besides=()):
+    """Top-level names of packages of others, and a file that imports each."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        if any(each in path.parts for each in besides):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [each.name for each in node.names]
+            else:
+                names = [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found |= {name.partition(".")[0]: path.name for name in names}
+    return {name: file for name, file in found.items() if name not in (*sys.stdlib_module_names, "manyheads")}
+
+
+distributions = functools.cache(packages_distributions)  # reads the metadata of all that is installed
+
+
+@pytest.mark.parametrize(("folder", "besides", "extras"), [("", ("studio",), ()), ("studio", (), ("studio",))])
+@pytest.mark.sampled(1)
+def test_what_is_imported_is_asked_for(folder, besides, extras):
+    by_module, asked = distributions(), closure_of(requires("manyheads") or [], extras)
+    asked_names = {distribution(name).metadata["Name"] for name in asked}
+    found = imported(PACKAGE / folder, besides)
+    assert len(found) > 4
+    unasked = {name: file for name, file in found.items() if name not in OPTIONAL
+               and not asked_names & set(by_module.get(name, ()))}  # fmt: skip
+    assert unasked == {}

@@ -198,3 +198,15 @@ def by_hand(model: Any, output: str, sites: Any, removed: Any) -> Any:
                 if (head.stack, head.layer) == (site.stack, site.layer):
                     columns[:, head.index * site.v_dim : (head.index + 1) * site.v_dim] = 0
     return zeroed
+
+
+class Reader(nn.Module):
+    """The least that can be loaded: embeddings, and one layer of somebody's, or ours."""
+
+    def __init__(self, layer: nn.Module | None = None):
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(19, 20), layer or mh.MultiHeadAttention(20, 4, batch_first=True)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(input_ids)
+        return self.layer(x, x, x, need_weights=False)[0]

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import manyheads as mh
-from tests.models.eager import implementation
-from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.models.eager import PROJECTION, implementation
+from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.models.tiny_media import tiny_vit
 
 SAME = 1e-5  # of the largest output
@@ -31,11 +30,7 @@ MAKERS = {
     "vit": tiny_vit,
 }
 PROJECTIONS = {
-    "bert": {"": "encoder.layer.{}.attention.output.dense"},
-    "gpt2": {"": "transformer.h.{}.attn.c_proj"},
-    "llama": {"": "model.layers.{}.self_attn.o_proj"},
-    "gemma2": {"": "model.layers.{}.self_attn.o_proj"},
-    "gpt_oss": {"": "model.layers.{}.self_attn.o_proj"},
+    **{name: {"": path} for name, path in PROJECTION.items()},
     "t5": {
         "encoder": "encoder.block.{}.layer.0.SelfAttention.o",
         "decoder": "decoder.block.{}.layer.0.SelfAttention.o",
@@ -154,3 +149,10 @@ def weighted(name: str, model: Any, layer: int, inputs: dict[str, Tensor], heads
     v = values[0].unflatten(-1, (-1, width))  # [b, k, g, f]
     own = [head // (HEADS[name] // v.shape[2]) for head in heads]
     return torch.einsum("bqk,bknf->bqnf", weights(maps), v[:, :, own])
+
+
+def hook_counts(model: Any) -> list[tuple[int, int, bool]]:
+    """What of a plan could be left on a model's modules."""
+    return [
+        (len(each._forward_hooks), len(each._forward_pre_hooks), "forward" in vars(each)) for each in model.modules()
+    ]

@@ -24,7 +24,7 @@ from manyheads.interventions.convert.grouping import distances, group_heads, mer
 from manyheads.interventions.prune.verify import outputs_of, random_inputs
 from manyheads.interventions.save import save_converted
 from manyheads.models.weights.projections import projections_of
-from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha, gap
+from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, Reader, fresh_mha, gap
 from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 MATTERS = 1e-4
@@ -211,17 +211,6 @@ def test_the_config_the_cache_and_generation_agree(made):
 
 
 # ---------------------------------------------------------------------------------------------------------- refusals
-
-
-class Reader(nn.Module):
-    """A model of one's own, over our layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.layer = nn.Embedding(19, 20), mh.MultiHeadAttention(20, 4, batch_first=True)
-
-    def forward(self, input_ids):
-        return self.layer(self.embed(input_ids), need_weights=False)[0]
 
 
 REFUSED = {

@@ -277,13 +277,9 @@ def test_a_class_is_told_by_tokens_ids_or_a_function():
 @pytest.mark.turns(4)
 def test_the_bundled_tokenizer_reads_unless_another_is_given_and_labels_find_the_designs():
     heads = [
-        design.previous(),
-        design.same_token(),
-        design.offset(2),
-        design.uniform(),
-        design.random(4.0),
+        design.previous(), design.same_token(), design.offset(2), design.uniform(), design.random(4.0),
         design.first(),
-    ]
+    ]  # fmt: skip
     lm = design.build([heads])
     assert lm.max_positions == 512 and lm.name == "designed" and len(lm.tokenizer) == lm.spec.vocab_size == 30_522
     assert lm.because == "5 of 6 heads made to order, noise=0, seed=0"

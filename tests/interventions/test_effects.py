@@ -19,8 +19,7 @@ from manyheads.interventions.effects.metrics import Batch
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from tests.interventions.surgeries import TEXTS, loaded, projection
 from tests.models.eager import draw
-from tests.models.odd import tiny_t5
-from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
+from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
 
 SAME = 1e-5
 PLAN = Plan([Ablate("L1H1, L1H3"), Scale("L0H2", 3.0)])

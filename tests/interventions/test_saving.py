@@ -32,8 +32,19 @@ from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
 from manyheads.models import LoadedModel, quietly
 from manyheads.models.weights import compact_form as compact
 from tests import seeds
-from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, assert_same, by_hand, mha_of_type
+from tests.interventions.checkpoints import (
+    BERT,
+    COMPACT,
+    SAME,
+    STOCK,
+    Family,
+    Reader,
+    assert_same,
+    by_hand,
+    mha_of_type,
+)
 from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.processes import assert_killed, in_child
 
 EXTRA = {  # what a config can say of one half or with other means
     "llama with biases": Family(
@@ -510,14 +521,12 @@ def test_whatever_happens_on_the_way_leaves_the_older_checkpoint_whole(
 def test_a_kill_leaves_the_older_checkpoint_whole(small, tmp_path, trusting):
     small.save(tmp_path / "out")
     before = contents(tmp_path / "out")
-    child = os.fork()
-    if child == 0:
-        try:
-            saving.try_all = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
-            small.save(tmp_path / "out")
-        finally:
-            os._exit(1)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+    def save():
+        saving.try_all = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
+        small.save(tmp_path / "out")
+
+    assert_killed(in_child(save))
     assert contents(tmp_path / "out") == before and len(os.listdir(tmp_path)) == 2  # and what it was about to be
 
 
@@ -566,14 +575,6 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_written(small, tmp
 
 
 def test_a_model_that_transformers_did_not_make_is_not_saved(tmp_path):
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.layer = nn.Embedding(19, 20), mh.MultiHeadAttention(20, 4, batch_first=True)
-
-        def forward(self, input_ids):
-            return self.layer(self.embed(input_ids), need_weights=False)[0]
-
     small = prune_heads(mh.load(Reader().eval(), tokenizer=False), "L0H1")
     with pytest.raises(ModelError, match="is a Reader, no model of transformers', so there is no checkpoint"):
         small.save(tmp_path / "out")

@@ -22,8 +22,17 @@ from manyheads.interventions.apply import edits
 from manyheads.plan import Ablate, Plan, Scale
 from tests.interventions.surgeries import assert_close, assert_matters, edited, output
 from tests.models.eager import draw, padded
-from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_mistral, tiny_tokenizer
+from tests.models.tiny import (
+    VOCAB_SIZE,
+    tiny_bert,
+    tiny_gemma2,
+    tiny_gpt2,
+    tiny_gpt_oss,
+    tiny_llama,
+    tiny_mistral,
+    tiny_t5,
+    tiny_tokenizer,
+)
 
 SINK, RECENT = 2, 3
 LENGTHS = (23, 6, 4, 31)

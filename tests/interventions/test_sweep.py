@@ -14,7 +14,7 @@ from manyheads.interventions.effects.sweep import blocks_of
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from manyheads.spec import ModelSpec
-from tests.interventions.surgeries import HEADS, MATTERS, TEXTS, loaded
+from tests.interventions.surgeries import HEADS, MATTERS, TEXTS, hook_counts, loaded
 from tests.models.eager import draw
 
 SAME = 1e-6  # of the largest change
@@ -207,21 +207,15 @@ def test_a_model_whose_blocks_cannot_be_told_says_so(count, words, fresh):
 # ------------------------------------------------------------------------------------------------------- left as it was
 
 
-def traces(model):
-    return [
-        (len(each._forward_hooks), len(each._forward_pre_hooks), "forward" in vars(each)) for each in model.modules()
-    ]
-
-
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 @pytest.mark.sampled(1)
 def test_the_model_is_left_as_it_was(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)
-    before, reading = traces(lm.model), metric.read(output(lm, corpus.batches[0], metric), corpus.batches[0])
+    before, reading = hook_counts(lm.model), metric.read(output(lm, corpus.batches[0], metric), corpus.batches[0])
     sweep(lm, every_kind(name), corpus, metric, texts=CORPUS)
     after = metric.read(output(lm, corpus.batches[0], metric), corpus.batches[0])
-    assert traces(lm.model) == before and not OPEN.taps
+    assert hook_counts(lm.model) == before and not OPEN.taps
     assert torch.equal(reading.nan_to_num(), after.nan_to_num())
 
 
@@ -237,7 +231,7 @@ def output(lm, batch, metric):
 def test_also_after_an_exception(calls, fresh):
     """In the plain pass, in the check, among the plans."""
     lm, corpus, metric = corpus_of("llama", fresh)
-    before, seen = traces(lm.model), []
+    before, seen = hook_counts(lm.model), []
 
     def fail(*_):
         seen.append(1)
@@ -248,7 +242,7 @@ def test_also_after_an_exception(calls, fresh):
     with pytest.raises(KeyboardInterrupt):
         sweep(lm, every_kind("llama"), corpus, metric, texts=CORPUS, num_tokens=20)
     hook.remove()
-    assert traces(lm.model) == before and not OPEN.taps
+    assert hook_counts(lm.model) == before and not OPEN.taps
 
 
 def test_nan_is_refused_with_the_metrics_name(fresh):

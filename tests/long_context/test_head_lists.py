@@ -68,11 +68,6 @@ def no_wait_for_the_disk(monkeypatch):
     monkeypatch.setattr("manyheads.base.files.synced", lambda path: None)
 
 
-@pytest.fixture
-def numbers(fresh):
-    return np.random.default_rng(fresh.initial_seed())
-
-
 def kept_of(split):
     return [layer.kept for layer in split.layers]
 
@@ -186,8 +181,8 @@ def test_a_plain_reader_of_each_documented_format_finds_the_same_heads(drawn, tm
     assert [score for *_, score in rows] == sorted((score for *_, score in rows), reverse=True)
 
 
-def test_scores_go_out_as_they_are_where_they_divide_the_heads(numbers, tmp_path):
-    scores = (numbers.permutation(12) / 13 + 0.01).tolist()
+def test_scores_go_out_as_they_are_where_they_divide_the_heads(rng, tmp_path):
+    scores = (rng.permutation(12) / 13 + 0.01).tolist()
     split = made(MIXED, [score > 0.5 for score in scores], scores, unit="mean weight")
     split.export("duo", tmp_path / "duo")
     (gates, _), *_ = plain.duo(tmp_path / "duo")
@@ -202,7 +197,7 @@ def test_scores_go_out_as_they_are_where_they_divide_the_heads(numbers, tmp_path
     )
 
 
-def test_rows_of_layers_without_attention_are_never_chosen(numbers, tmp_path):
+def test_rows_of_layers_without_attention_are_never_chosen(rng, tmp_path):
     """Their zeros would be, beside a kept head whose own score is 0."""
     shapes = None, (6, 3, 8, 8), None
     made(shapes, [True] * 3, [0.0, 0.9, 0.0]).export("duo", tmp_path / "duo")
@@ -211,8 +206,8 @@ def test_rows_of_layers_without_attention_are_never_chosen(numbers, tmp_path):
     assert not any(gates[place] for place in {*gates} - kept)
 
 
-def test_query_heads_keep_their_own_scores(numbers, tmp_path):
-    queries = numbers.random(48).tolist()  # means of fractions would tie, and a tie divides no heads
+def test_query_heads_keep_their_own_scores(rng, tmp_path):
+    queries = rng.random(48).tolist()  # means of fractions would tie, and a tie divides no heads
     groups = [float(np.mean(queries[4 * index : 4 * index + 4])) for index in range(12)]
     limit = sorted(groups)[7]
     split = made(MIXED, [score >= limit for score in groups], groups, queries, "mean")
@@ -273,8 +268,8 @@ def test_trials_of_retrieval_scores_become_means_by_name(tmp_path):
     assert mean.layers[0].scores[2] == pytest.approx(0.15) and mean.joined == "mean"
 
 
-def test_budgets_of_lu_kv_become_the_share_that_is_kept(numbers, tmp_path):
-    freed = numbers.uniform(-0.1, 1.1, (99, 2, 3))
+def test_budgets_of_lu_kv_become_the_share_that_is_kept(rng, tmp_path):
+    freed = rng.uniform(-0.1, 1.1, (99, 2, 3))
     np.save(tmp_path / "b.npy", freed.astype(np.float32))
     split = mh.read_heads(tmp_path / "b.npy", model(TWO), keep=1 / 3)
     expected = np.clip(1 - freed, 0, 1).mean(axis=0)
@@ -316,8 +311,8 @@ def test_alignment_heads_of_llama_cpp(tmp_path):
         mh.read_heads(write(tmp_path / "l.json", {**document, "num_layers": 3}), model(TWO))
 
 
-def test_a_saved_split_is_read_and_compared_with_the_model(numbers, tmp_path):
-    split = split_of(MIXED, numbers)
+def test_a_saved_split_is_read_and_compared_with_the_model(rng, tmp_path):
+    split = split_of(MIXED, rng)
     split.save(tmp_path / "a.split.json")
     assert mh.read_heads(tmp_path / "a.split.json", model(MIXED)) == split
     with pytest.raises(ModelError, match="whose weights have the digest dddddddd"):
@@ -330,9 +325,9 @@ def test_a_saved_split_is_read_and_compared_with_the_model(numbers, tmp_path):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_list_of_other_weights_or_another_shape_is_refused(format, numbers, tmp_path):
+def test_a_list_of_other_weights_or_another_shape_is_refused(format, rng, tmp_path):
     place = tmp_path / PLACES[format]
-    split_of(MIXED, numbers).export(format, place)
+    split_of(MIXED, rng).export(format, place)
     with pytest.raises(
         ModelError, match="split of a model, whose weights have the digest dddddddd, and those of another"
     ):
@@ -371,7 +366,7 @@ def test_rows_after_the_last_layer_that_attends_need_the_models_own_count(tmp_pa
     assert len(mh.read_heads(folder, lm, keep=0.5).layers) == 2
 
 
-def test_a_list_is_of_one_stack(numbers, tmp_path):
+def test_a_list_is_of_one_stack(rng, tmp_path):
     path = write(tmp_path / "v.json", {"params": {"important_heads": [[1, 4]]}})
     two = model(TWO, stack="encoder")
     assert mh.read_heads(path, two).stack == "encoder"
@@ -381,7 +376,7 @@ def test_a_list_is_of_one_stack(numbers, tmp_path):
         ModelError, match=r"does not say of which stack it is, and those of a model are 'encoder', 'decoder'"
     ):
         mh.read_heads(path, both)
-    replace(split_of(TWO, numbers), stack="decoder").export("vllm-hook", tmp_path / "d.json")
+    replace(split_of(TWO, rng), stack="decoder").export("vllm-hook", tmp_path / "d.json")
     assert mh.read_heads(tmp_path / "d.json", both).stack == "decoder"
     with pytest.raises(ModelError, match="is of the stack 'decoder', and the stacks of a model are 'encoder'"):
         mh.read_heads(tmp_path / "d.json", two)
@@ -405,8 +400,8 @@ def test_what_says_twice_or_never_which_heads_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("format", TABLES)
-def test_layers_of_unlike_numbers_of_heads_fit_no_table(format, numbers, tmp_path):
-    split = split_of(RAGGED, numbers)
+def test_layers_of_unlike_numbers_of_heads_fit_no_table(format, rng, tmp_path):
+    split = split_of(RAGGED, rng)
     with pytest.raises(
         HeadError, match=rf"a list for {format} has as many .* heads in every layer, .*: export to minference"
     ):
@@ -419,8 +414,8 @@ def test_layers_of_unlike_numbers_of_heads_fit_no_table(format, numbers, tmp_pat
             file.unlink()
 
 
-def test_where_it_cannot_be_written(numbers, tmp_path):
-    split = split_of(MIXED, numbers)
+def test_where_it_cannot_be_written(rng, tmp_path):
+    split = split_of(MIXED, rng)
     with pytest.raises(HeadError, match="there is no format 'hf' of lists of heads: use duo, headkv"):
         split.export("hf", tmp_path / "a.json")
     with pytest.raises(FileAccessError, match=r"a.json: a list for lukv is a file that ends in \.npy"):
@@ -448,8 +443,8 @@ def test_where_it_cannot_be_written(numbers, tmp_path):
     split.export("duo", tmp_path / "own")  # an earlier export is replaced
 
 
-def test_a_list_that_was_changed_since_is_refused(numbers, tmp_path):
-    split = split_of(MIXED, numbers)
+def test_a_list_that_was_changed_since_is_refused(rng, tmp_path):
+    split = split_of(MIXED, rng)
     for format in (*TABLES, "minference"):
         place = tmp_path / format / PLACES[format]
         place.parent.mkdir()

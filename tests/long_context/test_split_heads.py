@@ -20,8 +20,16 @@ from manyheads.long_context.needles import hidden_needles
 from tests.figures.pictures import KINDS, assert_is_file_of, words_in
 from tests.interventions.test_streaming import dense
 from tests.models.eager import draw, eager_maps
-from tests.models.odd import tiny_t5
-from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_llama, tiny_mistral, tiny_tokenizer
+from tests.models.tiny import (
+    VOCAB_SIZE,
+    WORDS,
+    tiny_bert,
+    tiny_gemma2,
+    tiny_llama,
+    tiny_mistral,
+    tiny_t5,
+    tiny_tokenizer,
+)
 
 SINK, RECENT = 2, 5
 WRITTEN = 7

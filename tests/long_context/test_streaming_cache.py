@@ -22,8 +22,7 @@ from tests.interventions.checkpoints import COMPACT, DECODER, EIGHT, STOCK, VOCA
 from tests.interventions.surgeries import assert_close, assert_matters
 from tests.interventions.test_streaming import dense
 from tests.models.eager import draw, padded
-from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama, tiny_mistral
+from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_mistral, tiny_t5
 
 SINK, RECENT = 3, 5
 WRITTEN = 11  # the ring goes round twice

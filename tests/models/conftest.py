@@ -1,30 +1,22 @@
 """What tests of models share: models to load, with what they need beside them, and a hub that cannot be reached."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.nn.modules import module as torch_module
 
-import manyheads as mh
+from manyheads.models import LoadedModel
 from tests.models.eager import MAKERS, draw
-from tests.models.folders import answer_hub
-from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
+from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
 
+BUILDERS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}
+QUERY = "encoder.layer.1.attention.self.query.weight"
 original = F.scaled_dot_product_attention
-
-
-@pytest.fixture
-def loaded(request, fresh):
-    """`loaded("llama")`: a model with fresh weights and a tokenizer, or minilm."""
-
-    def make(name, **how):
-        if name == "minilm":
-            return request.getfixturevalue("minilm")
-        tokenizer = tiny_tokenizer(special_tokens=name == "bert")
-        return mh.load(MAKERS[name](seed=draw(fresh), **how), tokenizer=tokenizer)
-
-    return make
 
 
 @pytest.fixture
@@ -63,38 +55,34 @@ def nothing_is_left_behind():
     assert not torch_module._global_forward_pre_hooks and not torch_module._global_forward_hooks
 
 
-# ---------------------------------------------------------------------------------------------- pictures and sounds
-# Their modules are many: whoever tests texts alone does not wait for them.
+# ------------------------------------------------------------------------------------------- folders and the hub
 
 
-@pytest.fixture
-def seeing(fresh, tmp_path):
-    """`seeing("vit")`: saved to a folder with its processor, and loaded from there."""
-    from tests.models.tiny_media import PICTURES, saved
+def answer_hub(monkeypatch, answer):
+    """Let the hub answer a question about a model: with an exception, or with what it says of the model."""
 
-    def make(name):
-        model, processor = PICTURES[name]
-        return mh.load(saved(tmp_path / name, model(draw(fresh)), processor()))
+    def model_info(self, name, *, revision=None, timeout=None):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    return make
-
-
-@pytest.fixture
-def whisper(fresh, tmp_path):
-    from tests.models.tiny_media import saved, spectra, tiny_whisper
-
-    def make(tokenizer=None, **config):
-        folder = saved(tmp_path / "whisper", tiny_whisper(draw(fresh), **config), spectra())
-        return mh.load(folder, tokenizer=tokenizer)
-
-    return make
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
 
 
-@pytest.fixture
-def wav2vec2(fresh, tmp_path):
-    from tests.models.tiny_media import saved, tiny_wav2vec2, waves
+def change_weights(folder: Path, change) -> None:
+    """Rewrite the weights in `folder` as `change(weights)` leaves or returns them."""
+    weights = load_file(folder / "model.safetensors")
+    weights = change(weights) or weights
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
-    def make(mask=True, **config):
-        return mh.load(saved(tmp_path / "wav2vec2", tiny_wav2vec2(draw(fresh), **config), waves(mask)))
 
-    return make
+def change_config(folder: Path, **changes) -> None:
+    """Rewrite config.json with these fields; None takes a field away."""
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+def outputs(lm: LoadedModel | nn.Module, tokenizer=None) -> torch.Tensor:
+    model, tokenizer = (lm.model, lm.tokenizer) if isinstance(lm, LoadedModel) else (lm, tokenizer)
+    with torch.no_grad():
+        return model(**tokenizer(TEXT, return_tensors="pt", return_token_type_ids=False))[0]

@@ -28,11 +28,93 @@ from transformers.modeling_utils import AttentionInterface
 
 from manyheads.errors import GuardError, ModelError
 from manyheads.models.recorder import sharpened
+from manyheads.models.taps import open_taps as taps
 from manyheads.models.taps import tap as seam
+from manyheads.models.taps import through_transformers as interface
 from manyheads.models.taps.call import AttentionCall
+from manyheads.models.taps.mask_arguments import MaskReader, read_rule
 from manyheads.models.taps.open_taps import carrying_out
+from manyheads.nn import Mask
 from manyheads.recording.exact_map.one_pass import Layer, window_weights
-from tests.models.misreading import lost_mask, lost_window, misread, swapped
+
+# ======================================================================================================= wrong readings
+# Wrong readings of a model's calls, each a patch that leaves the model itself right and its recording wrong.
+#
+# The lse fits the wrong reading, as a reader with that mistake would compute it: weights are in 0..1 and sum to 1.
+
+
+def misread(change: Callable) -> Callable:
+    """A mistake in the rule."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        def wrong(query: Any, kwargs: Any, bias: Any) -> Any:
+            return change(read_rule(query, kwargs, bias))
+
+        monkeypatch.setattr(interface, "read_rule", wrong)
+        refit(monkeypatch)
+
+    return patch
+
+
+def refit(monkeypatch: pytest.MonkeyPatch, keys: Callable = lambda k: k) -> None:
+    """The lse that fits the mistake, in place of the model's own, so that rows sum to 1 all the same."""
+    lse_of = taps.lse_of
+    monkeypatch.setattr(taps, "lse_of", lambda q, k, mask, rule, captured: lse_of(q, keys(k), mask, rule, None))
+
+
+def misread_mask(monkeypatch: pytest.MonkeyPatch, change: Callable) -> None:
+    """A mistake in the mask: `change(mask, num_queries, num_keys)`."""
+    read = MaskReader.read
+
+    def wrong(self: Any, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> Any:
+        mask, bias = read(self, attention_mask, num_queries, num_keys, causal)
+        return change(mask, num_queries, num_keys), bias
+
+    monkeypatch.setattr(MaskReader, "read", wrong)
+    refit(monkeypatch)
+
+
+def lost_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    misread_mask(monkeypatch, lambda mask, num_queries, num_keys: Mask.full(num_queries, num_keys))
+
+
+def lost_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causal, and no more than that."""
+    misread_mask(monkeypatch, lambda mask, num_queries, num_keys: Mask.causal(num_queries, num_keys))
+
+
+def swapped(*which: str) -> Callable:
+    """Key/value heads 0 and 1 of 3 in each other's place: what heads 0 to 3 read is wrong, heads 4 and 5 are right."""
+
+    def swap(x: Any) -> Any:
+        return x[:, [1, 0, *range(2, x.shape[1])]]
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        call = taps.AttentionCall
+
+        def wrong(site: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+            return call(site, q, swap(k) if "k" in which else k, swap(v) if "v" in which else v, *rest)
+
+        monkeypatch.setattr(taps, "AttentionCall", wrong)
+        if "k" in which:
+            refit(monkeypatch, keys=swap)
+
+    return patch
+
+
+def other_lse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An lse in other units: base 2, as some kernels return it."""
+    lse_of = taps.lse_of
+
+    def wrong(*args: Any) -> Any:
+        lse, because = lse_of(*args)
+        return lse / torch.log(torch.tensor(2.0)), because
+
+    monkeypatch.setattr(taps, "lse_of", wrong)
+
+
+# ======================================================================================================== random models
+
 
 VOCABULARY = 60
 LARGEST_FACTOR = 40.0
@@ -41,38 +123,29 @@ MASKS = ("none", "ones", "right", "left", "both ends", "holes", "boolean", "floa
 NO_ENDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
 
 
+def _encoder(
+    config: Any, cls: Any, of_heads: Callable = lambda size: {}, **more: Any
+) -> Callable[[dict[str, int]], Any]:
+    """A model from heads, groups, width and layers, for the classes that name these as BERT does."""
+
+    def make(size: dict[str, int]) -> Any:
+        sizes = {
+            "num_attention_heads": size["heads"],
+            "hidden_size": size["heads"] * size["dim"],
+            "intermediate_size": 24,
+            "num_hidden_layers": size["layers"],
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": 64,
+        }
+        return cls(config(**{**sizes, **of_heads(size), **more}))
+
+    return make
+
+
 def _decoder(config: Any, cls: Any, **more: Any) -> Callable[[dict[str, int]], Any]:
-    """A model from heads, groups, width and layers, for the classes that name these as Llama does."""
-
-    def make(size: dict[str, int]) -> Any:
-        sizes = {
-            "num_attention_heads": size["heads"],
-            "num_key_value_heads": size["groups"],
-            "head_dim": size["dim"],
-            "hidden_size": size["heads"] * size["dim"],
-            "intermediate_size": 24,
-            "num_hidden_layers": size["layers"],
-            "vocab_size": VOCABULARY,
-            "max_position_embeddings": 64,
-        }
-        return cls(config(**{**sizes, **NO_ENDS, **more}))
-
-    return make
-
-
-def _encoder(config: Any, cls: Any, **more: Any) -> Callable[[dict[str, int]], Any]:
-    def make(size: dict[str, int]) -> Any:
-        sizes = {
-            "num_attention_heads": size["heads"],
-            "hidden_size": size["heads"] * size["dim"],
-            "intermediate_size": 24,
-            "num_hidden_layers": size["layers"],
-            "vocab_size": VOCABULARY,
-            "max_position_embeddings": 64,
-        }
-        return cls(config(**{**sizes, **more}))
-
-    return make
+    """The same for those that name them as Llama does."""
+    grouped = {"num_key_value_heads": "groups", "head_dim": "dim"}
+    return _encoder(config, cls, lambda size: {name: size[key] for name, key in grouped.items()}, **{**NO_ENDS, **more})
 
 
 def _gpt2(size: dict[str, int]) -> Any:

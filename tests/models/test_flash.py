@@ -1,6 +1,6 @@
 """flash-attn's functions and hub kernels under transformers: read exactly, or refused by name.
 
-They need a GPU. Stand-ins that take the same arguments (`flash`) are put where transformers loads them from, so that
+They need a GPU. Stand-ins that take the same arguments are put where transformers loads them from, so that
 all of its own code runs: unpadding, packing, windows. Oracles: the model's own eager maps, of padded texts and of each
 packed text alone.
 """
@@ -18,10 +18,131 @@ from transformers.masking_utils import flash_attention_mask
 import manyheads as mh
 from manyheads.errors import ModelError
 from manyheads.models.taps import call as taps
-from tests.models.eager import assert_near, draw, eager_maps, padded, spans
-from tests.models.flash import Flash2, Flash3, Flash4, Mute
-from tests.models.odd import tiny_gpt_oss
-from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama, tiny_tokenizer
+from tests.models.eager import assert_near, assert_the_models_own, draw, eager_maps, padded
+from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_tokenizer
+
+# ============================================================================================================ stand-ins
+# Stand-ins for flash-attn's functions, which need a GPU: the same arguments, attention by the formula, on a CPU.
+#
+# Conventions are those of the packages' documentation: texts are counted from their ends, a window is (left, right),
+# packed lse is `[h n]`, and a row that sees nothing has output 0 and lse +inf. Nothing is shared with the library.
+
+
+def one_text(q, k, v, causal, window, softcap, scale, sinks):
+    """[n h d], [m g d] -> output [n h d], lse [h n], sinks counted into it as flash-attn 4 does."""
+    num_rows, num_keys, served = len(q), len(k), q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(served, 1).double() for x in (k, v))
+    scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    left, right = ((-1 if side is None else side) for side in window)
+    for row in range(num_rows):
+        own = row + num_keys - num_rows
+        for key in range(num_keys):
+            beyond = (0 <= left < own - key) or (key > own and causal) or (0 <= right < key - own)
+            if beyond:
+                scores[:, row, key] = -torch.inf
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, num_rows, 1)], 2)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse[..., None]).exp().nan_to_num(0)[..., :num_keys]
+    out = torch.einsum("hnm,mhd->nhd", weights, v)
+    return out.to(q.dtype), torch.where(lse == -torch.inf, torch.inf, lse).float()
+
+
+def alike(q, k, v, *how):
+    parts = [one_text(*text, *how) for text in zip(q, k, v, strict=True)]
+    return torch.stack([out for out, _ in parts]), torch.stack([lse for _, lse in parts])
+
+
+def packed(q, k, v, begins_q, begins_k, *how):
+    out, lse = torch.empty_like(q), q.new_empty(q.shape[1], len(q), dtype=torch.float32)
+    for text in range(len(begins_q) - 1):
+        rows, keys = (slice(int(begins[text]), int(begins[text + 1])) for begins in (begins_q, begins_k))
+        out[rows], lse[:, rows] = one_text(q[rows], k[keys], v[keys], *how)
+    return out, lse
+
+
+class Flash2:
+    """Asked by `return_attn_probs`; knows softcap, no sinks."""
+
+    def __init__(self):
+        self.calls = []
+
+    def alike(
+        self, q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+        deterministic=False, return_attn_probs=False,
+    ):  # fmt: skip
+        self.calls.append("alike")
+        out, lse = alike(q, k, v, causal, window_size, softcap, softmax_scale, None)
+        return (out, lse, None) if return_attn_probs else out
+
+    def packed(
+        self, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
+        causal=False, window_size=(-1, -1), softcap=0.0, deterministic=False, return_attn_probs=False,
+    ):  # fmt: skip
+        self.calls.append("packed")
+        out, lse = packed(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, softmax_scale, None)
+        return (out, lse, None) if return_attn_probs else out
+
+
+class Flash3(Flash2):
+    """vLLM's: sinks as `s_aux`; no dropout."""
+
+    def alike(
+        self, q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, s_aux=None,
+        return_attn_probs=False,
+    ):  # fmt: skip
+        self.calls.append("alike")
+        out, lse = alike(q, k, v, causal, window_size, softcap, softmax_scale, s_aux)
+        return (out, lse) if return_attn_probs else out
+
+    def packed(
+        self, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False,
+        window_size=(-1, -1), softcap=0.0, s_aux=None, return_attn_probs=False,
+    ):  # fmt: skip
+        self.calls.append("packed")
+        out, lse = packed(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, softmax_scale, s_aux)
+        return (out, lse) if return_attn_probs else out
+
+
+class Flash4(Flash2):
+    """None for no window; sinks as `learnable_sink`; a pair always, without an lse unless asked by `return_lse`."""
+
+    def alike(
+        self, q, k, v, softmax_scale=None, causal=False, window_size=(None, None), learnable_sink=None, softcap=0.0,
+        return_lse=False,
+    ):  # fmt: skip
+        self.calls.append("alike")
+        out, lse = alike(q, k, v, causal, window_size, softcap, softmax_scale, learnable_sink)
+        return out, lse if return_lse else None
+
+    def packed(
+        self, q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, softmax_scale=None, causal=False,
+        window_size=(None, None), learnable_sink=None, softcap=0.0, return_lse=False,
+    ):  # fmt: skip
+        self.calls.append("packed")
+        how = (causal, window_size, softcap, softmax_scale, learnable_sink)
+        out, lse = packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *how)
+        return out, lse if return_lse else None
+
+
+class Mute(Flash2):
+    """A hub kernel that gives no lse."""
+
+    def alike(self, q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0):
+        return super().alike(q, k, v, 0.0, softmax_scale, causal, window_size, softcap)
+
+    def packed(
+        self, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False,
+        window_size=(-1, -1), softcap=0.0,
+    ):  # fmt: skip
+        how = (0.0, softmax_scale, causal, window_size, softcap)
+        return super().packed(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *how)
+
+
+# =================================================================================================== under transformers
+
 
 LENGTHS = (11, 7, 17)
 MAKERS = {
@@ -40,6 +161,10 @@ PACKAGES = {
 }
 KNOWS_SINKS = {name for name, package in PACKAGES.items() if package in (Flash3, Flash4)}  # others are handed none
 CASES = [(model, name) for model in MAKERS for name in PACKAGES if model != "gpt_oss" or name in KNOWS_SINKS]
+three_packages = pytest.mark.parametrize(
+    ("model", "name"),
+    [("llama", "flash_attention_2"), ("gemma2", "flash_attention_2"), ("gpt_oss", "flash_attention_4")],
+)
 OWN = "the model's own fused kernel returned the lse ({})"
 
 
@@ -69,20 +194,10 @@ def install(monkeypatch):
     return use
 
 
-def assert_the_models_own(model, inputs):
-    """Under the tap the outputs are bit-identical, and every text's weights those of its eager map."""
-    maps = eager_maps(model, **inputs)
-    assert max(float(one.max()) for one in maps) > 0.3
-    with torch.no_grad():
-        plain = model(**inputs)[0]
-        with mh.tap(model) as state:
-            tapped = model(**inputs)[0]
-    assert torch.equal(plain, tapped) and state.guard_error < 5e-5
-    rec = mh.record_call(model, **inputs)
-    for layer, own in zip(rec.layers, maps, strict=True):
-        assert layer.mask.dense is None
-        for text, span in enumerate(spans(inputs["attention_mask"])):
-            assert_near(layer.weights(text=text), own[text][:, span, span])
+def assert_read(model, inputs):
+    """As the model's own, and no mask written out."""
+    rec = assert_the_models_own(model, inputs)
+    assert all(layer.mask.dense is None for layer in rec.layers)
     return rec
 
 
@@ -95,7 +210,7 @@ def test_texts_of_unlike_length_have_the_weights_of_the_eager_model(model, name,
     loaded = MAKERS[model](seed=draw(fresh))
     package = install(loaded, name)
     inputs = padded(fresh, LENGTHS, VOCAB_SIZE, side)
-    rec = assert_the_models_own(loaded, inputs)
+    rec = assert_read(loaded, inputs)
     assert set(package.calls) == {"packed"}
     because = list(rec.provenance["backend"])
     if PACKAGES[name] is Mute or model == "gpt_oss":  # sinks: some packages count them into their lse, others do not
@@ -111,7 +226,7 @@ def test_texts_that_are_alike_are_not_packed(model, name, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
     package = install(loaded, name)
     inputs = padded(fresh, (13, 13), VOCAB_SIZE)
-    assert_the_models_own(loaded, inputs)
+    assert_read(loaded, inputs)
     assert set(package.calls) == {"alike"}
 
 
@@ -142,10 +257,7 @@ def packed_inputs(fresh, how):
 
 
 @pytest.mark.parametrize("how", ["position_ids", "cu_seq_lens"])
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [("llama", "flash_attention_2"), ("gemma2", "flash_attention_2"), ("gpt_oss", "flash_attention_4")],
-)
+@three_packages
 @pytest.mark.sampled(2)
 def test_a_packed_text_has_the_weights_that_it_has_alone(model, name, how, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
@@ -216,10 +328,7 @@ def test_other_texts_at_the_same_positions_are_read_anew(install, fresh):
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [("llama", "flash_attention_2"), ("gemma2", "flash_attention_2"), ("gpt_oss", "flash_attention_4")],
-)
+@three_packages
 @pytest.mark.sampled(1)
 def test_generation_equals_the_recording_of_the_finished_text(model, name, cache, install, fresh):
     """Prompts of unlike length, so left padding; decoded tokens; a static cache's keys go on past its mask."""

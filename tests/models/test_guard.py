@@ -18,16 +18,14 @@ import manyheads as mh
 from manyheads.errors import GuardError
 from manyheads.models.taps import call as guard
 from manyheads.models.taps import tap as seam
-from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.nn import Mask, Rule
 from manyheads.recording import Recording
 from manyheads.recording.exact_map.requests import Mass
 from manyheads.spec import Site
 from tests.models import random_models
 from tests.models.eager import draw, implementation, padded
-from tests.models.misreading import lost_mask, lost_window, misread, other_lse, refit, swapped
-from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
+from tests.models.random_models import lost_mask, lost_window, misread, misread_mask, other_lse, swapped
+from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_gpt_oss, tiny_llama, tiny_t5
 
 LENGTHS = (11, 7, 13)
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -172,14 +170,7 @@ def test_padding_that_is_misread_in_a_single_text_of_a_batch_is_caught_there(mak
     inputs = padded(fresh, [7 if text == at else 13 for text in range(5)], VOCAB_SIZE, "left")
     real = float(recorded(model, inputs).provenance["guard_error"])
     assert real < RIGHT
-    read = MaskReader.read
-
-    def wrong(self: Any, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> Any:
-        mask, bias = read(self, attention_mask, num_queries, num_keys, causal)
-        return replace(mask, start=torch.zeros_like(mask.start)), bias
-
-    monkeypatch.setattr(MaskReader, "read", wrong)
-    refit(monkeypatch)
+    misread_mask(monkeypatch, lambda mask, *_: replace(mask, start=torch.zeros_like(mask.start)))
     assert int(assert_guard_raises(model, inputs)["text"]) == at
 
 
@@ -188,14 +179,11 @@ def test_a_mask_that_is_misread_in_one_row_of_a_short_text_is_caught_there(at, f
     model = tiny_llama(seed=draw(fresh))
     inputs = padded(fresh, [7], VOCAB_SIZE)
     assert float(recorded(model, inputs).provenance["guard_error"]) < RIGHT
-    read = MaskReader.read
 
-    def wrong(self: Any, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> Any:
-        mask, bias = read(self, attention_mask, num_queries, num_keys, causal)
-        return replace(mask, start=torch.where(torch.arange(num_queries) == at, 1, mask.start)), bias
+    def late(mask: Any, num_queries: int, num_keys: int) -> Any:
+        return replace(mask, start=torch.where(torch.arange(num_queries) == at, 1, mask.start))
 
-    monkeypatch.setattr(MaskReader, "read", wrong)
-    refit(monkeypatch)
+    misread_mask(monkeypatch, late)
     assert int(assert_guard_raises(model, inputs)["row"]) == at
 
 

@@ -28,7 +28,7 @@ from manyheads.models.loading import load as load_module
 from manyheads.models.loading import pretrained
 from manyheads.models.loading.checkpoints import Bundled, find_bundled
 from manyheads.models.loading.load import refusing_head_mask, require_usable
-from tests.models.folders import BUILDERS, QUERY, answer_hub, change_config, change_weights, outputs
+from tests.models.conftest import BUILDERS, QUERY, answer_hub, change_config, change_weights, outputs
 from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("hub")

@@ -18,6 +18,7 @@ from tests.models.eager import (
     EXACT,
     GUARDED,
     SHARP,
+    Twice,
     assert_near,
     draw,
     eager_maps,
@@ -26,8 +27,7 @@ from tests.models.eager import (
     padded,
     spans,
 )
-from tests.models.odd import tiny_t5
-from tests.models.tiny import VOCAB_SIZE, WORDS
+from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_t5
 
 LENGTHS = (11, 7, 13, 1)
 
@@ -302,14 +302,6 @@ def test_a_lse_that_is_off_shows_in_the_error(loaded, fresh, monkeypatch):
 
 @pytest.mark.turns(4)
 def test_a_model_that_reads_two_texts_in_one_call_has_its_layers_twice(loaded, fresh):
-    class Twice(nn.Module):
-        def __init__(self, model):
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids):
-            return self.model(input_ids), self.model(input_ids.flip(1))
-
     model, ids = loaded("gpt2").model, padded(fresh, (7, 7), VOCAB_SIZE)["input_ids"]
     both, alone = mh.record_call(Twice(model).eval(), ids), [mh.record_call(model, x) for x in (ids, ids.flip(1))]
     count = len(alone[0].layers)

@@ -16,14 +16,7 @@ import pytest
 import torch
 from einops import rearrange, repeat
 from torch import nn
-from transformers import (
-    BloomConfig,
-    BloomModel,
-    GPTJConfig,
-    GPTJModel,
-    LlamaModel,
-    modeling_flash_attention_utils,
-)
+from transformers import BloomConfig, BloomModel, GPTJConfig, GPTJModel, LlamaModel, modeling_flash_attention_utils
 from transformers.generation.continuous_batching.continuous_api import ContinuousMixin
 from transformers.integrations import flex_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
@@ -32,9 +25,8 @@ import manyheads as mh
 from manyheads.errors import GuardError, ModelError
 from manyheads.models import tap
 from manyheads.models.taps.mask_arguments import MaskReader
-from tests.models.eager import GUARDED, assert_near, draw, every_case, implementation, padded
-from tests.models.odd import tiny_t5
-from tests.models.tiny import VOCAB_SIZE, tiny_llama
+from tests.models.eager import GUARDED, PROJECTION, assert_near, draw, every_case, implementation, padded
+from tests.models.tiny import VOCAB_SIZE, tiny_llama, tiny_t5
 
 LENGTHS = (11, 7, 13)
 
@@ -440,15 +432,6 @@ def test_an_encoder_decoder_has_three_stacks_with_layers_of_their_own(attention,
 
 
 MATTERS = 1e-4
-PROJECTION = {  # where each keeps the matrix that mixes a layer's heads
-    "bert": "encoder.layer.{}.attention.output.dense",
-    "minilm": "encoder.layer.{}.attention.output.dense",
-    "gpt2": "transformer.h.{}.attn.c_proj",
-    "llama": "model.layers.{}.self_attn.o_proj",
-    "mqa": "model.layers.{}.self_attn.o_proj",
-    "gemma2": "model.layers.{}.self_attn.o_proj",
-    "gpt_oss": "model.layers.{}.self_attn.o_proj",
-}
 
 
 def zero(layer, head):

@@ -12,7 +12,7 @@ import torch
 from manyheads.errors import ShapeError
 from manyheads.nn import Mask, Rule, attend, largest_logits, largest_scores, max_logits
 from manyheads.reference import visible_keys
-from tests.nn.attended import tensor
+from tests.nn.conftest import tensor
 
 B, H, G, Q, K, D = 2, 6, 3, 101, 113, 5
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

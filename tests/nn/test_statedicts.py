@@ -45,14 +45,11 @@ def models(kind, **options):
 
 
 LLAMAS = [
-    ("llama", {}),
-    ("llama", {"attention_bias": True, "num_key_value_heads": H}),
+    ("llama", {}), ("llama", {"attention_bias": True, "num_key_value_heads": H}),
     *[("llama", {"rope_parameters": rope}) for rope in ROPES.values()],
     ("mistral", {"sliding_window": 4, "head_dim": 6}),
-    ("mistral", {"sliding_window": None, "num_key_value_heads": 1}),
-    ("qwen2", {}),
-    ("qwen3", {"head_dim": 10}),
-]
+    ("mistral", {"sliding_window": None, "num_key_value_heads": 1}), ("qwen2", {}), ("qwen3", {"head_dim": 10}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "options"), LLAMAS, ids=str)

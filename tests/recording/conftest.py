@@ -2,8 +2,6 @@
 
 import random as random_module
 
-import jaxtyping
-import numpy as np
 import pytest
 import torch
 
@@ -11,12 +9,6 @@ from manyheads.recording import Recording
 from manyheads.recording.exact_map import one_pass as tiles
 from manyheads.recording.file.safetensors_io import TensorFile
 from tests.recording.damage import save_whole
-
-
-@pytest.fixture
-def rng(fresh: torch.Generator) -> np.random.Generator:
-    """Like `fresh`, but NumPy's."""
-    return np.random.default_rng(fresh.initial_seed())
 
 
 @pytest.fixture
@@ -38,13 +30,11 @@ def saved(random, path) -> Recording:
 
 
 @pytest.fixture
-def reads(monkeypatch):
+def reads(monkeypatch, unchecked_types):
     """The names of tensors, as they are read. (Checked types would look into sequences: not here.)"""
     names, read = [], TensorFile.read
     monkeypatch.setattr(TensorFile, "read", lambda self, name: (names.append(name), read(self, name))[1])
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield names
-    jaxtyping.config.update("jaxtyping_disable", False)
+    return names
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
 from manyheads.nn import Mask, Rule
-from manyheads.recording import Entropy, Layer, Maximum, Pooled, Received, Strongest, Tokens, prepare
+from manyheads.recording import Entropy, Layer, LayerRecord, Maximum, Pooled, Received, Strongest, Tokens, prepare
 from manyheads.recording.exact_map.requests import (
     Band,
     Distance,
@@ -23,10 +23,12 @@ from manyheads.recording.exact_map.requests import (
     WordRows,
 )
 from manyheads.reference import reductions
+from manyheads.spec import Site
 
 H, G, D = 6, 3, 5
 COLUMNS = Received, MatchReceived, RowsReceived  # a number a key
 LENGTHS = (13, 7, 23, 2)  # padded together
+RECORDED = (13, 7, 17, 1)
 OFFSETS = (-11, -3, -1, 0, 1, 2, 9)
 SCALE = 0.7
 RUNS = ("bidirectional", "causal", "window", "chunks", "packed", "ahead", "behind", "ragged", "dead rows")
@@ -82,10 +84,15 @@ def make_case(
     heads=(H, G),
     dim=D,
     scale=SCALE,
+    keys=None,
 ):
-    """Random q and k; `rows` queries that end where the keys end (a cache), or as many as there are keys."""
-    num_texts, num_keys, (h, g) = len(lengths), max(lengths, default=0), heads
-    num_rows = num_keys if rows is None else rows
+    """Random q and k; `rows` queries that end where the keys end (a cache), or as many as there are keys.
+
+    `keys` makes it cross-attention to texts of these lengths.
+    """
+    num_texts, num_rows, (h, g) = len(lengths), max(lengths, default=0), heads
+    key_lengths, num_keys = (lengths, num_rows) if keys is None else (keys, max(keys))
+    num_rows = num_rows if rows is None else rows
     q = torch.from_numpy(rng.normal(size=(num_texts, h, num_rows, dim))).to(dtype)
     k = torch.from_numpy(rng.normal(size=(num_texts, g, num_keys, dim))).to(dtype)
     seen = visible_cells(rng, kind, num_texts, num_rows, num_keys)
@@ -94,14 +101,15 @@ def make_case(
     sinks = torch.from_numpy(rng.normal(size=h)).to(dtype) if option == "sinks" or everything else None
     bias = None
     if "bias" in option or everything:
-        bias = torch.from_numpy(rng.normal(size=(num_texts, h, num_rows, num_keys))).to(dtype)
+        shape = (1, 1) if option == "shared bias" else (num_texts, h)
+        bias = torch.from_numpy(rng.normal(size=(*shape, num_rows, num_keys))).to(dtype)
         if option == "hiding bias":  # as models write a mask: so low that nothing is left
             first = np.arange(num_keys) == seen.argmax(-1)[..., None]  # but something is left in every row
             for nothing in (-torch.inf, torch.finfo(dtype).min):
                 bias[torch.from_numpy((rng.random(bias.shape) < 0.2) & ~first)] = nothing
     lse, maps, visible, texts_rows = torch.full((num_texts, h, num_rows), -torch.inf, dtype=torch.float64), [], [], []
-    for text, length in enumerate(lengths):
-        own = length if rows is None else num_rows
+    for text, (own, length) in enumerate(zip(lengths, key_lengths, strict=True)):
+        own = own if rows is None else num_rows
         seen[text, :, own:], seen[text, :, :, length:] = False, False
         at = (slice(text, text + 1), slice(None), slice(0, own))
         got = reference.attend(
@@ -112,7 +120,7 @@ def make_case(
             scale=scale,
             softcap=softcap,
             sinks=None if sinks is None else sinks.double().numpy(),
-            bias=None if bias is None else bias[at][..., :length].double().numpy(),
+            bias=None if bias is None else bias.expand(num_texts, h, -1, -1)[at][..., :length].double().numpy(),
         )
         lse[text, :, :own] = torch.from_numpy(got.lse[0])
         maps.append(got.weights[0])
@@ -122,6 +130,29 @@ def make_case(
     lse = lse.to(dtype if dtype == torch.float64 else torch.float32)
     layer = Layer(q, k, lse, mask, Rule(scale, softcap, sinks, bias))
     return Case(layer, Tokens.unnamed(lengths), maps, visible, texts_rows)
+
+
+@dataclass
+class RecordCase:
+    """A layer's record over some texts, and each text's whole map, [h q k] in float64."""
+
+    layer: LayerRecord
+    maps: list
+
+    def each(self):
+        return ((text, torch.from_numpy(full)) for text, full in enumerate(self.maps))
+
+
+def make_record(rng, kind="causal", option="plain", lengths=RECORDED, dtype=torch.float32, keys=None):
+    """The record of such a layer; its padding holds garbage, which nobody may see."""
+    case = make_case(rng, kind, option, lengths, dtype, keys=keys)
+    layer, site = case.layer, Site("", 3, "layer.3", H, G, D, 4, causal=kind != "bidirectional")
+    own = (layer.q, layer.k, None, layer.lse.float(), layer.mask, layer.rule)
+    return RecordCase(LayerRecord(site, *own, case.tokens.lengths, case.tokens), case.maps)
+
+
+def assert_near(got, want, atol=1e-5):
+    torch.testing.assert_close(got.double(), torch.as_tensor(want).double(), rtol=0, atol=atol)
 
 
 def ask(rng, case):

@@ -1,7 +1,6 @@
 """A file that is no whole recording of ours is refused in one line, and never gives other numbers than were saved.
 
 First damage, that the checksums show; then files whose checksums fit but that contradict themselves.
-Damage is drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
 import json

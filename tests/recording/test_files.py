@@ -1,13 +1,16 @@
 """A recording comes back from its file as it went in: bit for bit; and is read only as far as it is used.
 
-Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 What is done to damaged, foreign and newer files is in test_damaged_files.py.
 """
 
+import errno
 import gc
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,25 +23,122 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import manyheads
+from manyheads.errors import FileAccessError, RecordingError
 from manyheads.nn import Mask, Rule, attend
-from manyheads.recording import LayerRecord, Recording, Tokens, open_recording
+from manyheads.recording import LayerRecord, Recording, Sinks, Tokens, open_recording
 from manyheads.recording.file import format as lazy
 from manyheads.recording.file import safetensors_io as container
 from manyheads.spec import Site
-from tests.recording.bits import (
-    LENGTHS,
-    D,
-    G,
-    H,
-    assert_same_bits,
-    assert_same_layer,
-    assert_same_recording,
-    make_layer,
-    make_recording,
-    make_tokens,
-    random_bits,
-    text_mask,
-)
+
+# ============================================================================================ recordings of random bits
+# Recordings of random bits with everything a file may hold, and the comparison of two of them bit for bit.
+
+
+H, G, D, F = 6, 3, 5, 4
+LENGTHS = (7, 11, 2)
+
+
+def random_bits(fresh, shape, dtype):
+    """Every pattern of bits: numbers of all sizes, infinities, NaNs with payloads."""
+    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[dtype.itemsize]
+    info = torch.iinfo(integer)
+    return torch.randint(info.min, info.max, shape, dtype=integer, generator=fresh).view(dtype)
+
+
+def make_tokens(fresh, lengths=LENGTHS):
+    """Tokens of which everything is said, padding filled as a recorder fills it."""
+    lengths = torch.tensor(lengths, dtype=torch.long)
+    shape = (len(lengths), int(lengths.max()) if len(lengths) else 0)
+    real = torch.arange(shape[1])[None] < lengths[:, None]
+    ids = torch.randint(0, 30_000, shape, generator=fresh)
+    begin = torch.arange(shape[1]).expand(shape)
+    pieces = tuple(tuple(f"##p{at}" for at in range(length)) for length in lengths.tolist())
+    return Tokens(
+        lengths,
+        ids=ids.masked_fill(~real, -1),
+        pieces=pieces,
+        special=(torch.rand(shape, generator=fresh) < 0.3) & real,
+        offsets=torch.stack([begin, begin + 1], -1) * real[..., None],
+        texts=tuple("Ein Satz, «zitiert» 猫😀"[: length + 1] for length in lengths.tolist()),
+        rarity=torch.rand(shape, generator=fresh) * real,
+        rarity_because="rank in the vocabulary",
+        sinks=Sinks(first=True, ids=(101, 7), names=("[CLS]", ","), because="0.8 of layer 3's mass"),
+    )
+
+
+def text_mask(lengths, causal=False):
+    """Each text sees itself and no padding."""
+    longest = int(lengths.max()) if len(lengths) else 0
+    mask = Mask.causal(longest, longest) if causal else Mask.full(longest, longest)
+    return mask.trimmed(torch.zeros_like(lengths), lengths)
+
+
+def make_layer(fresh, tokens, index=0, *, dtype=torch.float32, mask=None, keep_v=True, rows=None, keys=None, **rule):
+    """A layer of random bits; what the padding of lse holds is -inf, of the rest 0, as a recorder fills it."""
+    lengths = tokens.lengths
+    mask = text_mask(lengths) if mask is None else mask
+    rows, keys = mask.num_queries if rows is None else rows, mask.num_keys if keys is None else keys
+    site = Site(rule.pop("stack", ""), index, f"encoder.layer.{index}.attention.self", H, G, D, F, causal=False)
+    q = random_bits(fresh, (len(lengths), H, rows, D), dtype)
+    k, v = (random_bits(fresh, (len(lengths), G, keys, width), dtype) for width in (D, F))
+    lse = random_bits(fresh, (len(lengths), H, rows), torch.float64 if dtype == torch.float64 else torch.float32)
+    if rows == keys == tokens.longest:
+        real = tokens.real[:, None]
+        q, k, v = (torch.where(real[..., None], x, 0) for x in (q, k, v))
+        lse = torch.where(real, lse, -torch.inf)
+    made = Rule(rule.pop("scale", 0.1), **rule)
+    return LayerRecord(site, q, k, v if keep_v else None, lse, mask, made, lengths, tokens, f"tiles: number {index}")
+
+
+def make_recording(fresh, num_layers=3, lengths=LENGTHS, **options):
+    tokens = make_tokens(fresh, lengths)
+    mask = options.pop("mask", text_mask(tokens.lengths))
+    layers = [make_layer(fresh, tokens, index, mask=mask, **options) for index in range(num_layers)]
+    return Recording({"": layers}, tokens, {"model": "minilm", "guard_error": 3e-7, "dtype": "float32"})
+
+
+def assert_same_bits(got, want, what=""):
+    assert (got is None) == (want is None), what
+    if want is not None:
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), what
+        assert torch.equal(got.reshape(-1).view(torch.uint8), want.contiguous().reshape(-1).view(torch.uint8)), what
+
+
+def assert_same_tokens(got, want):
+    for name in ("lengths", "ids", "special", "offsets", "rarity"):
+        assert_same_bits(getattr(got, name), getattr(want, name), name)
+    for name in ("pieces", "texts", "rarity_because", "sinks"):
+        assert getattr(got, name) == getattr(want, name), name
+
+
+def assert_same_layer(got, want):
+    for name in ("q", "k", "v", "lse", "lengths"):
+        assert_same_bits(getattr(got, name), getattr(want, name), name)
+    for name in ("start", "stop", "dense"):
+        assert_same_bits(getattr(got.mask, name), getattr(want.mask, name), f"mask.{name}")
+    for name in ("sinks", "bias"):
+        assert_same_bits(getattr(got.rule, name), getattr(want.rule, name), name)
+    assert (got.rule.scale, got.rule.softcap, got.mask.num_keys) == (
+        want.rule.scale,
+        want.rule.softcap,
+        want.mask.num_keys,
+    )
+    assert (got.site, got.because) == (want.site, want.because)
+    assert_same_tokens(got.tokens, want.tokens)
+
+
+def assert_same_recording(got, want):
+    assert list(got.stacks) == list(want.stacks)
+    for stack, layers in want.stacks.items():
+        assert len(got.stacks[stack]) == len(layers)
+        for got_layer, want_layer in zip(got.stacks[stack], layers, strict=True):
+            assert_same_layer(got_layer, want_layer)
+    assert_same_tokens(got.tokens, want.tokens)
+    assert got.provenance == want.provenance
+
+
+# ========================================================================================================== bit for bit
+
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "format.md"
@@ -162,13 +262,10 @@ def recordings(draw):
         options = {"dtype": draw(st.sampled_from(DTYPES)), "keep_v": draw(st.booleans()), "stack": stack}
         longest = tokens.longest
         masks = (
-            text_mask(tokens.lengths),
-            text_mask(tokens.lengths, causal=True),
-            Mask.full(longest, longest),
-            Mask.full(longest + 1, longest),
-            Mask.causal(longest, longest + 3),
+            text_mask(tokens.lengths), text_mask(tokens.lengths, causal=True), Mask.full(longest, longest),
+            Mask.full(longest + 1, longest), Mask.causal(longest, longest + 3),
             Mask.from_dense(torch.rand(len(lengths), H, longest, longest, generator=fresh) < 0.5),
-        )
+        )  # fmt: skip
         mask = draw(st.sampled_from(masks))
         if draw(st.booleans()):
             shape = (draw(st.sampled_from((1, len(lengths)))), draw(st.sampled_from((1, H))))
@@ -338,3 +435,178 @@ def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(fresh, path):
     del layers
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# ============================================================================================ saved whole or not at all
+# A recording is saved whole or not at all, and one line says why not.
+
+
+# -------------------------------------------------------------------------------------------------- whole or not at all
+
+
+def test_a_recording_can_be_saved_over_the_file_it_is_read_from(fresh, path):
+    recording = make_recording(fresh, 4)
+    recording.save(path)
+    opened = open_recording(path)
+    assert opened.layers[1].q is not None
+    opened.save(str(path))
+    assert_same_recording(opened, recording)
+    assert_same_recording(open_recording(path), recording)
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError("out of memory"), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("older", [True, False], ids=["over an older file", "anew"])
+def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatch, fault, older):
+    recording = make_recording(fresh)
+    if older:
+        recording.save(path)
+    before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
+    bytes_of, seen = container.bytes_of, []
+
+    def fail_late(tensor):
+        seen.append(len(list(path.parent.iterdir())) > len(before))
+        if len(seen) == 9:
+            raise fault
+        return bytes_of(tensor)
+
+    monkeypatch.setattr(container, "bytes_of", fail_late)
+    with pytest.raises(type(fault)):
+        make_recording(fresh).save(path)
+    assert any(seen), "nothing was being written when it was interrupted"
+    assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+@pytest.mark.turns(5)
+def test_ctrl_c_while_saving_leaves_nothing_behind(tmp_path):
+    script = """
+import signal, sys, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Recording, Tokens
+from manyheads.spec import Site
+n = 20_000
+of = Tokens.unnamed([n])
+q, lse = torch.zeros(1, 8, n, 16), torch.zeros(1, 8, n)
+mask = Mask.causal(n, n)
+sites = [Site("", at, "m", 8, 8, 16, 16, True) for at in range(100)]
+layers = [LayerRecord(site, q, q, None, lse, mask, Rule(1.0), of.lengths, of) for site in sites]
+print("saving", flush=True)
+Recording({"": layers}, of).save(sys.argv[1])
+"""
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "cat.heads")], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"saving\n"
+    while not any(entry.stat().st_size > 1_000_000 for entry in tmp_path.iterdir()):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert list(tmp_path.iterdir()) == []
+
+
+NO_ROOM = {
+    errno.ENOSPC: "the disk is full. Free some space",
+    errno.EDQUOT: "your share of the disk is used up",
+    errno.EFBIG: "files there cannot be that large",
+    errno.EACCES: "you have no permission to. Have it changed",
+    errno.EPERM: "you have no permission to",
+    errno.EROFS: "it is on a read-only file system. Use another folder",
+    errno.EIO: os.strerror(errno.EIO),
+}
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("number", NO_ROOM, ids=errno.errorcode.get)
+def test_a_disk_that_refuses_is_said_with_what_to_do(fresh, path, monkeypatch, number, call):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(FileAccessError, match=rf"^cannot write {re.escape(str(path))}: {NO_ROOM[number]}.*\.$"):
+        make_recording(fresh).save(path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_paths_that_cannot_be_written_are_refused_each_in_its_words(fresh, tmp_path, monkeypatch):
+    recording, file = make_recording(fresh), tmp_path / "file"
+    file.write_text("mine")
+    refused = {
+        tmp_path / "no" / "cat.heads": "its folder does not exist. Make it first",
+        file / "cat.heads": "a part of its path is a file, not a folder",
+        tmp_path: "it is a folder. Name a file in it",
+        Path(os.devnull): "it is a device or a pipe, not a file",
+        tmp_path / ("x" * 300): "its name is too long",
+        "nul\0l": "embedded null",
+    }
+    for path, words in refused.items():
+        with pytest.raises(FileAccessError, match=rf"^cannot write .*: {words}"):
+            recording.save(path)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write anything
+    with pytest.raises(FileAccessError, match="you have no permission to"):
+        recording.save(file)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"] and file.read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_link_stays_a_link(fresh, path):
+    link = path.with_name("link.heads")
+    link.symlink_to(path)
+    make_recording(fresh).save(link)
+    assert link.is_symlink() and not path.is_symlink() and len(open_recording(path).layers) == 3
+
+
+def test_a_new_file_has_the_permissions_that_new_files_have(fresh, path):
+    other = path.with_name("other")
+    other.touch()
+    make_recording(fresh).save(path)
+    assert path.stat().st_mode == other.stat().st_mode
+
+
+# ------------------------------------------------------------------------------------------------- what cannot be saved
+
+
+def test_provenance_must_be_plain_data(fresh, path):
+    recording = replace(make_recording(fresh), provenance={"dtype": torch.float32})
+    with pytest.raises(RecordingError, match=r"cannot be saved: its provenance must be JSON: .*dtype"):
+        recording.save(path)
+    assert not path.exists()
+
+
+MISFITS = {
+    "q is for": (lambda layer: replace(layer, site=replace(layer.site, qk_dim=D + 1)), r"layer\.0\.q has shape"),
+    "groups": (lambda layer: replace(layer, site=replace(layer.site, num_kv_heads=2)), r"layer\.0\.k has shape"),
+    "mask keys": (lambda layer: replace(layer, mask=Mask.full(11, 12)), r"mask is for 12 keys"),
+    "mask rows": (lambda layer: replace(layer, mask=Mask.full(12, 11)), r"mask\.0\.start has shape \(1, 12\)"),
+    "runs": (lambda layer: replace(layer, mask=Mask(layer.mask.start - 1, layer.mask.stop, 11)), "runs that are not 0"),
+    "lengths": (lambda layer: replace(layer, lengths=torch.tensor([7, 11])), r"layer\.0\.q has shape"),
+    "negative": (lambda layer: replace(layer, lengths=torch.tensor([7, 11, -1])), "holds -1"),
+    "pieces": (
+        lambda layer: replace(layer, tokens=replace(layer.tokens, pieces=(("a",),) * 3)),
+        "pieces has 1 for text 0",
+    ),
+    "texts": (
+        lambda layer: replace(layer, tokens=replace(layer.tokens, texts=("a",))),
+        "texts is for 1 texts, but .* 3",
+    ),
+    "float8": (
+        lambda layer: replace(layer, q=layer.q.to(torch.float8_e5m2)),
+        "holds torch.float8_e5m2, which is none of",
+    ),
+    "sinks": (lambda layer: replace(layer, rule=Rule(0.1, sinks=torch.zeros(H + 1))), r"layer\.0\.sinks has shape"),
+    "bias": (lambda layer: replace(layer, rule=Rule(0.1, bias=torch.zeros(1, 1, 11, 12))), r"bias\.0 has shape"),
+}
+
+
+@pytest.mark.parametrize("change, words", MISFITS.values(), ids=MISFITS)
+def test_what_does_not_fit_together_is_refused_before_anything_is_written(fresh, path, change, words, reads):
+    recording = make_recording(fresh, 1)
+    with pytest.raises(RecordingError, match=rf"^this recording cannot be saved, .* does not fit together: .*{words}"):
+        replace(recording, stacks={"": [change(recording.layers[0])]}).save(path)
+    assert not path.exists()
+
+
+def test_a_description_too_long_for_any_header_is_refused(fresh, path, monkeypatch):
+    monkeypatch.setattr(container, "HEADER_BYTES", 5_000)
+    recording = replace(make_recording(fresh), provenance={"notes": "x" * 5_000})
+    with pytest.raises(RecordingError, match="put less into its provenance"):
+        recording.save(path)

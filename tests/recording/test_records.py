@@ -1,14 +1,16 @@
 """What a layer record answers is what the whole map says: windows, cells, projections, tiles, column sums.
 
 The map comes from `reference.attend`, text by text, from q, k and the mask; the record sees q, k and lse alone.
-Inputs are drawn afresh for each commit. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from manyheads import reference
 from manyheads.errors import RecordingError, ShapeError, WindowError
@@ -16,8 +18,9 @@ from manyheads.nn import Mask, Rule, attend
 from manyheads.recording import LayerRecord, Received, Recording, Tokens
 from manyheads.recording import layer as records
 from manyheads.recording.exact_map.requests import Mass
+from manyheads.recording.media import Frames, Grid, as_json, frames_of, grid_of
 from manyheads.spec import Site
-from tests.recording.one_layer import LENGTHS, SCALE, D, G, H, assert_near, make_case
+from tests.recording.passing import RECORDED, SCALE, D, G, H, assert_near, make_record
 
 MASKS = ("bidirectional", "causal", "window", "holes", "head by head", "dead rows")
 OPTIONS = ("plain", "softcap", "sinks", "bias", "shared bias", "everything")
@@ -34,7 +37,7 @@ every_rule = pytest.mark.parametrize("option", OPTIONS)
 @every_rule
 @pytest.mark.sampled(12)
 def test_weights_are_the_map_of_each_text(rng, kind, option):
-    case = make_case(rng, kind, option)
+    case = make_record(rng, kind, option)
     for text, full in case.each():
         assert_near(case.layer.weights(text=text), full)
         assert_near(case.layer.weights(head=4, text=text), full[4])
@@ -43,7 +46,7 @@ def test_weights_are_the_map_of_each_text(rng, kind, option):
 @every_mask
 @pytest.mark.sampled(3)
 def test_a_window_of_weights_is_the_map_there(rng, kind):
-    case = make_case(rng, kind, "everything")
+    case = make_record(rng, kind, "everything")
     for text, full in case.each():
         for _ in range(8):
             rows, keys = (slice(*sorted(rng.integers(0, full.shape[1] + 3, 2).tolist())) for _ in range(2))
@@ -56,7 +59,7 @@ def test_a_window_of_weights_is_the_map_there(rng, kind):
 @every_rule
 @pytest.mark.sampled(12)
 def test_weights_at_chosen_cells_are_the_map_there(rng, kind, option):
-    case = make_case(rng, kind, option)
+    case = make_record(rng, kind, option)
     for text, full in case.each():
         rows, keys = (torch.from_numpy(rng.integers(0, full.shape[1], 29)) for _ in range(2))
         assert_near(case.layer.weights_at(rows, keys, text=text), full[:, rows, keys])
@@ -68,7 +71,7 @@ def test_weights_at_chosen_cells_are_the_map_there(rng, kind, option):
 @every_rule
 @pytest.mark.sampled(12)
 def test_project_is_the_map_times_features(rng, kind, option):
-    case = make_case(rng, kind, option)
+    case = make_record(rng, kind, option)
     for text, full in case.each():
         features = torch.from_numpy(rng.normal(size=(full.shape[2], 3)))
         assert_near(case.layer.project(features, text=text), full @ features, atol=3e-5)
@@ -80,7 +83,7 @@ def test_project_is_the_map_times_features(rng, kind, option):
 @every_rule
 @pytest.mark.sampled(2)
 def test_tiles_together_are_the_map(rng, kind, option):
-    case = make_case(rng, kind, option)
+    case = make_record(rng, kind, option)
     for size in (1, 4, 256):
         for text, full in case.each():
             built = torch.zeros_like(full)
@@ -91,7 +94,7 @@ def test_tiles_together_are_the_map(rng, kind, option):
 
 
 def test_tiles_that_nobody_sees_are_left_out(rng):
-    case = make_case(rng, "causal", lengths=(16,))
+    case = make_record(rng, "causal", lengths=(16,))
     assert len(list(case.layer.tiles(size=4))) == 10
 
 
@@ -99,16 +102,16 @@ def test_tiles_that_nobody_sees_are_left_out(rng):
 @every_rule
 @pytest.mark.sampled(12)
 def test_received_is_the_sum_of_each_column(rng, kind, option):
-    case = make_case(rng, kind, option)
+    case = make_record(rng, kind, option)
     received = case.layer.received()
-    assert received.shape == (len(LENGTHS), H, max(LENGTHS))
+    assert received.shape == (len(RECORDED), H, max(RECORDED))
     for text, full in case.each():
         assert_near(received[text, :, : full.shape[2]], full.sum(1), atol=1e-4)
         assert not received[text, :, full.shape[2] :].any()
 
 
 def test_reduce_answers_every_request_of_one_pass(rng):
-    case = make_case(rng, "causal", "sinks")
+    case = make_record(rng, "causal", "sinks")
     got = case.layer.reduce([Mass(), Received()])
     for text, full in case.each():
         assert_near(got[Mass()][text, :, : full.shape[1]], full.sum(2))
@@ -118,7 +121,7 @@ def test_reduce_answers_every_request_of_one_pass(rng):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_other_dtypes_give_the_map_of_their_own_q_and_k(rng, dtype):
     """In half precision, too: the lse came from the same rounded q and k."""
-    case = make_case(rng, "causal", "softcap", dtype=dtype)
+    case = make_record(rng, "causal", "softcap", dtype=dtype)
     for text, full in case.each():
         features = torch.from_numpy(rng.normal(size=(full.shape[2], 3)))
         everywhere = torch.cartesian_prod(torch.arange(full.shape[1]), torch.arange(full.shape[2]))
@@ -145,10 +148,10 @@ def test_a_mask_that_all_texts_share_serves_each(rng, kind, offset):
 def test_the_options_of_a_rule_matter(rng):
     """A record that forgot one of them would give another map."""
     for option in OPTIONS[1:]:
-        case = make_case(rng, "causal", option)
+        case = make_record(rng, "causal", option)
         rule, plain = case.layer.rule, Rule(SCALE)
         if option == "sinks":
-            features = torch.ones(LENGTHS[0], 1)
+            features = torch.ones(RECORDED[0], 1)
             got, forgot = (replace(case.layer, rule=each).project(features) for each in (rule, plain))
         else:
             got, forgot = (replace(case.layer, rule=each).weights() for each in (rule, plain))
@@ -160,7 +163,7 @@ def test_the_options_of_a_rule_matter(rng):
 
 @pytest.mark.parametrize("keys", [(19, 6, 11, 4), (3, 6, 2, 4)], ids=["more keys", "fewer keys"])
 def test_cross_attention_gives_its_whole_map(rng, keys):
-    case = make_case(rng, "bidirectional", "plain", keys=keys)
+    case = make_record(rng, "bidirectional", "plain", keys=keys)
     for text, full in case.each():
         assert_near(case.layer.weights(text=text)[..., : full.shape[2]], full)
         rows, columns = torch.tensor([0, full.shape[1] - 1]), torch.tensor([0, full.shape[2] - 1])
@@ -175,7 +178,7 @@ def test_cross_attention_gives_its_whole_map(rng, keys):
 
 
 def test_a_window_over_the_limit_is_refused_and_one_at_it_is_given(rng, monkeypatch):
-    layer = make_case(rng, lengths=(13,)).layer
+    layer = make_record(rng, lengths=(13,)).layer
     monkeypatch.setattr(records, "WINDOW_BYTES", 4 * H * 13 * 5)
     assert layer.weights(keys=slice(0, 5)).shape == (H, 13, 5)
     assert layer.weights(head=2).shape == (13, 13)
@@ -202,7 +205,7 @@ def test_a_window_of_a_long_text_is_refused_before_it_is_computed():
 
 
 def test_what_is_not_there_is_said(rng):
-    layer = make_case(rng).layer
+    layer = make_record(rng).layer
     with pytest.raises(ShapeError, match=r"^head=6 is not in layer 3: it has heads 0 to 5\.$"):
         layer.weights(head=6)
     with pytest.raises(ShapeError, match="head=-1 is not in layer 3"):
@@ -220,13 +223,13 @@ def test_what_is_not_there_is_said(rng):
 
 
 def test_texts_are_counted_from_the_end_too(rng):
-    case = make_case(rng, lengths=(13, 7))
+    case = make_record(rng, lengths=(13, 7))
     assert_near(case.layer.weights(text=-1), case.maps[-1])
 
 
 @pytest.mark.parametrize("ask", ["weights_at", "project", "tiles"])
 def test_every_question_says_when_there_is_no_such_text(rng, ask):
-    layer, one = make_case(rng).layer, torch.zeros(1, dtype=torch.long)
+    layer, one = make_record(rng).layer, torch.zeros(1, dtype=torch.long)
     questions = {
         "weights_at": lambda: layer.weights_at(one, one, text=4),
         "project": lambda: layer.project(torch.zeros(13, 1), text=4),
@@ -240,7 +243,7 @@ def test_every_question_says_when_there_is_no_such_text(rng, ask):
 
 
 def test_a_recording_gives_the_layers_of_its_only_stack(rng):
-    layer = make_case(rng).layer
+    layer = make_record(rng).layer
     recording = Recording({"": [layer, layer]}, layer.tokens)
     assert recording.layers[1] is layer
     assert recording.num_bytes == 2 * 4 * (4 * H * 17 * D + 4 * G * 17 * D + 4 * H * 17)
@@ -249,7 +252,7 @@ def test_a_recording_gives_the_layers_of_its_only_stack(rng):
 
 @pytest.mark.parametrize("names", [("encoder", "cross"), ()], ids=str)
 def test_a_recording_of_several_stacks_or_none_says_so(rng, names):
-    layer = make_case(rng).layer
+    layer = make_record(rng).layer
     recording = Recording({name: [layer] for name in names}, layer.tokens)
     with pytest.raises(
         RecordingError, match=rf"this recording has {len(names)} stacks of layers \({', '.join(names)}\): say"
@@ -258,3 +261,110 @@ def test_a_recording_of_several_stacks_or_none_says_so(rng, names):
     if names:
         assert recording.stacks["cross"][0] is layer
         assert repr(recording).startswith("Recording(encoder: 1, cross: 1; ")
+
+
+# ================================================================================================== pictures and sounds
+# Where positions lie in a picture or a sound: names, places and pixels agree, and survive JSON.
+
+
+GRID = Grid(3, 5, (24, 40), (8, 8), (8, 8), ("[CLS]", "reg1"), ("detection1",))
+FRAMES = Frames(62, 0.02, 0.025, (1.25, 0.5625))
+
+grids = st.builds(
+    lambda rows, columns, height, width, before, after: Grid(
+        rows,
+        columns,
+        (rows * height, columns * width),
+        (height, width),
+        (height, width),
+        tuple(f"a{i}" for i in range(before)),
+        tuple(f"b{i}" for i in range(after)),
+    ),
+    *(st.integers(1, 9) for _ in range(4)),
+    *(st.integers(0, 4) for _ in range(2)),
+)
+
+
+def recorded(**provenance):
+    return Recording({}, Tokens.unnamed([1]), json.loads(json.dumps(provenance)))
+
+
+@given(grids)
+def test_place_and_position_undo_each_other_and_names_are_one_each(grid):
+    names = grid.names
+    assert len(names) == len(set(names)) == grid.num_positions
+    for position, name in enumerate(names):
+        place = grid.place(position)
+        if place is None:
+            assert grid.others[name] == position
+        else:
+            assert grid.position(*place) == position and name == f"r{place[0]}c{place[1]}"
+    places = [grid.place(at) for at in range(grid.num_positions)[grid.patches]]
+    assert places == [(row, column) for row in range(grid.rows) for column in range(grid.columns)]
+
+
+@given(grids)
+def test_patches_that_do_not_overlap_cover_every_pixel_once(grid):
+    covered = torch.zeros(grid.picture, dtype=torch.long)
+    for row in range(grid.rows):
+        for column in range(grid.columns):
+            covered[grid.pixels(row, column)] += 1
+    assert bool((covered == 1).all())
+
+
+@given(grids)
+def test_laid_out_values_stand_where_their_names_say(grid):
+    values = torch.arange(2 * grid.num_positions).reshape(2, -1)
+    laid = grid.laid_out(values)
+    assert laid.shape == (2, grid.rows, grid.columns)
+    for row in range(grid.rows):
+        for column in range(grid.columns):
+            assert laid[:, row, column].tolist() == values[:, grid.position(row, column)].tolist()
+
+
+@given(grids)
+def test_a_grid_comes_back_from_json_as_it_was(grid):
+    rec = recorded(grid=as_json(grid))
+    assert grid_of(rec) == rec.grid == grid
+
+
+def test_frames_come_back_from_json_as_they_were():
+    rec = recorded(frames=as_json(FRAMES))
+    assert frames_of(rec) == rec.frames == FRAMES
+
+
+@given(st.floats(0.001, 1), st.integers(1, 2000))
+def test_a_moment_is_in_the_frame_that_began_last(seconds, count):
+    frames = Frames(count, seconds, seconds, (1.0,))
+    for frame in {0, count // 2, count - 1}:
+        assert frames.at(frames.start(frame)) == frame
+        assert frames.at(frames.start(frame) + 0.9 * seconds) == frame
+
+
+def test_names_say_row_and_column_and_the_moment():
+    assert GRID.names[:4] == ("[CLS]", "reg1", "r0c0", "r0c1") and GRID.names[-2:] == ("r2c4", "detection1")
+    assert FRAMES.names[62 - 1] == "1.22s" and FRAMES.start(3) == pytest.approx(0.06)
+
+
+def test_what_is_not_there_is_refused_in_a_line():
+    with pytest.raises(
+        ShapeError, match="there is no patch 3,0: the picture has 3 rows and 5 columns of patches, both"
+    ):
+        GRID.position(3, 0)
+    with pytest.raises(ShapeError, match="there is no patch 0,5"):
+        GRID.pixels(0, 5)
+    with pytest.raises(ShapeError, match="position=18 is not in this grid: it has 18, counted from 0"):
+        GRID.place(18)
+    with pytest.raises(ShapeError, match=r"\(2, 17\) does not end in the grid's 18 positions"):
+        GRID.laid_out(torch.zeros(2, 17))
+    with pytest.raises(ShapeError, match="frame=62 is not in this recording: it has 62 frames"):
+        FRAMES.start(62)
+    with pytest.raises(ShapeError, match=r"seconds=1.3 is not in this recording: its frames cover 0 to 1.24 s"):
+        FRAMES.at(1.3)
+
+
+def test_a_recording_without_a_grid_says_so_and_why():
+    with pytest.raises(RecordingError, match=r"no grid of patches: record\(lm, image=\.\.\.\) and audio=.* make them"):
+        grid_of(recorded())
+    with pytest.raises(RecordingError, match="no frames of time: it dreams"):
+        frames_of(recorded(frames=as_json("it dreams")))

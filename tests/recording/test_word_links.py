@@ -12,8 +12,7 @@ import torch
 import manyheads as mh
 from manyheads.recording import LayerRecord, telling_link
 from tests.models.eager import EXACT, eager_maps
-from tests.models.odd import tiny_t5
-from tests.models.tiny import save_tiny, tiny_gpt2, tiny_mistral, tiny_tokenizer
+from tests.models.tiny import save_tiny, tiny_gpt2, tiny_mistral, tiny_t5, tiny_tokenizer
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 PIECES = {  # [CLS] the animal didn ' t cross the street because it was too tired . [SEP]

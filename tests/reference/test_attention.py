@@ -3,6 +3,9 @@
 Sizes are all different, so that no pair of swapped axes can pass.
 """
 
+import doctest
+import importlib
+import inspect
 import subprocess
 import sys
 
@@ -13,8 +16,24 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
 from manyheads.errors import ShapeError
-from manyheads.reference import attend
-from tests.reference.sameness import as_user, assert_same
+from manyheads.reference import attend, batched, fused, naive, to_batched, to_fused, to_naive
+
+# ===================================================================================================== what is the same
+# What those share who test the reference's attention, of one kernel and of many heads.
+
+
+def as_user(function):
+    """The function without the tests' type checks, which would speak up before its own errors do."""
+    return inspect.unwrap(function)
+
+
+def assert_same(got, expected, **tolerance):
+    for name in ("out", "weights", "lse"):
+        assert_allclose(getattr(got, name), getattr(expected, name), err_msg=name, **({"atol": 1e-12} | tolerance))
+
+
+# =========================================================================================================== one kernel
+
 
 B, H, G, Q, K, D, F = 2, 6, 3, 7, 11, 5, 4
 
@@ -258,3 +277,273 @@ def test_shapes_that_do_not_fit_are_an_error(qkv, wrong, shape):
 def test_options_that_do_not_fit_are_an_error(qkv, options, message):
     with pytest.raises(ValueError, match=message):
         as_user(attend)(*qkv, **options)
+
+
+# =========================================================================================================== many heads
+# Multi-head attention of the reference, in all layouts of its weights, is held to pencil, to torch and to itself.
+#
+# Sizes are all different, so that no pair of swapped axes can pass.
+
+
+M = 13  # the model's width where heads need not divide it; initialise() uses 30 = H * D
+RUN = {"naive": (to_naive, naive), "batched": (to_batched, batched), "fused": (to_fused, fused)}
+LAYOUTS = pytest.mark.parametrize("layout", RUN)
+
+
+@pytest.fixture
+def weights(rng):
+    """GQA with biases, and d, f, m and h all different."""
+    shapes = [(H, M, D), (G, M, D), (G, M, F), (H * F, M), (H, D), (G, D), (G, F), (M,)]
+    return reference.NaiveWeights(*(rng.normal(size=shape) for shape in shapes))
+
+
+def run(layout, x, weights, **options):
+    convert, function = RUN[layout]
+    return function(x, convert(weights), **options)
+
+
+# ------------------------------------------------------------------------------------------------ the worked example
+
+
+@LAYOUTS
+def test_worked_example_gives_the_right_numbers(layout):
+    x, weights = reference.worked_example()
+    result = run(layout, x, weights)
+    r = np.sqrt(0.5)
+    scores = [[[0, r, r], [r, 0, r], [r, r, 2 * r]], [[0, r, 0], [r, 0, 0], [0, 0, 0]]]
+    maps = [
+        [[0.198, 0.401, 0.401], [0.401, 0.198, 0.401], [0.248, 0.248, 0.503]],
+        [[0.248, 0.503, 0.248], [0.503, 0.248, 0.248], [1 / 3, 1 / 3, 1 / 3]],
+    ]
+    # head 0 reads V1 = [[2,0],[0,0],[1,0]], head 1 reads V2 = [[0,1],[0,1],[0,2]]; W^O is the identity
+    out = [[0.797, 0, 0, 1.248], [1.203, 0, 0, 1.248], [1.0, 0, 0, 4 / 3]]
+    assert_allclose(result.weights, maps, atol=6e-4)
+    assert_allclose(np.log(result.weights) + result.lse[..., None], scores, atol=1e-12)
+    assert_allclose(result.out, out, atol=6e-4)
+
+
+def test_worked_example_projects_to_the_printed_queries_keys_and_values():
+    x, weights = reference.worked_example()
+    assert_array_equal(x @ weights.w_q, [[[1, 0], [0, 1], [1, 1]], [[1, 0], [0, 1], [0, 0]]])
+    assert_array_equal(x @ weights.w_k, [[[0, 1], [1, 0], [1, 1]], [[0, 1], [1, 0], [0, 0]]])
+    assert_array_equal(x @ weights.w_v, [[[2, 0], [0, 0], [1, 0]], [[0, 1], [0, 1], [0, 2]]])
+
+
+@pytest.mark.parametrize("module", ["multihead", "attention"])
+def test_examples_in_docstrings_are_true(module):
+    result = doctest.testmod(importlib.import_module(f"manyheads.reference.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# --------------------------------------------------------------------------------------- multi-head attention, 3 ways
+
+
+@pytest.mark.parametrize("layout", ["batched", "fused"])
+@pytest.mark.parametrize("options", ["plain", "causal", "mask", "context"])
+def test_layouts_agree(rng, weights, layout, options):
+    x = rng.normal(size=(B, Q, M))
+    options = {
+        "plain": {},
+        "causal": {"causal": True},
+        "mask": {"mask": rng.random((Q, Q)) < 0.6},
+        "context": {"context": rng.normal(size=(B, K, M)), "causal": True},
+    }[options]
+    expected, result = naive(x, weights, **options), run(layout, x, weights, **options)
+    assert_same(result, expected)
+    assert_allclose(result.heads, expected.heads, atol=1e-12)
+    assert result.heads.shape == (B, H, Q, F)
+
+
+@LAYOUTS
+def test_multi_head_equals_torch(rng, layout):
+    embed_dim = H * D
+    weights = reference.initialise(rng, embed_dim, H, layout="fused", bias=True)
+    module = torch.nn.MultiheadAttention(embed_dim, H, batch_first=True, dtype=torch.float64)
+    b_qkv, b_o = rng.normal(size=3 * embed_dim), rng.normal(size=embed_dim)
+    weights = reference.FusedWeights(H, H, D, weights.w_qkv, weights.w_o, b_qkv, b_o)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.from_numpy(weights.w_qkv.T))  # torch keeps [out, in]
+        module.in_proj_bias.copy_(torch.from_numpy(b_qkv))
+        module.out_proj.weight.copy_(torch.from_numpy(weights.w_o.T))
+        module.out_proj.bias.copy_(torch.from_numpy(b_o))
+    x, mask = rng.normal(size=(B, Q, embed_dim)), np.tril(rng.random((Q, Q)) < 0.7)
+    np.fill_diagonal(mask, True)
+    hidden = torch.from_numpy(~mask)  # torch's boolean mask is True where nobody may look
+    tensor = torch.from_numpy(x)
+    with torch.no_grad():
+        out, maps = module(tensor, tensor, tensor, attn_mask=hidden, average_attn_weights=False)
+    result = run(layout, x, weights, mask=mask)
+    assert_allclose(result.out, out.numpy(), atol=1e-12)
+    assert_allclose(result.weights, maps.numpy(), atol=1e-12)
+    assert reference.count_parameters(weights) == sum(p.numel() for p in module.parameters())
+
+
+@LAYOUTS
+def test_shapes_follow_the_input(rng, weights, layout):
+    x = rng.normal(size=(B, Q, M))
+    whole, one = run(layout, x, weights), run(layout, x[1], weights)
+    assert (whole.out.shape, whole.weights.shape) == ((B, Q, M), (B, H, Q, Q))
+    assert (one.out.shape, one.weights.shape) == ((Q, M), (H, Q, Q))
+    assert_allclose(one.out, whole.out[1], atol=1e-12)
+    assert_allclose(one.weights, whole.weights[1], atol=1e-12)
+
+
+@LAYOUTS
+def test_a_mask_matters_and_zero_means_may_not_look(rng, weights, layout):
+    x, mask = rng.normal(size=(B, Q, M)), np.tril(np.ones((Q, Q), int))
+    result = run(layout, x, weights, mask=mask)
+    assert_array_equal(result.weights > 0, np.broadcast_to(mask == 1, (B, H, Q, Q)))
+    assert np.abs(result.out - run(layout, x, weights).out).max() > 0.1
+    assert_same(result, run(layout, x, weights, causal=True))
+
+
+@LAYOUTS
+def test_a_mask_may_differ_by_text_and_head(rng, weights, layout):
+    x, mask = rng.normal(size=(B, Q, M)), rng.random((B, H, Q, Q)) < 0.5
+    assert_array_equal(run(layout, x, weights, mask=mask).weights > 0, mask)
+    assert_array_equal(run(layout, x[0], weights, mask=mask[0]).weights > 0, mask[0])
+
+
+@LAYOUTS
+def test_no_token_sees_the_future_under_causal(rng, weights, layout):
+    x = rng.normal(size=(B, Q, M))
+    changed = x.copy()
+    changed[:, 4:] += 1
+    before, after = run(layout, x, weights, causal=True).out, run(layout, changed, weights, causal=True).out
+    assert_allclose(after[:, :4], before[:, :4], atol=1e-12)
+    assert np.abs(after - before)[:, 4:].max(axis=(0, 2)).min() > 1e-3
+
+
+@LAYOUTS
+def test_multi_head_gqa_equals_repeated_kv_matrices(rng, weights, layout):
+    x, twice = rng.normal(size=(Q, M)), H // G
+    shared = ("w_k", "w_v", "b_k", "b_v")
+    own = {name: np.repeat(getattr(weights, name), twice, axis=0) for name in shared}
+    rest = {name: getattr(weights, name) for name in ("w_q", "w_o", "b_q", "b_o")}
+    assert_same(run(layout, x, weights), naive(x, reference.NaiveWeights(**rest, **own)))
+
+
+@LAYOUTS
+def test_biases_matter(rng, weights, layout):
+    x = rng.normal(size=(Q, M))
+    full = run(layout, x, weights).out
+    for name in ("b_q", "b_k", "b_v", "b_o"):
+        parts = {field: getattr(weights, field) for field in vars(weights)} | {name: None}
+        less = run(layout, x, reference.NaiveWeights(**parts)).out
+        # A key bias alone shifts a whole row by q . b_k, and softmax forgets a shift.
+        assert (np.abs(full - less).max() > 1e-3) == (name != "b_k"), name
+        assert_allclose(less, naive(x, reference.NaiveWeights(**parts)).out, atol=1e-12)
+
+
+@LAYOUTS
+def test_multi_head_of_no_tokens_is_empty(weights, layout):
+    assert run(layout, np.zeros((0, M)), weights).weights.shape == (H, 0, 0)
+    assert run(layout, np.zeros((0, Q, M)), weights).out.shape == (0, Q, M)
+    unseen = run(layout, np.ones((Q, M)), weights, context=np.zeros((0, M)))
+    assert_array_equal(unseen.heads, 0)
+    assert_allclose(unseen.out, np.broadcast_to(weights.b_o, (Q, M)))
+
+
+@LAYOUTS
+def test_context_may_be_the_input_itself(rng, weights, layout):
+    x = rng.normal(size=(Q, M))
+    assert_same(run(layout, x, weights, context=x.copy()), run(layout, x, weights))
+
+
+# ------------------------------------------------------------------------------------------- weights and their layouts
+
+
+@pytest.mark.parametrize("first", RUN)
+@pytest.mark.parametrize("second", RUN)
+def test_weights_survive_a_round_trip(weights, first, second):
+    there = RUN[second][0](RUN[first][0](weights))
+    back = to_naive(there)
+    for name, value in vars(weights).items():
+        assert_array_equal(getattr(back, name), value, err_msg=name)
+    assert reference.count_parameters(there) == reference.count_parameters(weights)
+
+
+def test_batched_columns_are_the_heads_in_order(weights):
+    wide, one = to_batched(weights), to_fused(weights)
+    assert_array_equal(wide.w_q[:, 2 * D : 3 * D], weights.w_q[2])
+    assert_array_equal(wide.w_v[:, F : 2 * F], weights.w_v[1])
+    assert_array_equal(one.w_qkv[:, H * D : (H + 1) * D], weights.w_k[0])
+    assert_array_equal(one.b_qkv[(H + G) * D :][F : 2 * F], weights.b_v[1])
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 8, 16])
+@LAYOUTS
+def test_parameters_are_4_d_squared_whatever_h(rng, layout, num_heads):
+    weights = reference.initialise(rng, 48, num_heads, layout=layout)
+    assert reference.count_parameters(weights) == 4 * 48**2
+    heads = to_naive(weights)
+    per_head = heads.w_q[0].size + heads.w_k[0].size + heads.w_v[0].size
+    assert per_head == 3 * 48**2 // num_heads
+
+
+def test_parameters_with_biases_are_torchs_for_512_wide_8_heads(rng):
+    assert reference.count_parameters(reference.initialise(rng, 512, 8, bias=True)) == 1_050_624
+
+
+def test_gqa_shares_parameters(rng):
+    weights = reference.initialise(rng, H * D, H, G, layout="batched")
+    assert (weights.w_k.shape, weights.w_v.shape) == ((H * D, G * D), (H * D, G * D))
+
+
+@pytest.mark.parametrize(("layout", "columns"), [("naive", 32), ("batched", 256), ("fused", 256)])
+def test_initial_scale_is_glorots_for_the_layouts_matrix(rng, layout, columns):
+    weights = to_naive(reference.initialise(rng, 256, 8, layout=layout))
+    for name in ("w_q", "w_k", "w_v"):
+        assert getattr(weights, name).std() == pytest.approx(np.sqrt(2 / (256 + columns)), rel=0.02), name
+    assert weights.w_o.std() == pytest.approx(np.sqrt(2 / (2 * 256)), rel=0.02)
+    assert abs(weights.w_q.mean()) < 1e-3
+
+
+def test_initialise_repeats_with_its_seed():
+    first, again, other = (reference.initialise(np.random.default_rng(seed), 12, 3).w_k for seed in (5, 5, 6))
+    assert_array_equal(first, again)
+    assert (first != other).all()
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_heads_that_do_not_divide_the_width_are_an_error_that_lists_those_that_do(rng):
+    message = r"embed_dim=12 is not a multiple of num_heads=5.*Use one of \[1, 2, 3, 4, 6, 12\] heads"
+    with pytest.raises(ShapeError, match=message):
+        reference.initialise(rng, 12, 5)
+    with pytest.raises(ShapeError, match="num_heads=0"):
+        reference.initialise(rng, 12, 0)
+
+
+def test_an_unknown_layout_is_an_error(rng):
+    with pytest.raises(ValueError, match=r"layout='interleaved'.*'naive', 'batched', 'fused'"):
+        reference.initialise(rng, 12, 3, layout="interleaved")
+
+
+@LAYOUTS
+def test_multi_head_inputs_that_do_not_fit_are_an_error(weights, layout):
+    convert, function = RUN[layout]
+    function, weights, x = as_user(function), convert(weights), np.ones((B, Q, M))
+    with pytest.raises(ShapeError, match=r"x has shape \(2, 7, 14\).*\[n, 13\]"):
+        function(np.ones((B, Q, M + 1)), weights)
+    with pytest.raises(ShapeError, match=r"context has shape \(13,\)"):
+        function(x, weights, context=np.ones(M))
+    with pytest.raises(ShapeError, match="the same batch axis, or none"):
+        function(x, weights, context=np.ones((B + 1, K, M)))
+    # [batch, n, n] where batch == heads would be read as one mask a head
+    with pytest.raises(ShapeError, match=r"needs a head axis too: mask\[:, None\]"):
+        function(np.ones((H, Q, M)), weights, mask=np.ones((H, Q, Q), bool))
+
+
+def test_weights_that_do_not_fit_each_other_are_an_error():
+    w = np.ones((12, 12))
+    with pytest.raises(ShapeError, match="num_heads=6 is not a multiple of num_kv_heads=4"):
+        reference.BatchedWeights(6, 4, w, w[:, :8], w[:, :8], w)
+    with pytest.raises(ShapeError, match=r"BatchedWeights.w_q has shape \(12, 12\).*must be \(12, 10\)"):
+        reference.BatchedWeights(5, 5, w, w, w, w)
+    with pytest.raises(ShapeError, match=r"FusedWeights.w_qkv has shape \(12, 24\).*must be \(12, 36\)"):
+        reference.FusedWeights(6, 6, 2, np.ones((12, 24)), w)
+    with pytest.raises(ShapeError, match=r"NaiveWeights.w_o has shape \(12, 12\).*must be \(6, 12\)"):
+        as_user(reference.NaiveWeights.__init__)(object.__new__(reference.NaiveWeights), *[np.ones((3, 12, 2))] * 3, w)

@@ -7,23 +7,30 @@ import shutil
 import struct
 import tempfile
 import wave
+from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save
 
 import manyheads as mh
+from manyheads.interventions import open_plan
 from manyheads.interventions.save import save as saving
 from manyheads.models import quietly
 from manyheads.models.inputs.media import picture_of, sounds_of
+from manyheads.plan import Ablate, Plan
 from manyheads.recording.file.safetensors_io import metadata_sum
+from manyheads.spec import Site
+from manyheads.statistics.corpus_run import store
 from manyheads.training.checkpoints import read_state
 from tests.models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
-from tests.robustness.mutations import DEEP_JSON
-from tests.robustness.target import Read, Target
+from tests.robustness.target import DEEP_JSON, Read, Target
+from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 HUGE_HEADER = struct.pack("<Q", 2**40) + b"{}"
 LONG_HEADER = struct.pack("<Q", 99_000_000) + b"{" + b" " * 1000
@@ -275,3 +282,119 @@ FILE_TARGETS = (
     Target("sound", sounds, read_sound, {"long": long_sound}),
     *(Target(name, make, read, BOMBS.get(name, {}), costly=True) for name, (make, read) in CHECKPOINT_FILES.items()),
 )  # fmt: skip
+
+
+# ================================================================================================================ plans
+# Readers of plans' files and of the tensors beside them.
+
+
+COMPUTED = {"file": "p.safetensors", "corpus": "c", "model": "m", "texts": 2, "tokens": 9}
+# As saved before there were checksums, which would refuse every damage alike.
+PLAN = {"format": 1, "steps": [{"step": "ablate", "heads": "L0", "kind": "mean"}], "computed": COMPUTED}
+
+
+PLAN_BOMBS = {"deep": DEEP_JSON, "lists": b'{"steps": [], "computed": [' + b"[]," * 1_300_000 + b"[]]}"}  # all that fit
+
+
+@cache
+def plan_tensors() -> list[bytes]:
+    """One file, the same every time. (safetensors puts metadata in an order of its own on every call.)"""
+    tensors = {"mean:L0": torch.zeros(4, 9), "position:L0": torch.zeros(3, 4, 9), "texts:L0": torch.ones(2, 3, 4, 9)}
+    return [save({**tensors, "texts:L0:lengths": torch.tensor([3, 1])}, {"corpus": "c", "model": "m"})]
+
+
+def signed_plan() -> list[bytes]:
+    return [json.dumps({**PLAN, "computed": {**COMPUTED, "sha256": sha256(plan_tensors()[0]).hexdigest()}}).encode()]
+
+
+def read_plan_file(plan: bytes, tensors: bytes, folder: Path) -> None:
+    (folder / "p.json").write_bytes(plan)
+    (folder / "p.safetensors").write_bytes(tensors)
+    opened = open_plan(folder / "p.json")
+    site, places = Site("", 0, "a", 4, 2, 9, 9, True), torch.arange(5)[None]
+    if opened.plans[0] == Plan.from_dict(PLAN) and opened.computed.tensors:  # what is opened is of use, or is refused
+        for each in (Ablate("L0", kind="mean", per_position=True), Ablate("L0", kind="resample")):
+            put = opened.computed.means if each.kind == "mean" else opened.computed.elsewhere
+            assert put(each, site, [0, 3], places).isfinite().all()
+
+
+PLAN_FILE_TARGETS = (
+    Target("plan file", lambda: [json.dumps(PLAN).encode(), *signed_plan()],
+           lambda data, folder: read_plan_file(data, plan_tensors()[0], folder), PLAN_BOMBS),
+    Target("plan tensors", plan_tensors,
+           lambda data, folder: read_plan_file(json.dumps(PLAN).encode(), data, folder), {"header": HUGE_HEADER}),
+    Target("signed plan tensors", plan_tensors,
+           lambda data, folder: read_plan_file(signed_plan()[0], data, folder), {"header": HUGE_HEADER}),
+)  # fmt: skip
+
+
+# =================================================================================================== runs over a corpus
+# Readers of what a run over a corpus left in its folder: the run is gone on with, to its table.
+
+
+TEXTS = some_texts(6)
+
+
+class Stopped(BaseException):
+    pass
+
+
+@cache
+def states() -> Path:
+    """Three folders of a run: `half`, stopped before its end, `merged`, the same with its parts merged, and `whole`."""
+    lm = tiny_lm()
+    mh.measure(lm, TEXTS, ["entropy", "previous_mass"], resume=base() / "whole")
+    for name, most in (("half", store.MOST_PARTS), ("merged", 0)):
+        with pytest.MonkeyPatch.context() as patch, suppress(Stopped):
+            patch.setattr(store, "MOST_PARTS", most)
+            patch.setattr(store.RunFolder, "finish", _stop)
+            mh.measure(lm, TEXTS, ["entropy", "previous_mass"], resume=base() / name)
+    return base()
+
+
+def _stop(*_: object) -> None:
+    raise Stopped
+
+
+def state_of(which: str, pattern: str, header: bool = False) -> tuple[Any, Read]:
+    """The examples of one file of a run's folder (or its header), and a reader that goes on from it."""
+
+    def name() -> Path:
+        return next((states() / which).glob(pattern))
+
+    def examples() -> list[bytes]:
+        data = name().read_bytes()
+        return [json.dumps(split(data)[0]).encode()] if header else [data]
+
+    def read(data: bytes, folder: Path) -> None:
+        place = folder / which
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(states() / which, place)
+        (place / name().name).write_bytes(signed(data, split(name().read_bytes())[1]) if header else data)
+        try:
+            table = mh.measure(lm_of_states(), TEXTS, ["entropy", "previous_mass"], resume=place)
+            assert table.sums.num_texts <= len(TEXTS) or header
+        finally:
+            shutil.rmtree(place)
+
+    return examples, read
+
+
+@cache
+def lm_of_states() -> Any:
+    return tiny_lm()
+
+
+STATES = {
+    "run": state_of("half", "run.safetensors"),
+    "run header": state_of("half", "run.safetensors", header=True),
+    "part": state_of("half", "part-*.safetensors"),
+    "part header": state_of("half", "part-*.safetensors", header=True),
+    "merged part": state_of("merged", "part-*-sum-of-*.safetensors"),
+    "merged part header": state_of("merged", "part-*-sum-of-*.safetensors", header=True),
+    "finished": state_of("whole", "finished.safetensors"),
+    "finished header": state_of("whole", "finished.safetensors", header=True),
+}
+STATE_TARGETS = tuple(
+    Target(name, make, read, {"header": HUGE_HEADER}, costly=True) for name, (make, read) in STATES.items()
+)

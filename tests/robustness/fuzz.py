@@ -70,7 +70,7 @@ def names() -> list[str]:
 
 def at_random(asked: Any) -> int:
     """Examples damaged with one seed after another."""
-    from tests.robustness.mutations import mutated
+    from tests.robustness.target import mutated
     from tests.robustness.targets import TARGETS
 
     (name,), seed, until = asked.targets, asked.seed, time.monotonic() + asked.seconds
@@ -88,7 +88,7 @@ def by_atheris(asked: Any) -> int:
 
     with atheris.instrument_imports(include=["manyheads"]):
         from tests.robustness.targets import TARGETS
-    from tests.robustness.mutations import mutated
+    from tests.robustness.target import mutated
 
     (name,) = asked.targets
 

@@ -3,15 +3,20 @@
 Commands run as processes of their own, as users run them.
 """
 
+import ast
 import os
 import re
+import socket
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from manyheads.errors import FileAccessError
+import manyheads as mh
+from manyheads.cli.main import main
+from manyheads.errors import FileAccessError, ModelError
 from manyheads.lessons import Progress
 from manyheads.lessons.progress import state_folder
 from manyheads.roles.labels import cache_folder
@@ -19,13 +24,8 @@ from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
 KEPT_ELSEWHERE = (
-    "XDG_CACHE_HOME",
-    "XDG_STATE_HOME",
-    "XDG_CONFIG_HOME",
-    "MANYHEADS_CACHE",
-    "MANYHEADS_STATE",
-    "HF_HOME",
-)
+    "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "MANYHEADS_CACHE", "MANYHEADS_STATE", "HF_HOME",
+)  # fmt: skip
 SEALED = r"(it is on a read-only file system|you have no permission to)"
 NO_HOME = "import os\nos.path.expanduser = lambda path: path\n"  # as where the system knows of none
 
@@ -152,3 +152,106 @@ def test_points_in_a_sealed_home_are_counted_and_their_loss_is_said(sealed):
     assert progress.of("one-head", {"a": 2}) == (1, 2)
     assert progress.trouble.endswith("its folder cannot be made. Name one in MANYHEADS_STATE.")
     assert not (sealed / "manyheads").exists()
+
+
+# ========================================================================================================== the network
+# Nothing here goes to the network by itself: whatever is done with files on this machine asks no other.
+
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Whom this process has asked for, but itself. Nobody answers."""
+    found = []
+
+    def refuse(place):
+        if not isinstance(place, tuple) or place[0] not in LOCAL:
+            found.append(place)
+            raise OSError(101, "Network is unreachable")
+
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+    monkeypatch.setattr(socket.socket, "connect", lambda self, place: refuse(place) or connect(self, place))
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *rest, **more: refuse((host,)) or look_up(host, *rest, **more)
+    )
+    return found
+
+
+@pytest.mark.slow  # a process that does everything
+def test_models_recordings_tables_sizes_and_lessons_ask_nobody(asked, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    folder = str(save_tiny(tiny_bert(max_position_embeddings=600), tmp_path / "bert", tiny_tokenizer()))
+    lm = mh.load(folder)
+    mh.record(lm, "the cat sat").save("cat.heads")
+    assert mh.open_recording("cat.heads").layers[0].q is not None
+    mh.measure(lm, ["the cat sat", "a dog"]).save("t.parquet")
+    mh.prune_heads(lm, "L0H1")
+    for arguments in (
+        ["look", "the cat", "--model", folder, "--html", "look.html"],
+        ["size", "llama-2-70b"],
+        ["learn", "masks", "--answer", "causal-cells", "36"],
+        ["train", "--json"],
+    ):
+        assert main(arguments) == 0, capfd.readouterr().err
+    assert asked == []
+
+
+def test_a_name_that_is_not_here_is_asked_for_at_the_hub_and_only_there(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="the hub cannot be reached"):
+        mh.load("somebody/no-such-model")
+    assert asked and {place[0] for place in asked} == {"huggingface.co"}
+
+
+# ========================================================================================================== SECURITY.md
+# SECURITY.md promises only what a test holds, and each test that it names is there.
+
+
+PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+
+
+def promises() -> list[str]:
+    """The items of the lists under "What is promised"."""
+    section = PAGE.split("\n## What is promised\n")[1].split("\n## ")[0]
+    return re.split(r"\n- ", section)[1:]
+
+
+@cache
+def named_in(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_every_promise_names_the_tests_that_hold_it():
+    assert len(promises()) >= 15
+    for promise in promises():
+        assert NAMED.search(promise), promise
+
+
+def test_every_test_that_is_named_is_there():
+    found = NAMED.findall(PAGE)
+    assert len(found) >= 30
+    for file, test in found:
+        assert (ROOT / file).is_file(), file
+        assert not test or test in named_in(file), f"{file}::{test}"
+
+
+def test_nothing_that_is_never_loaded_is_imported_anywhere():
+    """No pickle, no shelve, no yaml, no eval: each of them runs or may run what it reads."""
+    unwanted = {"pickle", "dill", "shelve", "marshal", "yaml", "joblib", "cloudpickle"}
+    readers = {"load", "read_pickle"}
+    for path in (ROOT / "src/manyheads").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not unwanted & {name.split(".")[0] for name in names}, path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec"), path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in readers:
+                called = ast.unparse(node.func)
+                assert called not in ("torch.load", "np.load", "numpy.load", "pd.read_pickle"), path

@@ -4,25 +4,17 @@
 prints what it was; `python -m tests.robustness.fuzz` goes on from there for as long as you like.
 """
 
-import jaxtyping
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.robustness.mutations import mutated
-from tests.robustness.target import Target, judge
+from tests.robustness.target import Target, judge, mutated
 from tests.robustness.targets import TARGETS
+
+pytestmark = pytest.mark.usefixtures("unchecked_types")  # what users run: nothing checks types before a reader does
 
 FEW, MANY = 12, 1500  # damages of a reader, by `make test` and by `make test-all`
 COSTLY = 5  # times fewer where a reading takes tens of milliseconds
-
-
-@pytest.fixture(autouse=True)
-def unchecked_types():
-    """What users run, where nothing checks types before a reader does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(params=TARGETS)

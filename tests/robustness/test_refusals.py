@@ -33,9 +33,7 @@ from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.server.serve import Guard
 from tests.robustness import file_targets, word_targets
-from tests.robustness.file_targets import padded, signed, split
-from tests.robustness.plan_targets import PLAN, plan_tensors
-from tests.robustness.state_targets import TEXTS, lm_of_states, states
+from tests.robustness.file_targets import PLAN, TEXTS, lm_of_states, padded, plan_tensors, signed, split, states
 
 DIGITS = "9" * 5000
 

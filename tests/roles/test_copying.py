@@ -13,8 +13,7 @@ from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.roles import copying_scores
 from manyheads.roles.probes.copying import Products, eigenvalue_score, fold_of
 from tests.models.eager import draw
-from tests.models.odd import tiny_t5
-from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
 
 
 def loaded(model):

@@ -4,6 +4,8 @@ Oracles: the model's own eager maps, in NumPy, sum p ln(p / m); brute force; and
 """
 
 import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from math import log
 
 import numpy as np
@@ -13,11 +15,26 @@ import torch
 import manyheads as mh
 from manyheads.corpora import page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
+from manyheads.figures import UNLABELLED, save_families
+from manyheads.figures import families as figure
+from manyheads.heads import Head
 from manyheads.plan import Copy, Plan
-from manyheads.roles import head_diversity, head_families
+from manyheads.roles import HeadRole, head_diversity, head_families
 from manyheads.roles.compare import rows as sampledrows
-from manyheads.roles.compare.families import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
+from manyheads.roles.compare.families import (
+    HeadFamilies,
+    LayerDiversity,
+    average_linkage,
+    best_cut,
+    cut,
+    families_of,
+    flat_map,
+    medoid,
+    silhouettes,
+)
 from manyheads.roles.compare.rows import pair_divergences, row_divergences
+from manyheads.roles.role_table import REFERENCE_STYLE, SYNTAX_STYLE
+from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw, implementation
 from tests.models.tiny import tiny_llama, tiny_tokenizer
@@ -279,11 +296,6 @@ def test_what_cannot_be_compared_is_said():
         head_families(loaded("gpt2", 0), TEXTS[0]).nearest("L7H0")
 
 
-@pytest.fixture
-def random(fresh):
-    return np.random.default_rng(fresh.initial_seed())
-
-
 def distances_of(points):
     return np.linalg.norm(points[:, None] - points[None], axis=-1)
 
@@ -305,8 +317,8 @@ def as_sets(labels):
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("num", [2, 3, 7, 23])
 @pytest.mark.sampled(2)
-def test_linkage_is_brute_forces_at_every_number_of_groups(num, random):
-    distances = distances_of(random.normal(size=(num, 4)))
+def test_linkage_is_brute_forces_at_every_number_of_groups(num, rng):
+    distances = distances_of(rng.normal(size=(num, 4)))
     merges = average_linkage(distances)
     heights = [height for _, _, height in merges]
     assert len(merges) == num - 1 and heights == sorted(heights)
@@ -314,9 +326,9 @@ def test_linkage_is_brute_forces_at_every_number_of_groups(num, random):
         assert as_sets(cut(merges, count)) == naive(distances, count)
 
 
-def test_linkage_is_scipys(random):
+def test_linkage_is_scipys(rng):
     hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
-    distances = distances_of(random.normal(size=(150, 6)))
+    distances = distances_of(rng.normal(size=(150, 6)))
     merges = average_linkage(distances)
     tree = hierarchy.linkage(distances[np.triu_indices(150, 1)], "average")
     assert np.abs(tree[:, 2] - [height for _, _, height in merges]).max() < 1e-12
@@ -324,15 +336,15 @@ def test_linkage_is_scipys(random):
         assert as_sets(cut(merges, count)) == as_sets(hierarchy.fcluster(tree, count, "maxclust"))
 
 
-def test_things_that_are_the_same_come_together_first(random):
-    points = random.normal(size=(4, 3))[[0, 1, 0, 2, 1, 3, 0]]
+def test_things_that_are_the_same_come_together_first(rng):
+    points = rng.normal(size=(4, 3))[[0, 1, 0, 2, 1, 3, 0]]
     assert as_sets(cut(average_linkage(distances_of(points)), 4)) == {
         frozenset({0, 2, 6}), frozenset({1, 4}), frozenset({3}), frozenset({5})
     }  # fmt: skip
 
 
-def test_silhouettes_are_the_definitions(random):
-    distances, groups = distances_of(random.normal(size=(17, 3))), np.repeat([0, 1, 2, 3], [8, 5, 3, 1])
+def test_silhouettes_are_the_definitions(rng):
+    distances, groups = distances_of(rng.normal(size=(17, 3))), np.repeat([0, 1, 2, 3], [8, 5, 3, 1])
     want = []
     for at, group in enumerate(groups):
         own = [distances[at, other] for other in range(17) if groups[other] == group and other != at]
@@ -343,21 +355,21 @@ def test_silhouettes_are_the_definitions(random):
 
 
 @pytest.mark.parametrize("sizes", [(6, 6), (8, 4), (5, 4, 3), (9, 2, 2, 2)])
-def test_planted_groups_are_found_with_their_number(sizes, random):
-    centres = 10 * random.permutation(np.eye(len(sizes), 5))
+def test_planted_groups_are_found_with_their_number(sizes, rng):
+    centres = 10 * rng.permutation(np.eye(len(sizes), 5))
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    distances = distances_of(centres[groups] + random.normal(scale=0.3, size=(len(groups), 5)))
+    distances = distances_of(centres[groups] + rng.normal(scale=0.3, size=(len(groups), 5)))
     merges = average_linkage(distances)
     count, tried = best_cut(distances, merges)
     assert count == len(sizes) and as_sets(cut(merges, count)) == as_sets(groups)
     assert tried[count] == max(tried.values()) and min(tried) == 2
 
 
-def test_one_odd_thing_is_not_a_family_against_all_others(random):
+def test_one_odd_thing_is_not_a_family_against_all_others(rng):
     """Alone by far, so that setting it apart has the best silhouette; the two groups are what there is to tell."""
     groups = np.repeat([0, 1, 2], [6, 5, 1])
     centres = np.array([[0.0, 0], [3, 0], [0, 90]])
-    distances = distances_of(centres[groups] + random.normal(scale=0.1, size=(12, 2)))
+    distances = distances_of(centres[groups] + rng.normal(scale=0.1, size=(12, 2)))
     merges = average_linkage(distances)
     count, tried = best_cut(distances, merges)
     assert tried[2] > tried[3] and count == 3 and as_sets(cut(merges, 3)) == as_sets(groups)
@@ -368,24 +380,24 @@ def test_too_few_things_for_silhouettes_are_groups_of_their_own():
     assert best_cut(distances, average_linkage(distances)) == (2, {})
 
 
-def test_a_medoid_is_nearest_to_its_group(random):
-    points = random.normal(size=(9, 2))
+def test_a_medoid_is_nearest_to_its_group(rng):
+    points = rng.normal(size=(9, 2))
     members = np.array([1, 3, 4, 8])
     inside = distances_of(points)[np.ix_(members, members)].sum(0)
     assert medoid(distances_of(points), members) == members[inside.argmin()]
 
 
-def test_a_map_of_points_in_the_plane_is_the_plane(random):
-    points = random.normal(size=(20, 2)) * [3, 1]
+def test_a_map_of_points_in_the_plane_is_the_plane(rng):
+    points = rng.normal(size=(20, 2)) * [3, 1]
     places, explained = flat_map(distances_of(points) ** 2)
     assert np.abs(distances_of(places) - distances_of(points)).max() < 1e-9 and explained > 1 - 1e-12
-    order = random.permutation(20)
+    order = rng.permutation(20)
     again, _ = flat_map(distances_of(points[order]) ** 2)
     assert np.abs(again - places[order]).max() < 1e-9, "a place hangs on distances, not on the order or on luck"
 
 
-def test_a_map_says_how_much_it_shows(random):
-    points = random.normal(size=(400, 3)) * [4, 2, 1]
+def test_a_map_says_how_much_it_shows(rng):
+    points = rng.normal(size=(400, 3)) * [4, 2, 1]
     _, explained = flat_map(distances_of(points) ** 2)
     centred = points - points.mean(0)
     values = np.linalg.eigvalsh(centred.T @ centred)
@@ -395,3 +407,124 @@ def test_a_map_says_how_much_it_shows(random):
 def test_a_map_of_nothing_apart_is_one_point():
     places, explained = flat_map(np.zeros((3, 3)))
     assert not places.any() and explained == 1
+
+
+# ================================================================================================= the map of all heads
+# The map of all heads: every head has a dot, names do not run into each other, and what is left out is said.
+
+
+def found_of(fresh, layers=3, heads=4, clusters=None, spread=1.0):
+    """Families of heads whose squared distances are those of some points."""
+    random = np.random.default_rng(fresh.initial_seed())
+    named = tuple(Head("", layer, index) for layer in range(layers) for index in range(heads))
+    points = random.normal(scale=spread, size=(len(named), 4))
+    apart = np.square(points[:, None] - points[None]).sum(-1)
+    divergences = 0.69 * apart / max(apart.max(), 1e-12)
+    families, tried, why = families_of(named, divergences, clusters)
+    places, explained = flat_map(divergences)
+    diversity = tuple(LayerDiversity(f"L{at}", heads, 0.3, 0.28, 0.33) for at in range(layers - 1))
+    diversity = (*diversity, LayerDiversity(f"L{layers - 1}", 1, None, None, None))
+    return HeadFamilies(
+        "a model", named, divergences, families, places, explained, diversity, tried, 9, 99, f"99 rows: some; {why}"
+    )
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("kind", [".png", ".svg", ".pdf"])
+@pytest.mark.sampled(1)
+def test_a_map_is_a_real_file_of_its_kind(kind, fresh, tmp_path):
+    path = tmp_path / f"map{kind}"
+    save_families(found_of(fresh), path)
+    assert_is_file_of(kind, path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def dots_in(path):
+    """The colours of the map's dots, which are drawn above everything else."""
+    root = ET.parse(path).getroot()
+    styles = [each.get("style", "") for each in root.iter() if each.tag.endswith("}path")]
+    return [style.split("fill: ")[1][:7] for style in styles if f"stroke: {figure.PAPER.lower()}" in style]
+
+
+@pytest.mark.turns(4)
+def test_every_head_has_a_dot_and_a_name_or_is_counted_among_those_left_out(fresh, tmp_path):
+    for layers, heads in ((2, 3), (6, 12)):
+        found = found_of(fresh, layers, heads)
+        save_families(found, tmp_path / "map.svg")
+        words, names = words_in(tmp_path / "map.svg"), {str(head) for head in found.heads}
+        assert len(dots_in(tmp_path / "map.svg")) == len(names)
+        missing = len(names) - sum(word in names for word in words)
+        said = [word for word in words if "left out for want of room" in word]
+        assert (f" {missing} name" in said[0]) if missing else not said
+        assert {str(family.medoid) for family in found.families if len(family.heads) > 2} <= set(words)
+        assert "0.30" in words and "one head" in words and any("of all squared distances" in word for word in words)
+
+
+@pytest.mark.turns(4)
+def test_names_do_not_run_into_dots_or_each_other_nor_off_the_map(fresh):
+    found = found_of(fresh, 6, 12)
+    places, medoid = figure._placed(found.map), found.families[0].medoid
+    names = figure._names(places, found.heads, {medoid})
+    dots = [(x - figure.DOT, y - figure.DOT, x + figure.DOT, y + figure.DOT) for x, y in places.tolist()]
+    assert len(names) > 40 and medoid in names
+    for head, (left, top, right, bottom) in names.items():
+        others = [box for other, box in names.items() if other != head]
+        # A typical head is always named, in a crowd over dots.
+        boxes = others if head == medoid else [*others, *dots]
+        assert all(right <= x or left >= r or bottom <= y or top >= b for x, y, r, b in boxes)
+        assert left > 0 and right < figure.WIDTH - figure.PANEL and top > figure.TOP - 20
+        assert bottom < figure.TOP + figure.SIDE + 20
+
+
+def test_heads_of_a_family_share_a_colour_and_what_is_alone_is_grey(fresh, tmp_path):
+    found = found_of(fresh, 3, 4, clusters=5)
+    save_families(found, tmp_path / "map.svg")
+    colours, legend = figure._by_family(found)
+    assert dots_in(tmp_path / "map.svg") == [colour.lower() for colour in colours]
+    for group, family in enumerate(found.families):
+        here = {colour for colour, of in zip(colours, found.groups, strict=True) if of == group}
+        assert len(here) == 1 and (here == {figure.ALONE}) == (len(family.heads) == 1)
+    assert sum(count for _, _, count in legend) == 12
+
+
+def test_roles_colour_heads_where_they_are_given(fresh, tmp_path):
+    found = found_of(fresh)
+    names = ["previous token", "sink [CLS]", "offset -3", "something new"]
+    roles = [HeadRole(head, names[at % 4], EVIDENCE) for at, head in enumerate(found.heads)]
+    save_families(found, tmp_path / "map.svg", roles=roles, title="By role")
+    words = words_in(tmp_path / "map.svg")
+    assert "By role" in words and {"previous token", "sink", "offset", "unlabelled"} <= set(words)
+    assert dots_in(tmp_path / "map.svg").count(UNLABELLED.colour.lower()) == 3
+    with pytest.raises(HeadError, match="no role is given for L2H3"):
+        save_families(found, tmp_path / "map.svg", roles=roles[:-1])
+
+
+def test_labels_are_coloured_as_the_table_names_them_and_families_are_rings(fresh, tmp_path):
+    """Heads of syntax and reference were grey once; a family is a ring around its dots, in the legend too."""
+    found = found_of(fresh, 3, 4, clusters=5)
+    up, pronoun = replace(EVIDENCE, statistic="det.to_head"), replace(EVIDENCE, statistic="pronoun")
+    told = [("det: dependent to head", up), ("pronoun to antecedent", pronoun), ("unlabelled", EVIDENCE)]
+    roles = [HeadRole(head, *told[at % 3]) for at, head in enumerate(found.heads)]
+    save_families(found, tmp_path / "map.svg", roles=roles)
+    words, dots = words_in(tmp_path / "map.svg"), dots_in(tmp_path / "map.svg")
+    assert {"syntax", "reference", "unlabelled", "Ring: its family"} <= set(words)
+    for style in (SYNTAX_STYLE, REFERENCE_STYLE, UNLABELLED):
+        assert dots.count(style.colour.lower()) == 4
+    _, legend = figure._by_family(found)
+    text = (tmp_path / "map.svg").read_text()
+    assert {said for _, said, _ in legend} <= set(words) and any(word.startswith("Bold: ") for word in words)
+    for colour, _, count in legend:
+        drawn = text.count(f'style="fill: {colour.lower()}"') + text.count(f"style='fill: {colour.lower()}'")
+        assert drawn == 1 + (count if colour != figure.ALONE else 0), colour  # once in the legend
+
+
+@pytest.mark.turns(4)
+def test_more_families_than_hues_and_heads_that_are_all_the_same_can_be_drawn(fresh, tmp_path):
+    save_families(found_of(fresh, 6, 12, clusters=30), tmp_path / "many.svg")
+    assert any("more families" in word for word in words_in(tmp_path / "many.svg"))
+    save_families(found_of(fresh, spread=0.0), tmp_path / "one.png")
+
+
+def test_an_ending_that_is_no_figure_is_refused_before_the_work(fresh, tmp_path):
+    with pytest.raises(FileAccessError, match="what kind of figure"):
+        save_families(found_of(fresh), tmp_path / "map.txt")

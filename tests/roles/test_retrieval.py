@@ -16,8 +16,7 @@ from manyheads.errors import ModelError, RecordingError, StatisticError, TextErr
 from manyheads.roles import retrieval_scores
 from manyheads.roles.probes.retrieval import _Watched, rouge1_recall
 from tests.models.eager import draw, implementation
-from tests.models.odd import tiny_t5
-from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
 
 MAKERS = {"gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}
 QUESTION = "what is it ?"

@@ -19,8 +19,7 @@ from manyheads.roles import head_families
 from manyheads.statistics import DEFAULT, Sums
 from manyheads.statistics.sums import paired_interval
 from tests.models.eager import MAKERS, draw, eager_maps
-from tests.models.odd import tiny_t5
-from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
+from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
 
 TEXTS = [
     "the old cat sat on the table and the dog said why is the cat here",

@@ -25,15 +25,9 @@ def own_denominators() -> Statistic:
 
 
 STATISTICS = [
-    "entropy",
-    own_denominators(),
-    "sink_mass",
-    "sink_norm_mass",
-    "previous_mass",
-    "rare_mass",
-    "induction_mass",
+    "entropy", own_denominators(), "sink_mass", "sink_norm_mass", "previous_mass", "rare_mass", "induction_mass",
     "max_logit",
-]
+]  # fmt: skip
 
 
 def patch_few_texts(monkeypatch) -> None:

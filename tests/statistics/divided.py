@@ -9,13 +9,13 @@ import json
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -28,8 +28,8 @@ from manyheads.errors import ManyHeadsError
 from manyheads.recording import gathered
 from manyheads.roles import copying_scores, probe_repeats
 from manyheads.statistics import HeadTable
-from tests.models.odd import tiny_gpt_oss
-from tests.models.tiny import VOCAB_SIZE, tiny_gemma2, tiny_llama, tiny_mistral, tiny_tokenizer
+from tests.models.tiny import VOCAB_SIZE, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_mistral, tiny_tokenizer
+from tests.processes import forked
 
 TEXTS = ["the old cat sat on the table", "a dog and the bird : the dog and the bird", "why is she not here ?"]
 SIZES = {
@@ -172,28 +172,17 @@ def sharded(folder: Path) -> dict[str, Any]:
     return found
 
 
-def forked(out: Path, name: str, work: Any) -> list[dict[str, Any]]:
+def both(folder: Path, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
     """What two processes found; {"error": ...} of one that raised."""
-    place = out / name
-    place.mkdir(parents=True)
-    children = []
-    for rank in range(2):
-        child = os.fork()
-        if not child:
-            try:
-                os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
-                dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
-                try:
-                    found = work(rank)
-                except Exception as error:
-                    found = {"error": f"{type(error).__name__}: {error}"}
-                (place / f"{rank}.json").write_text(json.dumps(found))
-            finally:
-                os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-    return [json.loads(path.read_text()) for path in sorted(place.glob("*.json"))]
+
+    def tried(rank: int) -> dict[str, Any]:
+        os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
+        try:
+            return work(rank)
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    return forked(2, folder, tried)
 
 
 def main(out: Path, seed: int, names: list[str]) -> None:
@@ -206,10 +195,10 @@ def main(out: Path, seed: int, names: list[str]) -> None:
         folder = out / f"{name}-model"
         MAKERS[kind](seed).save_pretrained(folder)
         if name == "fsdp":
-            found[name] = forked(out, name, lambda rank, folder=folder: sharded(folder))
+            found[name] = both(out / name, lambda rank, folder=folder: sharded(folder))
         else:
-            found[name] = forked(
-                out, name, lambda rank, folder=folder, name=name: in_parallel(
+            found[name] = both(
+                out / name, lambda rank, folder=folder, name=name: in_parallel(
                     folder, name in EAGER, rank, quick=name != "llama"
                 ),
             )  # fmt: skip

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from manyheads.recording import Sinks, Tokens
 from manyheads.reference.cells import TextFacts
+from tests.models.eager import PROJECTION
 from tests.models.tiny import WORDS
 
 RARE_TENTH = 10
@@ -87,12 +88,13 @@ def values_of(model: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return [x.unflatten(-1, (groups, -1)).transpose(1, 2) for x in wide]
 
 
-def value_norms_of(model: Any, inputs: dict[str, Tensor], layer: int, output: str) -> np.ndarray:
-    """[b, h, k]: each key's value after the head's rows of the output projection, one head and text at a time."""
-    v = values_of(model, inputs)[layer]
-    module, heads = model.get_submodule(output.format(layer)), model.config.num_attention_heads
-    weight = module.weight.detach()
-    by_head = (weight.T if isinstance(module, nn.Linear) else weight).reshape(heads, v.shape[-1], -1)
-    served = heads // v.shape[1]
-    norms = [[(v[b, h // served] @ by_head[h]).norm(dim=-1) for h in range(heads)] for b in range(v.shape[0])]
-    return torch.stack([torch.stack(of_text) for of_text in norms]).double().numpy()
+def value_norms_of(model: Any, inputs: dict[str, Tensor], kind: str) -> list[Tensor]:
+    """[b, h, k] of every layer: the length of each value after its head's rows of the output projection."""
+    heads, out = model.config.num_attention_heads, []
+    for layer, v in enumerate(values_of(model, inputs)):
+        module = model.get_submodule(PROJECTION[kind].format(layer))
+        weight = module.weight.detach().T if isinstance(module, nn.Linear) else module.weight.detach()
+        by_head = weight.reshape(heads, v.shape[-1], -1)
+        served = heads // v.shape[1]
+        out.append(torch.stack([(v[:, h // served] @ by_head[h]).norm(dim=-1) for h in range(heads)], 1))
+    return out

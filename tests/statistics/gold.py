@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy import ndarray
-from torch import Tensor, nn
 
 from manyheads.corpora import Document
 from manyheads.models import batches, read_texts, tokens_of
@@ -21,7 +20,7 @@ from manyheads.recording import ROOT, Gold, GoldWord
 from manyheads.statistics import Statistic
 from manyheads.statistics.one_batch import measure_batch
 from tests.models.eager import eager_maps, spans
-from tests.statistics.facts import values_of
+from tests.statistics.facts import value_norms_of
 
 
 class Text(NamedTuple):
@@ -88,12 +87,6 @@ def treebank(path: Path, count: int | None = None) -> list[Text]:
 
 ROUNDING = 1e-4  # of a weight: scores of 60 in float32 leave their exponentials no better
 AMBIGUOUS = 0.01  # of all that is asked may hang on rounding: with more, the claim would be empty
-PROJECTION = {
-    "bert": "encoder.layer.{}.attention.output.dense",
-    "gpt2": "transformer.h.{}.attn.c_proj",
-    "llama": "model.layers.{}.self_attn.o_proj",
-    "gemma2": "model.layers.{}.self_attn.o_proj",
-}
 TOGETHER = 16  # texts in one call of the model: short ones are not padded to the length of long ones
 FAR, UNSEEN = 64, 0.5  # offsets beyond are as this one; what each offset's count is raised by
 
@@ -190,7 +183,7 @@ def looks_of(lm: Any, texts: Sequence[Text], kind: str) -> list[list[Looks]]:
 def _looks_of(lm: Any, texts: Sequence[Text], kind: str) -> Iterator[list[Looks]]:
     got = lm.tokenizer([each.text for each in texts], padding=True, return_tensors="pt")
     inputs = {key: got[key] for key in ("input_ids", "attention_mask")}
-    maps, norms = eager_maps(lm.model, **inputs), value_norms(lm.model, inputs, kind)
+    maps, norms = eager_maps(lm.model, **inputs), value_norms_of(lm.model, inputs, kind)
     every = range(len(maps))
     for number, (text, span) in enumerate(zip(texts, spans(inputs["attention_mask"]), strict=True)):
         alone = lm.tokenizer(text.text, return_offsets_mapping=True, return_special_tokens_mask=True)
@@ -215,18 +208,6 @@ def words_of(text: Text, offsets: Iterable[tuple[int, int]], added: Iterable[int
         words = enumerate(text.gold.words if text.gold else ())
         own = [number for number, word in words if first is not None and word.begin <= first < word.end]
         out.append(own[0] if own and not special else None)
-    return out
-
-
-def value_norms(model: Any, inputs: dict[str, Tensor], kind: str) -> list[Tensor]:
-    """[b, h, k] of every layer: the length of each value after its head's rows of the output projection."""
-    heads, out = model.config.num_attention_heads, []
-    for layer, v in enumerate(values_of(model, inputs)):
-        module = model.get_submodule(PROJECTION[kind].format(layer))
-        weight = module.weight.detach().T if isinstance(module, nn.Linear) else module.weight.detach()
-        by_head = weight.reshape(heads, v.shape[-1], -1)
-        served = heads // v.shape[1]
-        out.append(torch.stack([(v[:, h // served] @ by_head[h]).norm(dim=-1) for h in range(heads)], 1))
     return out
 
 

@@ -12,18 +12,18 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 import manyheads as mh
 from manyheads.base import ALONE, torchrun
 from manyheads.corpora import corpus_of
 from manyheads.statistics.corpus_run import run as workers
+from tests.processes import forked
 from tests.statistics.corpus_runs import STATISTICS, differences, small_batches, some_texts, tiny_lm
 
 TEXTS = [*some_texts(90), "", " "]
 
 
-def measured(rank: int, world: int, out: Path, given: dict[str, str]) -> None:
+def measured(rank: int, world: int, given: dict[str, str]) -> dict:
     """What one process does, torch.distributed being initialised."""
     minilm = given.get("MODEL") == "minilm"
     lm, texts = (mh.load("minilm"), sentences()) if minilm else (tiny_lm(), TEXTS)
@@ -33,12 +33,10 @@ def measured(rank: int, world: int, out: Path, given: dict[str, str]) -> None:
     try:
         got = mh.measure(lm, corpus_of(texts), STATISTICS, kinds=True, resume=given.get("FOLDER"))
     except Exception as error:
-        found = {"error": f"{type(error).__name__}: {error}"}
-    else:
-        batches = len(own)
-        found = differences(got, mh.measure(lm, iter(texts), STATISTICS, kinds=True, ranks=ALONE))
-        found |= {"notes": got.notes, "batches": batches, "world": world}
-    (out / f"{rank}.json").write_text(json.dumps(found))
+        return {"error": f"{type(error).__name__}: {error}"}
+    batches = len(own)
+    found = differences(got, mh.measure(lm, iter(texts), STATISTICS, kinds=True, ranks=ALONE))
+    return found | {"notes": got.notes, "batches": batches, "world": world}
 
 
 def sentences() -> list[str]:
@@ -62,37 +60,20 @@ def count_batches(lm, rank: int, kill: str) -> list[int]:
     return own
 
 
-def forked(world: int, out: Path, **given: str) -> list[dict]:
-    """As many processes as asked for, forked from this one: what each found ({} of one that is dead)."""
-    out.mkdir(parents=True)
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=world)
-                measured(rank, world, out, given)
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-    paths = [out / f"{rank}.json" for rank in range(world)]
-    return [json.loads(path.read_text()) if path.exists() else {} for path in paths]
-
-
 def several(folder: Path) -> None:
     """What the fast test asks: worlds of 2 and 3, and a run whose processes die twice, gone on with by 2 and by 3."""
     torch.set_num_threads(1)
+
+    def ranked(world: int, name: str, **given: str) -> list[dict]:
+        return forked(world, folder / name, lambda rank: measured(rank, world, given))
+
     out = {
-        "two": forked(2, folder / "two"),
-        "three": forked(3, folder / "three"),
-        "killed": forked(3, folder / "killed", FOLDER=str(folder / "run"), KILL="1:3"),
-        "again": forked(2, folder / "again", FOLDER=str(folder / "run"), KILL="0:1"),
-        "more": forked(3, folder / "more", FOLDER=str(folder / "run")),
-        "done": forked(2, folder / "done", FOLDER=str(folder / "run")),
+        "two": ranked(2, "two"),
+        "three": ranked(3, "three"),
+        "killed": ranked(3, "killed", FOLDER=str(folder / "run"), KILL="1:3"),
+        "again": ranked(2, "again", FOLDER=str(folder / "run"), KILL="0:1"),
+        "more": ranked(3, "more", FOLDER=str(folder / "run")),
+        "done": ranked(2, "done", FOLDER=str(folder / "run")),
     }
     out["left"] = sorted(os.listdir(folder / "run"))
     print(json.dumps(out))
@@ -104,4 +85,5 @@ if __name__ == "__main__":
     else:
         torch.set_num_threads(1)
         with torchrun() as (rank, world):
-            measured(rank, world, Path(sys.argv[1]), dict(os.environ))
+            found = measured(rank, world, dict(os.environ))
+        (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(found))

@@ -7,22 +7,34 @@ values come from the model's own projections. Texts of different lengths share b
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 import manyheads as mh
-from manyheads.errors import StatisticError
+from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import Sinks
 from manyheads.recording.exact_map import one_pass as tiling
+from manyheads.recording.layer import small_maps
 from manyheads.reference.cells import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics
-from manyheads.statistics import STATISTICS, distant_mass
+from manyheads.statistics import OF_SCORES, STATISTICS, Sums, distant_mass
+from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording, sinks_of
+from manyheads.statistics.one_batch import Finished
 from manyheads.statistics.table import choose
-from tests.models.eager import draw, eager_maps, implementation, padded, spans
-from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.models.eager import MAKERS, draw, eager_maps, implementation, padded, spans
+from tests.models.tiny import (
+    WORDS,
+    tiny_bert,
+    tiny_gemma2,
+    tiny_gpt2,
+    tiny_llama,
+    tiny_mistral,
+    tiny_t5,
+    tiny_tokenizer,
+)
 from tests.statistics.facts import facts_of, value_norms_of, written_text
 
 TOLERANCE = 1e-5  # of a statistic's range
@@ -30,25 +42,11 @@ NATURAL = {"nats": math.log, "keys": float, "tokens": float}  # the scale of wha
 PERIOD = 41  # a common word of the tiny vocabulary, to stand in for a sink
 NEAR_TIE = 2e-4  # of a weight: two this near may change places by rounding, and with them a row's strongest key
 BIDIRECTIONAL = ("minilm", "bert")
-MAKERS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2, "gpt_oss": tiny_gpt_oss}
-PROJECTION = {
-    "minilm": "encoder.layer.{}.attention.output.dense",
-    "bert": "encoder.layer.{}.attention.output.dense",
-    "gpt2": "transformer.h.{}.attn.c_proj",
-    "llama": "model.layers.{}.self_attn.o_proj",
-    "gemma2": "model.layers.{}.self_attn.o_proj",
-    "gpt_oss": "model.layers.{}.self_attn.o_proj",
-}
 WINDOWS = {"gemma2": 7, "gpt_oss": 5}  # of layers 0, 2, ...
 CASES = [
-    ("minilm", "sdpa"),
-    ("bert", "eager"),
-    ("gpt2", "sdpa"),
-    ("llama", "sdpa"),
-    ("llama", "eager"),
-    ("gemma2", "eager"),
-    ("gpt_oss", "eager"),
-]
+    ("minilm", "sdpa"), ("bert", "eager"), ("gpt2", "sdpa"), ("llama", "sdpa"), ("llama", "eager"),
+    ("gemma2", "eager"), ("gpt_oss", "eager"),
+]  # fmt: skip
 Wanted = dict[str, tuple[np.ndarray, np.ndarray]]
 """Name -> numerator and denominator of every head, summed over texts; under "near ties" rows whose first may differ."""
 
@@ -59,17 +57,6 @@ def tiles(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(tiling, "TILE_CELLS", request.param)
         monkeypatch.setattr(tiling, "TILE_KEYS", 5)
-
-
-@pytest.fixture
-def loaded(request, fresh):
-    def make(name):
-        if name == "minilm":
-            return request.getfixturevalue("minilm")
-        tokenizer = tiny_tokenizer(special_tokens=name in BIDIRECTIONAL)
-        return mh.load(MAKERS[name](seed=draw(fresh)), tokenizer=tokenizer)
-
-    return make
 
 
 def visible(name: str, layer: int, length: int) -> np.ndarray:
@@ -148,7 +135,7 @@ def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(na
     sinks = None if name == "minilm" else Sinks(first=name == "gpt2", ids=(PERIOD,), names=("one",), because="a test")
     with implementation(lm.model, attention):
         table = mh.measure(lm, texts, statistics="all", sinks=sinks)
-        norms = [value_norms_of(lm.model, inputs, layer, PROJECTION[name]) for layer in range(len(lm.spec.sites))]
+        norms = [norms.double().numpy() for norms in value_norms_of(lm.model, inputs, name)]
 
     def facts(layer: int, text: int) -> TextFacts:
         length = where[text].stop
@@ -201,7 +188,7 @@ def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     inputs.pop("token_type_ids", None)
     sinks = Sinks(first=True)
     table = mh.measure(lm, text, statistics="all", sinks=sinks)
-    norms = [value_norms_of(lm.model, inputs, layer, PROJECTION["gpt2"])[0] for layer in range(3)]
+    norms = [norms[0].double().numpy() for norms in value_norms_of(lm.model, inputs, "gpt2")]
     assert length > tiling.TILE_KEYS
 
     def facts(layer: int, text_: int) -> TextFacts:
@@ -300,7 +287,7 @@ def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):
 
         parts.append(of_maps(list(maps), where, facts))
     wanted = {name: tuple(np.concatenate([part[name][i] for part in parts]) for i in (0, 1)) for name in parts[0]}
-    # Layers call in turn: the encoder's, then the decoder's with its cross-attention, which test_alignment holds.
+    # Layers call in turn: the encoder's, then the decoder's with its cross-attention, which test_cross_attention holds.
     between = [f"{stack}:L{n}H0" for n in (0, 1, 2) for stack in ("decoder", "cross")]
     assert [str(head) for head in table.heads[::4]] == ["encoder:L0H0", "encoder:L1H0", *between]
     own_rows = [head.stack != "cross" for head in table.heads]
@@ -317,3 +304,283 @@ def test_a_call_whose_every_layer_reads_a_cache_has_nothing_to_measure(fresh):
         cache = model(ids, use_cache=True).past_key_values
     with pytest.raises(StatisticError, match=r"no layer .* attends from a text to itself \(transformer\.h\.0\.attn, "):
         mh.measure_call(model, ids[:, -1:], past_key_values=cache)
+
+
+# =========================================================================================================== recordings
+# A recording's statistics are those of its model: the same names, the same numbers, without the model.
+
+
+MODELS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "gqa": lambda seed: tiny_llama(2, seed=seed)}
+
+
+BY_ROW = {
+    *("entropy", "effective_keys", "max_weight", "sum_of_squares", "missing_mass", "first_mass", "sink_mass"),
+    *("special_mass", "separator_mass", "punctuation_mass", "number_mass", "capitalised_mass", "rare_mass"),
+}
+
+
+@pytest.fixture(params=MODELS)
+def read(request, fresh):
+    """A model, three texts of unlike length, and their recording."""
+    seed = int(torch.randint(1000, (1,), generator=fresh))
+    lm = mh.load(MODELS[request.param](seed=seed), tokenizer=tiny_tokenizer())
+    order = torch.randperm(len(WORDS), generator=fresh).tolist()
+    texts = [" ".join(WORDS[at] for at in order[begin:end]) for begin, end in ((0, 19), (3, 34), (5, 12))]
+    return lm, texts, mh.record(lm, texts)
+
+
+def assert_same(got, want, names):
+    for name in names:
+        np.testing.assert_allclose(got.column(name), want.column(name), atol=1e-5, err_msg=name)
+
+
+@pytest.mark.turns(4)
+@pytest.mark.sampled(1)
+def test_every_statistic_of_each_text_is_what_measure_finds(read):
+    lm, texts, rec = read
+    names = [name for name, each in STATISTICS.items() if "values" not in each.asks]
+    for at, text in enumerate(texts):
+        want = mh.measure(lm, text, names)
+        got = measure_recording(rec, "all", text=at, sinks=want.sinks)
+        assert set(got.names) == set(names) and got.heads == want.heads
+        assert got.notes["rows"] == EVERY_ROW and "sink_norm_mass" in str(got.notes)
+        assert_same(got, want, [name for name in names if not name.startswith("rare")])  # rarity: over all the texts
+    assert not np.allclose(
+        measure_recording(rec, ["entropy"], text=0).column("entropy"),
+        measure_recording(rec, ["entropy"], text=1).column("entropy"),
+    )
+
+
+@pytest.mark.turns(4)
+@pytest.mark.sampled(2)
+def test_a_file_has_the_numbers_of_its_recording(read, tmp_path):
+    _, _, rec = read
+    rec.save(tmp_path / "three.heads")
+    got = measure_recording(mh.open_recording(tmp_path / "three.heads"), text=1)
+    assert_same(got, measure_recording(rec, text=1), got.names)
+
+
+@pytest.mark.turns(4)
+@pytest.mark.sampled(2)
+def test_sampled_rows_tell_what_a_row_tells_by_itself_and_nothing_else(read):
+    _, _, rec = read
+    whole = measure_recording(rec, "all", text=1)
+    length = int(rec.layers[0].lengths[1])
+    cells = sum(
+        layer.site.num_heads * int(layer.mask.expand(3).texts(slice(1, 2)).counts().sum()) for layer in rec.layers
+    )
+    told = []
+    got = measure_recording(
+        rec, "all", text=1, sinks=whole.sinks, most_cells=cells // 2, on_layer=lambda *at: told.append(at)
+    )
+    assert got.notes["rows"] == f"{length // 2} of {length} rows, spread evenly" and told[0] == (0, len(rec.layers))
+    for name in got.names:
+        if name.removesuffix(".uniform") not in BY_ROW:
+            assert np.isnan(got.column(name)).all(), name
+    assert {name for name, statistic in STATISTICS.items() if statistic.by_row and "." not in name} == BY_ROW
+    rows = ((np.arange(length // 2) + 0.5) * length / (length // 2)).astype(int)
+    maps = np.concatenate([layer.weights(text=1).double().numpy() for layer in rec.layers])[:, rows]
+    entropy = -np.where(maps > 0, maps * np.log(np.maximum(maps, 1e-300)), 0).sum(-1).mean(1)
+    np.testing.assert_allclose(got.column("entropy"), entropy, atol=1e-5)
+    np.testing.assert_allclose(got.column("first_mass"), maps[:, :, 0].mean(1), atol=1e-5)
+    np.testing.assert_allclose(got.column("max_weight"), maps.max(-1).mean(1), atol=1e-5)
+    special = rec.tokens.special[1, :length].numpy()
+    if special.any():
+        np.testing.assert_allclose(got.column("special_mass"), maps[:, :, special].sum(-1).mean(1), atol=1e-5)
+    assert not np.allclose(got.column("entropy"), whole.column("entropy"), atol=1e-4)
+
+
+def test_sinks_are_those_that_a_model_finds_on_the_same_text(minilm):
+    text = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
+    assert sinks_of(mh.record(minilm, text)) == mh.measure(minilm, text, ["sink_mass"]).sinks
+
+
+def test_a_bare_module_is_measured_by_what_needs_no_words(fresh):
+    layer = mh.MultiHeadAttention(24, 6, batch_first=True).eval()
+    x = torch.randn(1, 17, 24, generator=fresh)
+    got, want = measure_recording(mh.record_call(layer, x)), mh.measure_call(layer, x)
+    shared = [name for name in want.names if name in got.names]
+    assert "entropy" in shared
+    assert_same(got, want, shared)
+    with pytest.raises(StatisticError, match="asked of words or of the model's weights"):
+        measure_recording(mh.record_call(layer, x), ["punctuation_mass"])
+    with pytest.raises(ShapeError, match="text=1 is not in this recording: it holds 1 texts"):
+        measure_recording(mh.record_call(layer, x), text=1)
+
+
+@pytest.mark.parametrize("rows_a_block", [None, 2])
+@pytest.mark.sampled(3)
+def test_small_maps_are_means_of_the_visible_cells_of_the_rows_read(rows_a_block, read):
+    _, _, rec = read
+    layer, length = rec.layers[1], int(rec.layers[1].lengths[1])
+    got = small_maps(layer, 5, 1, rows_a_block)
+    place = np.arange(length) * 5 // length
+    rows = np.arange(length)
+    if rows_a_block is not None:
+        rows = ((np.arange(10) + 0.5) / 10 * length).astype(int)
+    assert (got.rows_read, got.rows_in_all) == (len(rows), length)
+    seen = layer.mask.expand(3).visible(slice(0, length), slice(0, length))[1, 0].numpy()
+    for head, cells in enumerate(layer.weights(text=1).double().numpy()):
+        cells = np.where(seen, cells, np.nan)
+        for i in range(5):
+            for j in range(5):
+                block = cells[np.ix_(rows[place[rows] == i], place == j)]
+                known = float(got.maps[head, i, j])
+                if np.isnan(block).all():
+                    assert np.isnan(known)
+                else:
+                    assert known == pytest.approx(np.nanmean(block), abs=1e-5)
+
+
+@pytest.mark.sampled(2)
+def test_project_of_some_rows_is_those_rows_of_project(read, fresh):
+    _, _, rec = read
+    layer, length = rec.layers[0], int(rec.layers[0].lengths[1])
+    features = torch.randn(length, 3, generator=fresh)
+    rows = torch.tensor([length - 1, 0, 4])
+    torch.testing.assert_close(layer.project(features, 1, rows), layer.project(features, 1)[:, rows])
+    with pytest.raises(ShapeError, match=f"queries run to {length}, but text 1 has {length} of them"):
+        layer.project(features, 1, torch.tensor([length]))
+
+
+# =========================================================================================================== max logits
+# The largest logits of every head, measured, are the maxima of the model's own float64 scores, made by hand.
+#
+# The oracle takes q.k from the eager function of the model itself, as it multiplies them; scale, softcap, window and
+# padding are applied here, from the model's configuration.
+
+
+NAMES = ("max_logit", "max_logit_uncapped", "max_logit_unscaled")
+WINDOWED = {**{name: MAKERS[name] for name in ("bert", "gpt2", "llama", "gemma2", "gpt_oss")}, "mistral": tiny_mistral}
+EXACT = 1e-5  # q and k are the model's own float32
+
+
+def products(model, inputs):
+    """[b, h, q, k] of every layer: the q and k that the model's own eager function multiplies, in float64."""
+    real, out = torch.matmul, []
+
+    def matmul(one, other):
+        got = real(one, other)
+        if got.ndim == 4 and got.shape[-2:] == (inputs["input_ids"].shape[1],) * 2:
+            out.append(real(one.double(), other.double()))
+        return got
+
+    with implementation(model, "eager"), mock.patch.object(torch, "matmul", matmul), torch.no_grad():
+        model(**inputs)
+    assert len(out) == model.config.num_hidden_layers
+    return out
+
+
+def by_hand(name, model, inputs):
+    """Name -> [text, head], the heads of all layers after one another."""
+    config, out = model.config, {statistic: [] for statistic in NAMES}
+    window = getattr(config, "sliding_window", None)
+    for layer, product in enumerate(products(model, inputs)):
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        scale = getattr(config, "query_pre_attn_scalar", width) ** -0.5
+        slides = name == "mistral" or (name in ("gemma2", "gpt_oss") and layer % 2 == 0)
+        texts = []
+        for text, span in enumerate(spans(inputs["attention_mask"])):
+            place = torch.arange(span.stop - span.start)
+            away = place[:, None] - place[None]
+            seen = torch.ones_like(away, dtype=torch.bool) if name == "bert" else away >= 0
+            seen = seen & (away < window) if slides else seen
+            texts.append(product[text, :, span, span].masked_fill(~seen, -torch.inf).amax((-1, -2)))
+        unscaled = torch.stack(texts)
+        uncapped = unscaled * scale
+        cap = getattr(config, "attn_logit_softcapping", None)
+        finished = uncapped if cap is None else cap * torch.tanh(uncapped / cap)
+        for statistic, value in zip(NAMES, (finished, uncapped, unscaled), strict=True):
+            out[statistic].append(value)
+    return {statistic: torch.cat(layers, 1).numpy() for statistic, layers in out.items()}
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.sampled(3)
+def test_they_are_the_maxima_of_the_models_own_scores(name, side, fresh):
+    model = WINDOWED[name](seed=draw(fresh))
+    inputs = padded(fresh, (41, 7, 59, 2), model.config.vocab_size, side)
+    with implementation(model, "eager"):
+        table = mh.measure_call(model, **inputs, statistics=["entropy", *NAMES])
+    for statistic, want in by_hand(name, model, inputs).items():
+        np.testing.assert_allclose(table.column(statistic), want.max(0), rtol=EXACT, atol=EXACT, err_msg=statistic)
+    assert "entropy" in table.names and not np.isnan(table.column("entropy")).any()
+
+
+def test_a_softcap_and_a_scale_make_three_unlike_numbers(fresh):
+    table = mh.measure_call(tiny_gemma2(seed=draw(fresh)), **padded(fresh, (33, 21), 40), statistics="max_logit*")
+    capped, uncapped, unscaled = (table.column(name) for name in table.names)
+    assert table.names == NAMES
+    np.testing.assert_allclose(capped, 5 * np.tanh(uncapped / 5), rtol=1e-5)
+    np.testing.assert_allclose(uncapped, unscaled * 7**-0.5, rtol=1e-5)
+    assert (capped < uncapped).all()
+
+
+def test_of_a_bias_both_sides_are_told(fresh):
+    """T5: the bias is added to scores that have no scale."""
+    model, inputs = tiny_t5(seed=draw(fresh)), padded(fresh, (67, 23), 99)
+    layers = mh.record_call(model.encoder, **inputs).layers
+    table = mh.measure_call(model.encoder, **inputs, statistics=[*NAMES])
+    after, before = [], []
+    for layer in layers:
+        bias = layer.rule.bias.double()
+        product = torch.einsum("bhqd,bhkd->bhqk", layer.q.double(), layer.k.double())
+        seen = layer.mask.visible(slice(None), slice(None))  # of an encoder by itself, padding too has rows
+        assert seen[1, 0, :23].sum() == 23 * 23
+        after.append((product + bias).masked_fill(~seen, -torch.inf).amax((0, 2, 3)))
+        before.append(product.masked_fill(~seen, -torch.inf).amax((0, 2, 3)))
+    np.testing.assert_allclose(table.column("max_logit"), torch.cat(after), rtol=1e-5, atol=1e-5)
+    for name in NAMES[1:]:
+        np.testing.assert_allclose(table.column(name), torch.cat(before), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.turns(4)
+def test_over_texts_batches_and_halves_it_is_the_largest_and_has_no_interval(fresh):
+    lm = mh.load(tiny_llama(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
+    sizes = torch.randint(2, 30, (9,), generator=fresh).tolist()
+    texts = [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (n,), generator=fresh).tolist()) for n in sizes]
+    alone = [mh.measure(lm, text, NAMES) for text in texts]
+    table = mh.measure(lm, texts, ["entropy", *NAMES])
+    streamed = mh.measure(lm, iter(texts), NAMES)
+    for name in NAMES:
+        for half in (None, 0, 1):
+            parts = np.stack([part.column(name, half) for part in alone])
+            assert np.isfinite(parts).all() == (half is None), "each text is in one half"
+            want = np.where(np.isnan(parts).all(0), np.nan, np.nanmax(np.where(np.isnan(parts), -np.inf, parts), 0))
+            for got in (table, streamed):
+                np.testing.assert_allclose(got.column(name, half), want, rtol=1e-5, atol=1e-5)
+        low, high = table.interval(name)
+        assert np.isnan(low).all() and np.isnan(high).all()
+        assert table.no_interval(name, "L1H2") == "a maximum over texts has no interval"
+    sums = sum((part.sums for part in alone[1:]), alone[0].sums)
+    np.testing.assert_allclose(sums.value()[..., 0], streamed.sums.value()[..., 0], rtol=1e-5, atol=1e-5)
+    assert np.isnan(sums.value()[..., 1:]).all()
+
+
+def test_maxima_are_not_added_up():
+    num, den = torch.tensor([[[-3.0]], [[-5.0]], [[0.0]]]), torch.tensor([[[1.0]], [[1.0]], [[0.0]]])
+    sums = Sums.of(num, den, [2, 4, 6], 9, (0,)) + Sums.of(num - 1, den, [3, 5, 7], 9, (0,))
+    assert sums.value()[0, 0, 0] == -3.0, "negative, and the text without a value (0 of 0) counts for nothing"
+    assert (sums.value(0)[0, 0, 0], sums.value(1)[0, 0, 0]) == (-3.0, -4.0)
+    with pytest.raises(StatisticError, match="do not add"):
+        sums + Sums.of(num, den, [2, 4, 6], 9)
+
+
+def test_of_a_text_that_is_read_in_windows_the_largest_counts_once():
+    """As a Swin layer attends: two texts of three windows each; in one of them the second head sees nothing."""
+    num = torch.tensor([[-2.0, -9.0], [-1.0, 0.0], [-3.0, -8.0], [4.0, 0.0], [6.0, 0.0], [5.0, 0.0]])
+    own = (num != 0).double()
+    numbers = Finished(torch.stack([num, num], -1).double(), torch.ones(6, 2, dtype=torch.float64), {1: own})
+    both = numbers.num_of_texts(2, (1,)).unflatten(0, (2, 3)).sum(1)
+    assert both[..., 0].tolist() == [[-6.0, -17.0], [15.0, 0.0]], "what is no maximum is added up as it was"
+    assert both[..., 1].tolist() == [[-1.0, -8.0], [6.0, 0.0]]
+    assert numbers.num_of_texts(6, (1,)) is numbers.num
+
+
+def test_they_are_asked_for_by_name(fresh):
+    assert tuple(OF_SCORES) == NAMES
+    lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    assert not {*NAMES} & {*mh.measure(lm, "the cat sat", "all").names}
+    assert mh.measure(lm, "the cat sat", "max_logit*").names == NAMES

@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-import manyheads as mh
 from manyheads.recording import Gold, Mention
 from manyheads.statistics.defined.coreference import KINDS, coreference_statistics, survey_coreference
 from tests.corpora.conftest import treebank as treebank_file
-from tests.models.eager import draw
-from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.models.eager import tiny_lm
 from tests.statistics.gold import (
     Count,
     Counts,
@@ -181,14 +179,12 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 )
 @pytest.mark.sampled(3)
 def test_every_accuracy_of_a_small_model_is_what_its_maps_say(kind, batch_tokens, fresh):
-    make = {"bert": tiny_bert, "gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}[kind]
-    lm = mh.load(make(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=kind == "bert"))
-    got = assert_as_the_maps_say(lm, kind, TEXTS, batch_tokens)
+    got = assert_as_the_maps_say(tiny_lm(kind, fresh), kind, TEXTS, batch_tokens)
     assert not got.den[4:].any()
 
 
 def test_several_surveys_in_one_table_are_what_each_is_alone(fresh):
-    lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    lm = tiny_lm("bert", fresh)
     one, other = (coreference_statistics(ranks_of(texts)) for texts in (TEXTS, WRITTEN[:1]))
     both = said(lm, TEXTS, [*one, *other])
     for alone, at in ((said(lm, TEXTS, one), slice(0, len(one))), (said(lm, TEXTS, other), slice(len(one), None))):

@@ -8,22 +8,11 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError, StatisticError, TextError
-from manyheads.models.inputs.media import picture_of
 from manyheads.reference.cells import TextFacts
 from manyheads.statistics import STATISTICS, alignment
 from tests.models.eager import draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_tokenizer
-from tests.models.tiny_media import (
-    PICTURES,
-    RATE,
-    saved,
-    some_picture,
-    some_sound,
-    spectra,
-    tiny_wav2vec2,
-    tiny_whisper,
-    waves,
-)
+from tests.models.tiny_media import RATE, pixels, some_picture, some_sound
 from tests.statistics.test_against_reference import assert_same_table, of_maps
 
 WORDLESS = [name for name, statistic in STATISTICS.items() if not statistic.asks & {"tokens", "sinks"}]
@@ -35,28 +24,9 @@ def small_batches(monkeypatch):
     monkeypatch.setattr("manyheads.statistics.measurement.MEDIA_BATCH", 2)
 
 
-@pytest.fixture
-def loaded(fresh, tmp_path):
-    def make(name):
-        model, processor = PICTURES[name]
-        return mh.load(saved(tmp_path / name, model(draw(fresh)), processor()))
-
-    return make
-
-
-@pytest.fixture
-def whisper(fresh, tmp_path):
-    folder = saved(tmp_path / "whisper", tiny_whisper(draw(fresh)), spectra())
-    return mh.load(folder, tokenizer=tiny_tokenizer(special_tokens=False))
-
-
 def nameless(length, causal=False):
     no, see = np.zeros(length, bool), np.ones((length, length), bool)
     return TextFacts(np.tril(see) if causal else see, np.arange(length), no, no, no, no, no, no, np.arange(length))
-
-
-def pixels(lm, pictures):
-    return lm.processor(images=[picture_of(each) for each in pictures], return_tensors="pt")["pixel_values"]
 
 
 @pytest.mark.turns(4)
@@ -64,8 +34,8 @@ def pixels(lm, pictures):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["vit", "dinov2", "yolos"])
 @pytest.mark.sampled(2)
-def test_every_statistic_of_pictures_equals_the_reference(name, attention, loaded, fresh):
-    lm, pictures = loaded(name), [some_picture(fresh), some_picture(fresh, 47, 31), some_picture(fresh)]
+def test_every_statistic_of_pictures_equals_the_reference(name, attention, seeing, fresh):
+    lm, pictures = seeing(name), [some_picture(fresh), some_picture(fresh, 47, 31), some_picture(fresh)]
     maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))
     count = maps[0].shape[-1]
     with implementation(lm.model, attention):
@@ -79,8 +49,8 @@ def test_every_statistic_of_pictures_equals_the_reference(name, attention, loade
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.sampled(1)
-def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attention, fresh, tmp_path):
-    lm = mh.load(saved(tmp_path / "wav2vec2", tiny_wav2vec2(draw(fresh)), waves(True)))
+def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attention, wav2vec2, fresh):
+    lm = wav2vec2()
     sounds = [some_sound(fresh, 1.25), some_sound(fresh, 0.6), some_sound(fresh, 0.3)]
     maps = eager_maps(lm.model, **lm.processor(sounds, sampling_rate=RATE, return_tensors="pt", padding=True))
     with implementation(lm.model, attention):
@@ -94,12 +64,13 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
 @pytest.mark.turns(4)
 def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
     sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
-    table = mh.measure(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
-    recorded = mh.record(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript)
-    features = whisper.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
-    ids = torch.tensor([[2, *whisper.tokenizer(transcript)["input_ids"]]] * 3)
-    with implementation(whisper.model, "eager"), torch.no_grad():
-        own = whisper.model(input_features=features, decoder_input_ids=ids, output_attentions=True)
+    lm = whisper(tokenizer=tiny_tokenizer(special_tokens=False))
+    table = mh.measure(lm, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
+    recorded = mh.record(lm, audio=sounds, sampling_rate=RATE, transcript=transcript)
+    features = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
+    ids = torch.tensor([[2, *lm.tokenizer(transcript)["input_ids"]]] * 3)
+    with implementation(lm.model, "eager"), torch.no_grad():
+        own = lm.model(input_features=features, decoder_input_ids=ids, output_attentions=True)
     parts = []
     for maps, causal in ((own.encoder_attentions, False), (own.decoder_attentions, True)):
         n = maps[0].shape[-1]
@@ -116,14 +87,14 @@ def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_na
     sharp = [alignment(layer).sharp.mean(0) for layer in recorded.stacks["cross"]]
     np.testing.assert_allclose(table.column("sharpness")[~own_text], np.concatenate(sharp), atol=1e-6)
     assert table.notes["decoder"] == "a transcript that was given"
-    alone = mh.measure(whisper, audio=sounds, sampling_rate=RATE, statistics="entropy")
+    alone = mh.measure(lm, audio=sounds, sampling_rate=RATE, statistics="entropy")
     # One key, so one score, added up two ways: up to 30, of 8 products, which processors add in orders of their own.
     assert abs(alone["decoder:L0H1", "entropy"]) < 1e-4 and alone.notes["decoder"] == "its start tokens alone"
 
 
-def test_windows_of_a_picture_add_up_to_it(loaded, fresh):
+def test_windows_of_a_picture_add_up_to_it(seeing, fresh):
     """Swin has four times as many windows in its first stage as in its second."""
-    lm, pictures = loaded("swin"), [some_picture(fresh) for _ in range(3)]
+    lm, pictures = seeing("swin"), [some_picture(fresh) for _ in range(3)]
     maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))  # of each stage's second layer alone
     table = mh.measure(lm, image=pictures, statistics=["entropy", "distance", "self_mass"])
     assert len(maps) == 2 and len(maps[0]) == 4 * len(maps[1]) == 16 * 3
@@ -139,8 +110,8 @@ def test_windows_of_a_picture_add_up_to_it(loaded, fresh):
 
 
 @pytest.mark.turns(4)
-def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(loaded, fresh):
-    lm, pictures = loaded("vit"), [some_picture(fresh) for _ in range(5)]
+def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(seeing, fresh):
+    lm, pictures = seeing("vit"), [some_picture(fresh) for _ in range(5)]
     one = mh.measure(lm, image=pictures, statistics="entropy").sums
     other = mh.measure(lm, image=pictures[::-1], statistics="entropy").sums
     np.testing.assert_allclose(one.num, other.num, atol=1e-3)
@@ -150,17 +121,17 @@ def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(loaded, fresh):
     assert (whole.den == one.den).all() and one.den[:, 0, 0, 0].sum() == 5 * 16
 
 
-def test_progress_counts_pictures(loaded, fresh):
+def test_progress_counts_pictures(seeing, fresh):
     seen = []
     mh.measure(
-        loaded("vit"), image=[some_picture(fresh)] * 5, statistics="entropy", progress=lambda *at: seen.append(at)
+        seeing("vit"), image=[some_picture(fresh)] * 5, statistics="entropy", progress=lambda *at: seen.append(at)
     )
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
 
 @pytest.mark.turns(4)
-def test_what_cannot_be_measured_is_said(loaded, whisper, fresh):
-    lm, picture = loaded("vit"), some_picture(fresh)
+def test_what_cannot_be_measured_is_said(seeing, fresh):
+    lm, picture = seeing("vit"), some_picture(fresh)
     with pytest.raises(StatisticError, match=r"^rare_mass: asked of words, and a picture or a sound has none"):
         mh.measure(lm, image=picture, statistics=["entropy", "rare_mass"])
     with pytest.raises(StatisticError, match=r"^sink_mass: asked of words"):

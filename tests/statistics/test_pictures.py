@@ -16,26 +16,11 @@ from manyheads.statistics.defined import pictures
 from manyheads.statistics.of_a_recording import measure_recording
 from manyheads.statistics.sinks import judge
 from manyheads.statistics.table import OF_IMAGES, STATISTICS, choose
-from tests.models.eager import draw, implementation
+from tests.models.eager import implementation
 from tests.models.tiny_media import some_picture
-from tests.models.tiny_vision_language import READERS
 
 QUESTION, ANSWER = "the cat , the red cat !", "the dog said"
 NAMES = ["image_mass", "image_mass.uniform", "border_mass", "border_mass.uniform", "spatial_entropy"]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return tmp_path_factory.mktemp("readers")
-
-
-@pytest.fixture
-def reading(fresh, folders):
-    def make(name):
-        folder = folders / name
-        return mh.load(folder if folder.is_dir() else READERS[name](folder, draw(fresh)))
-
-    return make
 
 
 def eager(lm, *, image, answer=None):

@@ -1,6 +1,7 @@
 """Sums add: however texts are split into batches, files and machines, in whatever order, the numbers are the same."""
 
 import hashlib
+import unicodedata
 
 import numpy as np
 import pytest
@@ -10,12 +11,19 @@ from hypothesis import strategies as st
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.models import batches
-from manyheads.recording import Sinks
-from manyheads.statistics import STATISTICS, HeadTable, Sums
+from manyheads.models import batches, read_texts
+from manyheads.nn import Mask, Rule
+from manyheads.recording import Layer, Maximum, Sinks, Tokens, prepare
+from manyheads.recording.exact_map.one_pass import key_weights
+from manyheads.reference import statistics as reference
+from manyheads.statistics import STATISTICS, Facts, HeadTable, Sums, measure
+from manyheads.statistics import token_kinds as kinds_module
+from manyheads.statistics.defined import rarest as tops
+from manyheads.statistics.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
 from manyheads.statistics.sums import HALVES, REPLICATES, text_weights
-from tests.models.eager import draw
-from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
+from manyheads.statistics.token_kinds import TokenKinds
+from tests.models.eager import draw, implementation
+from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.statistics.facts import written_text
 
 HEADS, NAMES = 5, 3
@@ -123,10 +131,8 @@ def test_a_texts_weights_hang_on_its_seed_alone_and_are_poisson(fresh):
 
 
 @pytest.fixture(params=["bert", "llama"])
-def lm(request, fresh):
-    if request.param == "bert":
-        return mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
-    return mh.load(tiny_llama(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
+def lm(request, loaded):
+    return loaded(request.param)
 
 
 def measured(lm, texts) -> HeadTable:
@@ -191,3 +197,302 @@ def test_memory_does_not_grow_with_the_number_of_texts(lm, fresh):
     few = measured(lm, [written_text(fresh, 5)])
     many = measured(lm, [written_text(fresh, n) for n in (5, 9, 7, 3, 11)])
     assert few.sums.num.nbytes == many.sums.num.nbytes and few.sums.den.nbytes == many.sums.den.nbytes
+
+
+# ========================================================================================================== chosen keys
+# Weights on chosen keys, by any rule and mask, are those of the whole map; the rarest tokens are the reference's.
+
+
+B, H, G, N, D, C = 2, 6, 3, 11, 5, 4
+
+
+def some_layer(fresh, kind):
+    """A layer under a rule and a mask of some kind, and its maps, written out."""
+    q, k = torch.randn(B, H, N, D, generator=fresh) * 3, torch.randn(B, G, N, D, generator=fresh)
+    scores = 0.7 * q @ k.repeat_interleave(H // G, 1).transpose(2, 3)
+    softcap = bias = None
+    seen = torch.ones(N, N, dtype=torch.bool).tril().expand(B, 1, N, N)
+    if kind == "softcap":
+        softcap = 2.0
+        scores = softcap * (scores / softcap).tanh()
+    if kind == "bias":
+        bias = torch.randn(1, H, N, N, generator=fresh)
+        scores = scores + bias
+    if kind == "holes":
+        seen = torch.rand(B, H, N, N, generator=fresh) < 0.5
+        seen[:, :, 3] = False
+    scores = scores.masked_fill(~seen, -torch.inf)
+    maps, lse = scores.softmax(-1).nan_to_num(), scores.logsumexp(-1)
+    mask = Mask.from_dense(seen) if kind == "holes" else Mask.causal(N, N).expand(B)
+    assert (mask.dense is not None) == (kind == "holes")
+    return Layer(q, k, lse, mask, Rule(0.7, softcap, None, bias)), maps
+
+
+def facts_of(layer):
+    return Facts(prepare(Tokens.unnamed([N] * B), [Maximum()]).run(layer), layer=layer)
+
+
+@pytest.mark.parametrize("kind", ["causal", "softcap", "bias", "holes"])
+def test_weights_on_chosen_keys_are_those_of_the_map(kind, fresh):
+    layer, maps = some_layer(fresh, kind)
+    keys = torch.stack([torch.randperm(N, generator=fresh)[:C] for _ in range(B)])
+    got = key_weights(layer, keys, layer.q.dtype)
+    torch.testing.assert_close(got, torch.stack([maps[b][:, :, keys[b]] for b in range(B)]), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cells", [1, 1 << 22])
+@pytest.mark.parametrize("kind", ["causal", "holes"])
+def test_the_largest_of_some_keys_is_found_chunk_by_chunk(kind, cells, fresh, monkeypatch):
+    monkeypatch.setattr(tops, "CHUNK_CELLS", cells)
+    layer, maps = some_layer(fresh, kind)
+    members = torch.rand(B, N, generator=fresh) < 0.4
+    members[1, :3] = False  # texts have different numbers of them
+    want = (maps * members[:, None, None]).amax(-1)
+    torch.testing.assert_close(tops._largest(facts_of(layer), members).float(), want, atol=1e-6, rtol=1e-5)
+    none = tops._largest(facts_of(layer), torch.zeros_like(members))
+    assert not none.any() and none.shape == (B, H, N)
+
+
+def test_the_rarest_tokens_of_a_batch_are_the_references(fresh):
+    ids = torch.randint(6, (5, N), generator=fresh)
+    rarity = torch.tensor([0.1, 0.9, 0.3, 0.9, 0.2, 0.5])[ids]  # two kinds are alike
+    special = torch.rand(5, N, generator=fresh) < 0.3
+    special[4] = True
+    tokens = Tokens(torch.full((5,), N), ids, special=special, rarity=rarity)
+    for kinds in (1, 2):
+        got = tops.rarest(tokens, kinds)
+        for text in range(5):
+            each = (ids[text].numpy(), ~special[text].numpy(), rarity[text].numpy())
+            assert got[text].tolist() == reference.rarest(*each, kinds).tolist()
+        assert not got[4].any()
+
+
+# ====================================================================================================== kinds of tokens
+# What each kind of token receives: from the model's own eager maps, token by token, and sums that add.
+
+
+NEAR = 1e-4  # shares of rows' attention, summed over some hundred rows in float32
+
+
+def by_hand(lm, texts):
+    """Mass and even share of every kind, in both halves, by plain loops over eager maps."""
+    mass, even = {}, {}
+    lm.model.set_attn_implementation("eager")
+    for text in texts:
+        tokens = mh.record(lm, text).tokens
+        ids = tokens.ids
+        with torch.no_grad():
+            maps = lm.model(input_ids=ids, attention_mask=torch.ones_like(ids), output_attentions=True).attentions
+        half, causal = tokens.seeds[0] & 1, "Llama" in type(lm.model).__name__
+        heads = torch.cat([each[0].sum(1) for each in maps]).double().numpy()  # head key
+        length = ids.shape[1]
+        for place, token in enumerate(ids[0].tolist()):
+            if not tokens.ordinary[0, place]:
+                continue
+            key = (half, token)
+            share = sum(1 / (row + 1) for row in range(place, length)) if causal else 1.0
+            mass[key] = mass.get(key, 0) + heads[:, place]
+            even[key] = even.get(key, 0) + share
+    lm.model.set_attn_implementation("sdpa")
+    return mass, even
+
+
+@pytest.mark.turns(4)
+@pytest.mark.sampled(1)
+def test_kinds_are_what_eager_maps_give(lm, fresh):
+    texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5)]
+    found = measure(lm, texts, ["entropy"], kinds=True).kinds
+    mass, even = by_hand(lm, texts)
+    assert set(found.ids.tolist()) == {token for _, token in even}
+    pieces = lm.tokenizer.convert_ids_to_tokens(found.ids.tolist())
+    for at, (token, piece) in enumerate(zip(found.ids.tolist(), pieces, strict=True)):
+        if piece != "[UNK]":
+            assert found.mark[at] == all(unicodedata.category(char)[0] in "PS" for char in piece)
+        for half in (0, 1):
+            np.testing.assert_allclose(found.even[half, :, at], even.get((half, token), 0.0), atol=NEAR)
+            assert np.abs(found.mass[half, :, at] - mass.get((half, token), 0.0)).max() <= NEAR
+
+
+@pytest.mark.sampled(1)
+def test_any_split_into_batches_adds_to_the_same_kinds(lm, fresh, monkeypatch):
+    texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5, 8)]
+    whole = measure(lm, texts, ["entropy"], kinds=True).kinds
+    monkeypatch.setattr("manyheads.models.reading.batches", lambda read: [[4, 5], [2, 0, 1], [3]])
+    added = measure(lm, texts, ["entropy"], kinds=True).kinds
+    np.testing.assert_array_equal(added.ids, whole.ids)
+    np.testing.assert_array_equal(added.mark, whole.mark)
+    np.testing.assert_allclose(added.mass, whole.mass, atol=NEAR)
+    np.testing.assert_allclose(added.even, whole.even, atol=NEAR)
+
+
+def test_favour_counts_pairs_and_each_kind_once(fresh, monkeypatch):
+    """Against the plain double loop, with ties, kinds too rare to count, and one kind far more frequent than all."""
+    monkeypatch.setattr(kinds_module, "MIN_KINDS", 2)
+    heads, kinds = 3, 17
+    mark = torch.rand(kinds, generator=fresh).numpy() < 0.4
+    mark[:4] = [True, False, True, False]
+    even = 2.0 ** torch.randint(1, 6, (2, kinds), generator=fresh).double().numpy()  # ties stay ties: no rounding
+    even[:, :4] = [1024.0, 4.0, 8.0, 16.0]
+    lift = (4 * torch.rand(2, heads, kinds, generator=fresh, dtype=torch.float64)).round().numpy() / 2
+    found = TokenKinds(np.arange(kinds), mark, lift * even[:, None], even[:, None].repeat(heads, 1))
+    for half in (0, 1):
+        known = [kind for kind in range(kinds) if even[half, kind] >= kinds_module.MIN_EVEN]
+        for head in range(heads):
+            pairs = [
+                1.0 if lift[half, head, a] > lift[half, head, b] else 0.5 * (lift[half, head, a] == lift[half, head, b])
+                for a in known
+                if mark[a]
+                for b in known
+                if not mark[b]
+            ]
+            assert found.favour(half)[head] == pytest.approx(np.mean(pairs))
+
+
+def test_too_few_kinds_say_nothing():
+    few = TokenKinds(np.arange(9), np.arange(9) < 5, np.ones((2, 4, 9)), np.full((2, 4, 9), 50.0))
+    assert np.isnan(few.favour(0)).all()
+
+
+def test_layers_that_see_differently_have_even_shares_of_their_own(fresh):
+    """Gemma 2: windows of 7 and full layers in turns; T5: two stacks that read two token rows."""
+    windowed = mh.load(tiny_gemma2(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
+    windowed.model.set_attn_implementation("eager")
+    found = measure(windowed, [written_text(fresh, 40)], ["entropy"], kinds=True).kinds
+    heads = found.even.shape[1] // 3
+    narrow, full = found.even[:, :heads], found.even[:, heads : 2 * heads]
+    assert np.abs(narrow - full).max() > 0.1
+    np.testing.assert_allclose(found.even.sum(2), found.mass.sum(2), atol=NEAR)  # no special tokens: all is ordinary
+    both = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
+    table = measure(both, [written_text(fresh, count) for count in (9, 14)], ["entropy"], kinds=True)
+    assert len(table.kinds.ids) and table.kinds.mass.shape[1] == len(table.heads)
+
+
+@pytest.mark.turns(4)
+def test_an_encoder_decoder_says_what_its_decoder_reads_and_that_what_crosses_is_left_out(fresh):
+    lm = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
+    text = written_text(fresh, 9)
+    notes = measure(lm, [text], ["distance"]).notes  # which means nothing between two texts
+    crossing = [site.module for site in lm.spec.sites if site.stack == "cross"]
+    assert notes["left out, since queries and keys are not the same tokens"] == ", ".join(crossing) and crossing
+    for said in (notes, mh.record(lm, text).provenance, mh.effect(lm, mh.Ablate("cross:L0H0"), [text]).notes):
+        assert said["decoder"].startswith("reads the encoder's own text, one place later")
+
+
+def test_kinds_are_counted_only_where_asked_for(lm, fresh):
+    assert measure(lm, [written_text(fresh, 9)], ["entropy"]).kinds is None
+
+
+# ================================================================================================================ sinks
+# A model's sinks are found by looking: [CLS] in minilm, the first token of a model rigged so, none in a random one.
+
+
+SENTENCES = (
+    "The old dog slept by the door while rain fell on the roof.",
+    "Maria sold 14 paintings in Paris, and gave half of the money away.",
+    "Why would anyone build a bridge where there is no river?",
+    "He said: 'Take the second street on the left, then ask again.'",
+    "Tomatoes need sun, water and patience; basil needs only the first two.",
+    "In 1969 two people walked on the moon for the first time.",
+)
+
+
+def rigged_gpt2(fresh, pull=12.0):
+    """A GPT-2 whose every key at position 0 draws every query, by its position's embedding."""
+    model = tiny_gpt2(seed=draw(fresh), sharpness=1.0)
+    width, beacon = model.config.n_embd, torch.zeros(model.config.n_embd)
+    beacon[::2], beacon[1::2] = 1.0, -1.0  # zero mean: layer norm leaves it
+    with torch.no_grad():
+        model.transformer.wpe.weight[0] += 20 * beacon
+        for block in model.transformer.h:
+            attention = block.attn.c_attn
+            attention.bias[:width] = 1.0  # queries all point one way
+            attention.weight[:, width : 2 * width] += (
+                pull / width * beacon[:, None]
+            )  # and only position 0's keys that way
+    return model
+
+
+def sinks_of(lm, texts) -> Sinks:
+    return find_sinks(lm, read_texts(lm, texts))
+
+
+def words_of(fresh, count=8):
+    return [written_text(fresh, 7 + 2 * n) for n in range(count)]
+
+
+def test_minilm_parks_on_cls_and_says_with_what_evidence(minilm):
+    found = sinks_of(minilm, SENTENCES)
+    assert found.names == ("[CLS]",) and found.ids == (minilm.tokenizer.cls_token_id,) and not found.first
+    assert "[CLS] draws" in found.because and "times its even share (6 texts)" in found.because
+
+
+@pytest.mark.turns(4)
+def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkeypatch):
+    table = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass", "first_mass"])
+    assert table.sinks.names == ("[CLS]",) and table.notes["sinks"] == table.sinks.because
+    torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))  # [CLS] stands first, once
+    assert table.column("sink_mass").max() > 0.3
+    monkeypatch.setattr("manyheads.statistics.sinks.find_sinks", lambda *_: pytest.fail("looked again"))
+    again = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass"], sinks=table.sinks)
+    torch.testing.assert_close(again.column("sink_mass"), table.column("sink_mass"))
+    mh.measure(minilm, SENTENCES[:3], statistics=["entropy"])  # asks for none
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.sampled(1)
+def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_token_is(attention, fresh):
+    lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
+    texts = words_of(fresh)
+    with implementation(lm.model, attention):
+        found = sinks_of(lm, texts)
+        table = mh.measure(lm, texts, statistics=["sink_mass", "first_mass", "sink_norm_mass"])
+    assert found.first and found.ids == () and found.names == ("the first token",)
+    assert "the first token draws" in found.because
+    assert (table.column("sink_mass") > 0.5).all()
+    torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
+@pytest.mark.sampled(2)
+def test_a_random_model_has_no_sink_and_says_so(make, fresh):
+    """At the usual initialisation. (A causal model's first token draws much, but an even share.)"""
+    lm = mh.load(make(seed=draw(fresh), sharpness=1.0), tokenizer=tiny_tokenizer(special_tokens=make is tiny_bert))
+    found = sinks_of(lm, words_of(fresh))
+    assert (found.first, found.ids, found.names) == (False, (), ())
+    assert found.because == "no token draws over 5% of all attention and 3 times its even share (8 texts)"
+    table = mh.measure(lm, words_of(fresh), statistics=["sink_mass"])
+    assert bool(torch.isnan(torch.tensor(table.column("sink_mass"))).all())  # nothing to measure: not 0
+
+
+def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, monkeypatch):
+    lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=400), tokenizer=tiny_tokenizer(special_tokens=False))
+    shapes = []
+    hook = lm.model.transformer.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    reading = read_texts(lm, [written_text(fresh, 280), *words_of(fresh, 60)])
+    find_sinks(lm, reading)
+    hook.remove()
+    ((texts, tokens),) = shapes
+    assert texts <= PROBE_TEXTS and tokens <= PROBE_TOKENS
+
+
+def test_judging_compares_with_the_even_share(fresh):
+    """Columns made by hand: what draws much, but about its even share, is no sink; nor is what draws 2 % of all."""
+    lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    from manyheads.models import tokens_of
+
+    tokens = tokens_of(read_texts(lm, ["the cat sat .", "the dog ran ."]), [0, 1], None, "")
+    even = torch.full(tokens.real.shape, 1 / 12)
+    assert tokens.pieces[0] == ("[CLS]", "the", "cat", "sat", ".", "[SEP]")
+    received = even.clone()
+    received[:, 4] = 0.3  # the full stops
+    assert judge(tokens, received, even).names == (".",)
+    received[:, 0] = 0.35
+    both = judge(tokens, received, even)
+    assert both.names == ("[CLS]", ".")  # the strongest first
+    assert not both.first  # [CLS] is the reason, not the place
+    assert judge(tokens, received / 20, even / 20).names == ()  # too little of all attention
+    assert judge(tokens, 2.9 * even, even).names == ()

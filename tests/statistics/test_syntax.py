@@ -21,8 +21,8 @@ from manyheads.recording import ROOT, Gold, GoldWord
 from manyheads.statistics import Statistic, survey_syntax, syntax_statistics
 from manyheads.statistics.defined.syntax import MIN_ARCS, Relation
 from tests.corpora.conftest import treebank as treebank_file
-from tests.models.eager import draw
-from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.models.eager import draw, tiny_lm
+from tests.models.tiny import tiny_gpt2
 from tests.statistics.gold import (
     FAR,
     UNSEEN,
@@ -124,12 +124,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="!")
 
 
-def loaded(kind: str, seed: int) -> Any:
+def lm_of(kind: str, fresh: torch.Generator) -> Any:
     if kind == "bytes":
         tokenizer = byte_tokenizer()
-        return mh.load(tiny_gpt2(seed=seed, vocab_size=len(tokenizer), n_positions=128), tokenizer=tokenizer)
-    make = {"bert": tiny_bert, "gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}[kind]
-    return mh.load(make(seed=seed), tokenizer=tiny_tokenizer(special_tokens=kind == "bert"))
+        return mh.load(tiny_gpt2(seed=draw(fresh), vocab_size=len(tokenizer), n_positions=128), tokenizer=tokenizer)
+    return tiny_lm(kind, fresh)
 
 
 # ------------------------------------------------------------------------------------------------------- the oracle
@@ -215,14 +214,14 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 @pytest.mark.sampled(2)
 def test_every_accuracy_of_a_small_model_is_what_its_maps_say(kind, batch_tokens, fresh):
     """Bidirectional and causal, with windows, with grouped heads, words in bytes: texts of all lengths side by side."""
-    lm = loaded(kind, draw(fresh))
+    lm = lm_of(kind, fresh)
     got = assert_as_the_maps_say(lm, {"bytes": "gpt2"}.get(kind, kind), TEXTS, batch_tokens)
     silent = [len(WRITTEN) + at for at in (0, 1, 2, 4)]
     assert not got.den[silent].any() and got.den[len(WRITTEN) + 3].any()
 
 
 def test_a_causal_head_is_not_asked_to_look_ahead(fresh):
-    got = said(loaded("gpt2", draw(fresh)), WRITTEN, statistics_of(WRITTEN)[1])
+    got = said(lm_of("gpt2", fresh), WRITTEN, statistics_of(WRITTEN)[1])
     counted = {name: got.column(name)[1][0, 0] for name in got.names}
     ahead = {"det", "amod", "nsubj", "case"}  # in the first sentence these lie before their heads, punct and conj after
     assert {name.split(".")[0] for name, den in counted.items() if den and ".to_head" in name} == {
@@ -236,14 +235,14 @@ def test_a_causal_head_is_not_asked_to_look_ahead(fresh):
 
 def test_words_within_a_token_are_left_out_of_every_question(fresh):
     """ "cannot" is one token and begins with "can": "not" neither looks nor is looked at."""
-    got = said(loaded("bert", draw(fresh)), WRITTEN, statistics_of(WRITTEN)[1])
+    got = said(lm_of("bert", fresh), WRITTEN, statistics_of(WRITTEN)[1])
     _, den = got.column("advmod.to_head")
     assert den[1, 0] == 1  # n't, of n't and not
 
 
 def test_several_surveys_in_one_table_are_what_each_is_alone(fresh):
     """And a choice of columns, in another order, is the same columns."""
-    lm = loaded("gpt2", draw(fresh))
+    lm = lm_of("gpt2", fresh)
     one, other = statistics_of(WRITTEN)[1], statistics_of(MORE)[1]
     both = said(lm, TEXTS, [*one, *other])
     for alone, at in ((said(lm, TEXTS, one), slice(0, len(one))), (said(lm, TEXTS, other), slice(len(one), None))):

@@ -3,17 +3,38 @@
 import json
 import os
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import t as student
 
 import manyheads as mh
-from manyheads.errors import FileAccessError, HeadError, StatisticError
-from manyheads.statistics import DEFAULT, STATISTICS, Statistic, class_mass, class_relabelled, class_uniform
-from manyheads.statistics.table import choose
-from tests.models.eager import draw, eager_maps
+from manyheads.corpora import gold_corpus, page_texts
+from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
+from manyheads.recording import Gold, Sinks
+from manyheads.roles.claims import REPORT, Half
+from manyheads.spec import Site
+from manyheads.statistics import (
+    DEFAULT,
+    STATISTICS,
+    HeadTable,
+    Statistic,
+    Sums,
+    class_mass,
+    class_relabelled,
+    class_uniform,
+    distant_mass,
+    mean_interval,
+)
+from manyheads.statistics.corpus_run.chunks import Survey
+from manyheads.statistics.defined import syntax, treebank_words
+from manyheads.statistics.intervals import MIN_BURSTY, MOMENTS, Spread, t_95
+from manyheads.statistics.sums import paired_interval
+from manyheads.statistics.table import choose, may_need_survey
+from tests.models.eager import Twice, draw, eager_maps
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
 from tests.statistics.facts import written_text
 
@@ -237,14 +258,6 @@ def test_measure_call_names_what_it_leaves_out_and_refuses_when_nothing_is_left(
 
 
 def test_a_module_that_reads_two_texts_in_one_call_has_its_layers_twice(fresh):
-    class Twice(torch.nn.Module):
-        def __init__(self, model):
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids):
-            return self.model(input_ids), self.model(input_ids.flip(1))
-
     model, ids = tiny_llama(seed=draw(fresh)), torch.arange(5, 16)[None]
     both = mh.measure_call(Twice(model).eval(), ids, statistics=["entropy"])["entropy"]
     alone = [mh.measure_call(model, x, statistics=["entropy"])["entropy"] for x in (ids, ids.flip(1))]
@@ -260,3 +273,324 @@ def test_rarity_is_counted_in_a_large_corpus_and_is_the_vocabularys_rank_in_a_sm
     maps = eager_maps(lm.model, **lm.tokenizer("the cat the cat the cat the dog the dog", return_tensors="pt"))
     want = torch.cat([one[0][:, :, [8, 10]].sum(-1).mean(-1) for one in maps])  # "dog", the rarest word of the text
     np.testing.assert_allclose(counted["rare_mass"], want, atol=1e-5)
+
+
+# ============================================================================================================== by name
+# Claims about asking by name: a treebank's statistics have roles' own numbers, and nothing else is computed.
+
+
+SYNTAX = ["nsubj.to_head.given", "det.*", "obj.received"]
+
+
+@pytest.fixture(scope="module")
+def survey():
+    return Survey(tuple(gold_corpus("passage").open()), whole=True)
+
+
+@pytest.mark.turns(5)
+def test_a_treebanks_statistics_by_name_have_the_numbers_of_roles(minilm):
+    """Syntax of sentences, coreference of passages: to the last bit what `find_roles` measures, intervals too."""
+    sentences, passages = gold_corpus(), gold_corpus("passage")
+    roles = mh.find_roles(minilm, sentences, passages=passages, examples=0)
+    for names, texts, full in ((SYNTAX, sentences, roles.tables[0]), (["coreference.*"], passages, roles.tables[1])):
+        table = mh.measure(minilm, texts, names)
+        assert len(table.names) == {3: 19, 1: 10}[len(names)] and set(table.names) < set(full.names)
+        for name in table.names:
+            np.testing.assert_array_equal(table.column(name), full.column(name), name)
+            np.testing.assert_array_equal(table.interval(name), full.interval(name), name)
+    listed = mh.measure(minilm, list(sentences.open()), "nsubj.to_head.given")
+    np.testing.assert_array_equal(listed["nsubj.to_head.given"], roles.tables[0]["nsubj.to_head.given"])
+    assert np.nanmax(listed["nsubj.to_head.given"]) > 0.3
+
+
+@pytest.mark.turns(4)
+def test_what_is_not_named_is_not_computed(minilm, monkeypatch):
+    """Neither maps times the norms of values, nor columns, nor other relations."""
+
+    def refuse(looks):
+        raise AssertionError("nobody asked for this")
+
+    sentences = list(gold_corpus().open())[:30]
+    monkeypatch.setattr(treebank_words.Looks, "normed", property(refuse))
+    monkeypatch.setattr(treebank_words.Looks, "received", property(refuse))
+    counted, columns = [], syntax._columns
+    monkeypatch.setattr(syntax, "_columns", lambda facts, *how: (counted.append(how[0]), columns(facts, *how))[1])
+    table = mh.measure(minilm, sentences, ["det.to_head.given"])
+    (statistic,) = table.statistics
+    assert statistic.asks == {"tokens"}
+    measured = [relation.name for relations in counted for relation in relations]
+    assert set(measured) == {"det"}
+    for name in ("det.to_head.norm", "det.received"):
+        with pytest.raises(AssertionError, match="nobody asked for this"):
+            mh.measure(minilm, sentences, name)
+
+
+def test_patterns_are_a_shells(survey):
+    assert [one.name for one in choose("duplicate_mass*")] == [n for n in STATISTICS if n.startswith("duplicate_mass")]
+    assert [one.name for one in choose(["sink_mass.*", "entrop[y]"])] == [
+        *(name for name in STATISTICS if name == "sink_mass" or name.startswith("sink_mass.")),
+        "entropy",
+    ]
+    names = [one.name for one in choose(["*.to_head.given", "pronoun", "entropy"], survey)]
+    assert "det.to_head.given" in names and names[-2:] == ["pronoun", "entropy"]
+    assert [one.name for one in choose("coreference.*", survey)][:2] == ["coreference", "coreference.given"]
+    assert len(choose("all", survey)) == len(STATISTICS), "all is what every text has"
+    assert may_need_survey(["entropy", "det.*"]) and not may_need_survey(["entropy", "offset_-1_mass"])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("entropi", r"^there is no statistic 'entropi': did you mean entropy, .* --list shows them all\.$"),
+        ("zzz", r"^there is no statistic 'zzz'\. manyheads stats --list shows them all\.$"),
+        ("zzz*", r"^no statistic is called like 'zzz\*'\. manyheads stats"),
+        ("nsubj.to_head", r"^'nsubj.to_head' is about syntax, these texts lack that annotation: give a "),
+        ("det.*", r"no other statistic is called like 'det\.\*', and if that is about syntax, these texts lack"),
+        ("coreference.*", r"is about coreference, and these texts lack that annotation: give .*unit=\"passage\""),
+    ],
+)  # fmt: skip
+def test_a_name_that_plain_texts_lack_is_told_in_one_short_line(name, told):
+    with pytest.raises(StatisticError, match=told) as caught:
+        choose(name)
+    assert len(str(caught.value)) < 260 and "\n" not in str(caught.value)
+
+
+def test_a_name_that_a_treebank_lacks_is_told_with_the_nearest(survey):
+    for name, told in (
+        ("nsbj.to_head", r"^'nsbj.to_head': this treebank has no relation 'nsbj': did you mean nsubj"),
+        ("det.to_haed", r"^there is no statistic 'det.to_haed': did you mean det.to_head"),
+        ("root.to_head", r"^'root.to_head': these texts have the relation 'root' \d+ times, and at least 20 links"),
+    ):
+        with pytest.raises(StatisticError, match=told):
+            choose(name, survey)
+    bare = Survey(tuple(document for document in survey.documents[:0]), whole=True)
+    with pytest.raises(StatisticError, match="these texts lack that annotation"):
+        choose("pronoun", bare)
+    assert Gold(()).has_syntax, "gold has syntax unless it says that it has none"
+
+
+def test_what_is_no_loaded_model_is_told_as_ever():
+    with pytest.raises(ModelError, match="not a loaded model"):
+        mh.measure("minilm", page_texts()[:2], "duplicate_*")
+    with pytest.raises(ModelError, match="not a loaded model"):
+        mh.measure("minilm", gold_corpus(), "duplicate_*")
+
+
+def test_plain_texts_and_slow_tokenizers_are_told_what_is_needed(minilm):
+    with pytest.raises(StatisticError, match="'det.to_head' is about syntax, these texts lack that annotation"):
+        mh.measure(minilm, page_texts()[:2], ["entropy", "det.to_head"])
+
+    class Slow:
+        is_fast = False
+
+    class Named:
+        model, spec, name, tokenizer = torch.nn.Identity(), None, "mine", Slow()
+
+    with pytest.raises(
+        StatisticError, match=r"^Slow is a slow tokenizer, .* load mine with a fast one \(tokenizer=\)\.$"
+    ):
+        mh.measure(Named(), gold_corpus(), ["det.to_head"])
+
+
+def test_distant_mass_takes_its_numbers_in_its_name():
+    assert choose("distant_mass_4_64") == choose("distant_mass") == (distant_mass(),) == (STATISTICS["distant_mass"],)
+    mine, even = choose(["distant_mass_16_128", "distant_mass_16_128.uniform", distant_mass(16, 128)])
+    assert (mine.name, even.name, even.kind) == ("distant_mass_16_128", "distant_mass_16_128.uniform", "chance")
+    assert not may_need_survey(["distant_mass_16_128"])
+    for wrong in ("distant_mass_4_0", "distant_mass_4", "distant_mass_04_64", "distant_mass_4_64.relabelled"):
+        with pytest.raises(StatisticError, match="there is no statistic"):
+            choose(wrong)
+    for numbers in ((-1, 64), (4, 0), (True, 64)):
+        with pytest.raises(
+            StatisticError, match=r"distant_mass: (sink|recent)=\S+ should be a number of keys, [01] or"
+        ):
+            distant_mass(*numbers)
+
+
+# ============================================================================================================ intervals
+# Intervals hold the truth as often as they say, in populations that are known; where they cannot, there is none.
+#
+# Oracles: NumPy on the texts themselves for every moment, scipy's Student's t, populations made here. What
+# populations of real texts show is `python -m benchmarks.coverage`.
+
+
+DRAWS = 600
+
+
+@pytest.fixture
+def rng(fresh):
+    return np.random.default_rng(torch.randint(2**31, (1,), generator=fresh).item())
+
+
+def sums_of(num, den, rng) -> Sums:
+    """Sums over texts of `[text, figure]`, as figures of one head."""
+    seeds = rng.integers(0, 2**62, len(num)).tolist()
+    return Sums.of(torch.from_numpy(num)[:, None], torch.from_numpy(den)[:, None], seeds, 0)
+
+
+def coverage(num, den, truth, rng):
+    """How often the intervals of all shares hold the truth, of those that are given, and the share that is."""
+    low, high = sums_of(num, den, rng).interval(shares=(True,) * num.shape[1])
+    given = ~np.isnan(low)
+    return ((low <= truth) & (truth <= high))[given].mean(), given.mean()
+
+
+def shares(rng, sizes):
+    """Cases right of `sizes`, where every text has a rate of its own, and the rate of the population."""
+    rates = rng.beta(2, 5, sizes.shape)
+    return rng.binomial(sizes.astype(int), rates).astype(float), 2 / 7
+
+
+def test_moments_are_the_sums_of_products_of_each_half(rng):
+    num, den = rng.normal(size=(13, 4)), rng.integers(0, 5, (13, 4)).astype(float)
+    seeds = rng.integers(0, 2**62, 13).tolist()
+    moments = Sums.of(torch.from_numpy(num)[:, None], torch.from_numpy(den)[:, None], seeds, 0).moments
+    for half in (0, 1):
+        texts = np.array(seeds) % 2 == half
+        for index, (a, b) in enumerate(MOMENTS):
+            want = (num[texts] ** a * den[texts] ** b).sum(0) if a or b else (den[texts] > 0).sum(0)
+            np.testing.assert_allclose(moments[half, 0, :, index], want, rtol=1e-12, atol=1e-12)
+
+
+def test_skewness_and_freedom_are_those_of_the_residuals(rng):
+    sizes = rng.integers(1, 40, (60, 5)).astype(float)
+    num, _ = shares(rng, sizes)
+    spread, worth = sums_of(num, sizes, rng).spread()
+    residuals = num - num.sum(0) / sizes.sum(0) * sizes
+    squares = (residuals**2).sum(0)
+    np.testing.assert_allclose(spread.skew[0], (residuals**3).sum(0) / squares**1.5, rtol=1e-6)
+    rests_on = squares**2 / (residuals**4).sum(0) - 1
+    np.testing.assert_allclose(1 / (1 / spread.freedom[0] - 1 / 99), rests_on, rtol=1e-6)
+    np.testing.assert_allclose(worth.texts[0], sizes.sum(0) ** 2 / (sizes**2).sum(0), rtol=0.6)
+    assert (worth.largest[0] <= sizes.max(0) / sizes.sum(0) + 1e-12).all() and (worth.num_texts == 60).all()
+    np.testing.assert_allclose(spread.error[0], np.sqrt(squares) / sizes.sum(0), rtol=0.4)  # of 100 replicates
+
+
+def test_hundreds_of_equal_texts_rest_on_as_many_and_rounding_is_no_skewness(rng):
+    """Numbers that hardly vary leave nothing of their fourth powers in float64: then texts count as equal ones."""
+    den = np.full((300, 8), 9.0)
+    num = den * (5.0 + 1e-9 * rng.normal(size=den.shape))
+    spread, _ = sums_of(num, den, rng).spread()
+    assert (spread.skew == 0).all() and (spread.freedom > 60).all()
+
+
+@pytest.mark.parametrize("freedom", [1, 1.5, 2, 3, 4.2, 7.5, 11, 17, 45, 90, 500])
+def test_t_is_students(freedom):
+    exact = student.ppf(0.975, freedom)
+    assert -6e-4 < float(t_95(np.array([float(freedom)]))[0]) - exact < exact * (1e-3 if freedom >= 4 else 0.03)
+
+
+@pytest.mark.parametrize("skew", [-0.6, -0.05, 0.0, 0.2, 0.9])
+def test_the_pivot_is_halls_cubic_turned_round(skew, rng):
+    t = rng.normal(size=50)
+    pivot = Spread(np.ones(50), np.ones(50), np.full(50, skew))._pivot(t)
+    np.testing.assert_allclose(pivot + skew * pivot**2 / 3 + skew**2 * pivot**3 / 27 + skew / 6, t, atol=1e-9)
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("texts", [20, 50, 200, 800])
+@pytest.mark.parametrize("kind", ["equal", "sentences", "lognormal"])
+@pytest.mark.sampled(6)
+def test_an_interval_of_shares_covers_what_it_says(texts, kind, rng):
+    """Right answers among cases: texts of one size, of sentences' sizes, and sizes of which a tenth holds half."""
+    shape = (texts, DRAWS)
+    sizes = {
+        "equal": lambda: np.full(shape, 10.0),
+        "sentences": lambda: np.ceil(rng.gamma(2.0, 8.0, shape)),
+        "lognormal": lambda: np.ceil(np.exp(rng.normal(1.5, 1.2, shape))),
+    }[kind]()
+    num, truth = shares(rng, sizes)
+    held, given = coverage(num, sizes, truth, rng)
+    # Draws are independent: four standard errors of 600 at 0.95 are 0.036.
+    assert held > 0.92 - 0.02 and (kind == "lognormal" or given > 0.99)
+
+
+@pytest.mark.parametrize("texts", [20, 50, 200, 800])
+def test_an_interval_of_shares_reckons_with_a_text_that_is_yet_to_come(texts, rng):
+    """Sizes that have no variance (Pareto, 1.5), with rates that follow them: 0.80 to 0.95 without that text."""
+    made = np.random.default_rng(2)  # one population: they differ by more than draws from one do
+    population = np.ceil(3 * (1 + made.pareto(1.5, 20_000)))[:, None]
+    rates = 1 / (1 + np.exp(1 - 0.5 * (np.log(population) - 1) - made.normal(0, 0.5, population.shape)))
+    drawn = rng.integers(0, len(population), (texts, DRAWS))
+    sizes, right = population[drawn, 0], (population * rates)[drawn, 0]
+    held, _ = coverage(right, sizes, (population * rates).sum() / population.sum(), rng)
+    assert held > 0.92 - 0.02
+
+
+@pytest.mark.parametrize("texts", [40, 100, 400, 800])
+@pytest.mark.sampled(2)
+def test_a_score_above_a_chance_level_from_which_few_texts_differ_has_an_interval_that_covers(texts, rng):
+    """Of 100 texts 3 are answered, where a guess is not: without the text to come 0.65 to 0.9, or none at all."""
+    sizes = np.ceil(rng.gamma(2.0, 3.0, (texts, DRAWS)))
+    guess = rng.binomial(sizes.astype(int), rng.beta(2, 5, sizes.shape)).astype(float)
+    answered = np.where(rng.random(sizes.shape) < 0.03, sizes, guess)
+    num, den = (torch.from_numpy(np.stack(both, -1)) for both in ((answered, guess), (sizes, sizes)))
+    seeds = (2 * rng.integers(0, 2**61, texts) + REPORT).tolist()
+    statistics = tuple(STATISTICS[name] for name in ("previous_mass", "previous_mass.uniform"))
+    site = Site("", 0, "layer", DRAWS, DRAWS, 4, 4, False)
+    table = HeadTable((site,), statistics, Sums.of(num, den, seeds, 0), Sinks(), {})
+    above = Half(table, REPORT).above("previous_mass", "previous_mass.uniform")
+    truth = 0.03 * 5 / 7
+    assert ((above.low <= truth) & (truth <= above.high)).mean() > 0.92 - 0.02
+
+
+@pytest.mark.parametrize("texts", [20, 50, 200, 800])
+@pytest.mark.parametrize("draw", ["normal", "exponential"])
+def test_an_interval_of_a_mean_covers_what_it_says(texts, draw, rng):
+    values = rng.normal(size=(texts, DRAWS)) if draw == "normal" else rng.exponential(size=(texts, DRAWS)) - 1
+    low, high = mean_interval(values)
+    assert 0.90 < ((low <= 0) & (high >= 0)).mean() <= 1
+    # No wider than needed: 18 % more than Student's t of the texts at most, from 20 texts on.
+    wide = 2 * student.ppf(0.975, texts - 1) * values.std(0, ddof=1) / texts**0.5
+    assert draw == "exponential" or np.median((high - low) / wide) < 1.25
+
+
+@pytest.mark.parametrize("texts", [20, 50, 200, 800])
+@pytest.mark.sampled(2)
+def test_an_interval_of_a_difference_covers_what_it_says(texts, rng):
+    """Two rates of the same texts, which are high together: a score above chance, a model after and before."""
+    sizes = np.ceil(rng.gamma(2.0, 8.0, (texts, DRAWS)))
+    rates = rng.beta(2, 5, sizes.shape)
+    before, after = (rng.binomial(sizes.astype(int), share * rates).astype(float) for share in (0.5, 0.9))
+    seeds = rng.integers(0, 2**62, texts).tolist()
+    sums = [
+        Sums.of(torch.from_numpy(num)[:, None], torch.from_numpy(sizes)[:, None], seeds, 0) for num in (before, after)
+    ]
+    low, high = paired_interval(*sums)
+    assert ((low <= 0.4 * 2 / 7) & (high >= 0.4 * 2 / 7)).mean() > 0.92 - 0.02 and not np.isnan(low).any()
+    alone = sums[1].interval()
+    assert texts < 200 or np.median((high - low) / (alone[1] - alone[0])) < 0.9, "what texts share cancels"
+
+
+def test_equal_texts_are_one_and_few_have_no_interval(rng):
+    num, den = rng.random((40, 3)), np.ones((40, 3))
+    one = Sums.of(torch.from_numpy(num)[:, None], torch.from_numpy(den)[:, None], [77] * 40, 0)
+    assert np.isnan(one.interval()).all(), "a text that is read 40 times is one text"
+    assert np.isnan(sums_of(num[:4], den[:4], rng).interval()).all() and np.isnan(mean_interval(num[:4])).all()
+    alike = sums_of(den * [0.0, 0.25, 1.0], den, rng)
+    assert np.isnan(alike.interval()).all() and np.isnan(mean_interval(den)).all(), "no text differs from another"
+    heavy = den.copy()
+    heavy[0] = 100.0
+    assert np.isnan(sums_of(num, heavy, rng).interval()).all(), "one text has most of the cases"
+
+
+def test_a_table_says_why_there_is_no_interval(rng):
+    statistics = tuple(STATISTICS[name] for name in ("entropy", "duplicate_mass", "duplicate_mass.relabelled"))
+    site = Site("", 0, "layer", 1, 1, 4, 4, False)
+
+    def table(num_texts, sizes=1.0) -> HeadTable:
+        den = np.ones((num_texts, 3)) * np.broadcast_to(sizes, num_texts)[:, None]
+        sums = sums_of(rng.random((num_texts, 3)) * den, den, rng)
+        return HeadTable((site,), statistics, sums, Sinks(), {})
+
+    many, few = table(MIN_BURSTY + 20), table(40)
+    for name in many.names:
+        assert not np.isnan(many.interval(name)).any() and many.no_interval(name, "L0H0") == ""
+    assert not np.isnan(few.interval("entropy")).any() and few.no_interval("entropy", "L0H0") == ""
+    for name in ("duplicate_mass", "duplicate_mass.relabelled"):
+        assert np.isnan(few.interval(name)).all()
+        assert "40 have cases, and an interval needs 300" in few.no_interval(name, "L0H0")
+    assert "worth" in table(3).no_interval("entropy", "L0H0")
+    assert "(one text has 84% of them)" in table(30, [150.0] + [1.0] * 29).no_interval("entropy", "L0H0")
+    empty = replace(few, sums=Sums.empty(1, 3))
+    assert empty.no_interval("entropy", "L0H0") == "no text has a case of it"

@@ -20,8 +20,7 @@ from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio import write_report
 from manyheads.studio.outside.one_file import MOST_CHARS
 from manyheads.studio.outside.snapshot import Precision, packed, read_map
-from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer
+from tests.models.tiny import TEXT, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
 
 HOSTILE = "</script><script>window.bad=1</script><img src=x onerror=window.bad=2> ]]> <!-- \u202eshalom"
 LONG = " ".join(page_texts())[:20_000]

@@ -3,16 +3,40 @@
 Weights are held against the model's own eager maps, computed by stock transformers from the same folder.
 """
 
+import gzip
+import hashlib
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
+import schemathesis
 import torch
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 import manyheads as mh
-from manyheads.studio import Workspace
-from tests.models.tiny import VOCAB_SIZE, tiny_llama, tiny_tokenizer
+from manyheads.cli.main import main
+from manyheads.errors import ModelError
+from manyheads.studio import Desk, NotHere, Workspace, create_app
+from manyheads.studio.schema.recordings import RecordingAsk
+from manyheads.studio.server.app import openapi_text
+from manyheads.studio.state import recordings as recordings_module
+from manyheads.studio.state import workspace as workspace_module
+from manyheads.studio.state.recordings import Recordings
+from manyheads.studio.state.workspace import ModelPlace
+from manyheads.studio.views.maps import unpack
+from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_llama, tiny_tokenizer
+from tests.robustness.faults import recording
 from tests.studio.serving import TEXT, studio_of
 
 HOSTILE = "a <script>alert(1)</script> שלום \U0001f600 b"
@@ -124,17 +148,17 @@ def test_recordings_of_every_kind_open(tmp_path, fresh):
         "call": mh.record_call(tiny_llama(2), input_ids=torch.randint(5, VOCAB_SIZE, (1, 11), generator=fresh)),
         "two texts": mh.record(mh.load(t5, tokenizer=tiny_tokenizer()), "the cat sat on the mat"),
     }
-    for name, recording in recordings.items():
-        recording.save(tmp_path / f"{name}.heads")
+    for name, kept in recordings.items():
+        kept.save(tmp_path / f"{name}.heads")
     with studio_of(Workspace.of([tmp_path])) as studio:
-        for name, recording in recordings.items():
+        for name, kept in recordings.items():
             rec = studio.job("/api/recordings", {"file": f"{name}.heads"})["result"]
             base = f"/api/recordings/{rec['id']}"
             atlas = studio.get(f"{base}/atlas").json
-            assert len(atlas["heads"]) == sum(each.site.num_heads for s in recording.stacks.values() for each in s)
+            assert len(atlas["heads"]) == sum(each.site.num_heads for s in kept.stacks.values() for each in s)
             assert studio.get(f"{base}/thumbnails").status == 200
             for at in (0, -1):
-                head, layers = atlas["heads"][at], list(recording.stacks.values())[at]
+                head, layers = atlas["heads"][at], list(kept.stacks.values())[at]
                 _, arrays = studio.get(f"{base}/tiles/{head['head']}/0/0/0").arrays()
                 exact = layers[head["layer"]].weights(head=head["index"])
                 np.testing.assert_allclose(np.nan_to_num(arrays["values"]), exact, atol=1e-6)
@@ -183,7 +207,7 @@ def test_hostile_texts_come_back_as_they_were(studio):
     assert job["state"] == "failed" and "empty" in job["problem"]["words"]
 
 
-@pytest.mark.slow  # the page runs one in test_page and test_scenes
+@pytest.mark.slow  # the page runs one in test_page and test_seeing_heads
 def test_an_experiment_is_the_librarys_and_its_maps_can_be_opened(studio, minilm):
     plan = [{"step": "ablate", "heads": "L2H9, L1", "kind": "zero"}]
     job = studio.job("/api/experiments", {"model": "minilm", "text": TEXT, "plan": plan, "controls": 3})
@@ -244,3 +268,244 @@ def test_a_thousand_tiles_at_once_are_answered_and_each_is_computed_once(studio)
     assert all("Try again" in said.json["words"] for said in found if said.status == 503)
     assert studio.desk.tiles.computed - before <= 250
     assert studio.get("/api/workspace").status == 200
+
+
+# ====================================================================================================== the description
+# Everything that the server's description allows is asked of it: no request at all may end in a fault of ours.
+#
+# The built page that is committed is what `web/` builds, whole, light, and asks nobody for anything.
+
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = 10  # of each route
+SHORT = "the cat sat on the mat"
+
+
+@cache
+def desk():
+    """A studio of one tiny model, with a recording open."""
+    made = Desk(Workspace())
+    made.workspace.add_model(lm := mh.load(tiny_bert(), tokenizer=tiny_tokenizer()))
+    made.recordings.add(mh.record(lm, SHORT), "a cat")
+    return made
+
+
+def real(case):
+    """Half of what is drawn names what is there, else nothing but 404 would come back."""
+    name = next(iter(desk().recordings.opened))
+    known = {"recording": name, "head": "L0H1", "level": 0, "column": 0, "row": 1}
+    for key in case.path_parameters or {}:
+        if key in known and crc32(str(case.path_parameters[key]).encode()) % 2:
+            case.path_parameters[key] = known[key]
+    return case
+
+
+@cache
+def operations():
+    """Each route's name and its operation."""
+    schema = schemathesis.openapi.from_asgi("/api/openapi.json", create_app(desk()))
+    return {each.ok().label: each.ok() for each in schema.get_all_operations()}
+
+
+# Of the committed description, which is the server's (below): to make it anew takes each process of a run a second.
+PATHS = json.loads((Path(__file__).parents[2] / "web/openapi.json").read_text(encoding="utf-8"))["paths"]
+ROUTES = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() for method in methods)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.sampled(12)
+def test_no_request_ends_in_a_fault_of_ours(route):
+    checks = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
+
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(operations()[route].as_strategy())
+    def ask(case):
+        real(case).call_and_validate(checks=checks)
+
+    ask()
+
+
+@pytest.mark.turns(4)
+def test_the_pages_description_of_the_server_is_the_servers():
+    """`python -m manyheads.studio.server.app` and `npm run types` (in web/) make both anew."""
+    assert (ROOT / "web/openapi.json").read_text(encoding="utf-8") == openapi_text()
+
+
+@pytest.mark.turns(4)
+def test_every_route_says_what_it_is_for():
+    for path, methods in json.loads(openapi_text())["paths"].items():
+        for method, said in methods.items():
+            assert said.get("description"), f"{method} {path}"
+
+
+WEB, STATIC = ROOT / "web", ROOT / "src/manyheads/studio/static"
+NOT_BUILT_FROM = ("node_modules/", "READY.md")
+
+
+def digest_of_web():
+    """As web/dev/built-from.mjs: every file's path and bytes, in the order of their paths."""
+    digest = hashlib.sha256()
+    files = (path for path in WEB.rglob("*") if path.is_file())
+    for name, path in sorted((path.relative_to(WEB).as_posix(), path) for path in files):
+        if not name.startswith(NOT_BUILT_FROM):
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@pytest.mark.turns(4)
+def test_the_committed_page_is_built_from_what_is_here():
+    """`make web` builds it anew."""
+    assert (STATIC / "BUILT_FROM").read_text().strip() == digest_of_web()
+
+
+def test_the_pages_types_are_generated_from_the_description_that_is_here():
+    digest = hashlib.sha256((WEB / "openapi.json").read_bytes()).hexdigest()
+    types = (WEB / "src/lib/api/schema.d.ts").read_text(encoding="utf-8")
+    assert types.splitlines()[0] == f"// openapi.json sha256:{digest}"
+
+
+def test_the_script_is_under_340_kilobytes_compressed():
+    assert len(gzip.compress((STATIC / "studio.js").read_bytes(), 9)) < 340_000
+    for name in ("exact.js", "training.js", "circuit.js"):  # what some pages load besides
+        assert len(gzip.compress((STATIC / name).read_bytes(), 9)) < 20_000
+
+
+def test_the_page_names_nothing_but_its_own_files():
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    assert set(re.findall(r'(?:src|href)="([^"]+)"', page)) <= {"/studio.js", "/studio.css", "/favicon.svg"}
+    assert "<style" not in page and not re.search(r"<script[^>]*>[^<]", page), (
+        "the policy allows no inline script or style"
+    )
+    script = (STATIC / "studio.js").read_text(encoding="utf-8")
+    assert not re.search(r"\beval\(|new Function\(", script)
+    # Rooms that are loaded when they are opened, and which load nothing but the page's own script.
+    loaded = re.findall(r"import\(.\./(\w+)\.js.\)", script)
+    assert sorted(loaded) == ["circuit", "training"] and script.count("import(") == 2
+    for name in loaded:
+        room = (STATIC / f"{name}.js").read_text(encoding="utf-8")
+        assert set(re.findall(r"""from\s*["'`]([^"'`]+)""", room)) == {"./studio.js"} and "import(" not in room, name
+    css = (STATIC / "studio.css").read_text(encoding="utf-8")
+    assert "@import" not in css
+    assert re.findall(r"url\(.{22}", css) == ["url(data:font/woff2;base64"], "the formulas' font, and nothing to fetch"
+
+
+def test_a_lock_file_names_no_registry():
+    for package in json.loads((WEB / "package-lock.json").read_text(encoding="utf-8"))["packages"].values():
+        assert "resolved" not in package
+
+
+# =========================================================================================================== workspaces
+# What a studio offers by name: whatever was named first, loaded once, found although something else has gone.
+#
+# `manyheads studio --get` answers one request about it without a socket; what it cannot do is one line.
+
+
+def checkpoint(folder):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    return folder
+
+
+def test_a_folder_called_like_a_bundled_model_is_not_taken_for_it(tmp_path):
+    mine = checkpoint(tmp_path / "trained" / "minilm")
+    found = Workspace.of(model=str(mine))
+    assert found.default_model == "trained/minilm" and found.models["trained/minilm"].what == str(mine)
+    assert found.models["minilm"].bundled
+
+
+def test_a_model_that_is_named_comes_first_and_once(tmp_path):
+    for name in ("a", "b"):
+        checkpoint(tmp_path / name)
+    assert next(iter(Workspace.of([tmp_path], model="b").models)) == "b"
+    found = Workspace.of([tmp_path], model=str(tmp_path / "b"))
+    assert list(found.models)[:1] == ["b"] and len(found.models) == len(Workspace.of([tmp_path]).models)
+    assert next(iter(Workspace.of(model="some/hub-name").models)) == "some/hub-name"
+
+
+def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch):
+    workspace = Workspace({name: ModelPlace(name, name, name) for name in "abc"})
+
+    def load(path, **how):
+        if path == "a":  # two other models are requested while it loads, as another thread may
+            assert [workspace.load(name) for name in "bc"] == [["b"], ["c"]]
+        return [path]
+
+    monkeypatch.setattr(workspace_module, "load", load)
+    assert workspace.load("a") == ["a"] and list(workspace.loaded) == ["c", "a"]
+
+
+def test_models_are_loaded_on_the_device_and_in_the_dtype_of_the_studio_and_a_model_in_hand_stays(monkeypatch):
+    monkeypatch.setenv("MANYHEADS_DEVICE", "cpu")
+    lm = workspace_module.load(tiny_bert(), tokenizer=False, name="mine")
+    workspace = Workspace.of()
+    workspace.add_model(lm)
+    devices = {entry.name: entry.device for entry in workspace.model_entries()}
+    assert devices.pop("mine") == "cpu, where it was" and set(devices.values()) == {"cpu, as MANYHEADS_DEVICE says"}
+    workspace = Workspace.of(device="cpu", dtype="bfloat16")
+    assert {entry.device for entry in workspace.model_entries()} == {"cpu, as asked"}
+    assert "bfloat16, as asked; on cpu, as asked" in workspace.load("tiny-code").because
+    with pytest.raises(ModelError, match="device='toaster' cannot be used"):
+        Workspace.of(device="toaster")
+    with pytest.raises(ModelError, match="dtype='float31' is no dtype"):
+        Workspace.of(dtype="float31")
+
+
+def test_a_recording_is_found_although_another_file_has_gone(tmp_path):
+    for name in ("a", "b"):
+        recording(1, 7).save(tmp_path / f"{name}.heads")
+    workspace = Workspace.of([tmp_path])
+    wanted = workspace.file_id("b.heads")
+    (tmp_path / "a.heads").unlink()
+    assert Recordings(workspace).get(wanted).title == "b.heads"
+    with pytest.raises(NotHere, match="not open any more"):
+        Recordings(workspace).get("beef")
+
+
+def test_the_recording_that_was_opened_again_stays_longest(tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        recording(1, 7).save(tmp_path / f"{name}.heads")
+    monkeypatch.setattr(recordings_module, "MOST_OPEN", 2)
+    opened = Recordings(Workspace.of([tmp_path]))
+    for name in ("a", "b", "a", "c"):
+        opened.open(RecordingAsk(file=f"{name}.heads"), lambda *_: None)
+    assert [opened.opened.get(name).title for name in opened.opened] == ["a.heads", "c.heads"]
+
+
+@pytest.fixture
+def run(capfdbinary):
+    """`run(folder, "--get", "/api/workspace")`: the exit code, and what came on stdout and on stderr."""
+
+    def command(*arguments):
+        code = main(["studio", *map(str, arguments)])
+        return code, *capfdbinary.readouterr()
+
+    return command
+
+
+@pytest.mark.turns(4)
+def test_one_request_is_answered_without_a_socket(folder, run):
+    code, out, _ = run(folder, "--get", "/api/workspace")
+    said = json.loads(out)
+    assert code == 0 and "two.heads" in [each["name"] for each in said["files"]]
+    name = next(each["id"] for each in said["files"] if each["name"] == "two.heads")
+    code, out, _ = run(folder / "two.heads", "--get", f"/api/recordings/{name}/atlas")
+    assert code == 0 and json.loads(out)["heads"][0]["head"] == "L0H0"
+    code, out, _ = run(folder / "two.heads", "--get", f"/api/recordings/{name}/tiles/L0H0/0/0/0")
+    header, arrays = unpack(out)
+    assert code == 0 and header["exact"] and arrays["values"][0, 0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--get", "/api/nothing"], b"404. There is no such address here."),
+        (["--get", "nothing"], b"give a path, as /api/workspace"),
+        (["nowhere.heads"], b"there is no file or folder nowhere.heads"),
+        (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
+        ([__file__], b"is neither a recording (.heads) nor a folder"),
+    ],
+)
+@pytest.mark.sampled(3)
+def test_what_the_command_cannot_do_is_one_line(arguments, said, run):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, b"") and said in err and b"Traceback" not in err

@@ -26,8 +26,7 @@ from manyheads.studio import Desk, Workspace, publish, write_report
 from manyheads.studio.outside.factors import factors_of
 from manyheads.studio.outside.lessons import digest_of_lessons, saved_lessons
 from manyheads.studio.session import MAX_UPLOAD
-from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer
+from tests.models.tiny import TEXT, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.studio.driving import fragment
 from tests.studio.serving import minilm_studio
 from tests.studio.test_report import HOSTILE, LONG, MIDDLE, pinned, point

@@ -19,15 +19,8 @@ from manyheads.studio.views import sizes
 
 GIB = 2**30
 EVERY_KIND = (
-    "phi-4-mini",
-    "mixtral-8x7b",
-    "gpt-oss-20b",
-    "gpt2",
-    "bert-base",
-    "vit-base",
-    "transformer",
-    "rul-backbone",
-)
+    "phi-4-mini", "mixtral-8x7b", "gpt-oss-20b", "gpt2", "bert-base", "vit-base", "transformer", "rul-backbone",
+)  # fmt: skip
 
 
 def nobody(name):

@@ -8,16 +8,30 @@ import re
 import subprocess
 import sys
 import time
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+import torch
 from playwright.sync_api import expect
 
+import manyheads as mh
+from manyheads.circuits import measure_circuit, path_effects
+from manyheads.corpora import reading_of
+from manyheads.errors import HeadError, StatisticError, TextError
+from manyheads.models.loading.checkpoints import find_bundled
 from manyheads.studio import Workspace
+from manyheads.studio.problems import Stopped
+from manyheads.studio.schema.circuits import AloneAsk, OneHeadAsk, PairAsk, PatchAsk, SmallestAsk
+from manyheads.studio.views import circuits
 from manyheads.studio.views.maps import unpack
 from manyheads.studio.views.training import thinned
-from tests.studio.serving import studio_of
+from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.studio.serving import TEXT, studio_of
 from tests.watching.histories import HEADS, begun, numbers
+
+# ==================================================================================================== the room Training
+
 
 GROWS = """
 import sys, time
@@ -167,3 +181,221 @@ def test_a_room_that_cannot_be_fetched_is_said(empty, new_page):
     page.route("**/training.js", lambda route: route.abort())
     page.goto(f"{empty.address}#/training")
     expect(page.get_by_test_id("trouble")).to_be_visible()
+
+
+# ===================================================================================================== the room Circuit
+# The room Circuit says what `manyheads.circuits` says of the same pair, called directly: its views and its page.
+#
+# The oracle of every number is the library's function, which tests of its own hold to plain hooks; of what is expected
+# next, stock transformers on the model's own folder.
+
+
+PAIR = dict(reading_of("tiny-code").pair)
+TEXTS, ANSWERS = (PAIR["clean"], PAIR["corrupted"]), (PAIR["right"], PAIR["wrong"])
+
+
+def quiet(words, done, total):
+    pass
+
+
+def ask(kind=PairAsk, **changes):
+    return kind.model_validate({"model": "tiny-code", **PAIR, **changes})
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return mh.load("tiny-code")
+
+
+@pytest.mark.turns(4)
+def test_a_pair_is_read_as_stock_transformers_reads_it(lm):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = find_bundled("tiny-code")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(place).eval(), AutoTokenizer.from_pretrained(place)
+    found = circuits.reading(lm, ask(), progress=quiet)
+    ids = [tokenizer(text, return_tensors="pt")["input_ids"] for text in TEXTS]
+    assert found.trouble is None and found.aligned and found.predicts
+    assert found.differs == (ids[0][0] != ids[1][0]).nonzero()[:, 0].tolist() and len(found.differs) == 1
+    for side, row in zip((found.clean, found.corrupted), ids, strict=True):
+        with torch.no_grad():
+            chances = model(row).logits[0, -1].double().softmax(-1)
+        assert len(side.tokens) == row.shape[1]
+        top = chances.topk(len(side.next))
+        assert [one.text for one in side.next] == [tokenizer.decode([index]) for index in top.indices.tolist()]
+        assert np.allclose([one.probability for one in side.next], top.values, atol=1e-6)
+    assert [(answer.role, answer.text) for answer in found.answers] == [("right", " mode"), ("wrong", " path")]
+    assert found.answers[0].clean == pytest.approx(found.clean.next[0].probability)
+
+
+@pytest.mark.parametrize(
+    ("changes", "about", "words", "aligned"),
+    [
+        (
+            {"corrupted": f"{TEXTS[1]} x"},
+            "texts",
+            "The clean text has 28 tokens and the corrupted one 29.*first differ at token 26. Choose",
+            False,
+        ),
+        ({"corrupted": TEXTS[0]}, "texts", "have the same tokens", True),
+        ({"right": " pathways"}, "answers", r"is 2 tokens here .*: choose a word of one token\.$", True),
+        ({"right": ""}, "answers", "There is a wrong answer and no right one", True),
+        ({"right": " path"}, "answers", "begin with the same token", True),
+    ],
+)
+def test_what_cannot_be_patched_is_said_in_the_answer_with_the_tokens(lm, changes, about, words, aligned):
+    found = circuits.reading(lm, ask(**changes), progress=quiet)
+    assert found.about == about and re.search(words, found.trouble) and "first_token" not in found.trouble
+    assert found.aligned == aligned and found.clean.tokens and bool(found.clean.next) == (about == "answers")
+    with pytest.raises((TextError, StatisticError)):
+        circuits.effects(lm, ask(PatchAsk, **changes), progress=quiet)
+
+
+def test_a_model_that_predicts_nothing_is_named():
+    bert = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
+    found = circuits.reading(bert, PairAsk(model="m", clean="the cat sat", corrupted="the dog sat"), progress=quiet)
+    assert not found.predicts and found.about == "model" and "predicts no token" in found.trouble
+    assert found.differs and found.clean.tokens, "its tokens are shown all the same"
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize(
+    ("answers", "metric"), [(ANSWERS, "logit_diff"), ((ANSWERS[0], ""), "logit"), (("", ""), "kl")]
+)
+@pytest.mark.sampled(1)
+def test_effects_are_those_of_patch(lm, answers, metric):
+    what, direction = ("k", "noise") if metric == "logit" else ("out", "denoise")
+    found = circuits.effects(
+        lm, ask(PatchAsk, right=answers[0], wrong=answers[1], what=what, direction=direction, controls=4, seed=7),
+        progress=quiet,
+    )  # fmt: skip
+    given = {"logit_diff": answers, "logit": answers[0], "kl": None}[metric]
+    want = mh.patch(lm, *TEXTS, metric, given, what, direction=direction, controls=4, seed=7)
+    assert (
+        found.metric == metric and np.allclose(found.effects, want.values) and np.allclose(found.control, want.control)
+    )
+    assert found.heads == [str(head) for head in lm.spec.heads]
+    most = max(map(abs, want.control))
+    assert found.beyond == [str(head) for head in want.heads if abs(want[head]) > most]
+    top = str(want.ranking()[0])
+    assert (top in found.verdict) if found.beyond else found.verdict.startswith("No head") and top in found.then
+
+
+def test_the_verdict_comes_in_words(lm):
+    assert circuits.effects(lm, ask(PatchAsk), progress=quiet).verdict == "L3H5 carries a third of the answer."
+    shares = {0.34: "a third", 0.5: "half", 1.0: "all", 0.44: "44%", -0.12: "−12%", 0.001: "0%", 1.3: "130%"}
+    assert {value: circuits.share(value) for value in shares} == shares
+
+
+@pytest.mark.turns(4)
+def test_a_head_writes_and_listens_as_the_library_says(lm):
+    found = circuits.writing(lm, ask(OneHeadAsk, head="L3H5"), progress=quiet)
+    want = mh.logit_attribution(lm, list(TEXTS), (1017, 687))  # " mode", " path"
+    place = want.components.index("L3H5")
+    assert np.allclose([found.clean, found.corrupted], want.per_text[:, place])
+    for text, parts in enumerate((found.clean_parts, found.corrupted_parts)):
+        assert np.allclose([part.value for part in parts], [share.value for share in want.by_key("L3H5", text)])
+        assert sum(part.value for part in parts) == pytest.approx(want.per_text[text, place], abs=1e-4)
+    assert found.rank == 1 + sum(
+        want.per_text[0, want.components.index(str(head))] > found.clean for head in want.heads
+    )
+
+    heard = circuits.paths(lm, ask(OneHeadAsk, head="L1H2", direction="noise"), progress=quiet)
+    paths = path_effects(lm, *TEXTS, "L1H2", answers=ANSWERS, direction="noise")
+    assert [(path.sender, path.channel) for path in heard.paths] == [(str(p.senders[0]), p.channel) for p in paths]
+    assert np.allclose([path.effect for path in heard.paths], [path.value for path in paths]) and len(paths) == 24
+    first = circuits.paths(lm, ask(OneHeadAsk, head="L0H2"), progress=quiet)
+    assert first.paths == [] and "listens to no head" in first.words
+    with pytest.raises(TextError, match="asked of an answer"):
+        circuits.writing(lm, ask(OneHeadAsk, head="L3H5", right="", wrong=""), progress=quiet)
+
+
+@pytest.mark.turns(5)
+def test_circuits_are_measured_and_found_as_the_library_does(lm):
+    found = circuits.alone(lm, ask(AloneAsk, heads="L3H5, L0H1"), progress=quiet)
+    want = measure_circuit(lm, *TEXTS, "L0H1, L3H5", answers=ANSWERS)
+    assert (found.kept, found.left) == pytest.approx((want.faithfulness, want.without))
+    assert found.random_kept == pytest.approx(want.random) and found.costs == pytest.approx(want.costs)
+    assert found.heads == ["L0H1", "L3H5"] and found.keep is None and found.words.startswith("These 2 heads alone keep")
+    small = circuits.smallest(lm, ask(SmallestAsk, keep=0.5), progress=quiet)
+    search = mh.find_circuit(lm, *TEXTS, answers=ANSWERS, keep=0.5)
+    assert small.heads == [str(head) for head in search.heads] and small.kept == pytest.approx(search.faithfulness)
+    assert small.keep == 0.5 and small.kept >= 0.5
+    with pytest.raises(HeadError, match="L9"):
+        circuits.alone(lm, ask(AloneAsk, heads="L9H9"), progress=quiet)
+
+
+def hooks_of(lm):
+    return [(list(module._forward_pre_hooks), "forward" in vars(module)) for module in lm.model.modules()]
+
+
+@pytest.mark.parametrize("work", ["effects", "paths", "alone", "smallest", "writing"])
+@pytest.mark.sampled(3)
+def test_work_stops_where_it_is_told_to_and_leaves_the_model_as_it_was(lm, work):
+    calls, before = 0, hooks_of(lm)
+
+    def stop_at_the_ninth(words, done, total):
+        nonlocal calls
+        assert done >= 0 and (total is None or done <= total)
+        calls += 1
+        if calls == (3 if work == "writing" else 9):
+            raise Stopped("told to")
+
+    asks = {"effects": PatchAsk, "alone": AloneAsk, "smallest": SmallestAsk}
+    more = {"alone": {"heads": "L3H5"}, "paths": {"head": "L3H5"}, "writing": {"head": "L3H5"}}.get(work, {})
+    with pytest.raises(Stopped):
+        getattr(circuits, work)(lm, ask(asks.get(work, OneHeadAsk), **more), progress=stop_at_the_ninth)
+    assert hooks_of(lm) == before
+
+
+@pytest.mark.turns(5)
+def test_the_page_patches_a_pair_shows_a_head_and_runs_pinned_heads_alone(studio, new_page, lm):
+    want = mh.patch(lm, *TEXTS, answers=ANSWERS)
+    page = new_page()
+    page.goto(f"{studio.address}#/circuit?{urlencode({'model': 'minilm', 'text': TEXT})}")
+    expect(page.get_by_test_id("circuit-instead")).to_contain_text("minilm reads a text and predicts no token")
+    expect(page.get_by_test_id("circuit-verdict")).to_have_text("L3H5 carries a third of the answer.")
+    expect(page.locator("[data-testid=circuit-pair] [data-differs]")).to_have_text(re.compile("mode.*path", re.S))
+    cells = page.locator("[data-testid=circuit-grid] [data-head]")
+    expect(cells).to_have_count(32)
+    shown = {
+        cell["head"]: float(cell["effect"]) for cell in cells.evaluate_all("all => all.map(one => ({...one.dataset}))")
+    }
+    assert shown == pytest.approx({str(head): want[head] for head in want.heads})
+    # The head with the largest effect is open; another one by keyboard, pinned there; back to the first.
+    expect(page.get_by_test_id("circuit-effect")).to_have_text(f"+{want['L3H5']:.2f}")
+    expect(page.get_by_test_id("circuit-writing")).to_contain_text("L3H5 adds +1.35 logits")
+    page.locator("[data-head=L3H5]").focus()
+    for key in ("ArrowUp", "ArrowUp", "ArrowUp", "ArrowLeft", "Space"):
+        page.keyboard.press(key)
+    expect(page.locator("[data-head=L0H4]")).to_be_focused()
+    expect(page.locator("[data-head=L0H4]")).to_have_attribute("aria-label", re.compile(r"L0H4: \+0\.14 .*pinned"))
+    page.locator("[data-head=L3H5]").click()
+    page.get_by_test_id("circuit-pin").click()
+    page.get_by_test_id("circuit-listen").click()
+    expect(page.get_by_test_id("circuit-listening")).to_contain_text("listens most to L0H1, by its values")
+    page.get_by_test_id("circuit-run-alone").click()
+    alone = measure_circuit(lm, *TEXTS, "L0H4, L3H5", answers=ANSWERS)
+    kept = page.get_by_test_id("circuit-kept")
+    expect(kept).to_be_visible()
+    assert float(kept.get_attribute("data-value")) == pytest.approx(alone.faithfulness)
+    with page.expect_download() as download:
+        page.get_by_test_id("circuit-export").click()
+        page.get_by_test_id("circuit-csv").click()
+    assert download.value.path().read_text().splitlines()[1].startswith("L0H0,,0,0,0.0")
+    # The address holds the view: after a reload the same pins, head and texts, and a text that does not align is said.
+    expect(page).to_have_url(re.compile("pins=L0H4%2CL3H5"))
+    page.get_by_test_id("circuit-corrupted").fill(f"{TEXTS[1]} x")
+    expect(page.get_by_test_id("circuit-trouble")).to_contain_text("They first differ at token 26")
+    expect(page.get_by_test_id("circuit-run")).to_be_disabled()
+    expect(page).to_have_url(re.compile("pair="))
+    page.reload()
+    expect(page.get_by_test_id("circuit-trouble")).to_contain_text("They first differ at token 26")
+    page.get_by_test_id("circuit-example").click()
+    page.get_by_test_id("circuit-run").click()
+    expect(page.locator("[data-head=L0H4]")).to_have_attribute("aria-label", re.compile("pinned"))
+
+
+def test_every_model_of_the_workspace_has_a_pair_but_one_that_predicts_nothing(studio):
+    entries = {entry["name"]: entry["pair"] for entry in studio.get("/api/workspace").json["models"]}
+    assert entries["minilm"] is None and entries["tiny-code"] == PAIR and entries["tiny-llama"]["right"] == " Mary"

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from tests.sweep import inputs as feeding
 from tests.sweep import shrink
-from tests.sweep.architectures import Architecture, model_class, one_line
+from tests.sweep.architectures import SOFTER, Architecture, model_class, one_line
 from tests.sweep.oracle import Maps, own_maps
-from tests.sweep.sizes import RECIPES
-from tests.sweep.special import SOFTER
+from tests.sweep.shrink import RECIPES
 
 LARGEST = 0.3  # what some row's largest weight must exceed
 TOO_SHARP = 0.9  # rows that put all on one key hide errors too, and scores of hundreds are coarse in float32

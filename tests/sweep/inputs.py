@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.sweep.sizes import PLAIN_IDS
-from tests.sweep.special import INPUTS
+from tests.sweep.architectures import INPUTS
+from tests.sweep.shrink import PLAIN_IDS
 
 LENGTHS = (29, 26)
 DECODER_LENGTHS = (27, 25)

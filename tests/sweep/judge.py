@@ -20,10 +20,9 @@ from torch import Tensor
 from manyheads.errors import ManyHeadsError
 from manyheads.models import record_call
 from manyheads.recording import LayerRecord, Recording
-from tests.sweep.architectures import NoClass, architecture, one_line
+from tests.sweep.architectures import ATTENDS_WITHOUT_SOFTMAX, NoClass, architecture, one_line
 from tests.sweep.build import LARGEST, Built, NotBuilt, build, largest, make
 from tests.sweep.oracle import Maps, alike, own_maps, run, seeded
-from tests.sweep.special import ATTENDS_WITHOUT_SOFTMAX
 
 ALLOWED = 1e-5
 ENOUGH_TOKENS = 25

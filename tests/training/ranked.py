@@ -24,6 +24,7 @@ from manyheads.training import carry_out
 from manyheads.training.loop import train
 from manyheads.training.runs import Run, Settings, rows_of
 from manyheads.training.together import together
+from tests.processes import forked
 
 CPU = torch.device("cpu")
 SETTINGS = Settings(steps=12, rate=0.02, warmup=3, floor=0.25, clip=0.3, checkpoint_every=5, measure_every=4)
@@ -105,54 +106,33 @@ def drawn() -> dict[str, Any]:
     return {"inside": inside, "outside": outside}
 
 
-def forked(world: int, folder: Path, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many processes as asked for, forked from this one: what each found ({} of one that is dead)."""
-    folder.mkdir()
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
-                (folder / f"{rank}.json").write_text(json.dumps(work()))
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-    paths = [folder / f"{rank}.json" for rank in range(world)]
-    return [json.loads(path.read_text()) if path.exists() else {} for path in paths]
-
-
 def all_of_it(at: Path, few: bool) -> dict[str, Any]:
     """What the tests ask, in processes of one interpreter that has loaded everything once; few: without slow ones."""
     found = {
         "one": trained(run_of(), at / "one.safetensors"),
-        "two": forked(2, at / "two", lambda: trained(run_of(), at / ("two.safetensors", "second's")[dist.get_rank()])),
-        "by rows": forked(2, at / "rows", lambda: trained(run_of(terms=rows_of), at / "rows.safetensors")),
-        "killed": forked(2, at / "killed", lambda: trained(run_of(), at / "k.safetensors", (1, 8))),
+        "two": forked(2, at / "two", lambda rank: trained(run_of(), at / ("two.safetensors", "second's")[rank])),
+        "by rows": forked(2, at / "rows", lambda rank: trained(run_of(terms=rows_of), at / "rows.safetensors")),
+        "killed": forked(2, at / "killed", lambda rank: trained(run_of(), at / "k.safetensors", (1, 8))),
         "again by one": trained(run_of(), copied(at / "k.safetensors", at / "k1.safetensors")),
-        "again by two": forked(2, at / "again", lambda: trained(run_of(), at / "k.safetensors")),
-        "drawn": forked(2, at / "drawn", drawn),
+        "again by two": forked(2, at / "again", lambda rank: trained(run_of(), at / "k.safetensors")),
+        "drawn": forked(2, at / "drawn", lambda rank: drawn()),
     }  # fmt: skip
     if not few:
         noisy = replace(run_of(0.5), name="noisy")
         found |= {
-            "three": forked(3, at / "three", lambda: trained(run_of(), at / "three.safetensors")),
+            "three": forked(3, at / "three", lambda rank: trained(run_of(), at / "three.safetensors")),
             "apart": forked(
-                2, at / "apart", lambda: trained(run_of(), at / ("two.safetensors", "no")[dist.get_rank()])
+                2, at / "apart", lambda rank: trained(run_of(), at / ("two.safetensors", "no")[rank])
             ),
             "heads, one": preset("heads", at / "h1"),
-            "heads, two": forked(2, at / "h", lambda: preset("heads", at / "h2")),
-            "foreign": forked(2, at / "f", lambda: preset("collapse", at / "h2")),
-            "lost": forked(2, at / "l", lambda: preset("heads", at / "h3", killed=1)),
-            "found again": forked(2, at / "fa", lambda: preset("heads", at / "h3")),
-            "too few": forked(3, at / "few", lambda: trained(run_of(rows=2), at / "few.safetensors")),
-            "noisy": forked(2, at / "noisy", lambda: trained(noisy, at / "n.safetensors")),
-            "noisy killed": forked(2, at / "nk", lambda: trained(noisy, at / "nk.safetensors", (0, 7))),
-            "noisy again": forked(2, at / "na", lambda: trained(noisy, at / "nk.safetensors")),
+            "heads, two": forked(2, at / "h", lambda rank: preset("heads", at / "h2")),
+            "foreign": forked(2, at / "f", lambda rank: preset("collapse", at / "h2")),
+            "lost": forked(2, at / "l", lambda rank: preset("heads", at / "h3", killed=1)),
+            "found again": forked(2, at / "fa", lambda rank: preset("heads", at / "h3")),
+            "too few": forked(3, at / "few", lambda rank: trained(run_of(rows=2), at / "few.safetensors")),
+            "noisy": forked(2, at / "noisy", lambda rank: trained(noisy, at / "n.safetensors")),
+            "noisy killed": forked(2, at / "nk", lambda rank: trained(noisy, at / "nk.safetensors", (0, 7))),
+            "noisy again": forked(2, at / "na", lambda rank: trained(noisy, at / "nk.safetensors")),
         }  # fmt: skip
     return found | {"files": sorted(each.name for each in at.iterdir())}
 

@@ -45,6 +45,7 @@ from manyheads.errors import ModelError, PlanError
 from manyheads.watching.qk_clip import split_factor
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
+from tests.processes import forked
 
 ROOT = Path(__file__).parents[2]
 AT_TAU = 1e-5
@@ -601,7 +602,7 @@ def in_one_process(make: Any, texts: Tensor, tau: float) -> tuple[Any, Any]:
         return model, clip.step()
 
 
-def divided(rank: int, out: Path) -> None:
+def divided(rank: int) -> dict:
     """What one of two processes does: FSDP2 and DDP, each with a text of its own."""
     from torch.distributed.fsdp import fully_shard
 
@@ -633,7 +634,7 @@ def divided(rank: int, out: Path) -> None:
                 "worst": worst, "clipped": len(done.clipped), "expected": len(expected.clipped),
                 "max": done.max_logit / expected.max_logit, "tried": clip.because.startswith("tried on 4 tokens"),
             }  # fmt: skip
-    (out / f"{rank}.json").write_text(json.dumps(found))
+    return found
 
 
 @pytest.mark.slow
@@ -653,24 +654,5 @@ def test_two_processes_clip_what_one_clips_that_reads_all_texts(tmp_path):
 
 
 if __name__ == "__main__":
-    import torch.distributed as dist
-
-    folder = Path(sys.argv[1])
-    children = []
-    for rank in range(2):
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-                divided(rank, folder)
-                status = 0
-            finally:
-                sys.stderr.flush()
-                if status:
-                    import traceback
-
-                    traceback.print_exc()
-                os._exit(status)
-        children.append(child)
-    sys.exit(max(os.waitpid(child, 0)[1] for child in children) > 0)
+    found = forked(2, Path(sys.argv[1]), divided)
+    sys.exit(not all(found))

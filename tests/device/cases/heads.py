@@ -164,18 +164,13 @@ def test_convert_to_gqa(texts, both):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "bert"])
-def test_roles_are_found(name, both):
+@pytest.mark.parametrize(
+    ("find", "name"),
+    [(mh.find_roles, "llama"), (mh.find_roles, "bert"), *((mh.head_families, n) for n in ("llama", "gpt_oss"))],
+)
+def test_roles_and_families_are_found(find, name, both):
     host, device = both(name)
-    got, want = (mh.find_roles(lm, CORPUS) for lm in (device, host))
-    assert_same(got.to_pandas(), want.to_pandas(), share=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
-def test_families_are_found(name, both):
-    host, device = both(name)
-    got, want = (mh.head_families(lm, CORPUS) for lm in (device, host))
+    got, want = (find(lm, CORPUS) for lm in (device, host))
     assert_same(got.to_pandas(), want.to_pandas(), share=1e-4)
 
 

@@ -6,7 +6,12 @@ import torch
 import manyheads as mh
 from manyheads.recording import Recording, Sinks
 from tests.device.conftest import MAKERS, TEXTS, assert_same, each, on_device
-from tests.models.eager import padded
+from tests.models.eager import implementation, padded
+from tests.models.test_flash import (
+    install,  # noqa: F401
+    packed_inputs,
+)
+from tests.models.tiny import VOCAB_SIZE
 
 MODELS = sorted(MAKERS)
 WRITERS = [("llama", "static"), ("gemma2", "static"), ("llama", "dynamic"), ("gemma2", "dynamic"), ("t5", "dynamic")]
@@ -104,3 +109,24 @@ def test_a_text_that_is_written_is_recorded(writer, both):
     host, device = both(name, **({"num_decoder_layers": 2} if name == "t5" else {}))
     got, want = (mh.record(lm, TEXTS, generate=4, **options) for lm in (device, host))
     assert_same_recording(got, want)
+
+
+# =========================================================================================================== flash-attn
+# flash-attn's functions (stand-ins) on a device: what is read off them and their lse are the host's.
+
+
+@pytest.mark.parametrize("texts", each(["padded", "packed", "cu_seq_lens"], "packed"))
+@pytest.mark.turns(2)
+def test_what_flash_attention_was_handed(texts, both, install, fresh):  # noqa: F811
+    host, device = (lm.model for lm in both("gemma2"))
+    inputs = padded(fresh, (11, 7, 17), VOCAB_SIZE) if texts == "padded" else packed_inputs(fresh, texts)
+    recordings = []
+    for model, moved in ((host, inputs), (device, on_device(inputs))):
+        install(model, "flash_attention_2")
+        with implementation(model, "flash_attention_2"):
+            recordings.append(mh.record_call(model, **moved))
+    want, got = recordings
+    assert list(got.provenance["backend"]) == ["the model's own fused kernel returned the lse (flash_attention_2)"]
+    for layer, other in zip(got.layers, want.layers, strict=True):
+        assert_same(layer.lse, other.lse)
+        assert_same(layer.weights(text=0), other.weights(text=0))

@@ -1,0 +1,209 @@
+"""`manyheads attribute`, `patch` and `circuit`: what they say is what the library found, and bad input is one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import manyheads as mh
+from manyheads import figures
+from tests.cli.conftest import assert_refused
+
+# ============================================================================================================ attribute
+# `manyheads attribute`: what it prints is what the library found, and bad input is one line.
+
+
+TEXT = "def add(a, b): return a +"
+
+
+@pytest.fixture(scope="module")
+def found():
+    return mh.logit_attribution(mh.load("tiny-code"), TEXT, (" b", " a"))
+
+
+@pytest.mark.turns(4)
+def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found):
+    ran = run("attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3")
+    assert ran.code == 0
+    assert ran.lines[0] == f"tiny-code: the logit of ' b' - ' a' is {found.logit[0]:.4g}"
+    order = np.argsort(-np.abs(found.values))[:12]
+    assert [line.split("  ")[1] for line in ran.lines[3:15]] == [found.components[index] for index in order]
+    numbers = [float(line[2:].split("  ", 1)[1].split()[0]) for line in ran.lines[3:16]]
+    assert numbers[:12] == pytest.approx(found.values[order].tolist(), abs=0.01)
+    assert sum(numbers) == pytest.approx(found.logit[0], abs=0.1)
+    assert "L3H3, by the token whose value it was" in ran.out and "(weight 0." in ran.out
+    assert f"rows sum to {found.total[0]:.4f}" in ran.out
+
+
+@pytest.mark.turns(4)
+def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
+    ran = run(
+        "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--save", "t.csv", "--plot",
+        "f.svg",
+    )  # fmt: skip
+    document = json.loads(ran.out)
+    assert [row["component"] for row in document["components"]] == list(found.components)
+    assert [row["value"] for row in document["components"]] == pytest.approx(found.values.tolist(), abs=1e-5)
+    assert document["total"] == pytest.approx(document["logit"], abs=1e-4) and document["error"] < 1e-4
+    row = next(row["value"] for row in document["components"] if row["component"] == "L3H3")
+    assert sum(share["value"] for share in document["keys"]) == pytest.approx(row, abs=1e-4)
+    assert list(pd.read_csv(tmp_path / "t.csv")["component"]) == list(found.components)
+    assert "L3 feed-forward" in (tmp_path / "f.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.turns(4)
+def test_an_id_is_a_token(run, found):
+    token = mh.load("tiny-code").tokenizer(" b", add_special_tokens=False)["input_ids"][0]
+    ran = run("attribute", TEXT, "--answer", str(token))
+    assert ran.lines[0].startswith("tiny-code: the logit of ' b' is ")
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ((TEXT,), ("no answer was given", "--answer ' word'")),
+        (("--answer", " b"), ("no text was given",)),
+        ((TEXT, "--answer", " b and more"), ("tokens", "a logit is of one", "or --first-token for the first")),
+        ((TEXT, "--answer", " b", "--position", "99"), ("position 99 is not in a text of",)),
+        ((TEXT, "--answer", " b", "--head", "L9H9"), ("'L9H9' has no row",)),
+        ((TEXT, "--answer", " b", "--plot", "f.gif"), ("--plot",)),
+        ((TEXT, "--answer", "5", "--model", "minilm"), ("minilm (BertModel) gives no logits",)),
+    ],
+)
+@pytest.mark.sampled(4)
+def test_what_cannot_be_is_one_line(run, arguments, parts):
+    assert_refused(run("attribute", *arguments), *parts)
+
+
+# ==================================================================================================== patch and circuit
+# `manyheads patch` and `manyheads circuit`: what they say is what the library found, and bad input is one line.
+
+
+TEMPLATE = "def f(self, {0}, {1}):\n    self.{0} = {0}\n    self.{2} ="
+NAMES = (("name", "size"), ("path", "mode"), ("key", "value"), ("type", "data"))
+
+
+@pytest.fixture(scope="module")
+def tiny_code():
+    return mh.load("tiny-code")
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    rows = [
+        {"clean": TEMPLATE.format(a, b, b), "corrupted": TEMPLATE.format(a, b, a), "right": f" {b}", "wrong": f" {a}"}
+        for a, b in NAMES
+    ]
+    path.write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+def told(count=4):
+    return (
+        [TEMPLATE.format(a, b, b) for a, b in NAMES[:count]],
+        [TEMPLATE.format(a, b, a) for a, b in NAMES[:count]],
+        [(f" {b}", f" {a}") for a, b in NAMES[:count]],
+    )
+
+
+@pytest.mark.turns(4)
+def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
+    ran = run("patch", "--pairs", pairs, "--what", "v", "--direction", "noise", "--controls", "2",
+              "--save", "heads.csv", "--plot", "heads.svg")  # fmt: skip
+    clean, corrupted, answers = told()
+    found = mh.patch(tiny_code, clean, corrupted, answers=answers, what="v", direction="noise", controls=2)
+    assert ran.code == 0
+    assert ran.lines[0].startswith("tiny-code: the values that a head reads: corrupted numbers into the clean run")
+    first = found.ranking()[0]
+    assert ran.lines[3].split()[0] == str(first)
+    assert float(ran.lines[3].split()[1]) == pytest.approx(found[first], abs=1e-3)
+    assert "pairs     4 pairs of pairs.jsonl" in ran.out.replace(str(tmp_path) + "/", "")
+    assert "' size' (" in ran.out and "wrote heads.csv" in ran.out and "wrote heads.svg" in ran.out
+    assert pd.read_csv("heads.csv")["effect"].tolist() == pytest.approx(found.values.tolist(), abs=1e-5)
+    drawn = (tmp_path / "heads.svg").read_text(encoding="utf-8")
+    assert "which heads carry the answer" in drawn and f"{found[first]:.2f}" in drawn and "L3" in drawn
+
+
+@pytest.mark.turns(5)
+def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
+    clean, corrupted, answers = told(1)
+    ran = run("patch", clean[0], corrupted[0], "--right", " size", "--wrong", " name", "--positions", "each",
+              "--controls", "0", "--json", "--plot", "each.png")  # fmt: skip
+    document = json.loads(ran.out)
+    found = mh.patch(tiny_code, clean, corrupted, answers=answers, positions="each", controls=0)
+    assert [row["effect"] for row in document["heads"]] == pytest.approx(found.values.reshape(-1).tolist(), abs=1e-5)
+    assert document["heads"][0]["low"] is None and document["origin"] == "the command line"
+    assert {row["token"] for row in document["heads"]} == set(found.positions)
+
+
+@pytest.mark.turns(5)
+def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
+    ran = run("circuit", "--pairs", pairs, "--keep", "0.5", "--json")
+    clean, corrupted, answers = told()
+    found = mh.find_circuit(tiny_code, clean, corrupted, answers=answers, keep=0.5)
+    document = json.loads(ran.out)
+    assert [row["head"] for row in document["heads"]] == [str(head) for head in found.heads]
+    assert document["faithfulness"] == pytest.approx(found.faithfulness, abs=1e-4)
+    said = run("circuit", "--pairs", pairs, "--keep", "0.5", "--save", "circuit.csv", "--plot", "circuit.svg")
+    assert said.lines[0] == f"tiny-code: {len(found.heads)} of 32 heads keep the answer"
+    assert f"keeps     {found.faithfulness:.3f} of the gap" in said.out and "2 searched, 2 others measured" in said.out
+    assert len(pd.read_csv("circuit.csv")) == len(found.heads)
+    drawn = Path("circuit.svg").read_text(encoding="utf-8")
+    assert f"{len(found.heads)} of 32 heads keep the answer" in drawn and "into its" in drawn
+    assert all(f">H{head.index}<" in drawn for head in found.heads)
+    assert "what its heads tell each other" in said.out and f"of {found.heads[-1]}" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a clean and a corrupted text in quotes"),
+        (["a b"], "one text was given: patching needs two"),
+        (["a b", "a c"], "the right answer is missing: give --right WORD"),
+        (["a b", "a c", "--right", "d"], "the wrong answer is missing: give --wrong WORD"),
+        (["a b", "a c", "--pairs", "pairs.jsonl"], "give a clean and a corrupted text in quotes"),
+        (["--pairs", "pairs.jsonl", "--right", "x"], "holds texts and answers: leave out those of the command line"),
+        (["--pairs", "nothing.jsonl"], "nothing.jsonl"),
+        (["--pairs", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
+        (["--pairs", "half.jsonl"], "half.jsonl, line 1: a pair is"),
+        (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
+        (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
+        (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell what to write by that ending"),
+        (
+            ["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"],
+            "read its first one, --first-token.",
+        ),
+        (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
+    ],
+)
+@pytest.mark.sampled(7)
+def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"clean": "a", "corrupted": "b", "right": "c", "wrong": "d"}\n{nothing')
+    (tmp_path / "half.jsonl").write_text('{"clean": "a"}')
+    (tmp_path / "empty.jsonl").write_text("\n")
+    assert_refused(run("patch", *arguments), message)
+
+
+@pytest.mark.turns(4)
+def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):
+    """T5: three stacks, some of whose heads work against the answer."""
+    import torch
+
+    from tests.models.tiny import tiny_t5
+
+    lm = mh.load(tiny_t5(), tokenizer=False)
+    sides = [
+        {name: torch.randint(3, 60, (1, 7), generator=fresh) for name in ("input_ids", "decoder_input_ids")}
+        for _ in range(2)
+    ]
+    found = mh.patch(lm, *sides, answers=(5, 9), controls=0)
+    figures.save_patching(found, tmp_path / "t5.svg")
+    drawn = (tmp_path / "t5.svg").read_text(encoding="utf-8")
+    assert "encoder:L0" in drawn and "cross:L2" in drawn and "No control was made." in drawn
+    assert drawn.count("#D55E00".lower()) + drawn.count("#D55E00") >= sum(
+        found.values < -0.05 * abs(found.values).max()
+    )

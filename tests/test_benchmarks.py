@@ -1,0 +1,124 @@
+"""What measures: bars judge what was measured, rounds are fair, and the check of devices finds what it should."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bars import BARS, Bar, judged
+from benchmarks.house import worst
+from benchmarks.rounds import in_turns, medians, memory_bytes, ratio
+from benchmarks.run import BEGIN, END, PAGE, RESULTS, RUNS, written
+
+
+def result(*lines):
+    return {"lines": list(lines), "date": "2031-02-03", "machine": "a machine", "torch": "9"}
+
+
+def one(results, what):
+    return next(each for each in judged(results) if each.bar.what == what)
+
+
+def test_every_bar_is_of_a_benchmark_and_has_one_limit():
+    for bar in BARS:
+        assert bar.run in RUNS and (bar.most is None) != (bar.least is None), bar
+
+
+def test_a_figure_is_read_from_its_own_line_with_its_spread():
+    name = "`measure`, texts of 8 to 128 tokens against equal ones, beyond the forward pass's"
+    lines = [
+        {"what": kind, "ratio": 3.0, "over_forward": {"ratio": ratio, "low": ratio - 0.1, "high": 2.0}}
+        for kind, ratio in (("record", 1.1), ("measure", 1.14))
+    ]
+    found = one({"ragged": result(*lines)}, name)
+    assert (found.value, found.met) == (1.14, True) and found.spread == pytest.approx((1.04, 2.0))
+    assert found.measured == "1.14 (1.04-2) x"
+    lines[1]["over_forward"]["ratio"] = 1.1501
+    assert not one({"ragged": result(*lines)}, name).met
+
+
+def test_at_least_is_a_floor():
+    for share, met in ((0.4, True), (0.399, False), (float("nan"), False)):
+        found = one(
+            {"roles": result({"what": "roles", "ratio": share})}, "sentences a second of all roles, against the pass"
+        )
+        assert found.met is met, share
+
+
+def test_what_was_not_measured_is_not_met():
+    assert not any(each.met for each in judged({}))
+    assert {each.verdict for each in judged({})} == {"not measured"}
+    assert not one(
+        {"roles": result({"what": "something else", "ratio": 9.0})}, "sentences a second of all roles, against the pass"
+    ).met
+
+
+@pytest.mark.parametrize(("most", "least", "said"), [(1.5, None, "at most 1.5 GB"), (None, 0.25, "at least 0.25 GB")])
+def test_a_limit_says_its_side_and_unit(most, least, said):
+    assert Bar("layer", None, "x", "what", most, least, "GB").limit == said
+
+
+def test_the_page_says_what_the_results_say():
+    table = PAGE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+    assert table.strip() == written(json.loads(RESULTS.read_text(encoding="utf-8"))).strip(), (
+        "python -m benchmarks.run --page"
+    )
+
+
+# =============================================================================================================== rounds
+# Rounds time every call once and begin with another each; memory is a process' own.
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_each_round_times_every_call_once_and_begins_with_another():
+    called = []
+    taken = in_turns({name: lambda name=name: called.append(name) for name in "abc"}, rounds=4)
+    assert called == list("abcbcacababcbca"), "the first round warms up"
+    assert {name: len(seconds) for name, seconds in taken.items()} == {"a": 4, "b": 4, "c": 4}
+    assert min(min(seconds) for seconds in taken.values()) >= 0
+
+
+def test_ratios_are_taken_within_a_round():
+    ours, theirs = [1.0, 6.0, 9.0, 2.0, 5.0], [2.0, 2.0, 3.0, 8.0, 5.0]
+    assert ratio(ours, theirs) == {"ratio": 1.0, "low": 0.25, "high": 3.0}
+    assert ratio(ours, theirs, "times_as_fast")["times_as_fast"] == 1.0
+    assert medians({"ours": ours, "theirs": theirs}) == {"ours": 5.0, "theirs": 3.0}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read where Linux tells it")
+def test_a_process_memory_is_not_its_parents():
+    held = bytearray(b"1") * 300_000_000
+    code = "from benchmarks.rounds import memory_bytes; print(memory_bytes('VmHWM'))"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert memory_bytes("VmHWM") > len(held) > 100_000_000 > int(said) > 0
+    assert memory_bytes("VmHWM") >= memory_bytes("VmRSS") > len(held)
+
+
+# ======================================================================================== tensors made without a device
+# The check of tensors that are made without a device finds them, and nothing that says where it is.
+
+
+MADE = {
+    "x = torch.zeros(3)": 1,
+    "x = torch.full((2,), 1.0, dtype=torch.long) + torch.arange(4)": 2,
+    "x = y.new_zeros(3)": 0,
+    'x = torch.zeros(3, device="cpu")': 0,
+    "x = torch.randn(3, generator=fresh)": 0,
+    "x = torch.empty(3, **factory)": 0,
+    "# device: tokens are the host's\nx = torch.zeros(3)": 0,
+}
+
+
+@pytest.mark.parametrize("package", ["recording", "cli"])
+@pytest.mark.parametrize("source", MADE)
+def test_a_tensor_without_a_device_is_found_where_tensors_of_a_model_are_met(source, package, tmp_path, capsys):
+    folder = tmp_path / "manyheads" / package
+    folder.mkdir(parents=True)
+    (folder / "some.py").write_text(f"import torch\n{source}\n", encoding="utf-8")
+    count = MADE[source] if package == "recording" else 0
+    assert worst(tmp_path) == min(count, 1)
+    assert capsys.readouterr().out.count("without a device") == count
