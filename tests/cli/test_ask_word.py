@@ -93,7 +93,7 @@ def test_what_cannot_be_asked_is_one_line_and_exit_2(run, line, message):
 
 
 def test_in_ascii_the_arc_is_ascii(run, monkeypatch):
-    monkeypatch.setattr("manyheads.cli.terminal.sentence.knows_blocks", lambda console: False)
+    monkeypatch.setattr("manyheads.cli.terminal.console.knows_blocks", lambda console: False)
     arc, ends, _ = next(
         lines[place : place + 3]
         for lines in [run("look", SENTENCE, *BOTH).lines]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.corpora.lines import Line
-from manyheads.corpora.open import json_documents, line_documents, paragraph_documents, text_of
+from manyheads.corpora.sources import json_documents, line_documents, paragraph_documents, text_of
 
 LINES = st.lists(st.text(st.sampled_from("ab \t\r\u00a0é"), max_size=6), max_size=12)
 

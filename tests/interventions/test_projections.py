@@ -9,7 +9,7 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError
-from manyheads.interventions.prune.verify import outputs_of, random_inputs
+from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import OwnCounts, projections_of
 from manyheads.spec import Site
 from tests.interventions.checkpoints import COMPACT, STOCK, gap

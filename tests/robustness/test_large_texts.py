@@ -6,8 +6,8 @@ import re
 import pytest
 
 from manyheads.corpora import lines as sources
-from manyheads.corpora import open as plaintext
 from manyheads.corpora import open_corpus
+from manyheads.corpora import sources as plaintext
 
 RANGE = "\tab" + "\t_" * 8 + "\n"
 WORD = "1\ta\ta\tX\t_\t_\t0\troot\t_\t_\n"

@@ -8,7 +8,7 @@ from manyheads.recording import Layer, Maximum, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.reference import statistics as reference
 from manyheads.statistics import Facts
-from manyheads.statistics.defined import rarest as tops
+from manyheads.statistics.defined import masses as tops
 
 B, H, G, N, D, C = 2, 6, 3, 11, 5, 4
 

@@ -9,8 +9,8 @@ import torch
 
 from manyheads.errors import HeadError
 from manyheads.heads import Head
+from manyheads.reproductions.voita_gates import GatedHeads, hard_concrete, middle, share_open
 from manyheads.training.decoder import Decoder, DecoderConfig
-from manyheads.training.head_gates import GatedHeads, hard_concrete, middle, share_open
 
 HEADS, HEAD_DIM = 6, 4
 CONFIG = DecoderConfig(19, 20, 2, HEADS, 3, HEAD_DIM, 28)
