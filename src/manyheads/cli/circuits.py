@@ -1,4 +1,4 @@
-"""`manyheads patch CLEAN CORRUPTED`: which heads carry an answer. And `manyheads circuit`: the fewest that keep it.
+"""The commands of circuits: `patch`, which heads carry an answer; `circuit`, the fewest that keep it; `attribute`.
 
 `manyheads attribute "text" --answer " word"`: what each head, feed-forward, embedding and bias adds to a logit.
 """

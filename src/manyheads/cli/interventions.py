@@ -1,9 +1,9 @@
-"""What heads are worth: `manyheads ablate L3H7`, what is lost without some of them, beside as many chosen at random.
+"""The commands that remove heads: `ablate` and `importance`, what heads are worth; `prune` and `convert`, for good.
 
-And `manyheads importance`: what every head is worth, which can go, and how far that goes.
-
-`manyheads prune` removes heads for good; `manyheads convert` merges key/value heads into fewer. Both save a checkpoint
-that was loaded in a fresh process and compared before it was kept.
+`manyheads ablate L3H7`: what is lost without some heads, beside as many chosen at random. `manyheads importance`: what
+every head is worth, which can go, and how far that goes. `manyheads prune` removes heads for good; `manyheads convert`
+merges key/value heads into fewer. Both save a checkpoint that was loaded in a fresh process and compared before it was
+kept.
 """
 
 from __future__ import annotations

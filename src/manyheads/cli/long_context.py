@@ -1,5 +1,6 @@
-"""`manyheads split`: which key/value heads need the whole context, which may stream, and what that costs.
+"""The commands of long context: `split`, which key/value heads need all of it; `heads`, other projects' lists of them.
 
+`manyheads split`: which key/value heads need the whole context, which may stream, and what that costs.
 `manyheads heads`: which heads keep the whole context, as other projects' lists, written and read.
 """
 

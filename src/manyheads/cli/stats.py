@@ -1,5 +1,6 @@
-"""`manyheads stats`: statistics of every head by name, on texts or a treebank, and which there are.
+"""The commands of statistics: `stats` of every head by name; `compare`, of two models; `merge`, of parts of a corpus.
 
+`manyheads stats`: statistics of every head by name, on texts or a treebank, and which there are.
 `manyheads compare A B`: what differs between the heads of two models, or of two checkpoints of one training.
 `manyheads merge part-*.sums`: parts of a corpus that `stats --shard` and `roles --shard` measured, added up.
 """

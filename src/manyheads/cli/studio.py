@@ -1,6 +1,6 @@
-"""`manyheads studio`: the local page, until Ctrl-C; or one answer of it, without a socket.
+"""The commands of the studio: `studio`, the local page, until Ctrl-C; `publish`, a folder that any static host serves.
 
-`manyheads publish`: recordings and texts as a folder that any static host serves.
+`studio --get PATH` gives one answer of the page's server, without a socket.
 """
 
 from __future__ import annotations

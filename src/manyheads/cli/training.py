@@ -1,5 +1,6 @@
-"""`manyheads train`: small models of our own layers, each of which shows one thing about heads.
+"""The commands of trainings: `train`, a preset; `watch`, the heads of any; `reproduce`, a published result.
 
+`manyheads train`: small models of our own layers, each of which shows one thing about heads.
 `manyheads watch heads.parquet`: the heads of a training, a line a layer, while it runs or afterwards.
 `manyheads reproduce`: published results, made again: the paper's number beside ours.
 """
