@@ -84,7 +84,8 @@ def test_gram_products_are_products_of_every_pair(fresh, monkeypatch):
     expected = torch.einsum("iam,jbm->ijab", *wide).square().sum((2, 3))
     for cells in (1, 29 * 7 * 4, 1 << 20):  # a row of the Gram matrices at a time, some, all
         monkeypatch.setattr(module, "GRAM_CELLS", cells)
-        torch.testing.assert_close(gram_products([Grams.of(x[:1], a[:1]), Grams.of(x[1:], a[1:])], [Grams.of(y, b)]), expected)
+        readers = [Grams.of(x[:1], a[:1]), Grams.of(x[1:], a[1:])]
+        torch.testing.assert_close(gram_products(readers, [Grams.of(y, b)]), expected)
 
 
 def test_the_null_is_what_drawn_rotations_give(fresh):

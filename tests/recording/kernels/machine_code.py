@@ -27,7 +27,7 @@ SHAPE_STATS = (True, True, True, True, False, True)
 ALL_STATS = (True,) * 6
 NO_STATS = (False,) * 6
 RECEIVED = (True, *NO_STATS[1:])
-MATCHES = ((False, True, 0), (True, False, 0), (True, False, 2))
+MATCHES = ((False, True, 1), (True, False, 1), (True, False, 2))
 
 
 def compiled(kernel, target, dtype=torch.bfloat16, dim=128, ones=False, wide_strides=False, **constants):

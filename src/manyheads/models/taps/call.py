@@ -246,9 +246,12 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
                         f"the weights of {name} hold NaN or infinity, first seen in the output of {place}: the "
                         f"checkpoint is damaged; load another copy."
                     )
+            cause = f"{call.q.dtype} overflowed"
+            if call.q.dtype == torch.float64:  # eager attention's softmax is of float32, where its least number is -inf
+                cause = "in float64 transformers' eager attention makes NaN of padding whose window holds no token"
             raise ModelError(
-                f"the output of {place} holds NaN or infinity, though every weight is finite: {call.q.dtype} "
-                f"overflowed; load the model with dtype='float32'."
+                f"the output of {place} holds NaN or infinity, though every weight is finite: {cause}; load the model "
+                f"with dtype='float32'."
             )
         if not largest <= TOLERANCE[call.q.dtype]:
             text, head, row = (int(i) for i in (part.relative == part.worst).nonzero()[0])

@@ -113,7 +113,8 @@ def thinned(
 
     A stretch's first point has the extreme that comes first, its last point the other. The last step stays as it is.
     """
-    lines = values.T.astype(np.float32)
+    with np.errstate(over="ignore"):  # beyond float32 a curve has no place on the page: infinite, it is left out
+        lines = values.T.astype(np.float32)
     if len(steps) <= most:
         return steps, lines
     stretches = np.array_split(np.arange(len(steps) - 1), (most - 1) // 2)
