@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from manyheads.corpora import reading_of
-from manyheads.corpora.bundled_texts import Reading
+from manyheads.corpora.sources import Reading
 
 
 def short_readings(count: int) -> Callable[[str], Reading]:
-    """In place of `manyheads.corpora.bundled_texts.reading_of`."""
+    """In place of `manyheads.corpora.sources.reading_of`."""
 
     def short(model: str) -> Reading:
         whole = reading_of(model)
@@ -22,6 +22,6 @@ def short_readings(count: int) -> Callable[[str], Reading]:
 def shorten_pages(patch: Any, count: int) -> None:
     """Every place of the library that asks what a model reads gets `count` texts of it; `patch` undoes that."""
     readings = short_readings(count)
-    for place in ("corpora.bundled_texts", "corpora", "roles.labels", "studio.server.routes", "studio.outside.one_file",
+    for place in ("corpora.sources", "corpora", "roles.labels", "studio.server.routes", "studio.outside.one_file",
                   "studio.outside.notebook"):  # fmt: skip
         patch.setattr(f"manyheads.{place}.reading_of", readings)

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 import manyheads as mh
 from manyheads.interventions import lowest_heads
+from manyheads.interventions.convert import convert as convertedfiles
 from manyheads.interventions.save import save as saving
-from manyheads.interventions.save import save_converted as convertedfiles
 
 from ..models.tiny import WORDS, save_tiny, tiny_llama, tiny_tokenizer
 from .conftest import assert_refused

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from manyheads.cli.learn.page import table_lines
-from manyheads.cli.learn.walk import Walk
+from manyheads.cli.learn.page import Walk, table_lines
 from manyheads.lessons import Progress, matrix, shelf
 
 from .conftest import assert_refused

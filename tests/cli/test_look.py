@@ -351,7 +351,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded(run
 
 
 def test_a_site_is_refused_before_a_model_is_loaded(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("manyheads.cli.publish.load_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("manyheads.cli.studio.load_model", lambda *_: pytest.fail("a model was loaded"))
     (tmp_path / "look.txt").write_text("a file")
     assert_refused(run("publish", "site", "nope.heads"), "nope.heads")
     assert_refused(run("publish", "site", "--text", ""), "text 1 of 1 is empty")
@@ -635,7 +635,7 @@ def test_what_cannot_be_asked_is_one_line_and_exit_2(run, line, message):
 
 
 def test_in_ascii_the_arc_is_ascii(run, monkeypatch):
-    monkeypatch.setattr("manyheads.cli.terminal.sentence.knows_blocks", lambda console: False)
+    monkeypatch.setattr("manyheads.cli.terminal.console.knows_blocks", lambda console: False)
     arc, ends, _ = next(
         lines[place : place + 3]
         for lines in [run("look", SENTENCE, *BOTH).lines]

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from manyheads.corpora import OWN_TEXT, gold_corpus, own_corpora, page_texts, reading_of
-from manyheads.corpora import bundled_texts as gold
-from manyheads.corpora.bundled_texts import READINGS, own_corpus, page_digest
+from manyheads.corpora import sources as gold
+from manyheads.corpora.sources import READINGS, own_corpus, page_digest
 from manyheads.errors import FileAccessError, TextError
 from manyheads.models import BUNDLED
 from manyheads.recording import ROOT

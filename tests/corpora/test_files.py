@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from manyheads.corpora import lines as sources
 from manyheads.corpora import open_corpus
 from manyheads.corpora.lines import Line
-from manyheads.corpora.open import json_documents, line_documents, paragraph_documents, text_of
+from manyheads.corpora.sources import json_documents, line_documents, paragraph_documents, text_of
 from manyheads.corpora.treebanks import PASSAGE_WORDS
 from manyheads.errors import FileAccessError, TextError
 from tests.corpora.writing import CONLLU, PAGE, chain, write_corpus

@@ -24,8 +24,7 @@ from manyheads.heads import Head
 from manyheads.recording import Sinks
 from manyheads.roles import RULES, SINK_RULE, Claim, HeadRole, Roles, by_family, failing, family_of
 from manyheads.roles.labels import Evidence
-from manyheads.roles.question_families import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP
-from manyheads.roles.results import Example
+from manyheads.roles.results import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP, Example
 from manyheads.roles.role_table import REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import LOCAL_RULE, MIN_CONTENT, POSITIONAL, Rule, coreference_rules, syntax_rules

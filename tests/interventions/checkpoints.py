@@ -15,7 +15,7 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.interventions import difference
-from manyheads.interventions.prune.verify import outputs_of, random_inputs
+from manyheads.interventions.verify import outputs_of, random_inputs
 
 SAME = 1e-5  # of the largest output
 VOCABULARY = 97

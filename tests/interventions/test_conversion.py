@@ -19,10 +19,10 @@ import manyheads as mh
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
 from manyheads.interventions import convert_to_gqa, read_corpus
 from manyheads.interventions.convert import convert as conversion
+from manyheads.interventions.convert import convert as converting
 from manyheads.interventions.convert import table as conversiontable
-from manyheads.interventions.convert.grouping import distances, group_heads, merge, merge_error, neighbours
-from manyheads.interventions.prune.verify import outputs_of, random_inputs
-from manyheads.interventions.save import save_converted
+from manyheads.interventions.convert.convert import distances, group_heads, merge, merge_error, neighbours
+from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import projections_of
 from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, Reader, fresh_mha, gap
 from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
@@ -406,7 +406,7 @@ def reader(fresh):
 
 @pytest.mark.turns(4)
 def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, tmp_path, monkeypatch):
-    monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
+    monkeypatch.setattr(converting, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
     saved = small.save(tmp_path / "out")
     assert (saved.form, saved.loads_as, saved.error, saved.zeroed) == ("stock", "LlamaForCausalLM", 3e-8, None)
@@ -423,7 +423,7 @@ def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, t
 
 @pytest.mark.turns(4)
 def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(reader, tmp_path, monkeypatch):
-    monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
+    monkeypatch.setattr(converting, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
     untrained = copy.deepcopy(small.model.state_dict())
     ids = torch.tensor([reader.tokenizer(TEXTS[0]).input_ids])
@@ -442,7 +442,7 @@ def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(
 
 
 def test_a_checkpoint_that_does_not_pass_its_trial_is_not_left_behind(reader, tmp_path, monkeypatch):
-    monkeypatch.setattr(save_converted, "try_all", lambda trials: [{"error": 0.2}])
+    monkeypatch.setattr(converting, "try_all", lambda trials: [{"error": 0.2}])
     with pytest.raises(ModelError, match="was not saved: as LlamaForCausalLM, its outputs differ by 2.0e-01"):
         convert_to_gqa(reader, 3).save(tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from manyheads import design
 from manyheads.corpora import page_texts
 from manyheads.errors import ModelError, PlanError, ShapeError
 from manyheads.interventions import HeadDesign
-from manyheads.interventions.design.weights import TOKEN_CODES, WIDTH, places, token_code
+from manyheads.interventions.design.model import TOKEN_CODES, WIDTH, places, token_code
 from manyheads.plan import Ablate
 from tests import seeds
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_tokenizer

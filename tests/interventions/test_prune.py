@@ -29,8 +29,7 @@ import manyheads as mh
 from manyheads.base import divisors
 from manyheads.errors import HeadError, ModelError, ShapeError
 from manyheads.interventions import difference, prune_heads, removed_text
-from manyheads.interventions.prune.verify import outputs_of, random_inputs
-from manyheads.interventions.prune.which_heads import (
+from manyheads.interventions.prune import (
     SAME_HEADS,
     SAME_NUMBER,
     Kept,
@@ -39,6 +38,7 @@ from manyheads.interventions.prune.which_heads import (
     require_legal,
 )
 from manyheads.interventions.save.save import PrunedModel
+from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import OwnCounts, Projections, projections_of
 from manyheads.nn import RelativeBias
 from manyheads.spec import ModelSpec, Site

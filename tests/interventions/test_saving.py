@@ -22,13 +22,13 @@ from torch import nn
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.interventions import convert_to_gqa, difference, prune_heads, removed_text
+from manyheads.interventions.convert import convert as converting
 from manyheads.interventions.convert.convert import FAMILIES
-from manyheads.interventions.prune.verify import outputs_of, random_inputs
 from manyheads.interventions.save import fresh_process as trials
 from manyheads.interventions.save import save as saving
-from manyheads.interventions.save import save_converted
 from manyheads.interventions.save import whole_folder as wholefolders
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
+from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models import LoadedModel, quietly
 from manyheads.models.weights import compact_form as compact
 from tests import seeds
@@ -128,7 +128,7 @@ def converted_trials(names, fresh, folders):
     trials = {}
     with quietly(), pytest.MonkeyPatch.context() as patch:
         fine = {"error": 0.0, "tokens": None, "wanted": None, "auto": True}
-        patch.setattr(save_converted, "try_all", lambda trials: [fine for _ in trials])
+        patch.setattr(converting, "try_all", lambda trials: [fine for _ in trials])
         for name in names:
             small = convert_to_gqa(mh.load(mha_of_type(name, fresh), tokenizer=False), 2)
             saved = small.save(folders.mktemp("converted"))

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyheads.errors import ShapeError
 from manyheads.nn import Mask, Rule, attend, attention, log_sum_exp
-from manyheads.nn import fused_kernels as kernels
+from manyheads.nn import attention as kernels
 
 B, H, G, Q, K, D = 2, 6, 3, 37, 41, 20
 RETURNED = {"flash": (B, H, Q), "memory-efficient": (B, H, 64), "cuDNN": (B, H, Q, 1)}

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError
 from manyheads.recording import open_recording
-from manyheads.recording.file import layout
+from manyheads.recording.file import format as recording_format
 from tests.recording.damage import assert_refused, contents, join, read, split
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")
@@ -333,7 +333,7 @@ def test_texts_that_are_no_bytes_are_refused(saved, path):
 
 
 def test_a_small_file_cannot_ask_for_much_memory(saved, path, monkeypatch):
-    monkeypatch.setattr(layout, "MOST_POSITIONS", 32)
+    monkeypatch.setattr(recording_format, "MOST_POSITIONS", 32)
     assert_refused(path, r"3 texts, padded to 11 tokens, are over 32 positions")
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 import manyheads as mh
 from manyheads.circuits.pairs import metric_of, read_pairs
-from manyheads.cli.circuits.patch import given_pairs
+from manyheads.cli.circuits import given_pairs
 from manyheads.corpora import as_corpus
 from manyheads.errors import HeadError, ManyHeadsError
 from manyheads.heads import Head

@@ -13,8 +13,8 @@ import pytest
 import manyheads as mh
 from benchmarks.soak import BAR_MB, judged, soak
 from manyheads.corpora import lines as sources
-from manyheads.corpora import open as plaintext
 from manyheads.corpora import open_corpus
+from manyheads.corpora import sources as plaintext
 from manyheads.errors import TextError
 from manyheads.studio import Desk, NotHere, Workspace
 from manyheads.studio import jobs as jobs_module

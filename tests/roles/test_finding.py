@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizer
 
 import manyheads as mh
 from manyheads.corpora import gold_corpus, open_corpus, page_texts
-from manyheads.corpora.bundled_texts import own_corpus
+from manyheads.corpora.sources import own_corpus
 from manyheads.errors import HeadError, StatisticError
 from manyheads.models import read_texts
 from manyheads.models.inputs.texts import rarity_table

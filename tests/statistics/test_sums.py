@@ -18,7 +18,7 @@ from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.reference import statistics as reference
 from manyheads.statistics import STATISTICS, Facts, HeadTable, Sums, measure
 from manyheads.statistics import token_kinds as kinds_module
-from manyheads.statistics.defined import rarest as tops
+from manyheads.statistics.defined import masses as tops
 from manyheads.statistics.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
 from manyheads.statistics.sums import HALVES, REPLICATES, text_weights
 from manyheads.statistics.token_kinds import TokenKinds

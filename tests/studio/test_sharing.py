@@ -23,8 +23,8 @@ from manyheads.lessons import shelf
 from manyheads.lessons.answers import Predict
 from manyheads.recording.layer import one_text
 from manyheads.studio import Desk, Workspace, publish, write_report
-from manyheads.studio.outside.factors import factors_of
 from manyheads.studio.outside.lessons import digest_of_lessons, saved_lessons
+from manyheads.studio.outside.snapshot import factors_of
 from manyheads.studio.session import MAX_UPLOAD
 from tests.models.tiny import TEXT, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.studio.driving import fragment
@@ -311,7 +311,7 @@ def test_q_and_k_that_do_not_fit_are_refused_in_one_line(minilm, monkeypatch):
     layers = list(mh.record(minilm, "a cat").layers)
     with pytest.raises(RecordingError, match="exact='int8': q and k are kept in float16 or float32"):
         factors_of(layers, 0, "int8")
-    monkeypatch.setattr("manyheads.studio.outside.factors.MOST_BYTES", 1_000)
+    monkeypatch.setattr("manyheads.studio.outside.snapshot.MOST_BYTES", 1_000)
     with pytest.raises(RecordingError, match="would keep .* of q and k in float32, above its limit of 1.00 kB"):
         factors_of(layers, 0)
 

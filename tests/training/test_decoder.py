@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 import manyheads as mh
 from manyheads.errors import GuardError, HeadError, ModelError, ShapeError
 from manyheads.heads import Head
+from manyheads.reproductions.voita_gates import GatedHeads, hard_concrete, middle, share_open
 from manyheads.statistics import measure_call
 from manyheads.training import export
 from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
 from manyheads.training.export import save_llama, to_llama
-from manyheads.training.head_gates import GatedHeads, hard_concrete, middle, share_open
 from manyheads.training.presets.code.data import as_transformers, train_tokenizer
 from manyheads.training.presets.code.preset import first_repeats
 

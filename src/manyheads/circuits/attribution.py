@@ -362,7 +362,15 @@ def _one_batch(
         )
     total = torch.stack([value for _, value in values.values()])
     logit = target.detach() if "cap" in how else capped
-    _require_sum(lm, total, logit, logits.dtype)
+    off = (total.double().sum(0) - logit.double()).abs()
+    allowed = EXACT[logits.dtype] * total.double().abs().sum(0).clamp_min(1)
+    if not bool((off <= allowed).all()):
+        worst = int((off / allowed).argmax())
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}): the rows add up to {float(total.double().sum(0)[worst]):.6g} and "
+            f"the model's logit is {float(logit[worst]):.6g}: something enters its residual stream that is not known "
+            f"here, so nothing is attributed."
+        )
     splits = _by_key(reached, texts, rows, place_index, values) if keys else [{}] * len(answers)
     table = total.double().cpu().tolist()
     kinds = [(name, kind) for name, (kind, _) in values.items()]
@@ -462,19 +470,6 @@ def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor
         if isinstance(bias, Tensor):
             values[f"{entry.name} output bias"] = "bias", (_exact(bias.detach()) * g).sum(-1)
     return values
-
-
-def _require_sum(lm: Any, total: Tensor, target: Tensor, dtype: torch.dtype) -> None:
-    """Errors: ModelError where rows do not add up to the model's own logit."""
-    off = (total.double().sum(0) - target.double()).abs()
-    allowed = EXACT[dtype] * total.double().abs().sum(0).clamp_min(1)
-    if not bool((off <= allowed).all()):
-        worst = int((off / allowed).argmax())
-        raise ModelError(
-            f"{lm.name} ({type(lm.model).__name__}): the rows add up to {float(total.double().sum(0)[worst]):.6g} and "
-            f"the model's logit is {float(target[worst]):.6g}: something enters its residual stream that is not known "
-            f"here, so nothing is attributed."
-        )
 
 
 @torch.no_grad()

@@ -312,6 +312,9 @@ def _folds(lm: Any) -> list[_Fold]:
         block = path.rpartition(".")[0]
         reads: dict[str, NormForm | None] = {}
         passes = False
+        names = path.split(".")
+        number = next((place for place, name in enumerate(names) if name.isdigit()), len(names) - 1)
+        numbered = ".".join(names[: number + 1])  # "model.layers.3" of "model.layers.3.self_attn"
         for part in "qkv":
             layer_input = next(
                 (x for (of_path, parts), x in tensors.items() if of_path == path and part in parts), None
@@ -319,7 +322,7 @@ def _folds(lm: Any) -> list[_Fold]:
             layer_input = tensors.get((path, "all")) if layer_input is None else layer_input
             before = [entry for entry in norms if layer_input is not None and same(entry[3], layer_input)]
             reads[part] = norm_form(before[0][1], before[0][2], before[0][3], before[0][0]) if before else None
-            passes |= bool(before) and not before[0][0].startswith(_block_of(path))
+            passes |= bool(before) and not before[0][0].startswith(numbered)
         written = tensors.get((path, "out"))
         after = [entry for entry in norms if written is not None and same(entry[2], written)]
         writes = norm_form(after[0][1], after[0][2], after[0][3], after[0][0]) if after else None
@@ -330,25 +333,13 @@ def _folds(lm: Any) -> list[_Fold]:
                 continue
             for part, count in (("q", site.num_heads), ("k", site.num_kv_heads)):
                 if inside.startswith(part) or inside.endswith(f"_{part}"):
-                    gains[part] = _gain_by_head(module, x, y, name, count, site.qk_dim)
+                    # For each dimension; of each head, where the norm has a row for each (Cohere).
+                    weight: Any = module.weight
+                    shape = (count, site.qk_dim)
+                    gain = weight.detach() if weight.shape == shape else norm_form(module, x, y, name).gain
+                    gains[part] = gain.view(shape) if gain.numel() == count * site.qk_dim else gain
         folds.append(_Fold(reads, writes, gains, passes and bool(block)))
     return folds
-
-
-def _block_of(path: str) -> str:
-    """ "model.layers.3." of "model.layers.3.self_attn"."""
-    parts = path.split(".")
-    number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
-    return ".".join(parts[: number + 1])
-
-
-def _gain_by_head(module: nn.Module, x: Tensor, y: Tensor, path: str, count: int, width: int) -> Tensor:
-    """The gain of a query or key norm, for each dimension (of each head, where it has a row for each)."""
-    weight: Any = module.weight
-    if weight.shape == (count, width):  # Cohere: a row of gains for each head
-        return weight.detach()
-    gain = norm_form(module, x, y, path).gain
-    return gain.view(count, width) if gain.numel() == count * width else gain
 
 
 def _scores(spec: ModelSpec, matrices: list[_OfSite], width: int) -> tuple[dict[str, ndarray], dict[str, ndarray]]:

@@ -13,26 +13,19 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from manyheads import __version__
-from manyheads.cli.checkpoints import convert, prune
-from manyheads.cli.circuits.attribute import attribute
-from manyheads.cli.circuits.patch import circuit, patch
+from manyheads.cli.circuits import attribute, circuit, patch
 from manyheads.cli.doctor import doctor
-from manyheads.cli.effects import ablate, importance
 from manyheads.cli.head.command import head
+from manyheads.cli.interventions import ablate, convert, importance, prune
 from manyheads.cli.learn.command import learn
-from manyheads.cli.long_context.heads import heads
-from manyheads.cli.long_context.split import split
+from manyheads.cli.long_context import heads, split
 from manyheads.cli.look.command import look
-from manyheads.cli.merge import merge
-from manyheads.cli.publish import publish
-from manyheads.cli.reproduce import reproduce
 from manyheads.cli.roles.command import roles
 from manyheads.cli.size import size
-from manyheads.cli.stats import compare, stats
-from manyheads.cli.studio import studio
+from manyheads.cli.stats import compare, merge, stats
+from manyheads.cli.studio import publish, studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
-from manyheads.cli.train import train
-from manyheads.cli.watch import watch
+from manyheads.cli.training import reproduce, train, watch
 
 COMMANDS = (
     look,

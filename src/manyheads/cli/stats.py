@@ -1,6 +1,8 @@
-"""`manyheads stats`: statistics of every head by name, on texts or a treebank, and which there are; `compare`: of two.
+"""The commands of statistics: `stats` of every head by name; `compare`, of two models; `merge`, of parts of a corpus.
 
+`manyheads stats`: statistics of every head by name, on texts or a treebank, and which there are.
 `manyheads compare A B`: what differs between the heads of two models, or of two checkpoints of one training.
+`manyheads merge part-*.sums`: parts of a corpus that `stats --shard` and `roles --shard` measured, added up.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import typer
 from rich.text import Text
 
 from manyheads import corpora
+from manyheads import roles as role_finder
 from manyheads import statistics as measures
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
+    SUMS_ENDINGS,
     TABLE_ENDINGS,
     AsJson,
     CorpusFiles,
@@ -44,6 +48,7 @@ from manyheads.cli.arguments import (
     save_sums,
     to_file,
 )
+from manyheads.cli.roles import command as of_roles
 from manyheads.cli.roles.role_words import ABSENT, column_figures, figure, hue, span
 from manyheads.cli.terminal.console import (
     Column,
@@ -65,7 +70,7 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.errors import TextError
+from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
 from manyheads.roles.role_table import UNLABELLED
 
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
     from manyheads.corpora import Corpus, Shard
     from manyheads.roles import Comparison
     from manyheads.statistics import HeadTable, Statistic
+
 
 LIST_HELP = "List the statistics that there are, or those of --statistics; with --corpus also the treebank's."
 FIRST_HELP = "A model: minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
@@ -469,3 +475,65 @@ def unit_in(result: Comparison, name: str) -> str:
     """The unit of a statistic of the comparison."""
     by_name: dict[str, Statistic] = {statistic.name: statistic for statistic in result.before.statistics}
     return by_name[name].unit
+
+
+FILES_HELP = "Files of sums; of a run's folder (--resume), its texts/finished.safetensors."
+OUT_HELP = "Write the merged sums (.sums), or the table, of roles every claim (.parquet, .csv, .json)."
+PARTIAL_HELP = "Go on where parts are missing: the table is of the others."
+
+
+def merge(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help=FILES_HELP, show_default=False)],
+    out: Annotated[Path | None, to_file("--out", OUT_HELP)] = None,
+    partial: Annotated[bool, typer.Option("--partial", help=PARTIAL_HELP)] = False,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads of each statistic.")] = 3,
+    complete: Annotated[bool, typer.Option("--all", help="A row for each head, of statistics.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add up parts of a corpus that were measured apart, in any order, and show what they come to.
+
+    Parts of other weights, statistics, code or texts, a part that is there twice and one that is missing are named. No
+    model is loaded. Merged sums (--out all.sums) can be merged again.
+
+    For example: manyheads merge part-*.sums --out table.parquet
+    """
+    # Imports torch, for which --help is not to wait.
+    from manyheads.statistics.head_sums import merged_sums, require_whole
+
+    talk = Talk()
+    check_output(out, "--out", (*SUMS_ENDINGS, *TABLE_ENDINGS))
+    with talk.step(f"adding {len(files):,} parts" if len(files) > 1 else f"reading {files[0]}") as progress:
+        sums = merged_sums(files, progress)
+    if out is not None and out.suffix.lower() in SUMS_ENDINGS:
+        print_written(*save_sums(sums, out))
+        return
+    if not partial:
+        for part in sums:
+            require_whole(part)
+    of_command = {part.reading.split(":")[0] == role_finder.OF_ROLES for part in sums}
+    if len(of_command) > 1:
+        raise StatisticError("some files are parts of manyheads stats and some of manyheads roles: merge them apart.")
+    tables = [part.table() for part in sums]
+    notes = tables[0].notes
+    model, origin = notes["model"], notes["corpus"]
+    about = {"parts": len(sums[0].parts), "missing": list(sums[0].missing)}
+    if of_command == {True}:
+        if "passages" in sums[0].reading and len(sums) == 1:
+            raise StatisticError(f"{files[0]} is of passages, which are a part of roles: give the files of texts, too.")
+        labelled = role_finder.roles_of(tables)
+        if out is not None:
+            labelled.save(out)
+        if as_json:
+            emit_document({"loaded": notes["loaded"], **about, **of_roles.document(labelled, origin)})
+            return
+        print_whole(of_roles.page(labelled, origin, ModelChoice(model), None))
+    else:
+        if out is not None:
+            from manyheads.recording import write_frame  # as above
+
+            write_frame(frame(tables), out)
+        if as_json:
+            emit_document({"model": model, "loaded": notes["loaded"], "origin": origin, **about, **document(tables)})
+            return
+        show_tables(tables, model, origin, top, complete)
+    print_written(out)

@@ -71,7 +71,7 @@ def gold_documents(documents: Any, kind: str) -> Iterator[Document]:
         if not isinstance(document, Document):
             raise TextError(
                 f"document {number} is of type {type(document).__name__}: give Documents with gold {kind}, as "
-                f"open_corpus('treebank.conllu').open() gives them (manyheads.corpora.open)."
+                f"open_corpus('treebank.conllu').open() gives them (manyheads.corpora)."
             )
         yield document
 

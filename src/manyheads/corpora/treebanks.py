@@ -143,7 +143,19 @@ def _document(block: Block, declared: str | None, where: str) -> Document | None
         if not tokens:
             return None
         text, words = read_words(tokens, block.comments.get("text"))
-        marked = list(_marked(tokens))
+        # The tokens with `Entity=`, between the words that they are or stand among.
+        marked: list[Marked] = []
+        num_words = 0  # so far
+        for token in tokens:
+            place = token["id"]
+            is_word = isinstance(place, int)
+            entity = misc_value(token, "Entity")
+            if entity is not None:
+                number = str(place) if is_word else "".join(map(str, place))
+                if "-" in number:
+                    raise TextError(f"the range {number} has Entity=, which belongs to the words in it.")
+                marked.append(Marked(number, num_words, num_words if is_word else num_words - 1, entity))
+            num_words += is_word
         if marked and declared is None:
             raise TextError(
                 f"token {marked[0].token} has Entity=, but no '# global.Entity = GRP-...' above says what its fields "
@@ -172,21 +184,6 @@ def _parsed(block: Block) -> Sequence[Token]:
                 place = f"line {number:,}"
                 break
         raise TextError(f"{place} is not CoNLL-U ({str(error).rstrip('.')}).") from error
-
-
-def _marked(tokens: Sequence[Token]) -> Iterator[Marked]:
-    """The tokens with `Entity=`, between the words that they are or stand among."""
-    num_words = 0  # so far
-    for token in tokens:
-        place = token["id"]
-        is_word = isinstance(place, int)
-        entity = misc_value(token, "Entity")
-        if entity is not None:
-            number = str(place) if is_word else "".join(map(str, place))
-            if "-" in number:
-                raise TextError(f"the range {number} has Entity=, which belongs to the words in it.")
-            yield Marked(number, num_words, num_words if is_word else num_words - 1, entity)
-        num_words += is_word
 
 
 def _joined(sentences: Sequence[Document]) -> Document:

@@ -78,7 +78,16 @@ def _variable(name: str, value: str) -> Finding:
             remedy = f"Set a number from 1 up, or unset {name}."
             return Finding(name, f"{value!r} is no number of threads", WRONG, remedy)
         if VARIABLES[name] == OFFLINE:
-            return _offline(name, value)
+            # What huggingface_hub makes of it: it reads its own variable, and the other only where that one is not set.
+            words, first = one_line(value), "HF_HUB_OFFLINE"
+            if name != first and os.environ.get(first):
+                return Finding(name, f"{words}: not read, since {first} is set", NOTE)
+            if value.upper() in ON:
+                return Finding(name, f"{words}: {OFFLINE}", NOTE)
+            if value.upper() in OFF:
+                return Finding(name, f"{words}: the hub is asked, as if this were not set", NOTE)
+            remedy = f"Set 1 (or yes, true, on) where it should not be, or unset {name}."
+            return Finding(name, f"{words!r} is not taken, so the hub is asked", WRONG, remedy)
         if name == "MANYHEADS_GOLD" and not Path(value).is_dir():
             return Finding(name, f"{one_line(value)} is no folder, so tests fail", WRONG, f"Correct or unset {name}.")
         words = "set" if SECRET.search(name) else one_line(value)
@@ -89,19 +98,6 @@ def _variable(name: str, value: str) -> Finding:
             return Finding(name, "set, but nothing reads it", WRONG, f"Write {meant[0]}, or unset it.")
         return Finding(name, "set, but nothing reads it", NOTE)
     return Finding(name, "set; not one that manyheads knows", NOTE)
-
-
-def _offline(name: str, value: str) -> Finding:
-    """What huggingface_hub makes of it: it reads its own variable, and the other only where that one is not set."""
-    words, first = one_line(value), "HF_HUB_OFFLINE"
-    if name != first and os.environ.get(first):
-        return Finding(name, f"{words}: not read, since {first} is set", NOTE)
-    if value.upper() in ON:
-        return Finding(name, f"{words}: {OFFLINE}", NOTE)
-    if value.upper() in OFF:
-        return Finding(name, f"{words}: the hub is asked, as if this were not set", NOTE)
-    remedy = f"Set 1 (or yes, true, on) where it should not be, or unset {name}."
-    return Finding(name, f"{words!r} is not taken, so the hub is asked", WRONG, remedy)
 
 
 def port() -> Iterator[Finding]:

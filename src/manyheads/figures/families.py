@@ -149,7 +149,14 @@ def _names(places: Float64[ndarray, "n 2"], heads: Sequence[Head], typical: set[
 
     for place in order:
         head, (x, y) = heads[place], places[place].tolist()
-        choices = _around(x, y, text_width(_name(head), TINY, weight="bold" if head in typical else "normal"))
+        width = text_width(_name(head), TINY, weight="bold" if head in typical else "normal")
+        # Beside its dot: right, left, above, below, then the corners; beyond the ring
+        # even where there is none, so that names stay where they are when roles are given.
+        near, high = DOT + RING + 1, TINY + 1
+        across, down = (x + near, x - near - width, x - width / 2), (y - high / 2, y - near - high, y + near)
+        sides = [(across[0], down[0]), (across[1], down[0]), (across[2], down[1]), (across[2], down[2])]
+        corners = [(left, top) for top in down[1:] for left in (x + DOT - 1, x - DOT + 1 - width)]
+        choices = [(left, top, left + width, top + high) for left, top in (*sides, *corners)]
         box = first_free(choices, [*boxes.values(), *dots])
         if box is None and head in typical:
             box = first_free(choices, [*boxes.values()])
@@ -172,16 +179,6 @@ def _placed(places: Float64[ndarray, "n 2"]) -> Float64[ndarray, "n 2"]:
     # heads that all look the same have one place between them: its size is 0, and must not be divided by
     scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
     return (places - (low + high) / 2) * np.array([1, -1]) * scale + np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
-
-
-def _around(x: Pixels, y: Pixels, width: Pixels) -> list[Box]:
-    """Where a name may stand beside its dot: right, left, above, below, then the corners."""
-    # beyond the ring even where there is none: names stay where they are when roles are given
-    near, high = DOT + RING + 1, TINY + 1
-    across, down = (x + near, x - near - width, x - width / 2), (y - high / 2, y - near - high, y + near)
-    sides = [(across[0], down[0]), (across[1], down[0]), (across[2], down[1]), (across[2], down[2])]
-    corners = [(left, top) for top in down[1:] for left in (x + DOT - 1, x - DOT + 1 - width)]
-    return [(left, top, left + width, top + high) for left, top in (*sides, *corners)]
 
 
 def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> None:

@@ -9,9 +9,9 @@ from .design.patterns import HeadDesign as HeadDesign
 from .effects.effect import Effect as Effect
 from .effects.effect import effect as effect
 from .effects.importance import Importance as Importance
+from .effects.importance import Lowest as Lowest
 from .effects.importance import importance as importance
-from .effects.lowest import Lowest as Lowest
-from .effects.lowest import lowest_heads as lowest_heads
+from .effects.importance import lowest_heads as lowest_heads
 from .effects.metrics import METRICS as METRICS
 from .effects.metrics import choose_metric as choose_metric
 from .effects.metrics import read_corpus as read_corpus
@@ -20,8 +20,8 @@ from .effects.sweep import sweep as sweep
 from .effects.verdict import Verdict as Verdict
 from .effects.verdict import importance_verdict as importance_verdict
 from .effects.verdict import verdict as verdict
-from .prune.prune import prune_heads as prune_heads
-from .prune.verify import difference as difference
+from .prune import prune_heads as prune_heads
 from .save.save import Saved as Saved
 from .save.save import costs_of as costs_of
 from .save.save import removed_text as removed_text
+from .verify import difference as difference

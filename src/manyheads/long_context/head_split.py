@@ -174,11 +174,13 @@ class HeadSplit:
         """A row for each key/value head: layer, index, its query heads, score, and whether it keeps everything."""
         import pandas as pd
 
-        rows = [
-            (number, index, _group_text(layer, number, self.stack, index), layer.scores[index], layer.kept[index])
-            for number, layer in enumerate(self.layers)
-            for index in range(layer.num_kv_heads)
-        ]
+        rows = []
+        for number, layer in enumerate(self.layers):
+            size = layer.num_heads // max(layer.num_kv_heads, 1)
+            shape = {self.stack: (0,) * number + (layer.num_heads + 1,)}  # + 1: never shortened to "L3"
+            for index in range(layer.num_kv_heads):
+                heads = [Head(self.stack, number, query) for query in range(index * size, (index + 1) * size)]
+                rows.append((number, index, str(parse_heads(heads, shape)), layer.scores[index], layer.kept[index]))
         return pd.DataFrame(rows, columns=["layer", "kv_head", "query_heads", "score", "keeps_everything"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -258,9 +260,3 @@ def require_share(keep: float) -> None:
     """Errors: StatisticError for what is no share of heads."""
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise StatisticError(f"keep={keep!r} is no share of key/value heads to keep: give one above 0, up to 1.")
-
-
-def _group_text(layer: SplitLayer, number: int, stack: str, index: int) -> str:
-    size = layer.num_heads // layer.num_kv_heads
-    heads = [Head(stack, number, query) for query in range(index * size, (index + 1) * size)]
-    return str(parse_heads(heads, {stack: (0,) * number + (layer.num_heads + 1,)}))  # + 1: never shortened to "L3"

@@ -1,12 +1,12 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .attention import FUSED_KERNELS as FUSED_KERNELS
 from .attention import attend as attend
 from .attention import log_sum_exp as log_sum_exp
+from .attention import row_lse as row_lse
 from .caches import KVCache as KVCache
 from .feed_forward import FeedForward as FeedForward
 from .feed_forward import SwiGLU as SwiGLU
 from .feed_forward import gated_width as gated_width
-from .fused_kernels import FUSED_KERNELS as FUSED_KERNELS
-from .fused_kernels import row_lse as row_lse
 from .head_parallel import HeadParallel as HeadParallel
 from .largest_logits import LargestScores as LargestScores
 from .largest_logits import MaxLogitBounds as MaxLogitBounds

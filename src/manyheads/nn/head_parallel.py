@@ -63,7 +63,17 @@ class HeadParallel(ParallelStyle):
                         f"nn.Linear is divided. Merge an adapter into it first."
                     )
         if isinstance(maps, FusedProjections):
-            maps = layer.qkv_proj = _split(maps)
+            # The same numbers in three maps, whose rows can be divided by head.
+            weights = maps.weight.detach().split_with_sizes(maps.widths)
+            biases = (None,) * 3 if maps.bias is None else maps.bias.detach().split_with_sizes(maps.widths)
+            parts: list[Projection] = []
+            for weight, bias in zip(weights, biases, strict=True):
+                part = Projection(weight.shape[1], weight.shape[0], bias is not None, device="meta")  # draws no numbers
+                part.weight = nn.Parameter(weight.clone(), maps.weight.requires_grad)
+                if bias is not None and maps.bias is not None:
+                    part.bias = nn.Parameter(bias.clone(), maps.bias.requires_grad)
+                parts.append(part)
+            maps = layer.qkv_proj = SplitProjections(*parts)
         styles = {maps.q: ColwiseParallel(), layer.out_proj: RowwiseParallel()}
         styles |= dict.fromkeys((maps.k, maps.v), ColwiseParallel() if g > 1 else _KeptWhole())
         for part, style in styles.items():
@@ -86,17 +96,3 @@ class _KeptWhole(ParallelStyle):
             return out.to_local(grad_placements=[Partial()])
 
         return distribute_module(module, device_mesh, output_fn=handed)
-
-
-def _split(fused: FusedProjections) -> SplitProjections:
-    """The same numbers in three maps, whose rows can be divided by head."""
-    weights = fused.weight.detach().split_with_sizes(fused.widths)
-    biases = (None,) * 3 if fused.bias is None else fused.bias.detach().split_with_sizes(fused.widths)
-    parts: list[Projection] = []
-    for weight, bias in zip(weights, biases, strict=True):
-        part = Projection(weight.shape[1], weight.shape[0], bias is not None, device="meta")  # draws no numbers
-        part.weight = nn.Parameter(weight.clone(), fused.weight.requires_grad)
-        if bias is not None and fused.bias is not None:
-            part.bias = nn.Parameter(bias.clone(), fused.bias.requires_grad)
-        parts.append(part)
-    return SplitProjections(*parts)

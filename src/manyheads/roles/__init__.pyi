@@ -19,9 +19,9 @@ from .probes.copying import copying_scores as copying_scores
 from .probes.repeats import Repeats as Repeats
 from .probes.repeats import probe_repeats as probe_repeats
 from .probes.retrieval import retrieval_scores as retrieval_scores
-from .question_families import by_family as by_family
-from .question_families import family_of as family_of
 from .results import Roles as Roles
+from .results import by_family as by_family
+from .results import family_of as family_of
 from .rules import MIN_QUERIES as MIN_QUERIES
 from .rules import RULES as RULES
 from .rules import SINK_RULE as SINK_RULE

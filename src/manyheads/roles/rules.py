@@ -27,7 +27,7 @@ from typing import Any
 
 from manyheads.statistics import OFFSETS, offset_name
 from manyheads.statistics.defined.masses import LOCAL
-from manyheads.statistics.defined.norms import weighted_name
+from manyheads.statistics.defined.shape import weighted_name
 
 MIN_QUERIES = 100
 """Rows on the reporting half: below 100, an interval is about +-10 points wide."""

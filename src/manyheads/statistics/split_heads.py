@@ -122,7 +122,12 @@ def join(parts: Sequence[Part]) -> HeadTable:
             twin = by_begin.setdefault(begin, number)
             if twin != number:
                 twin_heads = slice(int(starts[twin][index]), int(starts[twin][index + 1]))
-                if not _is_same(parts[twin].table, twin_heads, part.table, heads):
+                # Two processes' sums of one layer that both have are equal but for rounding.
+                pairs = [
+                    (getattr(parts[twin].table.sums, name)[:, twin_heads], getattr(part.table.sums, name)[:, heads])
+                    for name in ("num", "den")
+                ]
+                if not all(a.shape == b.shape and np.allclose(a, b, SAME, SAME) for a, b in pairs):
                     _refuse(site, total, begin, "has other numbers in one process than in another")
                 continue
             if begin != num_heads:
@@ -149,12 +154,6 @@ def join(parts: Sequence[Part]) -> HeadTable:
     worst = max((table.notes["guard_error"] for table in tables), key=float)
     notes = {**first.notes, JOINED: f"of {len(parts)} processes", "guard_error": worst}
     return HeadTable(tuple(sites), first.statistics, sums, first.sinks, notes, kinds, first.failures)
-
-
-def _is_same(twin: HeadTable, twin_heads: slice, table: HeadTable, heads: slice) -> bool:
-    """Whether two processes' sums of one layer that both have are equal but for rounding."""
-    pairs = [(getattr(twin.sums, name)[:, twin_heads], getattr(table.sums, name)[:, heads]) for name in ("num", "den")]
-    return all(a.shape == b.shape and np.allclose(a, b, SAME, SAME) for a, b in pairs)
 
 
 def _refuse(site: Site, total: int, head: int, fault: str) -> None:

@@ -20,10 +20,9 @@ from manyheads.recording import Gold
 from manyheads.statistics.corpus_run.chunks import Survey
 from manyheads.statistics.defined import coreference, masses
 from manyheads.statistics.defined.alignment import alignments
-from manyheads.statistics.defined.norms import norm_masses, norm_matches
+from manyheads.statistics.defined.masses import tops
 from manyheads.statistics.defined.pictures import IMAGES, pictures
-from manyheads.statistics.defined.rarest import tops
-from manyheads.statistics.defined.shape import effects, logits, places, spread
+from manyheads.statistics.defined.shape import effects, logits, norm_masses, norm_matches, places, spread
 from manyheads.statistics.defined.syntax import (
     MIN_ARCS,
     PLACE,

@@ -27,7 +27,11 @@ class HeadWatch(WatchCallback, TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
         assert model is not None, "a Trainer trains a model"
-        self._trainer = _calling_trainer()
+        # The Trainer that is calling: it hands callbacks its model, but neither itself nor its reporters.
+        frame = sys._getframe(1)
+        while frame is not None and not isinstance(frame.f_locals.get("self"), Trainer):
+            frame = frame.f_back
+        self._trainer = None if frame is None else frame.f_locals["self"]
         # A Trainer that compiles, or shards, calls a model around its own: the passes are that one's.
         called: Any = model if self._trainer is None else self._trainer.model_wrapped
         self.open(called, state.global_step)
@@ -44,14 +48,3 @@ class HeadWatch(WatchCallback, TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.close()
-
-
-def _calling_trainer() -> Trainer | None:
-    """The Trainer that is calling a callback: it hands callbacks its model, but neither itself nor its reporters."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, Trainer):
-            return owner
-        frame = frame.f_back
-    return None

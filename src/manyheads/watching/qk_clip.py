@@ -434,8 +434,14 @@ class HeadRows:
         shape[self.axis] = -1
         # float32 at least: the weights' rounding is then the only one. (MPS has no float64.)
         factor = factor.view(shape).to(parameter.device, torch.promote_types(torch.float32, parameter.dtype))
+        mesh: Any = getattr(parameter, "device_mesh", None)
+        if mesh is not None:  # the factor is whole in every process, the parameter divided among several
+            # Deferred: it takes a while to load, and whoever has such a parameter has loaded it.
+            from torch.distributed.tensor import DTensor, Replicate
+
+            factor = DTensor.from_local(factor, mesh, [Replicate()] * mesh.ndim, run_check=False)
         with torch.no_grad():
-            parameter.mul_(_like(parameter, factor))
+            parameter.mul_(factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -672,14 +678,3 @@ def _require_own(site: Site, module: nn.Module, part: HeadRows, names: dict[int,
 def _refuse(site: Site, module: nn.Module | None, reason: str) -> NoReturn:
     name = f"{site}, module {site.module!r}" + ("" if module is None else f" ({type(module).__name__})")
     raise ModelError(f"QKClip cannot clip {name}: {reason}.")
-
-
-def _like(parameter: Tensor, factor: Tensor) -> Tensor:
-    """The factor in the form of the parameter: whole in every process where that is divided among several."""
-    mesh: Any = getattr(parameter, "device_mesh", None)
-    if mesh is None:
-        return factor
-    # Deferred: it takes a while to load, and whoever has such a parameter has loaded it.
-    from torch.distributed.tensor import DTensor, Replicate
-
-    return DTensor.from_local(factor, mesh, [Replicate()] * mesh.ndim, run_check=False)

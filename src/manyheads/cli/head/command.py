@@ -43,6 +43,7 @@ from manyheads.cli.head.picture import Question, look_at_picture
 from manyheads.cli.look.command import evidence_of, home
 from manyheads.cli.roles.role_words import ABSENT, figure, hue, link_colour, role_of, span, unit_of
 from manyheads.cli.terminal.console import (
+    LINK_COLOUR,
     Column,
     Row,
     cells_of,
@@ -60,7 +61,6 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.terminal.sentence import LINK_COLOUR
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.roles.role_table import UNLABELLED

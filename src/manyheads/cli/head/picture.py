@@ -144,7 +144,11 @@ def gather(
         looked = _look_from_text(talk, lm, name, image, picture, question, model)
         return _finished(talk, looked, picture, plot, begun)
     require_reader(lm, PICTURES)
-    head = _head_of(lm, name)
+    head, counts = Head.parse(name), lm.spec.shape.get("", ())
+    if len(lm.spec.shape) == 1 or head.stack or not counts:
+        head = head_of(lm, name)
+    elif head.layer >= len(counts) or head.index >= counts[head.layer]:  # without a stack, of the patches' own
+        raise HeadError(f"{name}: {lm.name} has layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}.")
     with talk.step("reading the picture"):
         recording = models.record(lm, image=picture)
         grid = grid_of(recording)
@@ -240,16 +244,6 @@ def _finished(talk: Talk, looked: PictureLooked, picture: Any, plot: Path | None
             )
         written = (f"{plot}, the picture with the weights on it",)
     return replace(looked, written=written, seconds=time.perf_counter() - begun)
-
-
-def _head_of(lm: Any, name: str) -> Any:
-    """The head by that name; one without a stack is of the patches' own. Errors: HeadError."""
-    head, counts = Head.parse(name), lm.spec.shape.get("", ())
-    if len(lm.spec.shape) == 1 or head.stack or not counts:
-        return head_of(lm, name)
-    if head.layer >= len(counts) or head.index >= counts[head.layer]:
-        raise HeadError(f"{name}: {lm.name} has layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}.")
-    return head
 
 
 # ------------------------------------------------------------------------------------------------------------- showing

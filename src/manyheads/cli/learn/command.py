@@ -62,7 +62,6 @@ def learn(
         return
     # Lessons compute what they show, and import torch for it: --help is not to wait for that.
     from manyheads.cli.learn import page as pages
-    from manyheads.cli.learn.walk import Walk  # as above
 
     if progress.trouble:
         talk.note(progress.trouble)
@@ -101,7 +100,7 @@ def learn(
     if as_json:
         emit_document(pages.lesson_document(page, load, seed))
     elif _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
-        Walk(page, stdout_console(), load, progress, seed).go()
+        pages.Walk(page, stdout_console(), load, progress, seed).go()
     else:
         if not _is_terminal(sys.stdin):
             talk.note("this is no interactive terminal, so the whole lesson is printed; nothing is read from stdin.")

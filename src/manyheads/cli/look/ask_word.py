@@ -26,13 +26,13 @@ from manyheads.cli.terminal.console import (
     clean,
     emit_document,
     knows_blocks,
+    linked_sentence,
     offered,
     print_sections,
     shortened,
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.terminal.sentence import linked_sentence
 from manyheads.errors import TextError
 from manyheads.spec import CROSS
 

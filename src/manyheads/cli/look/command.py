@@ -73,6 +73,7 @@ from manyheads.cli.terminal.console import (
     hanging,
     lay_out,
     left_out,
+    linked_sentence,
     offered,
     print_sections,
     rules_of,
@@ -80,7 +81,6 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.terminal.sentence import linked_sentence
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
 from manyheads.roles.role_table import CAVEAT, UNLABELLED

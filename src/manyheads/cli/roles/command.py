@@ -51,7 +51,7 @@ from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED, role_title
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus, Failure
     from manyheads.roles import Claim, Probe, Roles
-    from manyheads.roles.probes.score import HeadScore
+    from manyheads.roles.probes.repeats import HeadScore
 
 
 REPORT_ENDINGS = (".html",)

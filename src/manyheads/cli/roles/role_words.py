@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from manyheads import roles, statistics
-from manyheads.cli.terminal.sentence import LINK_COLOUR
+from manyheads.cli.terminal.console import LINK_COLOUR
 from manyheads.roles.role_table import NO_ROLE, ROLES, UNLABELLED, group_of, role_style
 
 ABSENT = "–"

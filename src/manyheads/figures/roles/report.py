@@ -48,9 +48,8 @@ from manyheads.heads import Head
 from manyheads.roles import MAX_FALSE, SINK_RULE, Claim, HeadRole, Probe, Roles, by_family, failing, family_of
 from manyheads.roles.claims import FIXED, RULES_IN_WORDS
 from manyheads.roles.probes.all import SHARE
-from manyheads.roles.probes.score import HeadScore
-from manyheads.roles.question_families import DOWN, REFERENCE, UP, Family, Ranked
-from manyheads.roles.results import EFFECT
+from manyheads.roles.probes.repeats import HeadScore
+from manyheads.roles.results import DOWN, EFFECT, REFERENCE, UP, Family, Ranked
 from manyheads.roles.role_table import NO_ROLE, NOT_EFFECT, REFERENCE_STYLE, ROLES, SYNTAX_STYLE, UNLABELLED
 from manyheads.statistics import Statistic
 

@@ -15,7 +15,7 @@ from html import escape
 
 from manyheads.figures.palette import INK
 from manyheads.roles import Claim, Roles, family_of
-from manyheads.roles.question_families import DOWN, OWN, REFERENCE, UP
+from manyheads.roles.results import DOWN, OWN, REFERENCE, UP
 from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, SYNTAX_STYLE, RoleStyle, role_style
 from manyheads.roles.rules import AHEAD, PEOPLE_SAY, UNASKED
 

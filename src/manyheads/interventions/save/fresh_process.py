@@ -27,8 +27,8 @@ from torch import nn
 import manyheads
 from manyheads.base import MEMORY_SHARE, free_bytes
 from manyheads.errors import ModelError
-from manyheads.interventions.prune.verify import DRAWS, SAME, accepted_inputs, outputs_of, random_inputs
 from manyheads.interventions.save import fresh_process_program
+from manyheads.interventions.verify import DRAWS, SAME, accepted_inputs, outputs_of, random_inputs
 from manyheads.models import LoadedModel
 from manyheads.models.describe import TEXT, sense_of
 

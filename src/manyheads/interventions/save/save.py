@@ -27,10 +27,10 @@ import torch
 
 from manyheads.errors import ModelError
 from manyheads.heads import Head, parse_heads
-from manyheads.interventions.prune.verify import SAME, difference, outputs_of, random_inputs
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all, where_to_try
 from manyheads.interventions.save.stock_form import Proposal, as_stock, proposals, why_not_uniform
 from manyheads.interventions.save.whole_folder import replacing_folder
+from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs
 from manyheads.models import LoadedModel, kept_in, quietly
 from manyheads.models.weights.compact_form import COMPACT, STOCK, write_compact, write_mark
 from manyheads.models.weights.cut import uncut

@@ -139,23 +139,8 @@ def swiglu_width(values: Values, load: Loader) -> Right:
 
 def kept_apart(values: Values, load: Loader) -> Right:
     """How many tokens' outputs change with one token's input: in this block, or in attention."""
-    n, block = values.whole("tokens"), values["block"]
-    alone = block == FEED
-    answer = _touched(n, alone)
-    return Right(
-        float(answer),
-        "It reads one token at a time: what a token is becomes something else, and nobody else hears of it. Tokens "
-        "speak to each other in attention only."
-        if alone
-        else f"All {n} of them read its key and its value, so each output changes a little.",
-        "Does this block multiply anything of one token with anything of another?",
-        unit="tokens",
-        mistakes={float(n if alone else 1): f"So it is in {ATTENTION if alone else f'the {FEED} block'}."},
-    )
-
-
-def _touched(n: int, alone: bool) -> int:
-    """How many rows of the output differ after one row of the input is changed: by computing both."""
+    n, alone = values.whole("tokens"), values["block"] == FEED
+    # Both outputs are computed: before and after one row of the input is changed.
     rng = np.random.Generator(np.random.PCG64(0))
     x = rng.normal(size=(n, 8))
     changed = x.copy()
@@ -167,7 +152,16 @@ def _touched(n: int, alone: bool) -> int:
     def block(rows: Float64[ndarray, "n m"]) -> Float64[ndarray, "n m"]:
         return np.maximum(rows @ up, 0) @ down if alone else reference.naive(rows, made).out
 
-    return int((np.abs(block(changed) - block(x)).max(1) > 1e-9).sum())
+    return Right(
+        float((np.abs(block(changed) - block(x)).max(1) > 1e-9).sum()),
+        "It reads one token at a time: what a token is becomes something else, and nobody else hears of it. Tokens "
+        "speak to each other in attention only."
+        if alone
+        else f"All {n} of them read its key and its value, so each output changes a little.",
+        "Does this block multiply anything of one token with anything of another?",
+        unit="tokens",
+        mistakes={float(n if alone else 1): f"So it is in {ATTENTION if alone else f'the {FEED} block'}."},
+    )
 
 
 _M = whole("d_model", "model width", 512, 8, 16_384, 8, others=(256, 768, 1024, 4096))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
@@ -31,7 +31,17 @@ SCORES = "2 1 0 1; 0 1 2 1; 1 1 1 3; 0 2 1 1"
 def masked(values: Values, load: Loader) -> Ran:
     """A table of scores, a mask, and the weights with it and without. Raises LessonError, ShapeError."""
     scores = read_matrix("scores", values.text("scores"))
-    visible = _mask(values, *scores.shape)
+    if (kind := values["kind"]) == OWN:
+        read_mask = read_matrix("mask", values.text("mask"))
+        if read_mask.shape != scores.shape or not np.isin(read_mask, (0, 1)).all():
+            raise LessonError(
+                f"mask: write {len(scores)} rows of {scores.shape[1]} numbers, each 1 (may look) or 0, as the scores "
+                f"have."
+            )
+        visible = read_mask.astype(bool)
+    else:
+        window = values.whole("window") if kind == WINDOW else None
+        visible = visible_keys((1, 1, *scores.shape), causal=kind != ALL, window=window)[0, 0]
     queries, keys = numbered("token", len(scores)), numbered("token", scores.shape[1])
     hidden = np.where(visible, scores, -np.inf)
     (weights, _), (unmasked, _) = softmax_rows(hidden), softmax_rows(scores)
@@ -76,20 +86,6 @@ def crossing(values: Values, load: Loader) -> Ran:
             *steps,
         ),
     )
-
-
-def _mask(values: Values, num_queries: int, num_keys: int) -> Bool[ndarray, "q k"]:
-    """By the kind that was chosen. Raises LessonError for a mask of other numbers or another shape."""
-    kind = values["kind"]
-    if kind == OWN:
-        read_mask = read_matrix("mask", values.text("mask"))
-        if read_mask.shape != (num_queries, num_keys) or not np.isin(read_mask, (0, 1)).all():
-            raise LessonError(
-                f"mask: write {num_queries} rows of {num_keys} numbers, each 1 (may look) or 0, as the scores have."
-            )
-        return read_mask.astype(bool)
-    window = values.whole("window") if kind == WINDOW else None
-    return visible_keys((1, 1, num_queries, num_keys), causal=kind != ALL, window=window)[0, 0]
 
 
 _KIND = choice("kind", "a token may look at", (CAUSAL, ALL, WINDOW, OWN))

@@ -46,7 +46,18 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
     head = one_named(lm, values.text("head"))
     relation = values.text("relation")
     if values["weights"] == SHUFFLED:
-        lm = _shuffled(lm)
+        import torch
+
+        # The same model, the entries of W_Q and W_K in a random order: as large, and its maps have learned nothing.
+        model = copy.deepcopy(lm.model)  # the loaded model is everybody's
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for site in lm.spec.sites:
+                block = model.get_submodule(site.module)
+                for part in (block.query, block.key):
+                    order = torch.randperm(part.weight.numel(), generator=generator)
+                    part.weight.copy_(part.weight.flatten()[order].view_as(part.weight))
+        lm = models.load(model, tokenizer=lm.tokenizer)
     documents, survey = _survey(relation)
     table = statistics.measure(lm, documents, statistics.syntax_statistics([survey]))
     head_index, name = table.heads.index(head), f"{relation}.to_head"
@@ -100,21 +111,6 @@ def _survey(relation: str) -> tuple[list[Any], Any]:
         if survey.name == relation
     )
     return documents, survey
-
-
-def _shuffled(lm: Any) -> Any:
-    """The same model, the entries of W_Q and W_K in a random order: as large, and its maps have learned nothing."""
-    import torch
-
-    model = copy.deepcopy(lm.model)  # the loaded model is everybody's
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for site in lm.spec.sites:
-            block = model.get_submodule(site.module)
-            for part in (block.query, block.key):
-                order = torch.randperm(part.weight.numel(), generator=generator)
-                part.weight.copy_(part.weight.flatten()[order].view_as(part.weight))
-    return models.load(model, tokenizer=lm.tokenizer)
 
 
 def luck(values: Values, load: Loader) -> Ran:

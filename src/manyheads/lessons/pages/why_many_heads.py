@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float64
-from numpy import ndarray
 
 from manyheads import models
 from manyheads.base import divisors
@@ -55,7 +53,12 @@ def two_places(values: Values, load: Loader) -> Ran:
     weight, _ = softmax_rows(scores)
     swapped = v.copy()
     swapped[[middle - 1, middle + 1]] = v[[middle + 1, middle - 1]]
-    says = np.stack([_outputs(weight, table) for table in (v, swapped)])
+    # One head's average of whole values; beside it, two heads' averages of half of the columns each.
+    half = v.shape[1] // 2
+    says = np.array([
+        (weight[0] @ table, np.concatenate([weight[1] @ table[:, :half], weight[2] @ table[:, half:]]))
+        for table in (v, swapped)
+    ])  # fmt: skip
     moved = np.abs(says[1] - says[0]).max(1)
     rows = ("both: one head", "before: head 0", "after: head 1")
     swapped_words = [*words]
@@ -125,12 +128,6 @@ def heads_cost(values: Values, load: Loader) -> Ran:
             matrix("rank", "of Q K^T, at the most: how rich one head's map can be", rank, names, ("rank",)),
         ),
     )
-
-
-def _outputs(weight: Float64[ndarray, "3 n"], v: Float64[ndarray, "n d"]) -> Float64[ndarray, "2 d"]:
-    """One head's average of whole values; beside it, two heads' averages of half of the columns each."""
-    half = v.shape[1] // 2
-    return np.stack([weight[0] @ v, np.concatenate([weight[1] @ v[:, :half], weight[2] @ v[:, half:]])])
 
 
 CELLS: Mapping[str, Cell] = {

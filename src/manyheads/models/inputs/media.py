@@ -378,25 +378,21 @@ def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
     except OSError as error:
         raise no_access("read", path, error) from error
     except (wave.Error, EOFError, ValueError, RuntimeError) as error:
-        samples, rate = _by_soundfile(path, error)
+        try:
+            import soundfile  # type: ignore[import-not-found]
+        except ImportError:
+            raise FileAccessError(
+                f"cannot read {os.fspath(path)} as a sound ({error or 'it ends too soon'}): save it as a .wav of "
+                f"16-bit samples, or install soundfile, which reads other kinds."
+            ) from error
+        try:
+            stereo, rate = soundfile.read(path, always_2d=True)
+        except (RuntimeError, OSError) as fault:
+            raise FileAccessError(f"cannot read {os.fspath(path)} as a sound: {fault}.") from fault
+        samples, rate = stereo.mean(1), int(rate)
     if not len(samples):
         raise FileAccessError(f"{os.fspath(path)} holds no sound: it has no samples.")
     return samples.astype(np.float32), rate
-
-
-def _by_soundfile(path: str | os.PathLike[str], fault: Exception) -> tuple[ndarray, int]:
-    try:
-        import soundfile  # type: ignore[import-not-found]
-    except ImportError:
-        raise FileAccessError(
-            f"cannot read {os.fspath(path)} as a sound ({fault or 'it ends too soon'}): save it as a .wav of 16-bit "
-            f"samples, or install soundfile, which reads other kinds."
-        ) from fault
-    try:
-        samples, rate = soundfile.read(path, always_2d=True)
-    except (RuntimeError, OSError) as error:
-        raise FileAccessError(f"cannot read {os.fspath(path)} as a sound: {error}.") from error
-    return samples.mean(1), int(rate)
 
 
 # -------------------------------------------------------------------------------------------------- where positions lie

@@ -22,9 +22,8 @@ from numpy import ndarray
 from manyheads.corpora import page_texts, reason_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.roles.probes.copying import copying_scores
-from manyheads.roles.probes.repeats import PLACES, added_around, probe_repeats
+from manyheads.roles.probes.repeats import PLACES, HeadScore, HeadScores, added_around, probe_repeats
 from manyheads.roles.probes.retrieval import SPARE_TOKENS, retrieval_scores
-from manyheads.roles.probes.score import HeadScore, HeadScores
 from manyheads.spec import CROSS
 from manyheads.statistics import Progress
 

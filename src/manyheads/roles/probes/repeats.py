@@ -16,6 +16,8 @@ and places on the texts that do not repeat. The interval is over texts (Poisson 
 key are counted. Encoders are measured alike, but see the next copy as well as the last one: what they do is matching,
 and is not called induction. Cost: 2 * samples short texts through the model, one pass over tiles; no map is held.
 Oracle: the model's eager maps.
+
+`HeadScores` holds one number for each head, and what it takes to believe it: chance, an interval, the queries counted.
 """
 
 # device: made texts are the host's, and so is a pass's answer
@@ -23,22 +25,24 @@ Oracle: the model's eager maps.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Float64
+from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import BATCH_TOKENS, AttentionCall, CallTexts, observe
-from manyheads.recording import Tokens, prepare
+from manyheads.recording import Tokens, head_place, prepare
 from manyheads.recording.exact_map.requests import Band
 from manyheads.recording.tokens import data_seed
-from manyheads.roles.probes.score import HeadScores
 from manyheads.spec import Site
 from manyheads.statistics import Facts, Sums
 from manyheads.statistics.defined.masses import has_key
@@ -294,3 +298,52 @@ class _Counts:
             )
             for place, column in zip(PLACES, range(0, control, 2), strict=True)  # each place: its score, its even share
         }
+
+
+class HeadScore(NamedTuple):
+    """The score of one head. NaN where nothing was counted."""
+
+    head: Head
+    score: float
+    chance: float
+    low: float
+    high: float
+    num_queries: int
+
+
+@dataclass(frozen=True, eq=False)
+class HeadScores:
+    """Every head's score in the model's order; `scores["L1H4"]` is the `HeadScore` of one head, as in iteration.
+
+    `chance` is the highest of `chances`, which has each by name. `low` to `high` is a 95 % interval of the score.
+    `num_queries` are the rows (or pairs, or trials) counted.
+    """
+
+    heads: tuple[Head, ...]
+    score: Float64[ndarray, "head"]
+    low: Float64[ndarray, "head"]
+    high: Float64[ndarray, "head"]
+    chances: Mapping[str, Float64[ndarray, "head"]]
+    num_queries: Float64[ndarray, "head"]
+
+    @property
+    def chance(self) -> Float64[ndarray, "head"]:
+        return np.maximum.reduce(list(self.chances.values()))
+
+    def __getitem__(self, head: str | Head) -> HeadScore:
+        """Errors: HeadError for a head that is not there."""
+        index = head_place(head, self.heads)
+        score, chance, low, high = (float(column[index]) for column in (self.score, self.chance, self.low, self.high))
+        return HeadScore(self.heads[index], score, chance, low, high, int(self.num_queries[index]))
+
+    def __iter__(self) -> Iterator[HeadScore]:
+        return (self[head] for head in self.heads)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def top(self, count: int = 5) -> list[HeadScore]:
+        """The heads furthest above chance, first the furthest; those of which nothing was counted are left out."""
+        # NaN is not itself, and would make the order of the others arbitrary.
+        counted = [head for head in self if head.score == head.score]
+        return sorted(counted, key=lambda head: head.chance - head.score)[:count]

@@ -31,13 +31,11 @@ from torch import Tensor
 
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.heads import Head
 from manyheads.models import AttentionCall, device_of, watch
 from manyheads.models.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
 from manyheads.nn import grouped_scores
 from manyheads.recording.tokens import data_seed
-from manyheads.roles.probes.repeats import added_around
-from manyheads.roles.probes.score import HeadScores
+from manyheads.roles.probes.repeats import HeadScores, added_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums
 
@@ -132,20 +130,15 @@ def retrieval_scores(
     if len(counted) < len(trials):
         story += f"; the other answers had {min_recall:.0%} of the needle's words or fewer (ROUGE-1 recall, unstemmed)"
     story += f"; scored as Wu et al.'s {variant} has it"
-    return RetrievalScores(_summed(counted, heads), tuple(trials), variant, story)
-
-
-def _summed(counted: Sequence[tuple[Trial, int]], heads: tuple[Head, ...]) -> HeadScores:
-    """The mean over trials, with a Poisson-bootstrap interval over them."""
     steps = np.full(len(heads), float(sum(trial.num_steps for trial, _ in counted)))
-    if not counted:
-        nothing = np.full(len(heads), np.nan)
-        return HeadScores(heads, nothing, nothing, nothing, {"uniform": nothing}, steps)
-    trials, seeds = zip(*counted, strict=True)
-    num = torch.tensor(np.stack([np.stack([trial.score, trial.chance], -1) for trial in trials]), device="cpu")
-    sums = Sums.of(num, torch.ones_like(num), seeds, 0)
-    value, (low, high) = sums.value()[..., 0], sums.interval()
-    return HeadScores(heads, value[:, 0], low[:, 0], high[:, 0], {"uniform": value[:, 1]}, steps)
+    value = low = high = np.full((len(heads), 2), np.nan)  # of the score and of chance
+    if counted:
+        # The mean over trials, with a Poisson-bootstrap interval over them.
+        num = torch.tensor(np.stack([np.stack([trial.score, trial.chance], -1) for trial, _ in counted]), device="cpu")
+        sums = Sums.of(num, torch.ones_like(num), tuple(seed for _, seed in counted), 0)
+        value, (low, high) = sums.value()[..., 0], sums.interval()
+    scores = HeadScores(heads, value[:, 0], low[:, 0], high[:, 0], {"uniform": value[:, 1]}, steps)
+    return RetrievalScores(scores, tuple(trials), variant, story)
 
 
 def rouge1_recall(reference: str, answer: str) -> float:

@@ -54,7 +54,7 @@ export class Factors implements MapFactors {
     private readonly unpacked: (index: number) => LayerFactors,
   ) {}
 
-  /** The factors of a snapshot, as studio/outside/factors.py keeps them. */
+  /** The factors of a snapshot, as studio/outside/snapshot.py keeps them. */
   static ofSnapshot({ dtype, words, layers }: FactorsHeader, arrays: Record<string, EnvelopeArray>, shapes: LayerInfo[]): Factors {
     return new Factors(words, dtype, shapes, (index) => {
       const { mask, bias, sinks = null, ...rule } = layers[index]!;

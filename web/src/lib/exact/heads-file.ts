@@ -1,4 +1,4 @@
-// A recording's file (.heads) read in the page: what recording/file/{safetensors_io,layout,format}.py read, with the same checks, and
+// A recording's file (.heads) read in the page: what recording/file/{safetensors_io,format}.py read, with the same checks, and
 // what studio/views/recording.py says of it. docs/format.md describes the file. q, k, lse, masks and biases stay in memory as they
 // are stored; a layer is unpacked when it is looked at. Values (v) are checked and dropped.
 import type { HeadsFile, HeadsText } from "../api/exact";
@@ -439,7 +439,7 @@ class Recording {
     return { values, heads };
   }
 
-  /** What the header says of a layer, checked as recording/file/layout.py does. */
+  /** What the header says of a layer, checked as recording/file/format.py does. */
   #describe(about: LayerAbout, name: string, masks: number[]): Layer {
     const { stored } = this;
     const site = isObject(about) ? about.site : undefined;

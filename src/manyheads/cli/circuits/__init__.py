@@ -1,1 +1,0 @@
-"""`manyheads attribute`, `patch` and `circuit`: which heads an answer depends on."""
