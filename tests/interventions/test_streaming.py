@@ -215,7 +215,7 @@ def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, opti
     with mh.applied(lm, Ablate(named(name), kind="streaming", sink=SINK, recent=RECENT)) as now:
         got = lm.model.generate(**inputs, **GREEDY, **options)
     assert torch.equal(got, want)
-    assert not now.unchanged
+    assert not now.unchanged or len(got.unique()) == 1  # of one token again and again, all keys say the same
 
 
 @pytest.mark.turns(4)

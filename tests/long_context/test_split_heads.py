@@ -294,7 +294,7 @@ def test_needles_lie_between_what_a_streaming_head_keeps_and_repeat_at_the_end(f
 
 
 @pytest.mark.turns(4)
-def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at_the_first(fresh):
+def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at_the_first(fresh, unchecked_types):
     split = split_of(loaded(fresh), token_rows(fresh), by="distant_mass", keep=0.3)
     before: set = set()
     for share in (0.1, 0.2, 0.5, 0.9, 1):

@@ -313,7 +313,7 @@ def test_a_state_dict_that_does_not_fit_is_an_error(family, given, message):
         load_state(MultiHeadAttention(M, H), given, family)
 
 
-def test_a_layer_that_a_family_cannot_hold_is_an_error():
+def test_a_layer_that_a_family_cannot_hold_is_an_error(unchecked_types):
     with pytest.raises(ShapeError, match=re.escape("as wide as the model, 24, not (24, 12, 12).")):
         dump_state(MultiHeadAttention(M, H, G), "torch")
     with pytest.raises(ShapeError, match="bert state dicts have no place for sinks: this layer cannot be one."):

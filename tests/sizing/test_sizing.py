@@ -560,7 +560,7 @@ def test_where_every_layer_has_a_window_memory_sets_no_limit_and_an_encoder_keep
     assert not encoder.past_positions and str(encoder).endswith("It keeps no cache.")
 
 
-def test_a_memory_is_bytes_or_a_number_with_its_unit():
+def test_a_memory_is_bytes_or_a_number_with_its_unit(unchecked_types):
     written = {"24 GB": 24 * 10**9, "24gb": 24 * 10**9, " 64 GiB ": 2**36, "1.5TB": 15 * 10**11, "512 MiB": 2**29}
     assert {memory: memory_bytes(memory) for memory in written} == written and memory_bytes(2 * 10**9) == 2 * 10**9
     with pytest.raises(ShapeError, match="memory=24 is 24 bytes, which holds no model: .* as '24 GB'"):

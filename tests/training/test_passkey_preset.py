@@ -386,6 +386,5 @@ def test_split_heads_names_the_heads_that_a_one_by_one_ablation_names_and_random
     recalls = [left([names[index] for index in draw])["recall"] for draw in draws]
     serve = [draw for draw, recall in zip(draws, recalls, strict=True) if recall >= 0.95 * whole["recall"]]
     assert all([names[index] for index in draw] == needed for draw in serve), "none but the needed themselves"
-    # What needs only near tokens is not moved.
-    words = [result["loss_words"] for result in (whole, none, left(needed))]
-    assert max(words) - min(words) < 0.1
+    # What needs only near tokens loses nothing. It may gain: what is far away can lead a head astray.
+    assert max(result["loss_words"] for result in (none, left(needed))) < whole["loss_words"] + 0.1

@@ -74,7 +74,7 @@ def test_the_pull_moves_its_own_head_and_no_other(model, fresh):
 @pytest.mark.slow  # a training
 def test_a_pulled_head_has_its_pattern_and_a_free_one_has_not(tmp_path):
     scale = supervised.Scale(
-        supervised.Settings(60, 2e-2, 5, checkpoint_every=60, measure_every=60), supervised.TRIAL.config, 1, 8
+        supervised.Settings(120, 2e-2, 5, checkpoint_every=120, measure_every=120), supervised.TRIAL.config, 1, 8
     )
     masses = {}
     for way in (FREE, PULLED, Way("first", "", "first", 1.0)):
