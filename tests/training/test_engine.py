@@ -552,7 +552,7 @@ def started(folder: Path, steps: int) -> subprocess.CompletedProcess[str]:
 def test_torchrun_starts_them_and_the_first_speaks_for_all(tmp_path):
     ran = started(tmp_path / "two", 2)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("heads: a trial of 20 steps, seed 0") == 1 and ran.stdout.count("wrote ") == 4
+    assert ran.stdout.count("heads: a trial of 20 steps, seed 0") == 1 and ran.stdout.count("wrote ") == 5
     assert ran.stderr.count("note: 2 processes share every batch") == 1
     assert json.loads((tmp_path / "two/report.json").read_text())["runs"]["h8-1"]["computed"].endswith("processes: 2")
     carry_out("heads", tmp_path / "one", quick=True, steps=2)
