@@ -358,7 +358,7 @@ def test_wav2vec2_sounds_of_two_lengths_are_each_as_long_as_they_are(wav2vec2, f
     assert rec.tokens.lengths.tolist() == [62, 29] and frames.sound_seconds == (1.25, 0.6)
     inputs = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt", padding=True)
     maps = eager_maps(lm.model, **inputs)
-    assert max(float(own.max()) for own in maps) > SHARP
+    assert max(float(own.max()) for own in maps) > 5 / 62, "rows that read nearly all alike would prove little"
     for layer, own in zip(rec.layers, maps, strict=True):
         for text, length in enumerate((62, 29)):
             assert_near(layer.weights(text=text), own[text, :, :length, :length])

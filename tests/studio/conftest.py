@@ -47,12 +47,15 @@ def shared_pages(browser):
 def new_page(browser, shared_pages, request):
     """`new_page()`: a page as of a fresh profile. What it writes to the console as an error fails the test at its end.
 
-    The first of a test is the shared one, with its storage emptied, unless `options` ask for what only a new one has.
+    The first of a test is the shared one, with its storage emptied, unless `options` ask for what only a new one has,
+    or `alone` says that what the test does to it stays on it.
     """
     taken, contexts, listeners, complaints = set(), [], [], []
 
-    def make(*, forgive=(), offline=False, color_scheme="light", reduced_motion="no-preference", **options):
-        if offline in taken or options:
+    def make(
+        *, alone=False, forgive=(), offline=False, color_scheme="light", reduced_motion="no-preference", **options
+    ):
+        if alone or offline in taken or options:
             contexts.append(browser.new_context(offline=offline, **options))
             page = contexts[-1].new_page()
         else:

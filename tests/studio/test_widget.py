@@ -115,7 +115,7 @@ def notebook_page(new_page):
     """`notebook_page(snapshot, widget)`: a page that is no page of ours, with the widget in it."""
 
     def make(*snapshots, widget=None):
-        page = new_page()
+        page = new_page(alone=widget is not None)  # a function that is exposed to a page stays there
         files = {
             "/": ("text/html", PAGE.format(css=StudioWidget._css)),
             "/studio.js": ("text/javascript", StudioWidget._esm),
