@@ -295,8 +295,7 @@ def machine() -> Iterator[Finding]:
     """What computes: the processor and its features, threads, memory, and the devices that torch would use."""
     import torch
 
-    from manyheads.base import choose_device  # deferred: needs torch
-    from manyheads.training.loop import native_bf16  # deferred: the same
+    from manyheads.base import choose_device, native_bf16  # deferred: needs torch
 
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
     bf16 = "natively" if native_bf16() else "by way of float32, slowly"
