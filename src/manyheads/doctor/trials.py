@@ -112,7 +112,7 @@ def imports() -> Iterator[Finding]:
             continue  # `packages` reports it
         for finding in import_findings(name, installed, broken):
             yield finding
-            broken += [finding.subject] * (finding.state == WRONG)
+            broken.append(finding.subject)  # a note, too: what fails for another package is reported once
 
 
 def import_findings(name: str, installed: str, broken: Sequence[str]) -> Iterator[Finding]:
