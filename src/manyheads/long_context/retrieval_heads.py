@@ -288,6 +288,8 @@ def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, A
         begin = {"better": "Better than random", "worse": "Worse than random", "as good": "No better than random"}
         span = f"{loss['better_low']:.4f} to {loss['better_high']:.4f}"
         words = f"{begin[level]}: {words}; {loss['better']:.4f} less (95 % over texts: {span})."
+        if len(loss["random"]) == 1:
+            words += " One random split stands for all others here: compare more of them."
     if recall is not None and not recall["before"]:
         words += " The model finds no needle even with everything, so needles say nothing of its heads."
     return {"level": level, "words": words}
