@@ -96,6 +96,14 @@ def test_numbers_of_a_column_have_as_many_decimals(values, unit, written):
     assert column_figures(values, unit) == written
 
 
+def test_labels_that_could_not_be_kept_are_said_with_the_reason(run, labels, monkeypatch):
+    why = "measured now, and not remembered: cannot write /sealed: it is on a read-only file system"
+    monkeypatch.setattr(
+        "manyheads.cli.look.command.label_heads", lambda talk, lm, remember: replace(labels, because=why)
+    )
+    assert f"roles    {why}" in run("look", TEXT).out
+
+
 @pytest.mark.turns(4)
 def test_the_summary_says_what_it_rests_on(run, labels):
     said = " ".join(run("look", TEXT, "--all").out.split())

@@ -336,7 +336,10 @@ def print_page(looked: Looked, sample: Sample | None, complete: bool) -> None:
             f"weights exact, error at most {table.notes.get('guard_error', '?')}",
             f"{looked.seconds['all']:.1f} seconds",
         ]
-        sections.append([Text(" · ".join(filter(None, parts)), style="dim")])
+        lines = [Text(" · ".join(filter(None, parts)), style="dim")]
+        if "not remembered" in labels.because:  # so every look takes as long: its reason is not for --all alone
+            lines += _facts([("roles", labels.because)], console)
+        sections.append(lines)
     print_sections(sections, console)
 
 
