@@ -246,7 +246,12 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
     rows: list[Row] = []
     for index, (memory, fit) in enumerate(memories):
         if fit.weights_fit:
-            cells = [room[index], *(_length(fits[index]) for fits in lengths.values()), f"{fit.largest_batch:,}"]
+            cells = [room[index]]
+            for fits in lengths.values():
+                longest = fits[index].longest_context
+                length = "any length" if longest is None else f"{longest:,}"
+                cells.append(f"{length}{'*' if fits[index].past_positions else ' '}")
+            cells.append(f"{fit.largest_batch:,}")
         else:
             cells = [f"{units.gb(fit.missing_bytes)} short", *[""] * len(lengths), ""]
         rows.append([Text(memory), *map(Text, cells)])
@@ -261,12 +266,6 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
     if any(fit.past_positions for fits in lengths.values() for fit in fits):
         notes.append(f"* past the {sizing.architecture.max_positions:,} positions that {sizing.name} is made for.")
     return lines + _wrapped(" ".join(notes), console)
-
-
-def _length(fit: Fit) -> str:
-    """The longest context of a row, with a mark where the model was not made for it."""
-    length = "any length" if fit.longest_context is None else f"{fit.longest_context:,}"
-    return f"{length}{'*' if fit.past_positions else ' '}"
 
 
 def _parts(sizing: Sizing, console: Console) -> list[Text]:
