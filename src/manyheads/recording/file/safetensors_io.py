@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import torch
 from torch import Tensor
@@ -72,30 +72,7 @@ def write_tensors(
     Errors: FileAccessError, RecordingError, and whatever making a part raises.
     """
     with replacing(path, flushed=flushed) as temporary, open(temporary, "r+b") as file:
-        # The widest types first, as the library sorts them: every tensor's bytes begin at a multiple of its item size.
-        ordered = dict(sorted(parts.items(), key=lambda item: -item[1].dtype.itemsize))
-        sums = dict.fromkeys(ordered, NO_SUM)
-        draft = _header(ordered, metadata, sums)
-        if len(draft) > HEADER_BYTES:
-            raise RecordingError(
-                f"what describes this recording is {len(draft) / 1e6:.0f} MB, above the {HEADER_BYTES / 1e6:.0f} MB "
-                f"that a safetensors header may be: put less into its provenance."
-            )
-        file.write(draft)
-        for name, part in ordered.items():
-            # Made here and dropped with the next one: the file may be larger than the memory.
-            tensor = part.make().detach().cpu().contiguous()
-            assert (tensor.dtype, tuple(tensor.shape)) == (part.dtype, part.shape), f"{name} is not what was announced"
-            view, total = bytes_of(tensor), 0
-            for begin in range(0, len(view), CHUNK_BYTES):
-                total = zlib.crc32(view[begin : begin + CHUNK_BYTES], total)
-                file.write(view[begin : begin + CHUNK_BYTES])
-            sums[name] = f"{total:08x}"
-        # The sums are known only now: the header is as long as its draft, and is written once more over it.
-        final = _header(ordered, metadata, sums)
-        assert len(final) == len(draft)
-        file.seek(0)
-        file.write(final)
+        _write(file, parts, metadata)
 
 
 def metadata_sum(metadata: Mapping[str, str]) -> str:
@@ -106,6 +83,33 @@ def metadata_sum(metadata: Mapping[str, str]) -> str:
 def bytes_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU, not copied: what is written to them is in the tensor."""
     return tensor.view(-1).view(torch.uint8).numpy().data
+
+
+def _write(file: BinaryIO, parts: Mapping[str, Part], metadata: Mapping[str, str]) -> None:
+    # The widest types first, as the library sorts them: so every tensor's bytes begin at a multiple of its item size.
+    ordered = dict(sorted(parts.items(), key=lambda item: -item[1].dtype.itemsize))
+    sums = dict.fromkeys(ordered, NO_SUM)
+    draft = _header(ordered, metadata, sums)
+    if len(draft) > HEADER_BYTES:
+        raise RecordingError(
+            f"what describes this recording is {len(draft) / 1e6:.0f} MB, above the {HEADER_BYTES / 1e6:.0f} MB that a "
+            f"safetensors header may be: put less into its provenance."
+        )
+    file.write(draft)
+    for name, part in ordered.items():
+        # Made here and dropped with the next one: the file may be larger than the memory.
+        tensor = part.make().detach().cpu().contiguous()
+        assert (tensor.dtype, tuple(tensor.shape)) == (part.dtype, part.shape), f"{name} is not what was announced"
+        view, total = bytes_of(tensor), 0
+        for begin in range(0, len(view), CHUNK_BYTES):
+            total = zlib.crc32(view[begin : begin + CHUNK_BYTES], total)
+            file.write(view[begin : begin + CHUNK_BYTES])
+        sums[name] = f"{total:08x}"
+    # The sums are known only now: the header is as long as its draft, and is written once more over it.
+    final = _header(ordered, metadata, sums)
+    assert len(final) == len(draft)
+    file.seek(0)
+    file.write(final)
 
 
 def _header(parts: Mapping[str, Part], metadata: Mapping[str, str], sums: Mapping[str, str]) -> bytes:
