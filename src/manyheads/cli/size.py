@@ -31,7 +31,6 @@ from manyheads.cli.terminal.console import (
     lay_out,
     print_cut,
     print_sections,
-    rules_of,
     stdout_console,
 )
 from manyheads.errors import ShapeError
@@ -257,12 +256,17 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
     rows: list[Row] = []
     for index, (memory, fit) in enumerate(memories):
         if fit.weights_fit:
-            cells = [room[index], *(_length(fits[index]) for fits in lengths.values()), f"{fit.largest_batch:,}"]
+            cells = [room[index]]
+            for fits in lengths.values():
+                longest = fits[index].longest_context
+                length = "any length" if longest is None else f"{longest:,}"
+                cells.append(f"{length}{'*' if fits[index].past_positions else ' '}")
+            cells.append(f"{fit.largest_batch:,}")
         else:
             cells = [f"{units.gb(fit.missing_bytes)} short", *[""] * len(lengths), ""]
         rows.append([Text(memory), *map(Text, cells)])
     title = f"What fits, beside {units.gb(sizing.weight_bytes)} of weights in {ask.dtype}"
-    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
+    lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
     notes = [f"Of each memory {costs.OVERHEAD:.0%} stay free, for what is not counted: activations, the runtime."]
     if not all(fit.weights_fit for _, fit in memories):
         texts = f"{plural(ask.batch, 'text')} of {plural(ask.context, 'token')}"
@@ -272,12 +276,6 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
     if any(fit.past_positions for fits in lengths.values() for fit in fits):
         notes.append(f"* past the {sizing.architecture.max_positions:,} positions that {sizing.name} is made for.")
     return lines + _wrapped(" ".join(notes), console)
-
-
-def _length(fit: Fit) -> str:
-    """The longest context of a row, with a mark where the model was not made for it."""
-    length = "any length" if fit.longest_context is None else f"{fit.longest_context:,}"
-    return f"{length}{'*' if fit.past_positions else ' '}"
 
 
 def _parts(sizing: Sizing, console: Console) -> list[Text]:
@@ -304,7 +302,7 @@ def _parts(sizing: Sizing, console: Console) -> list[Text]:
             count = operations.get(part, 0)
             row += [Text(units.flops(count, 2)), Text(_percent(count / sum_of_all))] if count else [Text(), Text()]
         rows.append(row)
-    return lay_out(columns, [*rows, None, total], console.width, **rules_of(console))
+    return lay_out(columns, [*rows, None, total], console)
 
 
 def _kinds_of_layer(sizing: Sizing, console: Console) -> list[Text]:
@@ -329,7 +327,7 @@ def _kinds_of_layer(sizing: Sizing, console: Console) -> list[Text]:
             Text(units.count(total, 2)),
         ]
         rows.append([*texts, share, *map(Text, cells)])
-    lines = lay_out(columns, rows, console.width, **rules_of(console)) if rows else []
+    lines = lay_out(columns, rows, console) if rows else []
     if len(kinds) > MOST_KINDS:
         lines.append(Text(f"and {len(kinds) - MOST_KINDS} more kinds of layers", style="dim"))
     return lines
@@ -369,7 +367,7 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
         sentences.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows shed one.")
     if cache.state:
         sentences.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
-    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
+    lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
     return lines + [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
@@ -391,7 +389,7 @@ def print_presets() -> None:
             units.count(architecture.num_parameters, 2),
         )
         rows.append([Text(name, style="bold"), *map(Text, numbers), Text(row.title, style="dim")])
-    print_cut(lay_out(columns, rows, console.width, **rules_of(console)), console)
+    print_cut(lay_out(columns, rows, console), console)
 
 
 # -------------------------------------------------------------------------------------------------------- small things
