@@ -103,7 +103,7 @@ class Streaming:
     recent: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.share, bool) or not isinstance(self.share, int | float) or not 0 <= self.share <= 1:
+        if type(self.share) not in (int, float) or not 0 <= self.share <= 1:
             raise ShapeError(f"streaming={self.share!r}: give the share of key/value heads that stream, from 0 to 1.")
         for name, least in (("sink", 0), ("recent", 1)):
             tokens = getattr(self, name)
