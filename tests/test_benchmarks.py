@@ -103,14 +103,10 @@ def test_a_process_memory_is_not_its_parents():
 
 
 MADE = {
-    "x = torch.zeros(3)": 1,
-    "x = torch.full((2,), 1.0, dtype=torch.long) + torch.arange(4)": 2,
-    "x = y.new_zeros(3)": 0,
-    'x = torch.zeros(3, device="cpu")': 0,
-    "x = torch.randn(3, generator=fresh)": 0,
-    "x = torch.empty(3, **factory)": 0,
-    "# device: tokens are the host's\nx = torch.zeros(3)": 0,
-}
+    "x = torch.zeros(3)": 1, "x = torch.full((2,), 1.0, dtype=torch.long) + torch.arange(4)": 2,
+    "x = y.new_zeros(3)": 0, 'x = torch.zeros(3, device="cpu")': 0, "x = torch.randn(3, generator=fresh)": 0,
+    "x = torch.empty(3, **factory)": 0, "# device: tokens are the host's\nx = torch.zeros(3)": 0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("package", ["recording", "cli"])

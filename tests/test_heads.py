@@ -24,16 +24,10 @@ def names(heads):
 # ---- one head
 
 
-@pytest.mark.parametrize(
-    ("text", "head"),
-    [
-        ("L3H7", Head("", 3, 7)),
-        ("L0H0", Head("", 0, 0)),
-        ("L12H103", Head("", 12, 103)),
-        ("encoder:L0H1", Head("encoder", 0, 1)),
-        ("vision.blocks_2:L0H1", Head("vision.blocks_2", 0, 1)),
-    ],
-)
+@pytest.mark.parametrize(("text", "head"), [
+    ("L3H7", Head("", 3, 7)), ("L0H0", Head("", 0, 0)), ("L12H103", Head("", 12, 103)),
+    ("encoder:L0H1", Head("encoder", 0, 1)), ("vision.blocks_2:L0H1", Head("vision.blocks_2", 0, 1)),
+])  # fmt: skip
 def test_a_head_and_its_name_are_one_to_one(text, head):
     assert Head.parse(text) == head
     assert str(head) == text
@@ -113,16 +107,13 @@ def test_every_way_of_asking_gives_the_heads_in_the_models_order(expected, asked
     assert names(parse_heads(asked, ONE)) == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ("encoder:L0H1", ["encoder:L0H1"]),
-        ("encoder:l0h1", ["encoder:L0H1"]),
-        ("cross:L2H3-4", ["cross:L2H3", "cross:L2H4"]),
-        ("cross:L*H4, encoder:L1", [f"encoder:L1H{i}" for i in range(3)] + [f"cross:L{i}H4" for i in range(3)]),
-        ([Head("decoder", 1, 1)], ["decoder:L1H1"]),
-    ],
-)
+@pytest.mark.parametrize(("asked", "expected"), [
+    ("encoder:L0H1", ["encoder:L0H1"]),
+    ("encoder:l0h1", ["encoder:L0H1"]),
+    ("cross:L2H3-4", ["cross:L2H3", "cross:L2H4"]),
+    ("cross:L*H4, encoder:L1", [f"encoder:L1H{i}" for i in range(3)] + [f"cross:L{i}H4" for i in range(3)]),
+    ([Head("decoder", 1, 1)], ["decoder:L1H1"]),
+])  # fmt: skip
 def test_a_model_of_several_stacks_is_asked_by_stack(asked, expected):
     assert names(parse_heads(asked, SEVERAL)) == expected
 

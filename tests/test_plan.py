@@ -99,15 +99,11 @@ def test_the_json_says_what_is_unusual_and_nothing_else():
 @pytest.mark.parametrize(
     "heads",
     [
-        "L3H7,L5",
-        ["L3H7", "L5"],
-        ("L3H7", "L5"),
-        (each for each in ["L3H7", "L5"]),
-        [Head("", 3, 7), "L5"],
+        "L3H7,L5", ["L3H7", "L5"], ("L3H7", "L5"), (each for each in ["L3H7", "L5"]), [Head("", 3, 7), "L5"],
         parse_heads("L3H7, L5", {"": (8,) * 6}),
     ],
     ids=["text", "list", "tuple", "generator", "heads", "head set"],
-)
+)  # fmt: skip
 def test_heads_are_named_in_any_way_and_kept_as_one_text(heads):
     assert (
         Ablate(heads) == Ablate("L3H7, L5")
@@ -220,17 +216,11 @@ BAD_STEPS = [
     ({"step": "mute", "heads": "L1"}, PlanError, "step='mute' is not known: use one of ablate, scale"),
     ({"heads": "L1"}, PlanError, r'^step 1 of 1: "step" is missing in .*L1.*one of ablate, scale'),
     ({"step": ["ablate"], "heads": "L1"}, PlanError, r"step=\['ablate'\] is not known"),
-    (
-        {"step": "ablate", "heads": "L1", "loud": 1},
-        PlanError,
-        "loud means nothing to step 'ablate', which takes heads, kind",
-    ),
+    ({"step": "ablate", "heads": "L1", "loud": 1}, PlanError,
+     "loud means nothing to step 'ablate', which takes heads, kind"),
     ({"step": "ablate", 3: 1, "x": 2}, PlanError, "3, x means nothing to step 'ablate'"),
-    (
-        {"step": "ablate", "heads": "L1", "kind": "mute"},
-        PlanError,
-        "kind='mute' is no way to ablate: use one of 'zero'",
-    ),
+    ({"step": "ablate", "heads": "L1", "kind": "mute"}, PlanError,
+     "kind='mute' is no way to ablate: use one of 'zero'"),
     ({"step": "ablate"}, PlanError, "step 'ablate' is not complete: it takes heads"),
     ({"step": "scale", "heads": "L1"}, PlanError, "step 'scale' is not complete"),
     ({"step": "copy", "heads": "L1"}, PlanError, "step 'copy' is not complete"),
@@ -245,22 +235,13 @@ BAD_STEPS = [
     ({"step": "scale", "heads": "L1", "factor": True}, PlanError, "factor=True of Scale is a bool"),
     ({"step": "ablate", "heads": "L1", "text": "a cat"}, PlanError, "text='a cat' with kind='zero'"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "text": " "}, PlanError, "text=' ' with kind='resample'"),
-    (
-        {"step": "ablate", "heads": "L1", "sink": 4},
-        PlanError,
-        "sink=4 is for kind='streaming', not for 'zero': leave it",
-    ),
+    ({"step": "ablate", "heads": "L1", "sink": 4}, PlanError,
+     "sink=4 is for kind='streaming', not for 'zero': leave it"),
     ({"step": "ablate", "heads": "L1", "kind": "first", "recent": 4}, PlanError, "recent=4 is for kind='streaming'"),
-    (
-        {"step": "ablate", "heads": "L1", "kind": "streaming", "sink": -1},
-        PlanError,
-        "sink=-1 is no number of keys to keep: give a whole number, 0 or more",
-    ),
-    (
-        {"step": "ablate", "heads": "L1", "kind": "streaming", "recent": 0},
-        PlanError,
-        "recent=0 is no .* number, 1 or more",
-    ),
+    ({"step": "ablate", "heads": "L1", "kind": "streaming", "sink": -1}, PlanError,
+     "sink=-1 is no number of keys to keep: give a whole number, 0 or more"),
+    ({"step": "ablate", "heads": "L1", "kind": "streaming", "recent": 0}, PlanError,
+     "recent=0 is no .* number, 1 or more"),
     ({"step": "ablate", "heads": "L1", "kind": "streaming", "sink": True}, PlanError, "sink=True of Ablate is a bool"),
     ({"step": "ablate", "heads": "L1", "per_position": True}, PlanError, "per_position= is for kind='mean'"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "seed": -1}, PlanError, "seed=-1 is out of range"),
@@ -271,7 +252,7 @@ BAD_STEPS = [
     ({"step": "skip_output_projection", "layer": True}, PlanError, "layer=True is no layer"),
     ("ablate L1", PlanError, "'ablate L1' is no step"),
     (None, PlanError, "None is no step"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("entry", "kind", "words"), BAD_STEPS, ids=[str(entry)[:60] for entry, *_ in BAD_STEPS])
@@ -298,20 +279,9 @@ def test_a_step_that_cannot_be_is_told_in_a_line(entry, kind, words):
         ('{"steps": [' + '{"a": ' * 500 + "1" + "}" * 500 + "]}", '"step" is missing'),
     ],
     ids=[
-        "empty",
-        "python",
-        "deep",
-        "long number",
-        "number",
-        "list",
-        "text",
-        "object",
-        "newer",
-        "bool",
-        "nan",
-        "nested",
+        "empty", "python", "deep", "long number", "number", "list", "text", "object", "newer", "bool", "nan", "nested",
     ],
-)
+)  # fmt: skip
 def test_json_that_is_no_plan_is_told_in_a_line(text, words):
     with pytest.raises(PlanError, match=words) as told:
         Plan.from_json(text)

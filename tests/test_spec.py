@@ -26,12 +26,9 @@ def spec(*sites, **changes):
 
 ONE = spec(*(site(layer=layer) for layer in range(4)))
 SEVERAL = spec(
-    *(site("encoder", layer) for layer in range(2)),
-    site("decoder", 0, 8, 8, causal=True),
-    site("cross", 0, 8, 1),
-    site("decoder", 1, 8, 8, causal=True),
-    site("cross", 1, 8, 1),
-)
+    *(site("encoder", layer) for layer in range(2)), site("decoder", 0, 8, 8, causal=True), site("cross", 0, 8, 1),
+    site("decoder", 1, 8, 8, causal=True), site("cross", 1, 8, 1),
+)  # fmt: skip
 
 
 # ---- a site
@@ -124,16 +121,11 @@ sites = st.builds(
     st.integers(1, 8),
 )
 specs = st.builds(
-    ModelSpec,
-    name=st.text(),
-    architecture=st.text(),
+    ModelSpec, name=st.text(), architecture=st.text(),
     sites=st.lists(sites, max_size=5, unique_by=lambda each: (each.stack, each.layer)).map(tuple),
-    embed_dim=st.integers(1, 2**20),
-    vocab_size=optional,
-    max_positions=optional,
-    num_parameters=st.integers(0, 2**60),
+    embed_dim=st.integers(1, 2**20), vocab_size=optional, max_positions=optional, num_parameters=st.integers(0, 2**60),
     dtype=st.sampled_from(["float32", "bfloat16"]),
-)
+)  # fmt: skip
 
 
 @given(specs)
@@ -151,21 +143,18 @@ def damage_site(**changes):
     return damage(sites=[{k: v for k, v in {**site().__dict__, **changes}.items() if v is not ...}])
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (damage(dtype=..., name=...), "a model's description lacks dtype, name: the file is damaged"),
-        (damage(flavour=1), "a model's description says flavour, unknown here: a newer manyheads wrote it. Upgrade"),
-        (damage(embed_dim="30"), "a model's description: embed_dim='30' should be int: the file is damaged"),
-        (damage(embed_dim=True), "embed_dim=True should be int"),
-        (damage(vocab_size=1.5), r"vocab_size=1\.5 should be int \| None"),
-        (damage(sites=3), "sites=3 should be tuple"),
-        (damage(sites=[3]), "site 0 is a int, not a mapping: the file is damaged"),
-        (damage_site(causal=...), "site 0 lacks causal"),
-        (damage_site(causal=1), "site 0: causal=1 should be bool"),
-        (damage_site(heads=1), "site 0 says heads, unknown here"),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    (damage(dtype=..., name=...), "a model's description lacks dtype, name: the file is damaged"),
+    (damage(flavour=1), "a model's description says flavour, unknown here: a newer manyheads wrote it. Upgrade"),
+    (damage(embed_dim="30"), "a model's description: embed_dim='30' should be int: the file is damaged"),
+    (damage(embed_dim=True), "embed_dim=True should be int"),
+    (damage(vocab_size=1.5), r"vocab_size=1\.5 should be int \| None"),
+    (damage(sites=3), "sites=3 should be tuple"),
+    (damage(sites=[3]), "site 0 is a int, not a mapping: the file is damaged"),
+    (damage_site(causal=...), "site 0 lacks causal"),
+    (damage_site(causal=1), "site 0: causal=1 should be bool"),
+    (damage_site(heads=1), "site 0 says heads, unknown here"),
+])  # fmt: skip
 def test_a_damaged_or_newer_description_names_the_field(data, message):
     with pytest.raises(RecordingError, match=message):
         ModelSpec.from_dict(data)

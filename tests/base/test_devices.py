@@ -72,16 +72,13 @@ def test_a_device_that_is_not_here_is_one_line_with_those_that_are(pretend, monk
             choose_device()
 
 
-@pytest.mark.parametrize(
-    ("device", "fault"),
-    [
-        ("gpu", "torch knows no device of type 'gpu'"),
-        ("nonsense:3", "torch knows no device of type 'nonsense'"),
-        ("hpu", "No module named 'torch.hpu'"),
-        ("mps", "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"),
-        ("cuda", "Torch not compiled with CUDA enabled. Install torch's build for it, or leave the device out"),
-    ],
-)
+@pytest.mark.parametrize(("device", "fault"), [
+    ("gpu", "torch knows no device of type 'gpu'"),
+    ("nonsense:3", "torch knows no device of type 'nonsense'"),
+    ("hpu", "No module named 'torch.hpu'"),
+    ("mps", "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"),
+    ("cuda", "Torch not compiled with CUDA enabled. Install torch's build for it, or leave the device out"),
+])  # fmt: skip
 def test_a_device_that_this_torch_cannot_use_is_a_sentence_or_two(monkeypatch, device, fault):
     def empty(size, device):
         raise {
@@ -97,15 +94,12 @@ def test_a_device_that_this_torch_cannot_use_is_a_sentence_or_two(monkeypatch, d
         choose_device(device, "--device")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...\nmore"),
-        torch.AcceleratorError("CUDA error: all CUDA-capable devices are busy or unavailable\nCompile with ..."),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("MPS backend out of memory (MPS allocated: ...)"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...\nmore"),
+    torch.AcceleratorError("CUDA error: all CUDA-capable devices are busy or unavailable\nCompile with ..."),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("MPS backend out of memory (MPS allocated: ...)"),
+])  # fmt: skip
 def test_a_device_that_is_full_or_busy_is_no_device_without_dtypes(monkeypatch, error):
     def mm(left, right):
         raise error

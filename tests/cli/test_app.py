@@ -112,13 +112,10 @@ def test_the_module_and_the_script_are_the_same_command():
 # -------------------------------------------------------------------------------------------------------- exit codes
 
 
-@pytest.mark.parametrize(
-    ("package", "command"),
-    [
-        ("torch", "look"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
-    ],
-)
+@pytest.mark.parametrize(("package", "command"), [
+    ("torch", "look"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
+])  # fmt: skip
 @pytest.mark.turns(4)
 def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
     program = (
@@ -169,21 +166,18 @@ def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
     assert ran.code == 1 and "a fault of manyheads, not yours" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["loook"], "no such command 'loook'. Did you mean 'look'? See manyheads --help."),
-        (["look", "--bogus"], "no such option: --bogus. See manyheads look --help."),
-        (["head"], "missing argument 'HEAD'. See manyheads head --help."),
-        (["look", "x", "--model"], "option '--model' requires an argument. See manyheads look --help."),
-        (["head", "L0H2", "x", "--top", "99"], "--top 99: give 10 or less. See manyheads head --help."),
-        (["head", "L0H2", "x", "--window", "0"], "--window 0: give 1 or more. See manyheads head --help."),
-        (["ablate", "L1", "--controls", "-1"], "--controls -1: give 0 or more. See manyheads ablate --help."),
-        (["ablate", "L1", "--controls", "few"], "--controls few: give a whole number. See manyheads ablate --help."),
-        (["ablate", "L1", "--factor", "x"], "--factor x: give a number. See manyheads ablate --help."),
-        (["studio", "--port", "99999"], "--port 99999: give 65535 or less. See manyheads studio --help."),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["loook"], "no such command 'loook'. Did you mean 'look'? See manyheads --help."),
+    (["look", "--bogus"], "no such option: --bogus. See manyheads look --help."),
+    (["head"], "missing argument 'HEAD'. See manyheads head --help."),
+    (["look", "x", "--model"], "option '--model' requires an argument. See manyheads look --help."),
+    (["head", "L0H2", "x", "--top", "99"], "--top 99: give 10 or less. See manyheads head --help."),
+    (["head", "L0H2", "x", "--window", "0"], "--window 0: give 1 or more. See manyheads head --help."),
+    (["ablate", "L1", "--controls", "-1"], "--controls -1: give 0 or more. See manyheads ablate --help."),
+    (["ablate", "L1", "--controls", "few"], "--controls few: give a whole number. See manyheads ablate --help."),
+    (["ablate", "L1", "--factor", "x"], "--factor x: give a number. See manyheads ablate --help."),
+    (["studio", "--port", "99999"], "--port 99999: give 65535 or less. See manyheads studio --help."),
+])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_one_line_on_stderr(run, arguments, said):
     assert_refused(run(*arguments), said)
 
@@ -463,13 +457,10 @@ def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
     assert {command.__name__ for command in COMMANDS if loads.search(inspect.getsource(command))} == set(LOADING)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--device", "toaster"], "--device='toaster' cannot be used: "),
-        (["--dtype", "float31"], "dtype='float31' is no dtype for weights. Use one of float64, "),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    (["--device", "toaster"], "--device='toaster' cannot be used: "),
+    (["--dtype", "float31"], "dtype='float31' is no dtype for weights. Use one of float64, "),
+])  # fmt: skip
 @pytest.mark.parametrize(
     "line", [["look", TEXT], ["ablate", "L1", TEXT], ["learn", "one-head"], ["studio", "--get", "/api/workspace"]]
 )

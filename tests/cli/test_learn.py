@@ -215,21 +215,18 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
     assert_refused(run("learn", "--reset", "--yes"), "cannot write")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("nothing",), "there is no lesson 'nothing'. There are: "),
-        (("--run", "x"), "need a lesson"),
-        (("masks", "--device", "toaster"), "--device='toaster' cannot be used: "),
-        (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: masked-scores, "),
-        (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
-        (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
-        (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
-        (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is no choice: use one of"),
-        (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is no whole number from 2 to 1,024"),
-        (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("nothing",), "there is no lesson 'nothing'. There are: "),
+    (("--run", "x"), "need a lesson"),
+    (("masks", "--device", "toaster"), "--device='toaster' cannot be used: "),
+    (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: masked-scores, "),
+    (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
+    (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
+    (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
+    (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is no choice: use one of"),
+    (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is no whole number from 2 to 1,024"),
+    (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_one_line(run, arguments, said):
     assert_refused(run("learn", *arguments), said)
 

@@ -76,21 +76,18 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
     assert_refused(run("roles", "--corpus", page_file, "--pattern", "none.py"), "there is no such file")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--corpus", "none.txt"), "none.txt"),
-        (("--save", "claims.txt"), "cannot tell what to write"),
-        (("--report", "roles.pdf"), "cannot tell what to write"),
-        (("--plot", "nowhere/roles.svg"), "there is no folder"),
-        (("--plot", "a.svg", "--plot=b.svg"), "give --plot once: it was given 2 times"),
-        (("--kind", "csv"), "--kind csv: there is no such kind of text. Use one of text, jsonl, conllu"),
-        (("--corpus", "-", "--resume", "run"), "stdin cannot be resumed"),
-        (("--resume", "."), "holds other.txt, which is no part of such a run"),
-        (("--corpus", "other.txt", "--ask", "zzz"), "no head was asked for 'zzz'"),
-        (("--corpus", "other.txt", "--ask", "copying"), "is a probe, which was not asked"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--corpus", "none.txt"), "none.txt"),
+    (("--save", "claims.txt"), "cannot tell what to write"),
+    (("--report", "roles.pdf"), "cannot tell what to write"),
+    (("--plot", "nowhere/roles.svg"), "there is no folder"),
+    (("--plot", "a.svg", "--plot=b.svg"), "give --plot once: it was given 2 times"),
+    (("--kind", "csv"), "--kind csv: there is no such kind of text. Use one of text, jsonl, conllu"),
+    (("--corpus", "-", "--resume", "run"), "stdin cannot be resumed"),
+    (("--resume", "."), "holds other.txt, which is no part of such a run"),
+    (("--corpus", "other.txt", "--ask", "zzz"), "no head was asked for 'zzz'"),
+    (("--corpus", "other.txt", "--ask", "copying"), "is a probe, which was not asked"),
+])  # fmt: skip
 def test_bad_input_is_one_line_before_anything_is_loaded(run, monkeypatch, arguments, said):
     monkeypatch.setattr("manyheads.cli.roles.command.load_model", lambda *_: pytest.fail("loaded"))
     Path("other.txt").write_text("A cat sat.", encoding="utf-8")

@@ -228,17 +228,14 @@ REFUSED = [
     (("deepseek-v3", "--kv-heads", "8"), "caches latents (MLA), which all heads share"),
     (("gpt2", "--layers", "3"), "'gpt2' is an architecture already, and --layers would describe one of your own"),
     (("--layers", "3"), "needs --layers, --embed-dim, --heads, but there is no --embed-dim and no --heads."),
-    (
-        ("--layers", "3", "--embed-dim", "100", "--heads", "7"),
-        "--embed-dim 100 is not a multiple of --heads 7",
-        "give --head-dim",
-    ),
+    (("--layers", "3", "--embed-dim", "100", "--heads", "7"), "--embed-dim 100 is not a multiple of --heads 7",
+     "give --head-dim"),
     (("--layers", "3", "--embed-dim", "90", "--heads", "9", "--gated"), "--gated needs --ffn-dim: with three matrices"),
     (("--layers", "0", "--embed-dim", "90", "--heads", "9"), "--layers 0: give a whole number of at least 1"),
     (("gpt2", "--plot", "it.txt"), "--plot it.txt: cannot tell what to write by that ending"),
     (("gpt2", "--source", "3"), "gpt2 reads no second text"),
     (("gpt2", "bert-base"), "unexpected extra argument"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: " ".join(each[0]))

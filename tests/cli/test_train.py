@@ -110,14 +110,11 @@ def test_folders_of_something_else_are_refused(run, tmp_path):
     assert_refused(run("train", "induction", "--quick", "--out", "here"), "run.json is not JSON", "it is damaged")
 
 
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        (["inductoin"], ("there is no preset 'inductoin': train one of induction, heads", "Did you mean induction?")),
-        (["induction", "--out", "a.txt"], ("cannot write a.txt: it is a file. Name a folder.",)),
-        (["induction", "--steps", "0"], ("steps=0: train at least 1 step",)),
-    ],
-)
+@pytest.mark.parametrize(("typed", "told"), [
+    (["inductoin"], ("there is no preset 'inductoin': train one of induction, heads", "Did you mean induction?")),
+    (["induction", "--out", "a.txt"], ("cannot write a.txt: it is a file. Name a folder.",)),
+    (["induction", "--steps", "0"], ("steps=0: train at least 1 step",)),
+])  # fmt: skip
 def test_what_cannot_be_trained_is_refused(typed, told, run, tmp_path):
     (tmp_path / "a.txt").touch()
     assert_refused(run("train", *typed), *told)

@@ -252,21 +252,18 @@ def test_other_values_than_zero_and_one_are_warned_of(lm, caplog):
     assert "other values than 0 and 1" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "asked, kind, message",
-    [
-        ({"detection_pattern": "copy_head"}, StatisticError, "'copy_head' is no kind of head: use one of previous_to"),
-        ({"error_measure": "rms"}, StatisticError, "error_measure='rms' is no measure: use one of mul, abs"),
-        ({"detection_pattern": torch.ones(3, 3)}, ShapeError, r"shape \(3, 3\) and weight above its diagonal"),
-        ({"detection_pattern": torch.eye(2)}, ShapeError, "is of 2 tokens, but text 0 has 3 .with what was prepended"),
-        ({"detection_pattern": torch.ones(3)}, ShapeError, r"has shape \(3,\): give a lower-triangular matrix"),
-        ({"texts": "a " * 26}, TextError, "has 27 tokens: detect_head takes texts of more than 1 and fewer than the "),
-        ({"texts": "a", "prepend_bos": False}, TextError, "has 1 tokens: detect_head takes texts of more than 1"),
-        ({"texts": ["a b", ""]}, TextError, "text 1 is '': give strings, not empty"),
-        ({"texts": []}, TextError, "no text was given"),
-        ({"texts": None}, TextError, "no text was given"),
-    ],
-)
+@pytest.mark.parametrize("asked, kind, message", [
+    ({"detection_pattern": "copy_head"}, StatisticError, "'copy_head' is no kind of head: use one of previous_to"),
+    ({"error_measure": "rms"}, StatisticError, "error_measure='rms' is no measure: use one of mul, abs"),
+    ({"detection_pattern": torch.ones(3, 3)}, ShapeError, r"shape \(3, 3\) and weight above its diagonal"),
+    ({"detection_pattern": torch.eye(2)}, ShapeError, "is of 2 tokens, but text 0 has 3 .with what was prepended"),
+    ({"detection_pattern": torch.ones(3)}, ShapeError, r"has shape \(3,\): give a lower-triangular matrix"),
+    ({"texts": "a " * 26}, TextError, "has 27 tokens: detect_head takes texts of more than 1 and fewer than the "),
+    ({"texts": "a", "prepend_bos": False}, TextError, "has 1 tokens: detect_head takes texts of more than 1"),
+    ({"texts": ["a b", ""]}, TextError, "text 1 is '': give strings, not empty"),
+    ({"texts": []}, TextError, "no text was given"),
+    ({"texts": None}, TextError, "no text was given"),
+])  # fmt: skip
 def test_what_cannot_be_scored_is_refused_by_name(lm, asked, kind, message):
     with pytest.raises(kind, match=message):
         detect_head(lm, **{"texts": "a b", **asked})

@@ -80,11 +80,8 @@ def test_several_sources_come_in_the_order_given_and_files_of_one_name_by_their_
     (folder / "deep/b.txt").write_text("deep b")
     corpus = open_corpus([folder / "deep/b.txt", folder / "c.jsonl", folder / "b.txt"])
     assert [name for name, _ in told(corpus)] == [
-        f"{folder}/deep/b.txt:1",
-        "c.jsonl:1",
-        f"{folder}/b.txt:1",
-        f"{folder}/b.txt:5",
-    ]
+        f"{folder}/deep/b.txt:1", "c.jsonl:1", f"{folder}/b.txt:1", f"{folder}/b.txt:5",
+    ]  # fmt: skip
     assert corpus.origin == "3 files"
 
 
@@ -222,11 +219,8 @@ def test_a_line_that_is_not_utf8_is_a_problem_and_reading_goes_on(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfone\n\ntwo\nna\xefve\n\nthree\x00\n\nfour\n")
     found = list(open_corpus(path).open())
     assert [(each.name, each.text) for each in found] == [
-        ("latin.txt:1", "one"),
-        ("latin.txt:3", ""),
-        ("latin.txt:6", ""),
-        ("latin.txt:8", "four"),
-    ]
+        ("latin.txt:1", "one"), ("latin.txt:3", ""), ("latin.txt:6", ""), ("latin.txt:8", "four"),
+    ]  # fmt: skip
     assert found[1].problem == "line 4 is not UTF-8 text (byte 14 is 0xef): convert it first."
     assert found[2].problem == "line 6 is not UTF-8 text (byte 24 is 0x00): convert it first."
     data = path.read_bytes()
@@ -241,16 +235,13 @@ def test_a_treebank_with_such_a_line_loses_that_sentence(tmp_path):
     assert "line 7 is not UTF-8" in found[1].problem
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("wide.txt", "text".encode("utf-16"), r"wide.txt is UTF-16 text: convert it to UTF-8 first\."),
-        ("wide.txt.gz", gzip.compress(b"\xfe\xff\x00a", mtime=0), "wide.txt.gz is UTF-16 text"),
-        ("packed.txt", gzip.compress(b"text", mtime=0), r"packed.txt is gzip data: let its name end in .gz\."),
-        ("table.csv", b"a,b", r"cannot tell by its ending what .*table.csv holds. Say kind= \(text, jsonl, conllu\)"),
-        ("a.tar.gz", gzip.compress(b"x", mtime=0), "cannot tell by its ending what"),
-    ],
-)
+@pytest.mark.parametrize(("name", "data", "message"), [
+    ("wide.txt", "text".encode("utf-16"), r"wide.txt is UTF-16 text: convert it to UTF-8 first\."),
+    ("wide.txt.gz", gzip.compress(b"\xfe\xff\x00a", mtime=0), "wide.txt.gz is UTF-16 text"),
+    ("packed.txt", gzip.compress(b"text", mtime=0), r"packed.txt is gzip data: let its name end in .gz\."),
+    ("table.csv", b"a,b", r"cannot tell by its ending what .*table.csv holds. Say kind= \(text, jsonl, conllu\)"),
+    ("a.tar.gz", gzip.compress(b"x", mtime=0), "cannot tell by its ending what"),
+])  # fmt: skip
 def test_a_file_that_is_something_else_is_refused_at_once(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(TextError, match=message):
@@ -374,23 +365,20 @@ def test_texts_written_as_json_come_back_as_they_were(texts):
     assert [(each.text, each.name) for each in found] == wanted
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ('{"text": "cut', "this line is not JSON (Unterminated string starting at, column 10)."),
-        ("prose", "this line is not JSON (Expecting value, column 1)."),
-        ("[" * 100_000, "this line is not JSON (maximum recursion depth exceeded"),
-        ("1" * 5000, "this line is not JSON (Exceeds the limit"),
-        ('["a"]', "this is no object with a field 'text', but a list."),
-        ("7", "this is no object with a field 'text', but a number."),
-        ('{"body": "a", "id": 1}', "there is no field 'text'. There is: 'body', 'id'."),
-        ("{}", "there is no field 'text'. There is: none."),
-        ('{"text": null}', "the field 'text' holds no text, but nothing (null)."),
-        ('{"text": ["a"]}', "the field 'text' holds no text, but a list."),
-        ('{"text": true}', "the field 'text' holds no text, but true or false."),
-        ('{"text": "\\ud83d"}', "the field 'text' holds half a character (a lone surrogate)."),
-    ],
-)
+@pytest.mark.parametrize(("line", "problem"), [
+    ('{"text": "cut', "this line is not JSON (Unterminated string starting at, column 10)."),
+    ("prose", "this line is not JSON (Expecting value, column 1)."),
+    ("[" * 100_000, "this line is not JSON (maximum recursion depth exceeded"),
+    ("1" * 5000, "this line is not JSON (Exceeds the limit"),
+    ('["a"]', "this is no object with a field 'text', but a list."),
+    ("7", "this is no object with a field 'text', but a number."),
+    ('{"body": "a", "id": 1}', "there is no field 'text'. There is: 'body', 'id'."),
+    ("{}", "there is no field 'text'. There is: none."),
+    ('{"text": null}', "the field 'text' holds no text, but nothing (null)."),
+    ('{"text": ["a"]}', "the field 'text' holds no text, but a list."),
+    ('{"text": true}', "the field 'text' holds no text, but true or false."),
+    ('{"text": "\\ud83d"}', "the field 'text' holds half a character (a lone surrogate)."),
+])  # fmt: skip
 def test_a_line_that_holds_no_text_is_a_problem_and_the_next_is_read(line, problem):
     bad, good = json_documents(lines_of([line, "", '{"text": "fine"}']), "f.jsonl", "text")
     assert bad.name == "f.jsonl:1" and bad.text == "" and bad.problem.startswith(problem)

@@ -246,28 +246,25 @@ def test_words_without_heads_are_words_without_syntax():
 A, B = token(1, "a", head=0), token(2, "b", head=1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "text", "problem"),
-    [
-        ([A, B], "a c", "token 2 'b' is not what the text goes on with ('c')."),
-        ([A, B], "a", "token 2 'b' is not what the text goes on with ('')."),
-        ([A, B], "a b and more", "the text goes on after the last token ('and more')."),
-        ([A, token(3, "b", head=1)], "a b", "token 3 comes where token 2 was to come."),
-        ([B], "b", "token 2 comes where token 1 was to come."),
-        ([A, token(2, "b", head=7)], "a b", "token 2 has head 7, but each of the 2 words hangs on another or on 0."),
-        ([A, token(2, "b", head=-1)], "a b", "token 2 has head -1, but each"),
-        ([A, token(2, "b", head=2)], "a b", "token 2 has head 2, but each"),
-        ([A, token(2, "b")], "a b", "token 2 has no head, but each"),
-        ([token(1, "a", head=2), B], "a b", "token 1 hangs on itself, by way of other words: that is no tree."),
-        ([A, "2\tb\t_\tX"], "a b", "token 2 has 4 columns: a relation is in the eighth."),
-        ([token("1-3", "ab"), A, B], "ab", "the words of 1-3 'ab' do not follow it."),
-        ([A, token("1-2", "ab"), B], "a b", "the words of 1-2 'ab' do not follow it."),
-        ([token("_", "a", head=0)], "a", "a token 'a' has no number."),
-        ([token("x", "a", head=0)], "a", "line 3 is not CoNLL-U (Failed parsing field 'id': 'x' is not a valid ID)."),
-        ([A, token(2, "b", head="up")], "a b", "line 4 is not CoNLL-U (Failed parsing field 'head': 'up' is not"),
-        ([A, "prose"], "a", "line 4 is not CoNLL-U (Invalid line format"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "text", "problem"), [
+    ([A, B], "a c", "token 2 'b' is not what the text goes on with ('c')."),
+    ([A, B], "a", "token 2 'b' is not what the text goes on with ('')."),
+    ([A, B], "a b and more", "the text goes on after the last token ('and more')."),
+    ([A, token(3, "b", head=1)], "a b", "token 3 comes where token 2 was to come."),
+    ([B], "b", "token 2 comes where token 1 was to come."),
+    ([A, token(2, "b", head=7)], "a b", "token 2 has head 7, but each of the 2 words hangs on another or on 0."),
+    ([A, token(2, "b", head=-1)], "a b", "token 2 has head -1, but each"),
+    ([A, token(2, "b", head=2)], "a b", "token 2 has head 2, but each"),
+    ([A, token(2, "b")], "a b", "token 2 has no head, but each"),
+    ([token(1, "a", head=2), B], "a b", "token 1 hangs on itself, by way of other words: that is no tree."),
+    ([A, "2\tb\t_\tX"], "a b", "token 2 has 4 columns: a relation is in the eighth."),
+    ([token("1-3", "ab"), A, B], "ab", "the words of 1-3 'ab' do not follow it."),
+    ([A, token("1-2", "ab"), B], "a b", "the words of 1-2 'ab' do not follow it."),
+    ([token("_", "a", head=0)], "a", "a token 'a' has no number."),
+    ([token("x", "a", head=0)], "a", "line 3 is not CoNLL-U (Failed parsing field 'id': 'x' is not a valid ID)."),
+    ([A, token(2, "b", head="up")], "a b", "line 4 is not CoNLL-U (Failed parsing field 'head': 'up' is not"),
+    ([A, "prose"], "a", "line 4 is not CoNLL-U (Invalid line format"),
+])  # fmt: skip
 def test_what_is_no_sentence_is_a_problem_that_says_where(rows, text, problem):
     good = sentence(A, text="a", sent_id="next")
     bad, after = read(sentence(*rows, sent_id="s-1", text=text) + good)
@@ -302,11 +299,8 @@ def test_brackets_open_close_and_stand_on_one_word():
         (3, 3, 3, "3"),
     ]
     assert mentions("(2-x-y", "(5-x-y(6-x-y", "(4-x-y)6)5)2)") == [
-        (0, 2, 0, "2"),
-        (1, 2, 1, "5"),
-        (1, 2, 1, "6"),
-        (2, 2, 2, "4"),
-    ]
+        (0, 2, 0, "2"), (1, 2, 1, "5"), (1, 2, 1, "6"), (2, 2, 2, "4"),
+    ]  # fmt: skip
 
 
 def test_an_entity_inside_itself_closes_innermost_first_and_two_may_cross():
@@ -365,19 +359,16 @@ def test_a_text_annotated_without_a_mention_says_so_and_one_not_annotated_too():
     assert not other.gold.has_coreference
 
 
-@pytest.mark.parametrize(
-    ("entities", "problem"),
-    [
-        (["(1-x-y"], "token 1 opens entity 1, which this sentence does not close."),
-        (["", "1)"], "token 2 closes entity 1, which is not open in this sentence."),
-        (["(1-x-y)1)"], "token 1 closes entity 1, which is not open in this sentence."),
-        (["(1-x-y", "2)"], "token 2 closes entity 2, which is not open in this sentence."),
-        (["", "", "(1-x-y)x"], "token 3: Entity=(1-x-y)x is no sequence of brackets such as (3-person(4-place)3)."),
-        (["()"], "token 1: Entity=() is no sequence"),
-        (["(1[1/2]-x-y)"], "of a mention of entity 1 in 2 parts, only [1] are there."),
-        (["(1[1/2]-x-y", "1[2/2])"], "token 2 closes entity 1[2/2], which is not open in this sentence."),
-    ],
-)
+@pytest.mark.parametrize(("entities", "problem"), [
+    (["(1-x-y"], "token 1 opens entity 1, which this sentence does not close."),
+    (["", "1)"], "token 2 closes entity 1, which is not open in this sentence."),
+    (["(1-x-y)1)"], "token 1 closes entity 1, which is not open in this sentence."),
+    (["(1-x-y", "2)"], "token 2 closes entity 2, which is not open in this sentence."),
+    (["", "", "(1-x-y)x"], "token 3: Entity=(1-x-y)x is no sequence of brackets such as (3-person(4-place)3)."),
+    (["()"], "token 1: Entity=() is no sequence"),
+    (["(1[1/2]-x-y)"], "of a mention of entity 1 in 2 parts, only [1] are there."),
+    (["(1[1/2]-x-y", "1[2/2])"], "token 2 closes entity 1[2/2], which is not open in this sentence."),
+])  # fmt: skip
 def test_brackets_that_do_not_pair_are_a_problem_of_their_sentence(entities, problem):
     bad, after = read(chain(FORMS, entities, sent_id="s-9", **FIELDS) + chain(FORMS, ["(1-x-y)"], sent_id="s-10"))
     assert bad.name == "s-9" and bad.gold is None

@@ -225,19 +225,16 @@ def test_docstrings_become_prose_with_links():
 # -------------------------------------------------------------------------------------------------- links that leave
 
 
-@pytest.mark.parametrize(
-    ("given", "made"),
-    [
-        ("[one](../plan.md#a) `[two](x.md)`", "[one](../plan.md#a) `[two](x.md)`"),
-        ("[front](../../README.md)", "[front](../index.md)"),
-        ("[rules](../../CONTRIBUTING.md)", "[rules](../contributing.md)"),
-        ("[its code](../../src/manyheads/plan.py)", "its code (`src/manyheads/plan.py`)"),
-        ("[`src/manyheads/plan.py`](../../src/manyheads/plan.py)", "`src/manyheads/plan.py`"),
-        ("```sh\n[its code](../../src/manyheads/plan.py)\n```", "```sh\n[its code](../../src/manyheads/plan.py)\n```"),
-        ("[gone](../../nowhere.md)", "[gone](../../nowhere.md)"),
-        ("[web](https://example.org/a)", "[web](https://example.org/a)"),
-    ],
-)
+@pytest.mark.parametrize(("given", "made"), [
+    ("[one](../plan.md#a) `[two](x.md)`", "[one](../plan.md#a) `[two](x.md)`"),
+    ("[front](../../README.md)", "[front](../index.md)"),
+    ("[rules](../../CONTRIBUTING.md)", "[rules](../contributing.md)"),
+    ("[its code](../../src/manyheads/plan.py)", "its code (`src/manyheads/plan.py`)"),
+    ("[`src/manyheads/plan.py`](../../src/manyheads/plan.py)", "`src/manyheads/plan.py`"),
+    ("```sh\n[its code](../../src/manyheads/plan.py)\n```", "```sh\n[its code](../../src/manyheads/plan.py)\n```"),
+    ("[gone](../../nowhere.md)", "[gone](../../nowhere.md)"),
+    ("[web](https://example.org/a)", "[web](https://example.org/a)"),
+])  # fmt: skip
 def test_links_out_of_docs_become_pages_or_paths(given, made):
     assert with_links(given, "studio/head.md") == made
 

@@ -257,14 +257,11 @@ def test_labels_have_colours_and_words():
     assert style_of("pronoun to antecedent", "pronoun") is REFERENCE_STYLE
     assert style_of("self made", "self made") is OWN_STYLE  # no role of ours, though it begins like one
     words = {
-        "offset -3": ("offset_-3_mass", "-3"),
-        "previous token": ("previous_mass", "prev"),
-        "det: dependent to head": ("det.to_head", "det ↑"),
-        "det: head to dependent": ("det.to_dependent", "det ↓"),
-        "pronoun to antecedent": ("pronoun", "pronoun"),
-        "coreference": ("coreference", "coref"),
+        "offset -3": ("offset_-3_mass", "-3"), "previous token": ("previous_mass", "prev"),
+        "det: dependent to head": ("det.to_head", "det ↑"), "det: head to dependent": ("det.to_dependent", "det ↓"),
+        "pronoun to antecedent": ("pronoun", "pronoun"), "coreference": ("coreference", "coref"),
         "verbs": ("verbs", "verbs"),
-    }
+    }  # fmt: skip
     assert all(short_word(role, statistic) == word for role, (statistic, word) in words.items())
 
 

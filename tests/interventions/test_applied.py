@@ -531,12 +531,9 @@ GENERATION_CASES += [("llama", "first", STATIC), ("gemma2", "several", STATIC)]
 def written(lm, inputs, **options):
     """New tokens and the logits that chose them: [b, steps], [b, steps, vocabulary]."""
     how = {
-        "max_new_tokens": STEPS,
-        "min_new_tokens": STEPS,
-        "do_sample": False,
-        "return_dict_in_generate": True,
+        "max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False, "return_dict_in_generate": True,
         "output_logits": True,
-    }
+    }  # fmt: skip
     got = lm.model.generate(**inputs, **how, pad_token_id=0, **options)
     return got.sequences[:, -STEPS:], torch.stack(got.logits, 1)
 
@@ -667,14 +664,11 @@ def test_our_own_layers_turn_nothing_and_keep_their_length(rope, fresh):
         assert torch.equal(layer(x, x, x)[0], plain)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: loaded("vit", 0), r"ViTModel has some in 'embeddings.position_embeddings', which is none of the ways"),
-        (lambda: mh.MultiHeadAttention(24, 3, alibi=True).eval(), r"MultiHeadAttention has them as slopes \(ALiBi\)"),
-        (lambda: mh.MultiHeadAttention(24, 3).eval(), "MultiHeadAttention has no position embedding"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: loaded("vit", 0), r"ViTModel has some in 'embeddings.position_embeddings', which is none of the ways"),
+    (lambda: mh.MultiHeadAttention(24, 3, alibi=True).eval(), r"MultiHeadAttention has them as slopes \(ALiBi\)"),
+    (lambda: mh.MultiHeadAttention(24, 3).eval(), "MultiHeadAttention has no position embedding"),
+])  # fmt: skip
 def test_a_model_without_positions_that_can_be_taken_is_refused_by_name(make, words):
     with pytest.raises(PlanError, match=f"^skip the positions: {words}"), mh.applied(make(), SkipPositions()):
         raise AssertionError("inside")

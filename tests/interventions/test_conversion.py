@@ -524,12 +524,9 @@ def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals():
     ]
     lines = [re.split(r"  +", line.strip()) for line in str(conversiontable.Comparison(tuple(rows))).splitlines()]
     assert lines == [
-        ["loss", "kl", "size"],
-        ["nats", "nats", "bytes"],
-        ["before", "9.88", "0.00000", "2,048"],
-        ["after, before uptraining", "10.12", "0.01235", "1,024"],
-        ["change", "+2.5%", "-50.0%"],
-    ]
+        ["loss", "kl", "size"], ["nats", "nats", "bytes"], ["before", "9.88", "0.00000", "2,048"],
+        ["after, before uptraining", "10.12", "0.01235", "1,024"], ["change", "+2.5%", "-50.0%"],
+    ]  # fmt: skip
 
 
 @pytest.mark.turns(5)

@@ -365,10 +365,7 @@ PLANS = {
         lambda: built_errors([[design.previous(4)], [design.induction()]], causal=True),
         r"L1H0 .* may go astray by 54% .*\(at most 20% will do\): make previous\(\) below it sharper",
     ),
-    "too far": (
-        lambda: built_errors([[design.offset(-64)]]),
-        r"L0H0 looks -64 tokens away, and texts have 64 at most",
-    ),
+    "too far": (lambda: built_errors([[design.offset(-64)]]), r"L0H0 looks -64 tokens away, and texts have 64 at most"),
     "no separator": (
         lambda: built_errors([[design.separator()]], **WORDS_ALONE),
         r"neither a separator nor an end token: name one, as separator\('\.'\)",
@@ -393,14 +390,13 @@ PLANS = {
         r"noise=-1\.0 is no strength: give 0 for none, 1 for as much noise as weights",
     ),
     "an empty layer": (
-        lambda: built_errors([[design.first()], []]),
-        r"give a list of layers, each a list of at least one head",
+        lambda: built_errors([[design.first()], []]), r"give a list of layers, each a list of at least one head",
     ),
     "a kind of one's own": (
         lambda: built_errors([[HeadDesign("mine", 3.0, "mine")]]),
         r"L0H0 is of kind 'mine': make designs by the functions of mh\.design",
     ),
-}
+}  # fmt: skip
 OTHERS = {
     "one place": (
         lambda: built_errors([[None]], max_positions=1),

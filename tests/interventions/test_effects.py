@@ -183,25 +183,19 @@ def test_steps_that_changed_nothing_are_in_the_notes(fresh):
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"metric": "speed"}, StatisticError, "metric='speed' is unknown: use loss, kl, cosine"),
-        ({"metric": "class_loss"}, StatisticError, "metric='class_loss' needs labels="),
-        ({"labels": [0, 1, 0, 1]}, StatisticError, "needs a classifier, and LlamaForCausalLM is none"),
-        ({"labels": [0, 1]}, StatisticError, "needs a classifier"),
-        ({"metric": lambda outputs, inputs: outputs.logits}, StatisticError, r"the metric gave \(\d, \d+, \d+\) for"),
-        ({"metric": lambda outputs, inputs: "much"}, StatisticError, "the metric gave a str: give one number"),
-        (
-            {"metric": lambda outputs, inputs: torch.full((len(inputs["input_ids"]),), torch.nan)},
-            StatisticError,
-            "gave NaN or infinity for these texts",
-        ),
-        ({"controls": -1}, StatisticError, "controls=-1: give 0 or more"),
-        ({"seed": -1}, StatisticError, "seed=-1: give a whole number"),
-        ({"corpus": []}, PlanError, "corpus= is empty"),
-    ],
-)
+@pytest.mark.parametrize(("options", "kind", "words"), [
+    ({"metric": "speed"}, StatisticError, "metric='speed' is unknown: use loss, kl, cosine"),
+    ({"metric": "class_loss"}, StatisticError, "metric='class_loss' needs labels="),
+    ({"labels": [0, 1, 0, 1]}, StatisticError, "needs a classifier, and LlamaForCausalLM is none"),
+    ({"labels": [0, 1]}, StatisticError, "needs a classifier"),
+    ({"metric": lambda outputs, inputs: outputs.logits}, StatisticError, r"the metric gave \(\d, \d+, \d+\) for"),
+    ({"metric": lambda outputs, inputs: "much"}, StatisticError, "the metric gave a str: give one number"),
+    ({"metric": lambda outputs, inputs: torch.full((len(inputs["input_ids"]),), torch.nan)}, StatisticError,
+     "gave NaN or infinity for these texts"),
+    ({"controls": -1}, StatisticError, "controls=-1: give 0 or more"),
+    ({"seed": -1}, StatisticError, "seed=-1: give a whole number"),
+    ({"corpus": []}, PlanError, "corpus= is empty"),
+])  # fmt: skip
 @pytest.mark.sampled(5)
 def test_what_was_asked_wrongly_is_told(options, kind, words, fresh):
     plan = Ablate("L1H1", kind="mean") if "corpus" in options else PLAN
@@ -388,24 +382,21 @@ def effect_with(change, control, plan=None, num_heads=1, low=None, high=None, me
 TEN = tuple(rank / 10 for rank in range(1, 11))  # 0.1 to 1.0
 
 
-@pytest.mark.parametrize(
-    ("change", "more", "level", "words"),
-    [
-        (0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
-        (0.6, {}, "barely", "Barely matters: 5 of 10 random heads matter at least as much."),
-        (0.65, {}, "more than most", "Matters more than most: 4 of 10 random heads matter at least as much."),
-        (0.95, {}, "more than most", "Matters more than most: 1 of 10 random heads matters at least as much."),
-        (2.0, {}, "stands out", "Stands out: none of 10 random heads matters as much."),
-        (2.0, {"low": 0.1, "high": 3.0}, "stands out", "Stands out: none of 10 random heads matters as much."),
-        (2.0, {"low": -0.1, "high": 3.0}, "stands out", "matters as much. But its interval over texts includes 0."),
-        (-2.0, {}, "stands out", "none of 10 random heads matters as much. It is for the better: loss falls."),
-        (-0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
-        (1e-12, {}, "nothing", "Changes nothing here."),
-        (0.0, {"unchanged": "scale L0H1 by 1"}, "nothing", "Changes nothing here: scale L0H1 by 1 has no effect."),
-        (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of as many heads matters as much."),
-        (2.0, {"plan": Plan(SkipOutputProjection("L1"))}, "stands out", "none of 10 random layers matters as much."),
-    ],
-)
+@pytest.mark.parametrize(("change", "more", "level", "words"), [
+    (0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
+    (0.6, {}, "barely", "Barely matters: 5 of 10 random heads matter at least as much."),
+    (0.65, {}, "more than most", "Matters more than most: 4 of 10 random heads matter at least as much."),
+    (0.95, {}, "more than most", "Matters more than most: 1 of 10 random heads matters at least as much."),
+    (2.0, {}, "stands out", "Stands out: none of 10 random heads matters as much."),
+    (2.0, {"low": 0.1, "high": 3.0}, "stands out", "Stands out: none of 10 random heads matters as much."),
+    (2.0, {"low": -0.1, "high": 3.0}, "stands out", "matters as much. But its interval over texts includes 0."),
+    (-2.0, {}, "stands out", "none of 10 random heads matters as much. It is for the better: loss falls."),
+    (-0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
+    (1e-12, {}, "nothing", "Changes nothing here."),
+    (0.0, {"unchanged": "scale L0H1 by 1"}, "nothing", "Changes nothing here: scale L0H1 by 1 has no effect."),
+    (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of as many heads matters as much."),
+    (2.0, {"plan": Plan(SkipOutputProjection("L1"))}, "stands out", "none of 10 random layers matters as much."),
+])  # fmt: skip
 def test_the_verdict_is_the_rank_among_random_heads_in_words(change, more, level, words):
     result = verdict(effect_with(change, TEN, **more))
     assert result.level == level and str(result).endswith(words)
@@ -417,21 +408,14 @@ def test_a_verdict_counts_changes_by_size_whatever_their_sign():
     assert opposed == verdict(effect_with(0.35, TEN)) and opposed.above == 7
 
 
-@pytest.mark.parametrize(
-    ("control", "notes", "level", "words"),
-    [
-        ((), {}, "no control", "No verdict: there is no control, as asked."),
-        (
-            (),
-            {"why": "none: too few heads are left beside those of ablate L0 (zero)"},
-            "no control",
-            "No verdict: there is no control: too few heads are left beside those of ablate L0 (zero).",
-        ),
-        (TEN[:4], {}, "too few", "No verdict from 4 random heads: at least 5 are needed."),
-        (TEN[:1], {}, "too few", "No verdict from 1 random head: at least 5 are needed."),
-        (TEN[:5], {}, "stands out", "Stands out: none of 5 random heads matters as much."),
-    ],
-)
+@pytest.mark.parametrize(("control", "notes", "level", "words"), [
+    ((), {}, "no control", "No verdict: there is no control, as asked."),
+    ((), {"why": "none: too few heads are left beside those of ablate L0 (zero)"}, "no control",
+     "No verdict: there is no control: too few heads are left beside those of ablate L0 (zero)."),
+    (TEN[:4], {}, "too few", "No verdict from 4 random heads: at least 5 are needed."),
+    (TEN[:1], {}, "too few", "No verdict from 1 random head: at least 5 are needed."),
+    (TEN[:5], {}, "stands out", "Stands out: none of 5 random heads matters as much."),
+])  # fmt: skip
 def test_without_enough_controls_there_is_no_verdict_and_it_says_so(control, notes, level, words):
     result = verdict(effect_with(2.0, control, **notes))
     assert (result.level, result.words) == (level, words)

@@ -28,13 +28,10 @@ PLAN = Plan(
     [Ablate("L1H1", kind="mean", per_position=True), Ablate("L0H2", kind="resample", text=TEXTS[1]), Scale("L1H4", 2)]
 )
 CORPUS = list(TEXTS)
-MEANS = Plan(
-    [
-        Ablate("L1H1", kind="mean", per_position=True),
-        Ablate("L0H2", kind="resample", text=TEXTS[1]),
-        Ablate("L2H3", kind="resample", seed=3),
-    ]
-)
+MEANS = Plan([
+    Ablate("L1H1", kind="mean", per_position=True), Ablate("L0H2", kind="resample", text=TEXTS[1]),
+    Ablate("L2H3", kind="resample", seed=3),
+])  # fmt: skip
 INPUTS = {"input_ids": torch.tensor([[5, 6, 7]])}
 
 
@@ -152,18 +149,12 @@ def test_steps_that_were_added_by_hand_and_never_computed_are_told(lm, inputs, w
         output(lm, inputs, written)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "a plan is JSON, and this is not"),
-        ("[]", r'a plan is \{"steps": \[\.\.\.\]\}'),
-        (
-            '{"steps": [], "computed": 3}',
-            "'computed' should hold file, corpus, model, texts, tokens: the file is damaged",
-        ),
-        ('{"steps": [], "computed": {"file": 3}}', "'computed' should hold"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("{", "a plan is JSON, and this is not"),
+    ("[]", r'a plan is \{"steps": \[\.\.\.\]\}'),
+    ('{"steps": [], "computed": 3}', "'computed' should hold file, corpus, model, texts, tokens: the file is damaged"),
+    ('{"steps": [], "computed": {"file": 3}}', "'computed' should hold"),
+])  # fmt: skip
 def test_a_damaged_plan_is_told(text, words, tmp_path):
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(PlanError, match=words):
@@ -205,13 +196,10 @@ def test_what_is_wrong_with_a_plan_is_told_with_its_file_and_step(tmp_path):
     for text, kind, words in (
         ("[" * 100_000, PlanError, "nested too deep"),
         ("{", PlanError, "a plan is JSON"),
-        (
-            '{"steps": [{"step": "average", "heads": "L1"}, {"heads": "L1"}]}',
-            PlanError,
-            'step 2 of 2: "step" is missing',
-        ),
+        ('{"steps": [{"step": "average", "heads": "L1"}, {"heads": "L1"}]}', PlanError,
+         'step 2 of 2: "step" is missing'),
         ('{"steps": [{"step": "ablate", "heads": "Q9"}]}', HeadError, "step 1 of 1: 'Q9' names no heads"),
-    ):
+    ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(kind, match=f"^{re.escape(str(path))}: .*{words}"):
             open_plan(path)
@@ -403,14 +391,11 @@ def test_metadata_that_are_none_are_refused(metadata, saved_plan):
         open_plan(saved_plan)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"dtype": "F4", "shape": [48], "data_offsets": [0, 24]},
-        {"dtype": "F32", "shape": [0, 2**40, 2**40], "data_offsets": [0, 0]},
-        None,
-    ],
-)
+@pytest.mark.parametrize("entry", [
+    {"dtype": "F4", "shape": [48], "data_offsets": [0, 24]},
+    {"dtype": "F32", "shape": [0, 2**40, 2**40], "data_offsets": [0, 0]},
+    None,
+])  # fmt: skip
 def test_tensors_that_torch_cannot_have_are_refused(entry, saved_plan):
     header = {"__metadata__": split(saved_plan.with_suffix(".safetensors").read_bytes())[0]["__metadata__"]}
     text = json.dumps({**header, "mean:L1": entry}).encode()

@@ -648,16 +648,13 @@ def test_the_nearest_plan_is_named_in_the_grammar(asked, nearest, changes):
     require_legal(model, model.select(nearest), {}, False)
 
 
-@pytest.mark.parametrize(
-    ("rule", "asked", "nearest"),
-    [
-        (SAME_HEADS, "L0H1", "L0H1, L1H1, L2H1"),
-        (SAME_HEADS, "L0-1H1, L0H2", "L0H1, L1H1, L2H1"),
-        (SAME_NUMBER, "L0H1, L1H0", "L0H1, L1H0, L2H3"),
-        (SAME_NUMBER, "L0H1", "L0H1, L1H3, L2H3"),
-        (SAME_NUMBER, "L0H0-1, L1H0, L2H3", "L0H1, L1H0, L2H3"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "asked", "nearest"), [
+    (SAME_HEADS, "L0H1", "L0H1, L1H1, L2H1"),
+    (SAME_HEADS, "L0-1H1, L0H2", "L0H1, L1H1, L2H1"),
+    (SAME_NUMBER, "L0H1, L1H0", "L0H1, L1H0, L2H3"),
+    (SAME_NUMBER, "L0H1", "L0H1, L1H3, L2H3"),
+    (SAME_NUMBER, "L0H0-1, L1H0, L2H3", "L0H1, L1H0, L2H3"),
+])  # fmt: skip
 def test_layers_that_share_a_bias_lose_alike(rule, asked, nearest):
     model = spec(*(site(4, 4, layer) for layer in range(3)))
     with pytest.raises(HeadError) as refused:

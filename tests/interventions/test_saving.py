@@ -453,15 +453,12 @@ def test_a_stock_form_that_does_not_pass_its_trial_gives_way_and_is_said(fresh, 
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        ({"fault": "OSError: no such thing"}, "it does not load: OSError: no such thing"),
-        ({"error": float("nan")}, "its outputs differ by nan"),
-        ({"error": 0.0, "tokens": [1, 2], "wanted": [1, 3]}, r"it generates \[1, 2\], not \[1, 3\]"),
-        ({"error": 0.0, "tokens": None, "wanted": None, "auto": False}, "no Auto class of transformers leads to it"),
-    ],
-)
+@pytest.mark.parametrize(("result", "said"), [
+    ({"fault": "OSError: no such thing"}, "it does not load: OSError: no such thing"),
+    ({"error": float("nan")}, "its outputs differ by nan"),
+    ({"error": 0.0, "tokens": [1, 2], "wanted": [1, 3]}, r"it generates \[1, 2\], not \[1, 3\]"),
+    ({"error": 0.0, "tokens": None, "wanted": None, "auto": False}, "no Auto class of transformers leads to it"),
+])  # fmt: skip
 @pytest.mark.sampled(2)
 def test_a_compact_form_that_does_not_pass_is_not_left_behind(result, said, small, tmp_path, trusting):
     trusting.results = [{"error": 0.0, "tokens": None, "wanted": None, "auto": True}, result]

@@ -247,12 +247,9 @@ def test_a_text_whose_first_piece_is_padding_alone_begins_where_it_begins(fresh)
             for size in (9, 1, 8, 8):
                 rows = slice(begin, begin := begin + size)
                 result = lm.model(
-                    input_ids=inputs["input_ids"][:, rows],
-                    attention_mask=seen[:, :begin],
-                    position_ids=places[:, rows],
-                    past_key_values=cache,
-                    use_cache=True,
-                )
+                    input_ids=inputs["input_ids"][:, rows], attention_mask=seen[:, :begin],
+                    position_ids=places[:, rows], past_key_values=cache, use_cache=True,
+                )  # fmt: skip
                 cache = result.past_key_values
                 pieces.append(result.logits)
         with dense(lm, begins, layers={**{2: []}, **HEADS} if name == "gemma2" else HEADS) as model, torch.no_grad():
@@ -386,14 +383,11 @@ def test_a_later_step_acts_on_what_streams(fresh):
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("make", "heads", "words"),
-    [
-        (tiny_bert, "L0H1", r"rows of L0 look ahead, and a streaming head keeps what came before"),
-        (tiny_t5, "encoder:L1", "rows of encoder:L1 look ahead"),
-        (tiny_t5, "cross:L0H0", "cross:L0 attends to another text, which has no last keys before a row"),
-    ],
-)
+@pytest.mark.parametrize(("make", "heads", "words"), [
+    (tiny_bert, "L0H1", r"rows of L0 look ahead, and a streaming head keeps what came before"),
+    (tiny_t5, "encoder:L1", "rows of encoder:L1 look ahead"),
+    (tiny_t5, "cross:L0H0", "cross:L0 attends to another text, which has no last keys before a row"),
+])  # fmt: skip
 @pytest.mark.sampled(2)
 def test_what_cannot_stream_is_refused_before_anything_runs(make, heads, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=tiny_tokenizer())

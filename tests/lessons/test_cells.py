@@ -60,20 +60,17 @@ def test_tables_of_numbers_are_read_as_people_write_them():
     assert np.array_equal(read_matrix("x", matrix_text(want)), want)
 
 
-@pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        ("", "write rows of equally many numbers"),
-        ("1 2; 3", "write rows of equally many numbers"),
-        ("1 two", "'two' is no number"),
-        ("nan 1", "numbers go from"),
-        ("1e9 1", "numbers go from -1,000,000 to 1,000,000"),
-        (" ".join("1" * 13), "up to 12 by 12"),
-        ("1\n" * 13, "up to 12 by 12"),
-        ("0,5 1 0", "'0,5' is unclear. Part numbers by blanks, and write a half as 0.5"),
-        ("1,0,0; 0,1,0", "'1,0,0;' is unclear"),
-    ],
-)
+@pytest.mark.parametrize(("written", "words"), [
+    ("", "write rows of equally many numbers"),
+    ("1 2; 3", "write rows of equally many numbers"),
+    ("1 two", "'two' is no number"),
+    ("nan 1", "numbers go from"),
+    ("1e9 1", "numbers go from -1,000,000 to 1,000,000"),
+    (" ".join("1" * 13), "up to 12 by 12"),
+    ("1\n" * 13, "up to 12 by 12"),
+    ("0,5 1 0", "'0,5' is unclear. Part numbers by blanks, and write a half as 0.5"),
+    ("1,0,0; 0,1,0", "'1,0,0;' is unclear"),
+])  # fmt: skip
 def test_what_is_no_table_is_told(written, words):
     with pytest.raises(LessonError, match=words):
         read_matrix("x", written)
@@ -182,19 +179,16 @@ def test_a_head_of_a_real_model_is_its_own_map(minilm):
     assert [each.label for each in result.shown if each.as_map] == ["weights"]
 
 
-@pytest.mark.parametrize(
-    ("cell", "parameters", "kind", "words"),
-    [
-        ("one-head", {"x": "1 2 3"}, ShapeError, "x has 3 columns, and w_q 4 rows"),
-        ("one-head", {"weights": "my own, below", "w_q": "1; 2; 3; 4"}, ShapeError, r"w_q is \(4, 1\), w_k \(4, 2\)"),
-        ("one-head", {"x": "a b"}, LessonError, "'a' is no number"),
-        ("one-head", {"head": "L0H0"}, LessonError, "'head' is no parameter of cell 'one-head': it has x, weights"),
-        ("sentence-head", {"head": "L0"}, LessonError, "is 12 heads: name one"),
-        ("sentence-head", {"head": "L9H1"}, HeadError, "there is no layer 9"),
-        ("sentence-head", {"sentence": "word " * 30}, TextError, "has 32 tokens: give one of 24 at the most"),
-        ("sentence-head", {"sentence": " "}, TextError, "the text is empty"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "parameters", "kind", "words"), [
+    ("one-head", {"x": "1 2 3"}, ShapeError, "x has 3 columns, and w_q 4 rows"),
+    ("one-head", {"weights": "my own, below", "w_q": "1; 2; 3; 4"}, ShapeError, r"w_q is \(4, 1\), w_k \(4, 2\)"),
+    ("one-head", {"x": "a b"}, LessonError, "'a' is no number"),
+    ("one-head", {"head": "L0H0"}, LessonError, "'head' is no parameter of cell 'one-head': it has x, weights"),
+    ("sentence-head", {"head": "L0"}, LessonError, "is 12 heads: name one"),
+    ("sentence-head", {"head": "L9H1"}, HeadError, "there is no layer 9"),
+    ("sentence-head", {"sentence": "word " * 30}, TextError, "has 32 tokens: give one of 24 at the most"),
+    ("sentence-head", {"sentence": " "}, TextError, "the text is empty"),
+])  # fmt: skip
 def test_what_a_cell_cannot_do_is_told(cell, parameters, kind, words, minilm):
     with pytest.raises(kind, match=words):
         ran(cell, load=lambda name: minilm, **parameters)

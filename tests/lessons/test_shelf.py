@@ -351,22 +351,19 @@ def test_a_page_speaks_of_nothing_that_only_the_studio_has(slug):
         assert not re.search(r"\b[Cc]lick|Ask with other numbers|\b[Bb]utton|\b[Ss]lider", text), (slug, where)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("It has 12 heads.", ["12"]),
-        ("It has {{n}} heads, and {heads} more; 0 or 1.", []),
-        ("Since 2017 it is 5 %.", ["5"]),
-        ("Vaswani et al. 2017, sections 3.2.1 and 3.2.2, table 3: L2H4 of GPT-2.", []),
-        ("So `d = 64` and `softmax(Q K^T / sqrt(2))`, but `4 * 512 = 2048`.", ["4 * 512 = 2048"]),
-        ("In code: `1,050,624`.", ["1,050,624"]),
-        ("1. First, 10 GiB.\n2. Second", ["10"]),
-        ("powers of 1,024, a row of 1.", []),
-        ("token 0 and 1, heads 2, 3 and 4, then 5", ["5"]),
-        ("about 0.5 of it, 10.7 GB", ["0.5", "10.7"]),
-        ("Llama-2 70B, a 95 % interval; `2 n`, `d_model=512 tokens=128`; `2 n = 16`", ["2 n = 16"]),
-        ("`80 GiB`, `9 * 3`, 70B", ["80 GiB", "70B"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("It has 12 heads.", ["12"]),
+    ("It has {{n}} heads, and {heads} more; 0 or 1.", []),
+    ("Since 2017 it is 5 %.", ["5"]),
+    ("Vaswani et al. 2017, sections 3.2.1 and 3.2.2, table 3: L2H4 of GPT-2.", []),
+    ("So `d = 64` and `softmax(Q K^T / sqrt(2))`, but `4 * 512 = 2048`.", ["4 * 512 = 2048"]),
+    ("In code: `1,050,624`.", ["1,050,624"]),
+    ("1. First, 10 GiB.\n2. Second", ["10"]),
+    ("powers of 1,024, a row of 1.", []),
+    ("token 0 and 1, heads 2, 3 and 4, then 5", ["5"]),
+    ("about 0.5 of it, 10.7 GB", ["0.5", "10.7"]),
+    ("Llama-2 70B, a 95 % interval; `2 n`, `d_model=512 tokens=128`; `2 n = 16`", ["2 n = 16"]),
+    ("`80 GiB`, `9 * 3`, 70B", ["80 GiB", "70B"]),
+])  # fmt: skip
 def test_numbers_that_are_typed_are_found(text, found):
     assert [each.rstrip(".,") for each in typed_numbers(text)] == found

@@ -98,16 +98,13 @@ def test_as_many_weights_are_not_1_time_as_many():
     assert right("why-many-heads", "cost-ratio").words.endswith("h times 1 / h, as many weights.")
 
 
-@pytest.mark.parametrize(
-    ("slug", "cell", "given", "words"),
-    [
-        ("counting", "attention-cost", {"d_model": 513}, "d_model=513 is not a multiple of heads=8: use one of"),
-        ("counting", "attention-by-length", {"heads": 7}, "d_model=512 is not a multiple of heads=7: use one of"),
-        ("split-merge", "three-ways", {"heads": 7}, "d_model=64 is not a multiple of heads=7: use one of"),
-        ("kv-cache", "cache-table", {"kv_heads": 7}, "heads=64 is not a multiple of kv_heads=7: use one of"),
-        ("kv-cache", "decode", {"kv_heads": 4}, r"heads=6 is not a multiple of kv_heads=4: use one of \[1, 2, 3, 6\]"),
-    ],
-)
+@pytest.mark.parametrize(("slug", "cell", "given", "words"), [
+    ("counting", "attention-cost", {"d_model": 513}, "d_model=513 is not a multiple of heads=8: use one of"),
+    ("counting", "attention-by-length", {"heads": 7}, "d_model=512 is not a multiple of heads=7: use one of"),
+    ("split-merge", "three-ways", {"heads": 7}, "d_model=64 is not a multiple of heads=7: use one of"),
+    ("kv-cache", "cache-table", {"kv_heads": 7}, "heads=64 is not a multiple of kv_heads=7: use one of"),
+    ("kv-cache", "decode", {"kv_heads": 4}, r"heads=6 is not a multiple of kv_heads=4: use one of \[1, 2, 3, 6\]"),
+])  # fmt: skip
 def test_what_does_not_divide_is_told_in_the_cells_own_words(slug, cell, given, words):
     with pytest.raises(ShapeError, match=words):
         ran(slug, cell, **given)

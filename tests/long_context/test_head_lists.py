@@ -512,22 +512,11 @@ def test_what_is_no_list_is_refused_in_one_line_whatever_its_ending(name, tmp_pa
     assert re.fullmatch(r"[^\n]{20,400}\.", str(refused.value)) and str(path) in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("gates", "config"),
-    [
-        ("", {}),
-        ("a\tb\tc\n", {}),
-        ("nan\t1\t1\n1\t1\t1\n", {}),
-        ("1\t1\t1\n1\t1\n", {}),
-        ("1 1 1\n", {}),
-        ("1e400\t1\t1\n1\t1\t1\n", {}),
-        (None, {"sink_size": -1}),
-        (None, {"recent_size": 0}),
-        (None, {"recent_size": True}),
-        (None, {"sink_size": None}),
-        (None, {"manyheads": "x"}),
-    ],
-)
+@pytest.mark.parametrize(("gates", "config"), [
+    ("", {}), ("a\tb\tc\n", {}), ("nan\t1\t1\n1\t1\t1\n", {}), ("1\t1\t1\n1\t1\n", {}), ("1 1 1\n", {}),
+    ("1e400\t1\t1\n1\t1\t1\n", {}), (None, {"sink_size": -1}), (None, {"recent_size": 0}),
+    (None, {"recent_size": True}), (None, {"sink_size": None}), (None, {"manyheads": "x"}),
+])  # fmt: skip
 def test_a_damaged_folder_is_refused_in_one_line(gates, config, tmp_path):
     folder = duo_folder(tmp_path / "a", [[0.5, 0.2, 0.9]] * 2, **config)
     if gates is not None:

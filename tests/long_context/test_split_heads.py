@@ -348,25 +348,22 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"keep": 0.0}, "keep=0.0 is no share of key/value heads to keep"),
-        ({"keep": 1.01}, r"keep=1\.01 is no share"),
-        ({"by": "loss"}, "by='loss' chooses no heads: use effect, needle_effect, distant_mass, needle"),
-        ({"also": ["gradient"]}, "by='gradient' chooses no heads"),
-        ({"sink": -1}, "sink=-1: give a whole number, 0 or more"),
-        ({"recent": 0}, "recent=0: give a whole number, 1 or more"),
-        ({"random": -1}, "random=-1: give a whole number, 0 or more"),
-        ({"batch": 0}, "batch=0: give a whole number, 1 or more"),
-        ({"sink": 60, "recent": 20}, r"sink \+ recent = 80 positions, and the context has 80: nothing would ever"),
-        ({"context": 7}, r"sink \+ recent = 7 positions, and the context has 7"),
-        ({"sink": 20, "recent": 12}, r"32 positions, and 1 of 8 texts are longer \(the longest has 35 tokens\)"),
-        ({"by": "needle"}, "'needle' is scored on needles, and none fits"),
-        ({"by": "needle_effect"}, "'needle_effect' is scored on needles, and none fits"),
-        ({"also": ["needle_effect"]}, "'needle_effect' is scored on needles, and none fits"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"keep": 0.0}, "keep=0.0 is no share of key/value heads to keep"),
+    ({"keep": 1.01}, r"keep=1\.01 is no share"),
+    ({"by": "loss"}, "by='loss' chooses no heads: use effect, needle_effect, distant_mass, needle"),
+    ({"also": ["gradient"]}, "by='gradient' chooses no heads"),
+    ({"sink": -1}, "sink=-1: give a whole number, 0 or more"),
+    ({"recent": 0}, "recent=0: give a whole number, 1 or more"),
+    ({"random": -1}, "random=-1: give a whole number, 0 or more"),
+    ({"batch": 0}, "batch=0: give a whole number, 1 or more"),
+    ({"sink": 60, "recent": 20}, r"sink \+ recent = 80 positions, and the context has 80: nothing would ever"),
+    ({"context": 7}, r"sink \+ recent = 7 positions, and the context has 7"),
+    ({"sink": 20, "recent": 12}, r"32 positions, and 1 of 8 texts are longer \(the longest has 35 tokens\)"),
+    ({"by": "needle"}, "'needle' is scored on needles, and none fits"),
+    ({"by": "needle_effect"}, "'needle_effect' is scored on needles, and none fits"),
+    ({"also": ["needle_effect"]}, "'needle_effect' is scored on needles, and none fits"),
+])  # fmt: skip
 @pytest.mark.sampled(7)
 def test_what_cannot_be_is_refused(options, words, fresh, unchecked_types):
     with pytest.raises(StatisticError, match=words):
@@ -389,14 +386,11 @@ def test_texts_that_cannot_be_read_are_refused(fresh):
             Needle(tuple(range(10)), *spans)
 
 
-@pytest.mark.parametrize(
-    ("make", "kind", "words"),
-    [
-        (tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is of one: rows that look ahead"),
-        (tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
-        (tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
-    ],
-)
+@pytest.mark.parametrize(("make", "kind", "words"), [
+    (tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is of one: rows that look ahead"),
+    (tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
+    (tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
+])  # fmt: skip
 @pytest.mark.sampled(2)
 def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)

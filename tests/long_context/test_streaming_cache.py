@@ -405,17 +405,14 @@ def tiny_falcon(seed):
     return Family("FalconForCausalLM", sizes, "", "dense").make(torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (tiny_mistral, r"L0 of .* keeps a window of its own, of which a streaming head would see the end"),
-        (tiny_gemma2, r"L0 of .* keeps a window of its own.* Keep all of its heads"),
-        (tiny_gpt_oss, r"L0 of .* keeps a window of its own"),
-        (tiny_deepseek, r"L0 of .* has keys of 10 and values of 7 \(MLA\)"),
-        (tiny_bert, r"L0 of .* lets rows look ahead|L0 of .* attention interface"),
-        (tiny_falcon, r"L0 of .* does not attend through transformers' attention interface \(FalconAttention\)"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (tiny_mistral, r"L0 of .* keeps a window of its own, of which a streaming head would see the end"),
+    (tiny_gemma2, r"L0 of .* keeps a window of its own.* Keep all of its heads"),
+    (tiny_gpt_oss, r"L0 of .* keeps a window of its own"),
+    (tiny_deepseek, r"L0 of .* has keys of 10 and values of 7 \(MLA\)"),
+    (tiny_bert, r"L0 of .* lets rows look ahead|L0 of .* attention interface"),
+    (tiny_falcon, r"L0 of .* does not attend through transformers' attention interface \(FalconAttention\)"),
+])  # fmt: skip
 @pytest.mark.sampled(3)
 def test_a_model_that_cannot_is_refused_before_anything_runs(make, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)

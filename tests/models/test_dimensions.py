@@ -79,19 +79,10 @@ def cached_bytes(architecture: Any, length: int) -> int:
 @pytest.mark.turns(4)
 @pytest.mark.thinned(
     family=(
-        "qwen3_next",
-        "lfm2",
-        "jamba",
-        "bamba",
-        "youtu",
-        "modernbert-decoder",
-        "llama4_text",
-        "granite_swa",
-        "afmoe",
-        "ctrl",
-        "diffllama",
-    )
-)
+        "qwen3_next", "lfm2", "jamba", "bamba", "youtu", "modernbert-decoder", "llama4_text", "granite_swa", "afmoe",
+        "ctrl", "diffllama",
+    ),
+)  # fmt: skip
 @pytest.mark.parametrize("family", OTHERS)
 @pytest.mark.sampled(2)
 def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_model(family):

@@ -153,12 +153,9 @@ MAKERS = {
     "bert": tiny_bert,  # no causal mask
 }
 PACKAGES = {
-    "flash_attention_2": Flash2,
-    "flash_attention_3": Flash3,
-    "flash_attention_4": Flash4,
-    "someone/kernel": Flash3,
+    "flash_attention_2": Flash2, "flash_attention_3": Flash3, "flash_attention_4": Flash4, "someone/kernel": Flash3,
     "someone/mute": Mute,
-}
+}  # fmt: skip
 KNOWS_SINKS = {name for name, package in PACKAGES.items() if package in (Flash3, Flash4)}  # others are handed none
 CASES = [(model, name) for model in MAKERS for name in PACKAGES if model != "gpt_oss" or name in KNOWS_SINKS]
 three_packages = pytest.mark.parametrize(

@@ -393,14 +393,11 @@ def http_error(kind: str) -> Exception:
     return getattr(huggingface_hub.errors, kind)("no", response=response)
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("RepositoryNotFoundError", "no model 'someone/else': not bundled .* and the hub shows you none of that name"),
-        ("GatedRepoError", "is open to those who accept its licence: huggingface.co/someone/else"),
-        ("RevisionNotFoundError", "the hub's 'someone/else' has no revision='v9'"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "words"), [
+    ("RepositoryNotFoundError", "no model 'someone/else': not bundled .* and the hub shows you none of that name"),
+    ("GatedRepoError", "is open to those who accept its licence: huggingface.co/someone/else"),
+    ("RevisionNotFoundError", "the hub's 'someone/else' has no revision='v9'"),
+])  # fmt: skip
 def test_what_the_hub_answers_is_passed_on(kind, words, monkeypatch):
     answer_hub(monkeypatch, http_error(kind))
     with pytest.raises(ModelError, match=words):
@@ -412,18 +409,12 @@ def says(*files: str, **config) -> SimpleNamespace:
     return SimpleNamespace(sha=COMMIT, siblings=[SimpleNamespace(rfilename=file) for file in files], config=config)
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (["README.md"], "the hub's 'someone/else' has no config.json.* It holds README.md"),
-        (["config.json", "onnx/model.safetensors"], "the hub's 'someone/else' has no weights in safetensors"),
-        (["config.json", "adapter_config.json"], "the hub's 'someone/else' holds an adapter"),
-        (
-            ["config.json", "pytorch_model.bin"],
-            r"pickled \(pytorch_model.bin\)(.|\n)*load './else'(.|\n)*import BertModel",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("files", "words"), [
+    (["README.md"], "the hub's 'someone/else' has no config.json.* It holds README.md"),
+    (["config.json", "onnx/model.safetensors"], "the hub's 'someone/else' has no weights in safetensors"),
+    (["config.json", "adapter_config.json"], "the hub's 'someone/else' holds an adapter"),
+    (["config.json", "pytorch_model.bin"], r"pickled \(pytorch_model.bin\)(.|\n)*load './else'(.|\n)*import BertModel"),
+])  # fmt: skip
 def test_a_hub_model_that_will_not_do_is_refused_before_anything_is_fetched(files, words, monkeypatch):
     answer_hub(monkeypatch, says(*files, architectures=["BertModel"]))
     with pytest.raises(ModelError, match=words):
@@ -601,17 +592,14 @@ def test_nan_in_a_model_in_hand_is_refused():
 # ------------------------------------------------------------------------------------------------- what was asked
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"dtype": "float31"}, "dtype='float31' is no dtype for weights. Use one of .*bfloat16"),
-        ({"dtype": torch.int8}, "dtype=torch.int8 is no dtype for weights"),
-        ({"device": "toaster"}, "device='toaster' cannot be used: .* Here is: cpu"),
-        ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .* Here is: cpu"),
-        ({"tokenizer": "bert"}, "tokenizer='bert' is not a tokenizer: give one in hand"),
-        ({"attn_implementation": "sdpaa"}, "transformers cannot load bert as BertModel: .*sdpaa"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"dtype": "float31"}, "dtype='float31' is no dtype for weights. Use one of .*bfloat16"),
+    ({"dtype": torch.int8}, "dtype=torch.int8 is no dtype for weights"),
+    ({"device": "toaster"}, "device='toaster' cannot be used: .* Here is: cpu"),
+    ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .* Here is: cpu"),
+    ({"tokenizer": "bert"}, "tokenizer='bert' is not a tokenizer: give one in hand"),
+    ({"attn_implementation": "sdpaa"}, "transformers cannot load bert as BertModel: .*sdpaa"),
+])  # fmt: skip
 def test_an_option_that_cannot_be_met_is_an_error(bert, options, words):
     with pytest.raises(ModelError, match=words):
         load(bert, **options)

@@ -119,23 +119,17 @@ def test_what_is_no_picture_is_refused_in_a_line(seeing, fresh, tmp_path):
     for what, error, said in [
         (tmp_path / "none.png", FileAccessError, r"cannot read .*none\.png: there is no such file"),
         (tmp_path, FileAccessError, "it is a folder"),
-        (
-            tmp_path / "notes.txt",
-            FileAccessError,
-            r"notes\.txt is not a picture that can be read: give a \.png or \.jpg",
-        ),
+        (tmp_path / "notes.txt", FileAccessError,
+         r"notes\.txt is not a picture that can be read: give a \.png or \.jpg"),
         (tmp_path / "cut.png", FileAccessError, r"cut\.png is a damaged picture"),
-        (
-            np.zeros((3, 24, 40), np.uint8),
-            ShapeError,
-            r"\(3, 24, 40\) is not a picture: .*permute\(1, 2, 0\) puts them",
-        ),
+        (np.zeros((3, 24, 40), np.uint8), ShapeError,
+         r"\(3, 24, 40\) is not a picture: .*permute\(1, 2, 0\) puts them"),
         (np.zeros((24, 40), np.uint8), ShapeError, r"\(24, 40\) is not a picture: give \[height, width, 3\]\.$"),
         (np.full((24, 40, 3), 7.0), ShapeError, "float64 values from 7.0 to 7.0 cannot be read: give uint8"),
         (np.full((24, 40, 3), np.nan), ShapeError, "cannot be read"),
         (7, RecordingError, "a int is not a picture: give a path, a PIL image, or an array"),
         ([], RecordingError, "the list is empty: give at least one"),
-    ]:
+    ]:  # fmt: skip
         with pytest.raises(error, match=said):
             mh.record(lm, image=what)
 
@@ -150,14 +144,10 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
         (np.zeros((2, 9), np.float32), RATE, ShapeError, r"shape \(2, 9\), is not a sound: give one channel"),
         (np.full(9, np.nan), RATE, ShapeError, "NaN or infinite samples"),
         (tmp_path / "none.wav", None, FileAccessError, r"none\.wav: there is no such file"),
-        (
-            tmp_path / "a.wav",
-            None,
-            FileAccessError,
-            r"cannot read .*a\.wav as a sound .*: save it as a \.wav of 16-bit",
-        ),
+        (tmp_path / "a.wav", None, FileAccessError,
+         r"cannot read .*a\.wav as a sound .*: save it as a \.wav of 16-bit"),
         (some_sound(fresh, 2.5), RATE, RecordingError, "sound 0 is 2.5 s long, and whisper hears at most 2 s at once"),
-    ]:
+    ]:  # fmt: skip
         with pytest.raises(error, match=said):
             mh.record(lm, audio=what, sampling_rate=rate)
     tokens = mh.load(lm.model, processor=lm.processor, tokenizer=tiny_tokenizer(special_tokens=False))
@@ -174,14 +164,9 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
 
 GRIDDED = sorted(set(PICTURES) - {"swin"})
 PREFIX = {
-    "vit": ("[CLS]",),
-    "deit": ("[CLS]", "[DIST]"),
-    "dinov2": ("[CLS]", "reg1", "reg2", "reg3", "reg4"),
-    "dinov3": ("[CLS]", "reg1", "reg2"),
-    "clip": ("[CLS]",),
-    "siglip": (),
-    "yolos": ("[CLS]",),
-}
+    "vit": ("[CLS]",), "deit": ("[CLS]", "[DIST]"), "dinov2": ("[CLS]", "reg1", "reg2", "reg3", "reg4"),
+    "dinov3": ("[CLS]", "reg1", "reg2"), "clip": ("[CLS]",), "siglip": (), "yolos": ("[CLS]",),
+}  # fmt: skip
 
 
 @pytest.mark.turns(4)

@@ -477,25 +477,15 @@ def test_an_error_inside_a_module_leaves_nothing_behind(fresh):
 D = 4
 
 OPTIONS = {
-    "plain": {},
-    "gqa": {"num_kv_heads": G},
-    "mqa": {"num_kv_heads": 1},
-    "causal": {"causal": True},
-    "window": {"causal": True, "window": 3},
-    "both sides of a window": {"window": 3},
-    "softcap": {"softcap": 1.5},
-    "sinks": {"sinks": True},
-    "alibi": {"alibi": True, "causal": True},
+    "plain": {}, "gqa": {"num_kv_heads": G}, "mqa": {"num_kv_heads": 1}, "causal": {"causal": True},
+    "window": {"causal": True, "window": 3}, "both sides of a window": {"window": 3}, "softcap": {"softcap": 1.5},
+    "sinks": {"sinks": True}, "alibi": {"alibi": True, "causal": True},
     "relative bias": {"relative_bias": RelativeBias(8, 6)},
-    "rope": {"head_dim": D, "rope": Rope(max_positions=40), "causal": True},
-    "qk_norm": {"qk_norm": True},
-    "scale": {"scale": 0.7},
-    "a scale a head": {"scale": [0.1, 0.3, 0.5, 0.7, 0.9, 1.1]},
-    "head_scale": {"head_scale": True},
-    "wide values": {"head_dim": D, "v_head_dim": 7},
-    "split": {"projections": "split", "bias": False},
-    "mh.attend": {"attend": mh.attend, "causal": True},
-}
+    "rope": {"head_dim": D, "rope": Rope(max_positions=40), "causal": True}, "qk_norm": {"qk_norm": True},
+    "scale": {"scale": 0.7}, "a scale a head": {"scale": [0.1, 0.3, 0.5, 0.7, 0.9, 1.1]},
+    "head_scale": {"head_scale": True}, "wide values": {"head_dim": D, "v_head_dim": 7},
+    "split": {"projections": "split", "bias": False}, "mh.attend": {"attend": mh.attend, "causal": True},
+}  # fmt: skip
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 

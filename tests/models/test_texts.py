@@ -135,13 +135,10 @@ def test_a_truncated_text_says_that_it_begins_at_its_own_first_word(loaded):
     assert tokens.stretches == (Stretch(0, 3, text_seed(text)),) and text[3:].startswith(tokens.texts[0])
 
 
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        ("\ud800", "the text is not valid Unicode: it has a lone surrogate at character 0"),
-        (["The cat", "sit \udc80"], "text 1 is not valid Unicode: it has a lone surrogate at character 4"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "said"), [
+    ("\ud800", "the text is not valid Unicode: it has a lone surrogate at character 0"),
+    (["The cat", "sit \udc80"], "text 1 is not valid Unicode: it has a lone surrogate at character 4"),
+])  # fmt: skip
 @pytest.mark.parametrize("read", [mh.record, mh.importance])
 def test_what_no_tokenizer_takes_is_refused_by_its_text_and_place(read, texts, said, loaded):
     with pytest.raises(TextError, match=said):
@@ -350,16 +347,13 @@ def test_a_recording_has_the_targets_as_the_decoder_reads_them(lm):
             assert (layer.weights(text=text) - maps[index][text, :, :length]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ([PAIRS[0], "alone"], "text 0 has a target, and text 1 has none"),
-        ([("a cat", "")], "the target of the text is empty"),
-        ([("a cat", 3)], "the target of the text is an int"),
-        ([("a", "b", "c")], "text 0 is a tuple"),
-        ([(3, "a cat")], "text 0 is an int"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "message"), [
+    ([PAIRS[0], "alone"], "text 0 has a target, and text 1 has none"),
+    ([("a cat", "")], "the target of the text is empty"),
+    ([("a cat", 3)], "the target of the text is an int"),
+    ([("a", "b", "c")], "text 0 is a tuple"),
+    ([(3, "a cat")], "text 0 is an int"),
+])  # fmt: skip
 def test_bad_pairs_are_refused(bart, texts, message):
     with pytest.raises(TextError, match=message):
         mh.effect(bart, mh.Ablate("cross:L0H1"), texts)
@@ -476,12 +470,9 @@ def test_an_encoder_decoder_has_its_three_stacks(fresh):
     assert written.ids.shape == (2, COUNT + 1)  # its start token, and what it wrote
     seen = (read.ids >= 0).long()
     whole = mh.record_call(
-        lm.model,
-        input_ids=read.ids.clamp_min(0),
-        attention_mask=seen,
-        decoder_input_ids=written.ids.clamp_min(0),
+        lm.model, input_ids=read.ids.clamp_min(0), attention_mask=seen, decoder_input_ids=written.ids.clamp_min(0),
         use_cache=False,
-    )
+    )  # fmt: skip
     for stack, layers in rec.stacks.items():
         for got, want in zip(layers, whole.stacks[stack], strict=True):
             for text in range(2):

@@ -90,11 +90,8 @@ def tiny_llama(num_kv_heads: int = 3, *, seed: int = 0, sharpness: float = 5.0, 
     """3 layers, 6 heads of 8 over `num_kv_heads` (3: GQA, 1: MQA, 6: MHA), causal, rotary positions, 80 of them."""
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": num_kv_heads, "hidden_size": 48}
     other = {
-        "intermediate_size": 68,
-        "max_position_embeddings": 80,
-        "vocab_size": VOCAB_SIZE,
-        "tie_word_embeddings": False,
-    }
+        "intermediate_size": 68, "max_position_embeddings": 80, "vocab_size": VOCAB_SIZE, "tie_word_embeddings": False,
+    }  # fmt: skip
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     return _made(LlamaForCausalLM, LlamaConfig(**{**sizes, **other, **ends, **config}), seed, sharpness)
 
@@ -111,12 +108,8 @@ def tiny_gemma2(*, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any:
     """3 layers, 4 heads of 10 over 2: sliding (window 7), full, sliding. Scores are capped at 5, and their scale is not
     1 / sqrt(head_dim): whoever forgets either gets other weights. 72 positions."""
     sizes = {
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 10,
-        "hidden_size": 44,
-    }
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "hidden_size": 44,
+    }  # fmt: skip
     rules = {"attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 7, "sliding_window": 7}
     other = {"intermediate_size": 52, "max_position_embeddings": 72, "vocab_size": VOCAB_SIZE}
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}

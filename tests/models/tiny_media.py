@@ -142,15 +142,10 @@ def waves(mask: bool = True) -> Any:
 
 
 PICTURES: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
-    "vit": (tiny_vit, wide),
-    "deit": (tiny_deit, wide),
-    "dinov2": (tiny_dinov2, wide),
-    "dinov3": (tiny_dinov3, wide),
-    "clip": (tiny_clip, square),
-    "siglip": (tiny_siglip, square),
-    "yolos": (tiny_yolos, wide),
+    "vit": (tiny_vit, wide), "deit": (tiny_deit, wide), "dinov2": (tiny_dinov2, wide), "dinov3": (tiny_dinov3, wide),
+    "clip": (tiny_clip, square), "siglip": (tiny_siglip, square), "yolos": (tiny_yolos, wide),
     "swin": (tiny_swin, windowed),
-}
+}  # fmt: skip
 
 
 def saved(folder: Path, model: Any, processor: Any) -> str:

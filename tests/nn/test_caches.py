@@ -197,18 +197,15 @@ def test_one_query_packed_by_groups_equals_keys_and_values_repeated(fresh, keys,
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: KVCache("ring"), "kind='ring' is no kind of cache: use one of growing, static, sliding, cross."),
-        (lambda: KVCache("static"), "kind='static' with size=None: static and sliding caches take a size of 1 or more"),
-        (lambda: KVCache("growing", 4), "kind='growing' with size=4"),
-        (lambda: KVCache.sliding(0), "KVCache.sliding(0): give how many positions it holds, 1 or more."),
-        (lambda: KVCache.static(True), "KVCache.static(True): give how many positions it holds, 1 or more."),
-        (lambda: KVCache().held(), "this cache holds nothing yet: call the layer with it first."),
-        (lambda: KVCache().crop(3), "crop(3): this cache has read 0 positions and holds 0."),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: KVCache("ring"), "kind='ring' is no kind of cache: use one of growing, static, sliding, cross."),
+    (lambda: KVCache("static"), "kind='static' with size=None: static and sliding caches take a size of 1 or more"),
+    (lambda: KVCache("growing", 4), "kind='growing' with size=4"),
+    (lambda: KVCache.sliding(0), "KVCache.sliding(0): give how many positions it holds, 1 or more."),
+    (lambda: KVCache.static(True), "KVCache.static(True): give how many positions it holds, 1 or more."),
+    (lambda: KVCache().held(), "this cache holds nothing yet: call the layer with it first."),
+    (lambda: KVCache().crop(3), "crop(3): this cache has read 0 positions and holds 0."),
+])  # fmt: skip
 def test_a_cache_that_cannot_be_is_an_error(make, message):
     with pytest.raises(ShapeError, match=re.escape(message)):
         make()
@@ -224,24 +221,13 @@ def test_overflow_says_what_was_asked_what_there_is_and_what_would_do():
     cache.update(*new(2))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda k, v: (k[:1], v[:1]),
-            "k has (batch, key/value heads, width) (1, 3, 8), but this cache holds (2, 3, 8): one cache serves one "
-            "layer",
-        ),
-        (
-            lambda k, v: (k, v[..., :2]),
-            "v has (batch, key/value heads, width) (2, 3, 2), but this cache holds (2, 3, 5)",
-        ),
-        (
-            lambda k, v: (k.double(), v.double()),
-            "k is torch.float64 on cpu, but this cache holds torch.float32 on cpu: reset() it",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda k, v: (k[:1], v[:1]),
+     "k has (batch, key/value heads, width) (1, 3, 8), but this cache holds (2, 3, 8): one cache serves one layer"),
+    (lambda k, v: (k, v[..., :2]), "v has (batch, key/value heads, width) (2, 3, 2), but this cache holds (2, 3, 5)"),
+    (lambda k, v: (k.double(), v.double()),
+     "k is torch.float64 on cpu, but this cache holds torch.float32 on cpu: reset() it"),
+])  # fmt: skip
 def test_keys_of_another_layer_are_refused(change, message):
     cache = KVCache()
     cache.update(*new(4))

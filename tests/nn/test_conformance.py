@@ -103,14 +103,11 @@ def test_batched_cross_attention_agrees_too(fresh, mask, batch_first, need_weigh
     padding = torch.arange(k) >= torch.tensor([[k], [4]])
     added = torch.randn(q, k, generator=fresh).double()
     call = {
-        "none": {},
-        "bool": {"attn_mask": hide[0]},
-        "float": {"attn_mask": added},
+        "none": {}, "bool": {"attn_mask": hide[0]}, "float": {"attn_mask": added},
         "padding": {"key_padding_mask": padding},
         "float padding": {"key_padding_mask": torch.randn(b, k, generator=fresh).double()},
-        "both": {"attn_mask": hide[0], "key_padding_mask": padding},
-        "by head": {"attn_mask": hide},
-    }[mask]
+        "both": {"attn_mask": hide[0], "key_padding_mask": padding}, "by head": {"attn_mask": hide},
+    }[mask]  # fmt: skip
     assert_agree(theirs, ours, inputs, {**call, "need_weights": need_weights})
 
 
@@ -320,18 +317,10 @@ def layer_call(case: Case, p: Problem, flags: bool) -> Tensor:
     heads, groups, dim, width = p.q.shape[1], p.k.shape[1], p.q.shape[3], p.v.shape[3]
     build: dict[str, Any] = {"causal": True, "window": case.get("left_window_size", -1) + 1 or None} if flags else {}
     layer = MultiHeadAttention(
-        heads * dim,
-        heads,
-        groups,
-        head_dim=dim,
-        v_head_dim=width,
-        batch_first=True,
-        mask_true="see",
-        scale=float(p.scale),
-        softcap=p.softcap,
-        projections={name: nn.Identity() for name in ("q", "k", "v", "out")},
+        heads * dim, heads, groups, head_dim=dim, v_head_dim=width, batch_first=True, mask_true="see",
+        scale=float(p.scale), softcap=p.softcap, projections={name: nn.Identity() for name in ("q", "k", "v", "out")},
         **build,
-    )
+    )  # fmt: skip
     cache = KVCache() if p.past else None
     if cache is not None:
         cache.update(p.k[:, :, : p.past], p.v[:, :, : p.past])

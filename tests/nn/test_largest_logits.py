@@ -57,14 +57,10 @@ def rules(rng):
     hides = tensor(rng, B, 1, Q, K).masked_fill(torch.from_numpy(rng.random((B, 1, Q, K)) < 0.3), -torch.inf)
     lowest = torch.where(hides == -torch.inf, torch.finfo(torch.float32).min, hides)
     return {
-        "plain": Rule(0.4),
-        "softcap": Rule(0.7, 3.0),
-        "sinks": Rule(0.4, None, 3 * tensor(rng, H)),
-        "alibi": Rule(0.4, None, None, alibi),
-        "hides": Rule(0.4, None, None, hides),
-        "lowest": Rule(0.4, 4.0, None, lowest),
-        "all": Rule(0.3, 5.0, tensor(rng, H), hides),
-    }
+        "plain": Rule(0.4), "softcap": Rule(0.7, 3.0), "sinks": Rule(0.4, None, 3 * tensor(rng, H)),
+        "alibi": Rule(0.4, None, None, alibi), "hides": Rule(0.4, None, None, hides),
+        "lowest": Rule(0.4, 4.0, None, lowest), "all": Rule(0.3, 5.0, tensor(rng, H), hides),
+    }  # fmt: skip
 
 
 def scores(q, k, rule, seen):

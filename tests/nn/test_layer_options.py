@@ -37,48 +37,26 @@ class Case:
 
 
 CASES = {
-    "GQA": Case({"num_kv_heads": G}),
-    "head_dim": Case({"head_dim": D}),
-    "v_head_dim": Case({"v_head_dim": F}),
-    "kdim, vdim": Case({"kdim": KDIM, "vdim": VDIM}, cross=True),
-    "no bias": Case({"bias": False}),
-    "some biases": Case({"k_bias": False, "q_bias": True}),
-    "fused": Case({"projections": "fused"}),
-    "split": Case({"projections": "split"}),
-    "injected": Case({"projections": "injected"}),
-    "qk_norm": Case({"qk_norm": True}),
-    "rope": Case({"rope": Rope(base=30.0, max_positions=60)}),
-    "positions": Case({"rope": Rope(base=30.0, max_positions=60)}, positions=True),
-    "alibi": Case({"alibi": True}),
-    "relative bias": Case({"relative_bias": RelativeBias(8, 6)}),
-    "causal": Case({"causal": True}),
-    "is_causal": Case(call={"is_causal": True}),
-    "window": Case({"window": WINDOW}),
-    "sinks": Case({"sinks": True}),
-    "softcap": Case({"softcap": 0.7}),
-    "scale by head": Case({"scale": [0.2, 0.4, 0.6, 0.8, 1.0, 1.3]}),
-    "head_scale": Case({"head_scale": True}),
-    "dropout": Case({"dropout": 0.4}),
-    "bias_kv": Case({"add_bias_kv": True}),
-    "zero_attn": Case({"add_zero_attn": True}),
-    "bool mask": Case(mask="hide"),
-    "True = see": Case({"mask_true": "see"}, mask="see"),
-    "0/1 mask": Case(mask="int"),
-    "float mask": Case(mask="float"),
-    "mask by head": Case(mask="heads"),
-    "key padding": Case(padding=True),
+    "GQA": Case({"num_kv_heads": G}), "head_dim": Case({"head_dim": D}), "v_head_dim": Case({"v_head_dim": F}),
+    "kdim, vdim": Case({"kdim": KDIM, "vdim": VDIM}, cross=True), "no bias": Case({"bias": False}),
+    "some biases": Case({"k_bias": False, "q_bias": True}), "fused": Case({"projections": "fused"}),
+    "split": Case({"projections": "split"}), "injected": Case({"projections": "injected"}),
+    "qk_norm": Case({"qk_norm": True}), "rope": Case({"rope": Rope(base=30.0, max_positions=60)}),
+    "positions": Case({"rope": Rope(base=30.0, max_positions=60)}, positions=True), "alibi": Case({"alibi": True}),
+    "relative bias": Case({"relative_bias": RelativeBias(8, 6)}), "causal": Case({"causal": True}),
+    "is_causal": Case(call={"is_causal": True}), "window": Case({"window": WINDOW}), "sinks": Case({"sinks": True}),
+    "softcap": Case({"softcap": 0.7}), "scale by head": Case({"scale": [0.2, 0.4, 0.6, 0.8, 1.0, 1.3]}),
+    "head_scale": Case({"head_scale": True}), "dropout": Case({"dropout": 0.4}), "bias_kv": Case({"add_bias_kv": True}),
+    "zero_attn": Case({"add_zero_attn": True}), "bool mask": Case(mask="hide"),
+    "True = see": Case({"mask_true": "see"}, mask="see"), "0/1 mask": Case(mask="int"),
+    "float mask": Case(mask="float"), "mask by head": Case(mask="heads"), "key padding": Case(padding=True),
     "weights": Case(call={"need_weights": True}),
     "weights by head": Case(call={"need_weights": True, "average_attn_weights": False}),
-    "some heads' weights": Case(call={"need_weights": True, "weight_heads": [4, 1]}),
-    "unbatched": Case(unbatched=True),
-    "length first": Case({"batch_first": False}),
-    "cross": Case(cross=True),
-    "growing cache": Case(cache="growing"),
-    "static cache": Case(cache="static"),
-    "sliding cache": Case({"window": WINDOW, "causal": True}, cache="sliding"),
-    "cross cache": Case(cache="cross", cross=True),
-    "attend": Case({"attend": mh.attend}),
-}
+    "some heads' weights": Case(call={"need_weights": True, "weight_heads": [4, 1]}), "unbatched": Case(unbatched=True),
+    "length first": Case({"batch_first": False}), "cross": Case(cross=True), "growing cache": Case(cache="growing"),
+    "static cache": Case(cache="static"), "sliding cache": Case({"window": WINDOW, "causal": True}, cache="sliding"),
+    "cross cache": Case(cache="cross", cross=True), "attend": Case({"attend": mh.attend}),
+}  # fmt: skip
 
 
 def merged(*names: str) -> Case:
@@ -234,19 +212,11 @@ def test_every_option_equals_the_reference(name, fresh):
 
 
 WITHOUT = {
-    "qk_norm": ("q_norm", None),
-    "rope": ("rotary", None),
-    "alibi": ("alibi", False),
-    "relative bias": ("relative_bias", None),
-    "causal": ("causal", False),
-    "window": ("window", None),
-    "sinks": ("sinks", None),
-    "softcap": ("softcap", None),
-    "scale by head": ("scale_by_head", None),
-    "head_scale": ("head_scale", None),
-    "bias_kv": ("bias_k", None),
-    "zero_attn": ("add_zero_attn", False),
-}
+    "qk_norm": ("q_norm", None), "rope": ("rotary", None), "alibi": ("alibi", False),
+    "relative bias": ("relative_bias", None), "causal": ("causal", False), "window": ("window", None),
+    "sinks": ("sinks", None), "softcap": ("softcap", None), "scale by head": ("scale_by_head", None),
+    "head_scale": ("head_scale", None), "bias_kv": ("bias_k", None), "zero_attn": ("add_zero_attn", False),
+}  # fmt: skip
 ARGUMENTS = [
     "positions", "is_causal", "bool mask", "True = see", "0/1 mask", "float mask", "mask by head", "key padding",
 ]  # fmt: skip
@@ -506,19 +476,13 @@ def test_a_call_that_cannot_mean_anything_is_an_error(inputs, options, message):
         CALL(MultiHeadAttention(M, H, batch_first=True), *inputs, **options)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "positions", "message"),
-    [
-        (
-            (X, Y),
-            torch.arange(Q),
-            "positions with a key of its own: they are of one text, and query and key are two. Leave them out.",
-        ),
-        ((X,), torch.arange(K), "positions is torch.int64 of shape (11,): give integers of shape (7,) or (2, 7)."),
-        ((X[0],), torch.zeros(B, Q).long(), "positions is torch.int64 of shape (2, 7): give integers of shape (7,)."),
-        ((X,), torch.zeros(Q), "positions is torch.float32 of shape (7,): give integers"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "positions", "message"), [
+    ((X, Y), torch.arange(Q),
+     "positions with a key of its own: they are of one text, and query and key are two. Leave them out."),
+    ((X,), torch.arange(K), "positions is torch.int64 of shape (11,): give integers of shape (7,) or (2, 7)."),
+    ((X[0],), torch.zeros(B, Q).long(), "positions is torch.int64 of shape (2, 7): give integers of shape (7,)."),
+    ((X,), torch.zeros(Q), "positions is torch.float32 of shape (7,): give integers"),
+])  # fmt: skip
 def test_positions_that_do_not_fit_are_an_error(inputs, positions, message):
     with pytest.raises(ShapeError, match=re.escape(message)):
         CALL(MultiHeadAttention(M, H, batch_first=True, rope=Rope()), *inputs, positions=positions)

@@ -73,11 +73,8 @@ def test_the_layer_is_torchs_layer(fresh, options, training, average, weights):
     padding = torch.arange(K) >= torch.tensor([K, K - 2])[:, None]
     call = {"need_weights": weights, "average_attn_weights": average}
     for masks in (
-        {},
-        {"attn_mask": hide},
-        {"key_padding_mask": padding},
-        {"attn_mask": hide, "key_padding_mask": padding},
-    ):
+        {}, {"attn_mask": hide}, {"key_padding_mask": padding}, {"attn_mask": hide, "key_padding_mask": padding},
+    ):  # fmt: skip
         got, want = ours(query, key, value, **masks, **call), theirs(query, key, value, **masks, **call)
         for one, other in zip(got, want, strict=True):
             assert (one is None) == (other is None)
@@ -443,24 +440,16 @@ def test_gradients_are_right_and_a_seed_gives_one_layer(fresh, kind):
     assert bool((pair[0] == pair[1]).all())
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FeedForward(0), "embed_dim=0 is no width: use 1 or more."),
-        (lambda: SwiGLU(8, 0), "hidden_dim=0 is no width"),
-        (
-            lambda: SwiGLU(8, multiple_of=0),
-            "multiple_of=0: the width is rounded up to a multiple of it. Use 1 or more.",
-        ),
-        (
-            lambda: FeedForward(8, activation="swish"),
-            "activation='swish' is no activation here: use one of relu, gelu, gelu_tanh, silu.",
-        ),
-        (lambda: FeedForward(8, dropout=1.0), "dropout=1.0 is no share to drop: use 0 up to, not including, 1."),
-        (lambda: FeedForward(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8: its shape is (2, 7)."),
-        (lambda: SwiGLU(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: FeedForward(0), "embed_dim=0 is no width: use 1 or more."),
+    (lambda: SwiGLU(8, 0), "hidden_dim=0 is no width"),
+    (lambda: SwiGLU(8, multiple_of=0), "multiple_of=0: the width is rounded up to a multiple of it. Use 1 or more."),
+    (lambda: FeedForward(8, activation="swish"),
+     "activation='swish' is no activation here: use one of relu, gelu, gelu_tanh, silu."),
+    (lambda: FeedForward(8, dropout=1.0), "dropout=1.0 is no share to drop: use 0 up to, not including, 1."),
+    (lambda: FeedForward(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8: its shape is (2, 7)."),
+    (lambda: SwiGLU(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8"),
+])  # fmt: skip
 def test_what_does_not_fit_is_an_error(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()

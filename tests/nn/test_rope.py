@@ -23,36 +23,22 @@ PARAMETERS = [
     {"rope_type": "llama3", "rope_theta": 500_000.0, **LLAMA3},
     {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64},
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e6,
-        "factor": 32.0,
-        "beta_fast": 16.0,
-        "beta_slow": 2.0,
+        "rope_type": "yarn", "rope_theta": 1e6, "factor": 32.0, "beta_fast": 16.0, "beta_slow": 2.0,
         "original_max_position_embeddings": 128,
     },
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 32.0,
-        "truncate": False,
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 32.0, "truncate": False,
         "original_max_position_embeddings": 128,
     },
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 8.0,
-        "mscale": 0.7,
-        "mscale_all_dim": 1.3,
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.3,
         "original_max_position_embeddings": 64,
     },
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 8.0,
-        "attention_factor": 1.25,
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "attention_factor": 1.25,
         "original_max_position_embeddings": 64,
     },
-]
+]  # fmt: skip
 
 
 def transformers_rotation(parameters, head_dim, length):

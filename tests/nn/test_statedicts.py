@@ -19,15 +19,11 @@ ROPES = {
     "default": {"rope_type": "default", "rope_theta": 50.0},
     "linear": {"rope_type": "linear", "rope_theta": 50.0, "factor": 3.0},
     "llama3": {
-        "rope_type": "llama3",
-        "rope_theta": 50.0,
-        "factor": 4.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
+        "rope_type": "llama3", "rope_theta": 50.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
     },
     "yarn": {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16},
-}
+}  # fmt: skip
 
 
 def models(kind, **options):
@@ -185,18 +181,14 @@ def test_t5_cross_attention_equals_transformers_own(fresh):
     [
         ({"kv_heads": G}, {"num_kv_heads": G}),
         ({"kv_heads": 2}, {"num_kv_heads": 2, "projections": "split"}),
-        (
-            {"one_kv_head": True, "causal": True, "num_mem_kv": 1},
-            {"num_kv_heads": 1, "causal": True, "add_bias_kv": True},
-        ),
-        (
-            {"kv_heads": 2, "value_dim_head": 7, "head_scale": True, "head_learned_sink": True},
-            {"num_kv_heads": 2, "v_head_dim": 7, "head_scale": True, "sinks": True},
-        ),
+        ({"one_kv_head": True, "causal": True, "num_mem_kv": 1},
+         {"num_kv_heads": 1, "causal": True, "add_bias_kv": True}),
+        ({"kv_heads": 2, "value_dim_head": 7, "head_scale": True, "head_learned_sink": True},
+         {"num_kv_heads": 2, "v_head_dim": 7, "head_scale": True, "sinks": True}),
         ({"kv_heads": G, "dim_context": 10}, {"num_kv_heads": G, "kdim": 10, "vdim": 10}),
     ],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.sampled(3)
 def test_x_transformers_attention_equals_its_own(fresh, theirs_has, ours_has):
     """Its query head i reads key/value head i % g: in our order that is head (i % g) * (h / g) + i // g."""

@@ -47,15 +47,11 @@ def test_what_is_no_name_of_a_file_is_refused_in_words():
 
 
 OTHER_KINDS = {
-    "empty": b"",
-    "short": b"\x02\x00\x00",
-    "text": b"The cat sat on the mat, and the mat was flat.\n",
-    "a pickle": b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00}\x94.",
-    "a zip": b"PK\x03\x04" + bytes(100),
-    "zeros": bytes(1000),
-    "a header of 2**63": struct.pack("<Q", 2**63) + b"{}",
+    "empty": b"", "short": b"\x02\x00\x00", "text": b"The cat sat on the mat, and the mat was flat.\n",
+    "a pickle": b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00}\x94.", "a zip": b"PK\x03\x04" + bytes(100),
+    "zeros": bytes(1000), "a header of 2**63": struct.pack("<Q", 2**63) + b"{}",
     "a header of 2 GB": struct.pack("<Q", 2**31) + b"{}",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("data", OTHER_KINDS.values(), ids=OTHER_KINDS)

@@ -54,16 +54,13 @@ def make_tokens(fresh, lengths=LENGTHS):
     begin = torch.arange(shape[1]).expand(shape)
     pieces = tuple(tuple(f"##p{at}" for at in range(length)) for length in lengths.tolist())
     return Tokens(
-        lengths,
-        ids=ids.masked_fill(~real, -1),
-        pieces=pieces,
+        lengths, ids=ids.masked_fill(~real, -1), pieces=pieces,
         special=(torch.rand(shape, generator=fresh) < 0.3) & real,
         offsets=torch.stack([begin, begin + 1], -1) * real[..., None],
         texts=tuple("Ein Satz, «zitiert» 猫😀"[: length + 1] for length in lengths.tolist()),
-        rarity=torch.rand(shape, generator=fresh) * real,
-        rarity_because="rank in the vocabulary",
+        rarity=torch.rand(shape, generator=fresh) * real, rarity_because="rank in the vocabulary",
         sinks=Sinks(first=True, ids=(101, 7), names=("[CLS]", ","), because="0.8 of layer 3's mass"),
-    )
+    )  # fmt: skip
 
 
 def text_mask(lengths, causal=False):
@@ -505,14 +502,11 @@ Recording({"": layers}, of).save(sys.argv[1])
 
 
 NO_ROOM = {
-    errno.ENOSPC: "the disk is full. Free some space",
-    errno.EDQUOT: "your share of the disk is used up",
-    errno.EFBIG: "files there cannot be that large",
-    errno.EACCES: "you have no permission to. Have it changed",
-    errno.EPERM: "you have no permission to",
-    errno.EROFS: "it is on a read-only file system. Use another folder",
+    errno.ENOSPC: "the disk is full. Free some space", errno.EDQUOT: "your share of the disk is used up",
+    errno.EFBIG: "files there cannot be that large", errno.EACCES: "you have no permission to. Have it changed",
+    errno.EPERM: "you have no permission to", errno.EROFS: "it is on a read-only file system. Use another folder",
     errno.EIO: os.strerror(errno.EIO),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

@@ -313,13 +313,10 @@ def test_tensors_that_do_not_fit_are_refused(fresh, unchecked_types):
         ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is of 11 queries and 10 keys, q and k of 11 and 11"),
         ((q, k.float()), {}, "q is torch.float64 on cpu, k torch.float32 on cpu: they must be alike"),
         ((q[:, :5], k), {}, "num_heads=5 is not a multiple of num_kv_heads=2"),
-        (
-            ([q, q[:2]], [k, k[:2]]),
-            {},
-            "layer 1: q has shape .2, 6, 11, 5. .* needs q and k of the first one's 3 texts",
-        ),
+        (([q, q[:2]], [k, k[:2]]), {},
+         "layer 1: q has shape .2, 6, 11, 5. .* needs q and k of the first one's 3 texts"),
         ((q, k, q[..., 0, 0]), {}, r"layer 0: lse has shape \(3, 6\)"),
         (([q.numpy()], [k]), {}, "q holds a ndarray: give torch tensors"),
-    ]:
+    ]:  # fmt: skip
         with pytest.raises((ShapeError, HeadError), match=words):
             record_tensors(*arguments, **options)

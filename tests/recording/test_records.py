@@ -272,17 +272,11 @@ FRAMES = Frames(62, 0.02, 0.025, (1.25, 0.5625))
 
 grids = st.builds(
     lambda rows, columns, height, width, before, after: Grid(
-        rows,
-        columns,
-        (rows * height, columns * width),
-        (height, width),
-        (height, width),
-        tuple(f"a{i}" for i in range(before)),
-        tuple(f"b{i}" for i in range(after)),
+        rows, columns, (rows * height, columns * width), (height, width), (height, width),
+        tuple(f"a{i}" for i in range(before)), tuple(f"b{i}" for i in range(after)),
     ),
-    *(st.integers(1, 9) for _ in range(4)),
-    *(st.integers(0, 4) for _ in range(2)),
-)
+    *(st.integers(1, 9) for _ in range(4)), *(st.integers(0, 4) for _ in range(2)),
+)  # fmt: skip
 
 
 def recorded(**provenance):

@@ -120,19 +120,16 @@ def test_a_word_that_is_there_twice_is_never_chosen_in_silence(minilm):
     assert rec.heads_linking("the#2", "the#1")[0].weight > 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("it", "anmal"), "there is no word 'anmal' in this text: did you mean 'animal'?"),
-        (("It", "animal"), "there is no word 'It' in this text: did you mean 'it'?"),
-        (("the animal", "it"), "'the animal' is 2 words: give one of them, 'the' or 'animal'."),
-        (("it#2", "animal"), "there is no 'it#2': this text has 'it' once."),
-        (("xyzzy", "it"), "there is no word 'xyzzy' in this text. Its words are 'The', 'animal', "),
-        (("it", "it"), "'it' and 'it' are one and the same word of this text: give two."),
-        (("", "it"), "'' is no word: give one word of the text."),
-        ((None, None), "no word was given: say from which word, to which, or both"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (("it", "anmal"), "there is no word 'anmal' in this text: did you mean 'animal'?"),
+    (("It", "animal"), "there is no word 'It' in this text: did you mean 'it'?"),
+    (("the animal", "it"), "'the animal' is 2 words: give one of them, 'the' or 'animal'."),
+    (("it#2", "animal"), "there is no 'it#2': this text has 'it' once."),
+    (("xyzzy", "it"), "there is no word 'xyzzy' in this text. Its words are 'The', 'animal', "),
+    (("it", "it"), "'it' and 'it' are one and the same word of this text: give two."),
+    (("", "it"), "'' is no word: give one word of the text."),
+    ((None, None), "no word was given: say from which word, to which, or both"),
+])  # fmt: skip
 def test_what_cannot_be_asked_is_one_clear_error(rec, words, message):
     with pytest.raises(mh.TextError) as refused:
         rec.heads_linking(*words)

@@ -132,16 +132,11 @@ def test_scores_are_scaled_then_capped_then_biased_then_masked(qkv, rng):
 @pytest.mark.parametrize(
     "option",
     [
-        {"scale": 1.0},
-        {"causal": True},
-        {"softcap": 0.5},
-        {"window": 2},
-        {"sinks": np.arange(H) / H},
-        {"bias": np.linspace(-2, 2, K)},
-        {"mask": np.arange(K) % 3 > 0},
+        {"scale": 1.0}, {"causal": True}, {"softcap": 0.5}, {"window": 2}, {"sinks": np.arange(H) / H},
+        {"bias": np.linspace(-2, 2, K)}, {"mask": np.arange(K) % 3 > 0},
     ],
     ids=lambda option: next(iter(option)),
-)
+)  # fmt: skip
 def test_every_option_matters(qkv, option):
     plain, changed = attend(*qkv), attend(*qkv, **option)
     for name in ("out", "weights", "lse"):
@@ -261,19 +256,16 @@ def test_shapes_that_do_not_fit_are_an_error(qkv, wrong, shape):
         as_user(attend)(**arrays)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mask": np.ones((Q, K + 1), bool)}, r"mask has shape \(7, 12\).*\(2, 6, 7, 11\)"),
-        ({"mask": np.ones((3, B, H, Q, K), bool)}, "mask has shape"),
-        ({"bias": np.ones((Q + 1, K))}, r"bias has shape \(8, 11\)"),
-        ({"mask": np.zeros((Q, K))}, r"mask is float64.*bias=.*astype\(bool\)"),
-        ({"mask": np.full((Q, K), 2)}, "mask is int64 and must be booleans, or integers 0 and 1"),
-        ({"sinks": np.ones(H + 1)}, r"sinks has shape \(7,\).*\(6,\)"),
-        ({"softcap": 0.0}, "softcap=0.0 is no cap"),
-        ({"window": 0}, "window=0 shows no key"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"mask": np.ones((Q, K + 1), bool)}, r"mask has shape \(7, 12\).*\(2, 6, 7, 11\)"),
+    ({"mask": np.ones((3, B, H, Q, K), bool)}, "mask has shape"),
+    ({"bias": np.ones((Q + 1, K))}, r"bias has shape \(8, 11\)"),
+    ({"mask": np.zeros((Q, K))}, r"mask is float64.*bias=.*astype\(bool\)"),
+    ({"mask": np.full((Q, K), 2)}, "mask is int64 and must be booleans, or integers 0 and 1"),
+    ({"sinks": np.ones(H + 1)}, r"sinks has shape \(7,\).*\(6,\)"),
+    ({"softcap": 0.0}, "softcap=0.0 is no cap"),
+    ({"window": 0}, "window=0 shows no key"),
+])  # fmt: skip
 def test_options_that_do_not_fit_are_an_error(qkv, options, message):
     with pytest.raises(ValueError, match=message):
         as_user(attend)(*qkv, **options)

@@ -123,15 +123,9 @@ def test_one_small_map_by_hand():
     visible = np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]], bool)
     weights = np.array([[[1, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0.5, 0, 0, 0.25], [0, 0, 0, 0]]])
     text = facts(
-        [101, 7, 8, 7],
-        visible,
-        special=[0],
-        sink=[0],
-        punctuation=[2],
-        rare=[1, 3],
-        relabelling=np.array([0, 2, 1, 3]),
-        value_norms=np.array([[0.5, 2, 3, 4]]),
-    )
+        [101, 7, 8, 7], visible, special=[0], sink=[0], punctuation=[2], rare=[1, 3],
+        relabelling=np.array([0, 2, 1, 3]), value_norms=np.array([[0.5, 2, 3, 4]]),
+    )  # fmt: skip
     got = statistics(weights, text)
     ln2, ln4 = np.log(2), np.log(4)
     third = 0.5 * ln2 + 0.25 * ln4

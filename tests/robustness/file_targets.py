@@ -107,11 +107,8 @@ def padded(longest: int, texts: int) -> bytes:
     about = {"tokens": [{"sinks": sinks, "rarity_because": ""}], "masks": [longest]}
     about["stacks"] = {"": [{**layer, "because": "a test"}]}
     metadata = {
-        "recording": json.dumps(about),
-        "provenance": "{}",
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-    }
+        "recording": json.dumps(about), "provenance": "{}", "format": FORMAT, "format_version": str(FORMAT_VERSION),
+    }  # fmt: skip
     path = base() / "padded.heads"
     write_tensors(path, {n: Part(x.dtype, tuple(x.shape), lambda x=x: x) for n, x in shapes.items()}, metadata)
     return path.read_bytes()

@@ -152,17 +152,14 @@ def test_a_plans_tensors_by_a_name_that_no_file_can_have_are_refused(tmp_path):
     assert open_plan(tmp_path / "p.json").computed.num_texts == 2
 
 
-@pytest.mark.parametrize(
-    ("which", "change"),
-    [
-        ("half/run.safetensors", lambda said: said.pop("learned")),
-        ("half/run.safetensors", lambda said: said["learned"].pop("sinks")),
-        ("whole/finished.safetensors", lambda said: said.pop("counts")),
-        ("whole/finished.safetensors", lambda said: said["counts"].pop("texts")),
-        ("whole/finished.safetensors", lambda said: said["tally"]["sites"][0].update(num_heads=4)),
-        ("whole/finished.safetensors", lambda said: said["failures"].update(named=[["a"]])),
-    ],
-)
+@pytest.mark.parametrize(("which", "change"), [
+    ("half/run.safetensors", lambda said: said.pop("learned")),
+    ("half/run.safetensors", lambda said: said["learned"].pop("sinks")),
+    ("whole/finished.safetensors", lambda said: said.pop("counts")),
+    ("whole/finished.safetensors", lambda said: said["counts"].pop("texts")),
+    ("whole/finished.safetensors", lambda said: said["tally"]["sites"][0].update(num_heads=4)),
+    ("whole/finished.safetensors", lambda said: said["failures"].update(named=[["a"]])),
+])  # fmt: skip
 def test_a_state_that_is_signed_and_says_what_no_run_says_is_refused(which, change, tmp_path):
     folder = shutil.copytree(states() / which.split("/")[0], tmp_path / "run")
     path = folder / which.split("/")[1]
@@ -242,17 +239,14 @@ def test_pictures_and_sounds_that_claim_too_much_are_refused_and_streamed_ones_a
         sounds_of(str(tmp_path / "wide.wav"), None, 16_000)
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"host": "127.0.0.1", "origin": "http://["}, 403),
-        ({"host": "127.0.0.1", "content-length": "²"}, 413),
-        ({"host": "127.0.0.1", "content-length": "9" * 5000}, 413),
-        ({"host": "127.0.0.1", "content-length": "-1"}, 413),
-        ({"host": "["}, 403),
-        ({"host": "127.0.0.1", "content-length": "17"}, 0),
-    ],
-)
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"host": "127.0.0.1", "origin": "http://["}, 403),
+    ({"host": "127.0.0.1", "content-length": "²"}, 413),
+    ({"host": "127.0.0.1", "content-length": "9" * 5000}, 413),
+    ({"host": "127.0.0.1", "content-length": "-1"}, 413),
+    ({"host": "["}, 403),
+    ({"host": "127.0.0.1", "content-length": "17"}, 0),
+])  # fmt: skip
 def test_headers_that_cannot_be_read_are_refused_and_no_fault_of_ours(headers, status):
     guard = Guard(None, frozenset({"127.0.0.1"}))
     fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

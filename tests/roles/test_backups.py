@@ -211,22 +211,15 @@ def test_progress_ends_where_it_said(fresh):
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
-@pytest.mark.parametrize(
-    ("asked", "error", "match"),
-    [
-        ({"targets": "L9H0"}, HeadError, "no layer 9"),
-        ({"targets": []}, PlanError, "names no heads"),
-        ({"targets": "L0H0", "controls": -1}, StatisticError, "controls=-1: give 0 or more"),
-        (
-            {"targets": "L0H0", "among": "L0H0"},
-            StatisticError,
-            r"no head is left to look at beside the targets \(L0H0\)",
-        ),
-        ({"targets": "L0H0", "kind": "none"}, PlanError, "no way to ablate"),
-        ({"targets": "L0H0", "rows": 0}, StatisticError, "rows=0"),
-        ({"targets": "L0H0", "metric": "beauty"}, StatisticError, "metric='beauty' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "error", "match"), [
+    ({"targets": "L9H0"}, HeadError, "no layer 9"),
+    ({"targets": []}, PlanError, "names no heads"),
+    ({"targets": "L0H0", "controls": -1}, StatisticError, "controls=-1: give 0 or more"),
+    ({"targets": "L0H0", "among": "L0H0"}, StatisticError, r"no head is left to look at beside the targets \(L0H0\)"),
+    ({"targets": "L0H0", "kind": "none"}, PlanError, "no way to ablate"),
+    ({"targets": "L0H0", "rows": 0}, StatisticError, "rows=0"),
+    ({"targets": "L0H0", "metric": "beauty"}, StatisticError, "metric='beauty' is unknown"),
+])  # fmt: skip
 @pytest.mark.sampled(4)
 def test_what_cannot_be_asked_is_said(asked, error, match):
     with pytest.raises(error, match=match):

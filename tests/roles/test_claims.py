@@ -80,16 +80,13 @@ def test_a_head_that_beats_every_chance_level_and_guess_holds(rng):
     assert claim.chance == max(claim.chances.values()) and set(claim.chances) == {"relabelled", "uniform"}
 
 
-@pytest.mark.parametrize(
-    ("why", "given"),
-    [
-        ("the best fixed offset does as well", {"mode": 0.78}),
-        ("position and part of speech do as well", {"relabelled": 0.8}),
-        ("a positional head: right only where the offset is", {"off_mode": 0.02}),
-        ("a residual of a sink: special tokens win nearly always", {"score": 0.03}),
-        ("it does many other things", {"given": 0.25, "mode": 0.1, "relabelled": 0.1}),
-    ],
-)
+@pytest.mark.parametrize(("why", "given"), [
+    ("the best fixed offset does as well", {"mode": 0.78}),
+    ("position and part of speech do as well", {"relabelled": 0.8}),
+    ("a positional head: right only where the offset is", {"off_mode": 0.02}),
+    ("a residual of a sink: special tokens win nearly always", {"score": 0.03}),
+    ("it does many other things", {"given": 0.25, "mode": 0.1, "relabelled": 0.1}),
+])  # fmt: skip
 @pytest.mark.sampled(3)
 def test_each_trap_alone_takes_the_claim_away(rng, why, given):
     assert not any(claim.holds for (claim,) in found(rng, UP, **{**GOOD, **given})), why

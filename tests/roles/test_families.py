@@ -269,15 +269,12 @@ def test_progress_ends_at_all_tokens(fresh):
     assert told and told[-1][0] == told[-1][1]
 
 
-@pytest.mark.parametrize(
-    ("asked", "match"),
-    [
-        ({"rows": 0}, "rows=0: give how many rows"),
-        ({"rows": True}, "rows=True"),
-        ({"clusters": 0}, "clusters=0: give a number of families"),
-        ({"clusters": 13}, "clusters=13 families of 12 heads"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "match"), [
+    ({"rows": 0}, "rows=0: give how many rows"),
+    ({"rows": True}, "rows=True"),
+    ({"clusters": 0}, "clusters=0: give a number of families"),
+    ({"clusters": 13}, "clusters=13 families of 12 heads"),
+])  # fmt: skip
 def test_numbers_that_cannot_be_are_refused(asked, match):
     with pytest.raises(StatisticError, match=match):
         head_families(loaded("gpt2", 0), TEXTS[0], **asked)

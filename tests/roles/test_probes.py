@@ -324,12 +324,9 @@ def direct(lm):
     repeats = probe_repeats(lm)
     needles = WHATEVER(lm, page_texts(), NEEDLE, QUESTION, lengths=LENGTHS[:1], depths=NEEDLE_DEPTHS)
     return {
-        "random repeats": repeats.after,
-        "random repeats, offset 0": repeats.same,
-        "random repeats, offset -1": repeats.before,
-        "retrieval": needles.scores,
-        "copying": copying_scores(lm),
-    }
+        "random repeats": repeats.after, "random repeats, offset 0": repeats.same,
+        "random repeats, offset -1": repeats.before, "retrieval": needles.scores, "copying": copying_scores(lm),
+    }  # fmt: skip
 
 
 @pytest.mark.turns(5)

@@ -65,24 +65,19 @@ def by_formula(w, pieces):
     special = np.array([piece in ("[CLS]", "[SEP]") for piece in pieces])
     punctuation = np.array([piece in ".,:?!" for piece in pieces])
     out = {
-        "entropy": (entropy.sum(-1), num_rows),
-        "effective_keys": (np.exp(entropy).sum(-1), num_rows),
-        "max_weight": (w.max(-1).sum(-1), num_rows),
-        "sum_of_squares": ((w**2).sum((1, 2)), num_rows),
-        "missing_mass": ((1 - w.sum(-1)).sum(-1), num_rows),
-        "mean_position": ((w @ key).sum(-1), num_rows),
+        "entropy": (entropy.sum(-1), num_rows), "effective_keys": (np.exp(entropy).sum(-1), num_rows),
+        "max_weight": (w.max(-1).sum(-1), num_rows), "sum_of_squares": ((w**2).sum((1, 2)), num_rows),
+        "missing_mass": ((1 - w.sum(-1)).sum(-1), num_rows), "mean_position": ((w @ key).sum(-1), num_rows),
         "heaviest_key": (received.max(-1) / num_rows, 1),
-        "sharpness": ((1 - entropy / np.log(num_keys)).sum(-1), num_rows),
-        "peak_position": (peak.sum(-1), num_rows),
+        "sharpness": ((1 - entropy / np.log(num_keys)).sum(-1), num_rows), "peak_position": (peak.sum(-1), num_rows),
         "peak_distance": (np.abs(peak - row).sum(-1), num_rows),
         "coverage": (np.minimum(received, 1).sum(-1), num_keys),
         "monotonic": (np.array([np.corrcoef(ranks(of_head @ key), row)[0, 1] for of_head in w]), 1),
         "punctuation_mass.relabelled": (w[:, :, ~special].sum((1, 2)) * punctuation.sum() / (~special).sum(), num_rows),
         "entropy.uniform": (num_rows * np.log(num_keys), num_rows),
-        "max_weight.uniform": (num_rows / num_keys, num_rows),
-        "mean_position.uniform": (num_rows / 2, num_rows),
+        "max_weight.uniform": (num_rows / num_keys, num_rows), "mean_position.uniform": (num_rows / 2, num_rows),
         "coverage.uniform": (min(1, num_rows / num_keys) * num_keys, num_keys),
-    }
+    }  # fmt: skip
     classes = {"first": np.arange(num_keys) == 0, "special": special, "punctuation": punctuation}
     for name, members in (classes | {"separator": special & ~classes["first"]}).items():
         out[f"{name}_mass"] = (w[:, :, members].sum((1, 2)), num_rows)

@@ -264,15 +264,12 @@ def test_a_pattern_scores_the_mean_weight_on_its_places(fresh, make):
     assert not np.allclose(table.column("vowels"), table.column("vowels.relabelled"), atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "match"),
-    [
-        (lambda pieces: [0], r"gave 1 answer for \d+ tokens"),
-        (lambda pieces: None, r"gave a NoneType"),
-        (lambda pieces: [-1 for _ in pieces], r"points at \[-1\].*places count from 0"),
-        (lambda pieces: [len(pieces) for _ in pieces], r"points at"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "match"), [
+    (lambda pieces: [0], r"gave 1 answer for \d+ tokens"),
+    (lambda pieces: None, r"gave a NoneType"),
+    (lambda pieces: [-1 for _ in pieces], r"points at \[-1\].*places count from 0"),
+    (lambda pieces: [len(pieces) for _ in pieces], r"points at"),
+])  # fmt: skip
 def test_a_pattern_that_names_no_places_is_refused(pattern, match):
     lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
     with pytest.raises(StatisticError, match=match):
@@ -291,18 +288,15 @@ def of_two(pieces, more):
     return more
 
 
-@pytest.mark.parametrize(
-    ("pattern", "match"),
-    [
-        (divides, r"the pattern 'mine' \(test_pooling.py, line \d+\) failed on text 'the man saw': ZeroDivision"),
-        (past_the_end, r"line \d+\) failed on text 'the cat': IndexError: list index"),
-        (of_two, r"line \d+\) failed on text 'the cat': TypeError: .*missing 1 required"),
-        (lambda pieces: [0.5 for _ in pieces], r"\(test_pooling.py, line \d+\) gave 0.5 for token 0"),
-        (lambda pieces: ["ab" for _ in pieces], r"gave 'ab' for token 0"),
-        (lambda pieces: "x" * len(pieces), r"gave a str for"),
-        (lambda pieces: torch.zeros(len(pieces), 2, 2), r"gave \[\[0.0, 0.0\], \[0.0, 0.0\]\] for token 0"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "match"), [
+    (divides, r"the pattern 'mine' \(test_pooling.py, line \d+\) failed on text 'the man saw': ZeroDivision"),
+    (past_the_end, r"line \d+\) failed on text 'the cat': IndexError: list index"),
+    (of_two, r"line \d+\) failed on text 'the cat': TypeError: .*missing 1 required"),
+    (lambda pieces: [0.5 for _ in pieces], r"\(test_pooling.py, line \d+\) gave 0.5 for token 0"),
+    (lambda pieces: ["ab" for _ in pieces], r"gave 'ab' for token 0"),
+    (lambda pieces: "x" * len(pieces), r"gave a str for"),
+    (lambda pieces: torch.zeros(len(pieces), 2, 2), r"gave \[\[0.0, 0.0\], \[0.0, 0.0\]\] for token 0"),
+])  # fmt: skip
 @pytest.mark.sampled(4)
 def test_an_error_in_a_pattern_ends_the_run_and_is_said_with_file_line_and_text(pattern, match):
     """... though errors of texts alone end none: of these three texts, two may be fine."""

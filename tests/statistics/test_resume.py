@@ -416,11 +416,7 @@ def test_a_folder_of_an_older_manyheads_is_refused_in_words_and_left_as_it_is(le
 
 
 def test_a_process_that_outlived_the_first_of_its_run_keeps_others_out(lm, tmp_path):
-    with (
-        RunFolder.opened(tmp_path),
-        RunFolder.opened(tmp_path, 1),
-        RunFolder.opened(tmp_path, 2),
-    ):
+    with (RunFolder.opened(tmp_path), RunFolder.opened(tmp_path, 1), RunFolder.opened(tmp_path, 2)):  # fmt: skip
         assert sorted(os.listdir(tmp_path)) == ["lock", "lock-1", "lock-2"]
     (tmp_path / "lock-7").touch()  # of a process that was killed
     with (

@@ -345,18 +345,15 @@ def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "words"),
-    [
-        (ask({"step": "ablate", "heads": "L9H1"}), HeadError, "there is no layer 9"),
-        (ask({"step": "ablate", "heads": ""}), HeadError, "names no heads"),
-        (ask({"step": "ablate", "heads": "L1H1", "text": "a"}), PlanError, "with kind='zero'"),
-        (ask({"step": "copy", "heads": "L1", "source": "L0H1"}), PlanError, "source"),
-        (ask(text=" "), TextError, "the text is empty"),
-        (ask(text="cat"), StatisticError, "a text of one token has no next token"),
-        (ask(metric="speed"), StatisticError, "metric='speed' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "kind", "words"), [
+    (ask({"step": "ablate", "heads": "L9H1"}), HeadError, "there is no layer 9"),
+    (ask({"step": "ablate", "heads": ""}), HeadError, "names no heads"),
+    (ask({"step": "ablate", "heads": "L1H1", "text": "a"}), PlanError, "with kind='zero'"),
+    (ask({"step": "copy", "heads": "L1", "source": "L0H1"}), PlanError, "source"),
+    (ask(text=" "), TextError, "the text is empty"),
+    (ask(text="cat"), StatisticError, "a text of one token has no next token"),
+    (ask(metric="speed"), StatisticError, "metric='speed' is unknown"),
+])  # fmt: skip
 @pytest.mark.sampled(4)
 def test_what_cannot_be_done_is_told_as_the_library_tells_it(asked, kind, words, fresh):
     with pytest.raises(kind, match=words):

@@ -495,16 +495,13 @@ def test_one_request_is_answered_without_a_socket(folder, run):
     assert code == 0 and header["exact"] and arrays["values"][0, 0] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--get", "/api/nothing"], b"404. There is no such address here."),
-        (["--get", "nothing"], b"give a path, as /api/workspace"),
-        (["nowhere.heads"], b"there is no file or folder nowhere.heads"),
-        (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
-        ([__file__], b"is neither a recording (.heads) nor a folder"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--get", "/api/nothing"], b"404. There is no such address here."),
+    (["--get", "nothing"], b"give a path, as /api/workspace"),
+    (["nowhere.heads"], b"there is no file or folder nowhere.heads"),
+    (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
+    ([__file__], b"is neither a recording (.heads) nor a folder"),
+])  # fmt: skip
 @pytest.mark.sampled(3)
 def test_what_the_command_cannot_do_is_one_line(arguments, said, run):
     code, out, err = run(*arguments)

@@ -132,32 +132,25 @@ def test_presets_are_all_there_and_those_in_words_describe_the_same_model():
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "words"),
-    [
-        ({}, ShapeError, "nothing was given to size: give exactly one of preset=, model= or words="),
-        ({"preset": "gpt2", "model": "m"}, ShapeError, "preset and model was given to size"),
-        ({"preset": "gpt2", "words": {}}, ShapeError, "preset and words was given to size"),
-        ({"words": {}}, ShapeError, "a description needs num_layers, embed_dim, num_heads"),
-        ({"preset": "lama"}, ModelError, "there is no preset 'lama'.*Did you mean"),
-        ({"preset": "/etc/passwd"}, ModelError, "there is no preset '/etc/passwd'"),
-        ({"preset": "llama-2-70b", "num_kv_heads": 5}, ShapeError, "not a multiple"),
-        ({"preset": "gpt2", "context": 5000}, ShapeError, "gpt2 has positions for 1,024 tokens and no more"),
-        ({"preset": "gpt2", "dtype": "fp17"}, ModelError, "dtype='fp17' is no dtype"),
-        ({"words": {"num_layers": 513, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
-        ({"words": {"num_layers": 10**9, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
-        (
-            {"words": {"num_layers": 1, "embed_dim": 10**40, "num_heads": 2}},
-            ShapeError,
-            "embed_dim is above 10,000,000",
-        ),
-        ({"words": {"num_layers": 1, "embed_dim": 7, "num_heads": 2}}, ShapeError, "give head_dim"),
-        ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "wings": 2}}, ShapeError, "has no wings"),
-        ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "name": "x" * 300}}, ShapeError, "a text of more"),
-        ({"words": {"num_layers": "many", "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers='many'"),
-        ({"words": {"model_type": "gpt2"}}, ShapeError, "a description needs num_layers"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "kind", "words"), [
+    ({}, ShapeError, "nothing was given to size: give exactly one of preset=, model= or words="),
+    ({"preset": "gpt2", "model": "m"}, ShapeError, "preset and model was given to size"),
+    ({"preset": "gpt2", "words": {}}, ShapeError, "preset and words was given to size"),
+    ({"words": {}}, ShapeError, "a description needs num_layers, embed_dim, num_heads"),
+    ({"preset": "lama"}, ModelError, "there is no preset 'lama'.*Did you mean"),
+    ({"preset": "/etc/passwd"}, ModelError, "there is no preset '/etc/passwd'"),
+    ({"preset": "llama-2-70b", "num_kv_heads": 5}, ShapeError, "not a multiple"),
+    ({"preset": "gpt2", "context": 5000}, ShapeError, "gpt2 has positions for 1,024 tokens and no more"),
+    ({"preset": "gpt2", "dtype": "fp17"}, ModelError, "dtype='fp17' is no dtype"),
+    ({"words": {"num_layers": 513, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
+    ({"words": {"num_layers": 10**9, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
+    ({"words": {"num_layers": 1, "embed_dim": 10**40, "num_heads": 2}}, ShapeError, "embed_dim is above 10,000,000"),
+    ({"words": {"num_layers": 1, "embed_dim": 7, "num_heads": 2}}, ShapeError, "give head_dim"),
+    ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "wings": 2}}, ShapeError, "has no wings"),
+    ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "name": "x" * 300}}, ShapeError, "a text of more"),
+    ({"words": {"num_layers": "many", "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers='many'"),
+    ({"words": {"model_type": "gpt2"}}, ShapeError, "a description needs num_layers"),
+])  # fmt: skip
 def test_what_cannot_be_sized_is_told(asked, kind, words):
     with pytest.raises(kind, match=words):
         run(**asked)

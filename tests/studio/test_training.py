@@ -228,21 +228,14 @@ def test_a_pair_is_read_as_stock_transformers_reads_it(lm):
     assert found.answers[0].clean == pytest.approx(found.clean.next[0].probability)
 
 
-@pytest.mark.parametrize(
-    ("changes", "about", "words", "aligned"),
-    [
-        (
-            {"corrupted": f"{TEXTS[1]} x"},
-            "texts",
-            "The clean text has 28 tokens and the corrupted one 29.*first differ at token 26. Choose",
-            False,
-        ),
-        ({"corrupted": TEXTS[0]}, "texts", "have the same tokens", True),
-        ({"right": " pathways"}, "answers", r"is 2 tokens here .*: choose a word of one token\.$", True),
-        ({"right": ""}, "answers", "There is a wrong answer and no right one", True),
-        ({"right": " path"}, "answers", "begin with the same token", True),
-    ],
-)
+@pytest.mark.parametrize(("changes", "about", "words", "aligned"), [
+    ({"corrupted": f"{TEXTS[1]} x"}, "texts",
+     "The clean text has 28 tokens and the corrupted one 29.*first differ at token 26. Choose", False),
+    ({"corrupted": TEXTS[0]}, "texts", "have the same tokens", True),
+    ({"right": " pathways"}, "answers", r"is 2 tokens here .*: choose a word of one token\.$", True),
+    ({"right": ""}, "answers", "There is a wrong answer and no right one", True),
+    ({"right": " path"}, "answers", "begin with the same token", True),
+])  # fmt: skip
 def test_what_cannot_be_patched_is_said_in_the_answer_with_the_tokens(lm, changes, about, words, aligned):
     found = circuits.reading(lm, ask(**changes), progress=quiet)
     assert found.about == about and re.search(words, found.trouble) and "first_token" not in found.trouble

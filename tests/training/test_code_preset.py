@@ -58,14 +58,8 @@ def test_nothing_held_out_is_ever_trained_on(tmp_path):
 
 def test_a_module_is_held_out_by_its_path_alone(tmp_path):
     for path in (
-        "a.py",
-        "b/c.py",
-        "test/t.py",
-        "site-packages/x.py",
-        "encodings/cp1.py",
-        "_sysconfigdata_x.py",
-        "n.txt",
-    ):
+        "a.py", "b/c.py", "test/t.py", "site-packages/x.py", "encodings/cp1.py", "_sysconfigdata_x.py", "n.txt",
+    ):  # fmt: skip
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("x = 1\r\n")
     (tmp_path / "empty.py").write_text("")

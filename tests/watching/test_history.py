@@ -327,12 +327,6 @@ def test_before_there_are_steps_nothing_is_wrong():
     assert rule.condition == "mean distance over 3 tokens"
     (alert,) = alerts(FOUR_HEADS[:1], ["distance"], [7], np.array([[[3.5]]]), [rule])
     assert alert.to_dict() == {
-        "head": "L0H0",
-        "rule": "own",
-        "statistic": "distance",
-        "limit": 3.0,
-        "step": 7,
-        "value": 3.5,
-        "lasts": True,
+        "head": "L0H0", "rule": "own", "statistic": "distance", "limit": 3.0, "step": 7, "value": 3.5, "lasts": True,
         "words": "L0H0: mean distance went over 3 tokens at step 7",
-    }
+    }  # fmt: skip

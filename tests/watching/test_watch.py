@@ -358,19 +358,12 @@ def packed(fresh):
 
 
 MODELS = {
-    "sdpa": llama(),
-    "eager": llama(by="eager"),
-    "flex": llama(by="flex_attention"),
-    "sdpa, dropout": llama(dropout=0.2),
-    "eager, dropout": llama(by="eager", dropout=0.2),
-    "checkpointed": llama(checkpointed=True),
-    "checkpointed, dropout": llama(checkpointed=True, dropout=0.2),
-    "plain modules": plain,
-    "frozen parts": frozen,
-    "adapters": adapted,
-    "gpt2": lambda seed: tiny_gpt2(seed=seed),
+    "sdpa": llama(), "eager": llama(by="eager"), "flex": llama(by="flex_attention"),
+    "sdpa, dropout": llama(dropout=0.2), "eager, dropout": llama(by="eager", dropout=0.2),
+    "checkpointed": llama(checkpointed=True), "checkpointed, dropout": llama(checkpointed=True, dropout=0.2),
+    "plain modules": plain, "frozen parts": frozen, "adapters": adapted, "gpt2": lambda seed: tiny_gpt2(seed=seed),
     "bert": masked_bert,
-}
+}  # fmt: skip
 
 
 def padded(fresh):
