@@ -8,22 +8,13 @@ from itertools import chain, combinations
 
 import pytest
 import torch
+import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    DeepseekV3Config,
-    DeepseekV3Model,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Olmo2Config,
-    Olmo2Model,
-)
 
 import manyheads as mh
 from manyheads.base import divisors
@@ -42,23 +33,12 @@ from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import OwnCounts, Projections, projections_of
 from manyheads.nn import RelativeBias
 from manyheads.spec import ModelSpec, Site
-from tests.interventions.checkpoints import (
-    BERT,
-    COMPACT,
-    DECODER,
-    SAME,
-    STOCK,
-    Reader,
-    assert_same,
-    by_hand,
-    enliven,
-    gap,
-)
+from tests.interventions import checkpoints
 
 # ========================================================================================================== projections
 
 
-FAMILIES = {**STOCK, **COMPACT}
+FAMILIES = {**checkpoints.STOCK, **checkpoints.COMPACT}
 LAYOUTS = (
     "bert", "distilbert", "gpt2", "gpt_bigcode", "gpt_neox", "modernbert", "phi3", "qwen2", "cohere", "gpt_oss", "t5",
 )  # fmt: skip
@@ -105,9 +85,9 @@ def test_what_was_read_can_be_written_back_and_other_numbers_matter(name, made):
     for part in "qkv":
         weight, bias = found.read(part)
         found.write(part, torch.zeros_like(weight), bias)
-        assert gap(lm.model, other) > MATTERS
+        assert checkpoints.gap(lm.model, other) > MATTERS
         found.write(part, weight, bias)
-        assert gap(lm.model, other) == 0
+        assert checkpoints.gap(lm.model, other) == 0
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -124,7 +104,7 @@ def test_a_permutation_of_heads_changes_nothing(name, made):
         heads, groups = heads[::-1], groups[::-1]
     for site in lm.spec.sites:
         projections_of(other, site).select(heads, groups)
-    assert gap(lm.model, other) <= SAME
+    assert checkpoints.gap(lm.model, other) <= checkpoints.SAME
     before, after = lm.model.state_dict(), other.state_dict()
     assert any(not torch.equal(before[key], after[key]) for key in before)
 
@@ -133,7 +113,7 @@ def test_query_heads_given_to_another_group_would_matter(made):
     lm = made("qwen2")
     other = copy.deepcopy(lm.model)
     projections_of(other, lm.spec.sites[0]).select([2, 3, 0, 1, 4, 5], [0, 1, 2])
-    assert gap(lm.model, other) > MATTERS
+    assert checkpoints.gap(lm.model, other) > MATTERS
 
 
 def test_fewer_key_heads_can_be_selected_for_the_same_query_heads(made):
@@ -265,10 +245,10 @@ def test_what_is_left_is_smaller_and_equals_surgery_by_hand_and_the_whole_model_
     before, inputs = all_bytes(lm.model), random_inputs(lm.model)
     outputs = outputs_of(lm.model, inputs)
     small = prune_heads(lm, family.remove)
-    oracle = by_hand(lm.model, family.output, lm.spec.sites, lm.spec.select(family.remove))
-    assert_same(small.model, oracle)
+    oracle = checkpoints.by_hand(lm.model, family.output, lm.spec.sites, lm.spec.select(family.remove))
+    checkpoints.assert_same(small.model, oracle)
     assert_matters(oracle, lm.model)
-    assert small.error <= SAME and small.effect > MATTERS
+    assert small.error <= checkpoints.SAME and small.effect > MATTERS
     assert_smaller(lm, small)
     after, again = all_bytes(lm.model), outputs_of(lm.model, inputs)
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
@@ -298,7 +278,7 @@ def test_heads_keep_their_names_after_a_layer_was_emptied_too(made):
     lm = made("gpt2")
     small = prune_heads(prune_heads(lm, "L0", empty_layers=True), "L0H3")  # what is L0 now was L1
     assert removed_text(small) == "L0, L1H3"
-    assert_same(small.model, by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
 
 
 def test_a_model_that_is_not_all_in_memory_is_refused(made):
@@ -317,9 +297,9 @@ def test_a_mapping_a_text_and_a_list_mean_the_same_heads(made):
 
 
 def test_half_precision_is_judged_in_full_and_stays_half(fresh):
-    model = STOCK["mistral"].make(fresh).to(torch.bfloat16)
+    model = checkpoints.STOCK["mistral"].make(fresh).to(torch.bfloat16)
     small = prune_heads(mh.load(model, tokenizer=False), "L*H2-3")
-    assert small.error <= SAME
+    assert small.error <= checkpoints.SAME
     assert {weight.dtype for weight in small.model.parameters()} == {torch.bfloat16}
 
 
@@ -347,9 +327,15 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 @pytest.mark.turns(5)
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
-    sizes = {**DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984}
+    sizes = {
+        **checkpoints.DECODER,
+        "hidden_size": 256,
+        "intermediate_size": 896,
+        "num_hidden_layers": 8,
+        "vocab_size": 1984,
+    }
     heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 16}
-    model = LlamaForCausalLM(LlamaConfig(**{**sizes, **heads}))
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**{**sizes, **heads}))
     lm = mh.load(model.to(torch.bfloat16).eval(), tokenizer=False)
     assert lm.spec.sites  # probed before it is measured
     weights = sum(weight.numel() * weight.element_size() for weight in lm.model.parameters())
@@ -376,7 +362,7 @@ def test_the_attention_implementation_can_be_changed_after_pruning(name, made):
     inputs = random_inputs(small)
     fused = outputs_of(small, inputs)
     small.set_attn_implementation("eager")
-    assert difference(outputs_of(small, inputs), fused) <= SAME
+    assert difference(outputs_of(small, inputs), fused) <= checkpoints.SAME
     with torch.no_grad():
         maps = copy.deepcopy(small)(**inputs, output_attentions=True).attentions
     assert [one.shape[1] for one in maps] == [
@@ -391,7 +377,7 @@ def test_a_cache_holds_only_what_is_left_and_generation_goes_on(made):
     with torch.no_grad():
         cache = small.model(ids, use_cache=True).past_key_values
     assert [layer.keys.shape[1] for layer in cache.layers] == [2, 3]
-    oracle = by_hand(lm.model, "o_proj", lm.spec.sites, small.removed)
+    oracle = checkpoints.by_hand(lm.model, "o_proj", lm.spec.sites, small.removed)
     assert torch.equal(generated(small.model, ids), generated(oracle, ids))
 
 
@@ -400,7 +386,7 @@ def test_the_same_shape_form_equals_what_is_left(made):
     for name in ("bert", "gpt_neox", "t5", "cohere"):
         small = prune_heads(made(name), FAMILIES[name].remove)
         whole = small.zeroed()
-        assert_same(whole.model, small.model)
+        checkpoints.assert_same(whole.model, small.model)
         assert whole.spec.num_parameters == small.before.num_parameters
 
 
@@ -408,7 +394,7 @@ def test_heads_that_say_nothing_already_can_go(made):
     lm = made("bert")
     zeroed = prune_heads(lm, "L0H1").zeroed()
     small = prune_heads(zeroed, "L0H1")
-    assert small.effect == 0 and small.error <= SAME
+    assert small.effect == 0 and small.error <= checkpoints.SAME
 
 
 # ------------------------------------------------------------------------------------------------------- empty layers
@@ -425,10 +411,10 @@ def test_a_layer_may_lose_all_heads_where_that_is_said(name, made):
     with pytest.raises(HeadError, match=r"Say empty_layers=True \(--empty-layers\) if that is meant, or keep one head"):
         prune_heads(lm, EMPTIED[name])
     small = prune_heads(lm, EMPTIED[name], empty_layers=True)
-    oracle = by_hand(lm.model, family.output, lm.spec.sites, small.removed)
-    assert_same(small.model, oracle)
+    oracle = checkpoints.by_hand(lm.model, family.output, lm.spec.sites, small.removed)
+    checkpoints.assert_same(small.model, oracle)
     assert_matters(oracle, lm.model)
-    assert_same(small.zeroed().model, oracle)
+    checkpoints.assert_same(small.zeroed().model, oracle)
     assert len(small.spec.sites) < len(lm.spec.sites)
     if lm.model.can_generate() and name != "bert":
         ids = random_inputs(lm.model)["input_ids"]
@@ -451,7 +437,7 @@ def test_of_multi_query_attention_query_heads_go_and_the_key_head_stays(made):
     lm = made("gpt_bigcode")
     small = prune_heads(lm, "L0H0, L0H2-3")
     assert (small.spec.sites[0].num_heads, small.spec.sites[0].num_kv_heads) == (1, 1)
-    assert_same(small.model, by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
 
 
 def test_layers_that_share_a_position_bias_lose_the_same_heads_or_none(made):
@@ -497,29 +483,29 @@ def test_only_loaded_models_and_heads_that_there_are(made):
 def small_one(cls, config):
     with torch.no_grad():
         model = cls(config).eval()
-        enliven(model)
+        checkpoints.enliven(model)
     return mh.load(model, tokenizer=False)
 
 
 def test_a_norm_over_all_heads_together_is_refused_by_name():
-    lm = small_one(Olmo2Model, Olmo2Config(**{**DECODER, "head_dim": 8}))
+    lm = small_one(hf.Olmo2Model, hf.Olmo2Config(**{**checkpoints.DECODER, "head_dim": 8}))
     with pytest.raises(ModelError, match="layers.0.self_attn.*its q_norm norms all heads together.*Zero these heads"):
         prune_heads(lm, "L0H0-1")
 
 
 def test_latent_attention_is_refused_by_name():
     sizes = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10}
-    config = DeepseekV3Config(
-        **{**DECODER, **sizes, "num_key_value_heads": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    config = hf.DeepseekV3Config(
+        **{**checkpoints.DECODER, **sizes, "num_key_value_heads": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
            "first_k_dense_replace": 2, "n_group": 1, "topk_group": 1}
     )  # fmt: skip
     del config.head_dim
     with pytest.raises(ModelError, match=r"layers.0.self_attn' \(DeepseekV3Attention\) is latent attention"):
-        prune_heads(small_one(DeepseekV3Model, config), "L0H0")
+        prune_heads(small_one(hf.DeepseekV3Model, config), "L0H0")
 
 
 def test_layers_that_share_their_weights_are_refused_whichever_is_meant():
-    lm = small_one(AlbertModel, AlbertConfig(**{**BERT, "embedding_size": 24}))
+    lm = small_one(hf.AlbertModel, hf.AlbertConfig(**{**checkpoints.BERT, "embedding_size": 24}))
     for layer in (0, 1):
         with pytest.raises(ModelError, match=f"L{layer} is one of several layers .* that share the module"):
             prune_heads(lm, {layer: [1]})
@@ -528,11 +514,11 @@ def test_layers_that_share_their_weights_are_refused_whichever_is_meant():
 def test_torchs_own_layer_is_refused_and_ours_can_be_cut():
     torchs, ours = nn.MultiheadAttention(20, 4, batch_first=True), mh.MultiHeadAttention(20, 4, 2, batch_first=True)
     with pytest.raises(ModelError, match="torch's own layer takes the width of a head to be embed_dim / num_heads"):
-        prune_heads(mh.load(Reader(torchs).eval(), tokenizer=False), "L0H0")
-    lm = mh.load(Reader(ours).eval(), tokenizer=False)
+        prune_heads(mh.load(checkpoints.Reader(torchs).eval(), tokenizer=False), "L0H0")
+    lm = mh.load(checkpoints.Reader(ours).eval(), tokenizer=False)
     small = prune_heads(lm, "L0H0-1")
     assert small.model.layer.num_heads == 2 and small.model.layer.num_kv_heads == 1
-    assert_same(small.model, by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
 
 
 @pytest.mark.parametrize(
@@ -551,11 +537,13 @@ def test_what_belongs_to_a_head_of_our_own_layer_goes_with_it(options):
     with torch.no_grad():
         for weight in layer.parameters():
             weight.normal_()
-    lm = mh.load(Reader(layer).eval(), tokenizer=False)
+    lm = mh.load(checkpoints.Reader(layer).eval(), tokenizer=False)
     small = prune_heads(lm, "L0H1, L0H3")
-    assert_same(small.model, by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
     with pytest.raises(ModelError, match="ALiBi's slopes follow from the number of heads"):
-        prune_heads(mh.load(Reader(mh.MultiHeadAttention(20, 4, alibi=True)).eval(), tokenizer=False), "L0H1")
+        prune_heads(
+            mh.load(checkpoints.Reader(mh.MultiHeadAttention(20, 4, alibi=True)).eval(), tokenizer=False), "L0H1"
+        )
 
 
 # ---- which heads may be cut: whole groups, or evenly; and the nearest choice that may, against all choices there are

@@ -19,22 +19,13 @@ from manyheads.long_context import HeadSplit, Needle, retrieval_heads
 from manyheads.long_context.needles import hidden_needles
 from tests.figures.pictures import KINDS, assert_is_file_of, words_in
 from tests.interventions.test_streaming import dense
+from tests.models import tiny
 from tests.models.eager import draw, eager_maps
-from tests.models.tiny import (
-    VOCAB_SIZE,
-    WORDS,
-    tiny_bert,
-    tiny_gemma2,
-    tiny_llama,
-    tiny_mistral,
-    tiny_t5,
-    tiny_tokenizer,
-)
 
 SINK, RECENT = 2, 5
 WRITTEN = 7
 LENGTHS = (23, 31, 17, 9, 26, 30, 14, 35)
-MAKERS = {"llama": tiny_llama, "gemma2": tiny_gemma2}
+MAKERS = {"llama": tiny.tiny_llama, "gemma2": tiny.tiny_gemma2}
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +44,7 @@ def loaded(fresh, name="llama", *, tokenizer=None, **config):
 
 
 def token_rows(fresh, lengths=LENGTHS):
-    return [torch.randint(5, VOCAB_SIZE, (length,), generator=fresh).tolist() for length in lengths]
+    return [torch.randint(5, tiny.VOCAB_SIZE, (length,), generator=fresh).tolist() for length in lengths]
 
 
 def needles_in(fresh, count=5, key=3, length=33):
@@ -261,8 +252,8 @@ def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(f
 @pytest.mark.turns(5)
 def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_random_heads(fresh):
     heads = [[design.previous(), design.first()], [design.first(), design.induction(), design.first()]]
-    lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny_tokenizer(special_tokens=False))
-    rows = [(5 + torch.randperm(VOCAB_SIZE - 5, generator=fresh)[:15]).tolist() * 2 for _ in range(12)]
+    lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
+    rows = [(5 + torch.randperm(tiny.VOCAB_SIZE - 5, generator=fresh)[:15]).tolist() * 2 for _ in range(12)]
     needles = [Needle(tuple(row), (24, 27), (9, 12)) for row in rows]
     for by, random in (("effect", 2), ("needle_effect", 0), ("distant_mass", 0), ("needle", 0)):
         split = split_of(lm, rows, 0.2, by=by, needles=needles, random=random)
@@ -277,7 +268,7 @@ def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_rando
 
 def test_needles_lie_between_what_a_streaming_head_keeps_and_repeat_at_the_end(fresh):
     rows = token_rows(fresh, (60, 44, 12))
-    words = loaded(fresh, tokenizer=tiny_tokenizer(special_tokens=False))
+    words = loaded(fresh, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     for lm in (loaded(fresh), words):
         needles = hidden_needles(lm, rows, 4, 9, 6, 3)
         assert len(needles) >= 4  # none fits into the shortest
@@ -379,17 +370,17 @@ def test_texts_that_cannot_be_read_are_refused(fresh):
         split_of(lm, ["the cat sat", "a dog ran"])
     with pytest.raises(TextError, match=r"a text has 90 tokens, and LlamaForCausalLM has 80 positions"):
         split_of(lm, [*rows, [7] * 90])
-    with pytest.raises(TextError, match=rf"token {VOCAB_SIZE + 3} is none of the {VOCAB_SIZE} tokens"):
-        split_of(lm, [*rows, [VOCAB_SIZE + 3] * 20])
+    with pytest.raises(TextError, match=rf"token {tiny.VOCAB_SIZE + 3} is none of the {tiny.VOCAB_SIZE} tokens"):
+        split_of(lm, [*rows, [tiny.VOCAB_SIZE + 3] * 20])
     for spans in (((3, 5), (4, 6)), ((9, 12), (1, 2)), ((4, 4), (1, 2))):
         with pytest.raises(StatisticError, match="the needle comes first"):
             Needle(tuple(range(10)), *spans)
 
 
 @pytest.mark.parametrize(("make", "kind", "words"), [
-    (tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is of one: rows that look ahead"),
-    (tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
-    (tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
+    (tiny.tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is of one: rows that look ahead"),
+    (tiny.tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
+    (tiny.tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
 ])  # fmt: skip
 @pytest.mark.sampled(2)
 def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
@@ -400,10 +391,10 @@ def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
 
 @pytest.mark.turns(4)
 def test_windows_of_one_text_count_once_and_short_texts_are_left_out(fresh):
-    lm = loaded(fresh, tokenizer=tiny_tokenizer(special_tokens=False))
+    lm = loaded(fresh, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     with torch.no_grad():  # a pass key is one unknown word here: random weights must not write it by chance
         lm.model.get_output_embeddings().weight[lm.tokenizer.unk_token_id] = 0
-    words = np.array(WORDS[:80])
+    words = np.array(tiny.WORDS[:80])
     generator = np.random.default_rng(draw(fresh))
     texts = [" ".join(generator.choice(words, size)) for size in (110, 40, 3, 30, 150)]
     split = split_of(lm, texts, by="distant_mass", needles=None)

@@ -19,18 +19,8 @@ from manyheads.models.inputs import generation
 from manyheads.models.inputs.texts import read_given
 from manyheads.recording import Words, text_seed
 from manyheads.recording.tokens import Stretch
+from tests.models import tiny
 from tests.models.eager import draw, eager_maps, implementation
-from tests.models.tiny import (
-    VOCAB_SIZE,
-    tiny_bart,
-    tiny_bert,
-    tiny_gemma2,
-    tiny_gpt2,
-    tiny_gpt_oss,
-    tiny_llama,
-    tiny_t5,
-    tiny_tokenizer,
-)
 from tests.recording.word_texts import KINDS, tokenizer
 
 AROUND = [("", ""), ("   ", ""), ("\n\n\t", "\n"), ("", "  \n "), ("\u00a0 \u3000", "\u00a0"), ("👍🏽 ", " 👩\u200d👧")]
@@ -46,7 +36,7 @@ def loaded(fresh):
     def make(kind, **sizes):
         whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer(kind), unk_token="[UNK]", cls_token="[CLS]")
         whole.add_special_tokens({"sep_token": "[SEP]", "pad_token": "[CLS]"})
-        model = tiny_bert(seed=draw(fresh), vocab_size=len(whole), **{"max_position_embeddings": 400, **sizes})
+        model = tiny.tiny_bert(seed=draw(fresh), vocab_size=len(whole), **{"max_position_embeddings": 400, **sizes})
         return mh.load(model, tokenizer=whole)
 
     return make
@@ -176,7 +166,7 @@ SIZES = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads"
 def tiny_qwen2(seed):
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        config = Qwen2Config(**SIZES, intermediate_size=44, vocab_size=VOCAB_SIZE, max_position_embeddings=64)
+        config = Qwen2Config(**SIZES, intermediate_size=44, vocab_size=tiny.VOCAB_SIZE, max_position_embeddings=64)
         model = Qwen2ForCausalLM(config).eval()
         for name, weight in model.named_parameters():
             if name.endswith(("q_proj.weight", "k_proj.weight")):
@@ -184,7 +174,7 @@ def tiny_qwen2(seed):
         return model
 
 
-PACKING = {"llama": lambda seed: tiny_llama(seed=seed), "qwen2": tiny_qwen2}
+PACKING = {"llama": lambda seed: tiny.tiny_llama(seed=seed), "qwen2": tiny_qwen2}
 
 
 @pytest.fixture(params=sorted(PACKING))
@@ -196,7 +186,7 @@ def model(request, fresh):
 def inputs(fresh):
     places = [torch.cat([torch.arange(n) for n in row]) for row in PACKED]
     return {
-        "input_ids": torch.randint(5, VOCAB_SIZE, (2, 17), generator=fresh),
+        "input_ids": torch.randint(5, tiny.VOCAB_SIZE, (2, 17), generator=fresh),
         "position_ids": torch.stack(places),
         "use_cache": False,
     }
@@ -273,17 +263,17 @@ PAIRS = [
 
 def with_eager(model):
     model.set_attn_implementation("eager")
-    return mh.load(model, tokenizer=tiny_tokenizer())
+    return mh.load(model, tokenizer=tiny.tiny_tokenizer())
 
 
 @pytest.fixture(scope="module")
 def bart():
-    return with_eager(tiny_bart(3))
+    return with_eager(tiny.tiny_bart(3))
 
 
 @pytest.fixture(scope="module", params=["t5", "bart"])
 def lm(request, bart):
-    return bart if request.param == "bart" else with_eager(tiny_t5(seed=3))
+    return bart if request.param == "bart" else with_eager(tiny.tiny_t5(seed=3))
 
 
 def fed(lm, pairs):
@@ -360,7 +350,7 @@ def test_bad_pairs_are_refused(bart, texts, message):
 
 
 def test_pairs_are_refused_where_nothing_reads_a_target(lm):
-    decoder = mh.load(tiny_llama(), tokenizer=tiny_tokenizer(special_tokens=False))
+    decoder = mh.load(tiny.tiny_llama(), tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     with pytest.raises(TextError, match="writes no text beside the one that it reads"):
         mh.importance(decoder, PAIRS)
     with pytest.raises(TextError, match="this reads no targets"):
@@ -375,11 +365,11 @@ PROMPTS = ["the cat sat on the mat . the dog", "a king said : why is it"]
 COUNT = 11  # past gemma2's window of 7
 
 WRITERS = {
-    "llama": tiny_llama,
-    "mqa": lambda **how: tiny_llama(1, **how),
-    "gpt2": tiny_gpt2,
-    "gemma2": tiny_gemma2,  # softcap, windows of 7 and full layers in turns
-    "gpt_oss": tiny_gpt_oss,  # sinks, a window of 5
+    "llama": tiny.tiny_llama,
+    "mqa": lambda **how: tiny.tiny_llama(1, **how),
+    "gpt2": tiny.tiny_gpt2,
+    "gemma2": tiny.tiny_gemma2,  # softcap, windows of 7 and full layers in turns
+    "gpt_oss": tiny.tiny_gpt_oss,  # sinks, a window of 5
 }
 WAYS = {
     "greedy": {},
@@ -391,7 +381,7 @@ WAYS = {
 @pytest.fixture
 def writer(fresh):
     def make(name, **how):
-        return mh.load(WRITERS[name](seed=draw(fresh), **how), tokenizer=tiny_tokenizer(special_tokens=False))
+        return mh.load(WRITERS[name](seed=draw(fresh), **how), tokenizer=tiny.tiny_tokenizer(special_tokens=False))
 
     return make
 
@@ -462,9 +452,11 @@ def test_a_text_ends_with_its_first_end_token_and_the_model_is_left_as_it_was(wr
 
 @pytest.mark.turns(4)
 def test_an_encoder_decoder_has_its_three_stacks(fresh):
-    model = tiny_t5(seed=draw(fresh), num_layers=3)  # as many layers on both sides: transformers' cache wants it so
+    model = tiny.tiny_t5(
+        seed=draw(fresh), num_layers=3
+    )  # as many layers on both sides: transformers' cache wants it so
     model.generation_config.eos_token_id = None  # which a random model may write at once
-    lm = mh.load(model, tokenizer=tiny_tokenizer(special_tokens=False))
+    lm = mh.load(model, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     rec = mh.record(lm, PROMPTS, generate=COUNT)
     read, written = rec.stacks["encoder"][0].tokens, rec.stacks["decoder"][0].tokens
     assert written.ids.shape == (2, COUNT + 1)  # its start token, and what it wrote
@@ -487,7 +479,7 @@ def test_what_an_encoder_reads_of_a_batch_is_what_it_reads_of_each_text_alone(fr
     """BART's positions are learned: with padding before it, a text would be another input."""
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     sizes |= {"encoder_attention_heads": 3, "decoder_attention_heads": 2, "max_position_embeddings": 64}
-    tokenizer = tiny_tokenizer(special_tokens=False)
+    tokenizer = tiny.tiny_tokenizer(special_tokens=False)
     config = BartConfig(vocab_size=len(tokenizer), **sizes, init_std=0.5, forced_eos_token_id=None)
     torch.manual_seed(draw(fresh))
     lm = mh.load(BartForConditionalGeneration(config).eval(), tokenizer=tokenizer)
@@ -541,6 +533,6 @@ def test_what_cannot_be_generated_is_refused_in_a_line(writer, fresh):
         mh.record(short, PROMPTS[0], generate=room + 1)
     with pytest.raises(TextError, match="the text is empty"):
         mh.record(lm, " ", generate=3)
-    encoder = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    encoder = mh.load(tiny.tiny_bert(seed=draw(fresh)), tokenizer=tiny.tiny_tokenizer())
     with pytest.raises(ModelError, match=r"BertModel.* cannot generate: it has no language-model head"):
         mh.record(encoder, PROMPTS[0], generate=3)
