@@ -115,7 +115,6 @@ def other_lse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ======================================================================================================== random models
 
-
 VOCABULARY = 60
 LARGEST_FACTOR = 40.0
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -16,6 +16,7 @@ from manyheads.models import batches, recorder
 from manyheads.models import recorder as keeping
 from tests.models import eager
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_t5
+from tests.refusals import refuses
 
 LENGTHS = (11, 7, 13, 1)
 
@@ -172,10 +173,8 @@ def test_keep_v_makes_the_heads_outputs_again(side, loaded, fresh):
 def test_keep_refuses_what_it_cannot_do(keep, loaded, fresh):
     lm = loaded("llama")
     wanted = re.escape(f"{keep=}") + ".*keeps q, k and lse, and v if asked for.*'q', 'k', 'v', 'lse'"
-    with pytest.raises(RecordingError, match=wanted):
-        mh.record(lm, "the cat", keep=keep)
-    with pytest.raises(RecordingError, match=wanted):
-        mh.record_call(lm.model, **eager.padded(fresh, LENGTHS, VOCAB_SIZE), keep=keep)
+    refuses(RecordingError, wanted, mh.record, lm, "the cat", keep=keep)
+    refuses(RecordingError, wanted, mh.record_call, lm.model, **eager.padded(fresh, LENGTHS, VOCAB_SIZE), keep=keep)
 
 
 def test_a_recording_holds_no_gradients_and_nothing_of_the_models_memory(loaded, fresh):
@@ -309,30 +308,22 @@ def test_a_model_that_reads_two_texts_in_one_call_has_its_layers_twice(loaded, f
 @pytest.mark.parametrize("text", ["", "   \n\t "])
 def test_an_empty_text_is_one_clear_line(text, loaded):
     lm = loaded("llama")
-    with pytest.raises(TextError, match="^the text is empty: give at least one word.$"):
-        mh.record(lm, text)
-    with pytest.raises(TextError, match="^text 1 is empty: give at least one word.$"):
-        mh.record(lm, ["the cat", text, "the dog"])
+    refuses(TextError, "^the text is empty: give at least one word.$", mh.record, lm, text)
+    refuses(TextError, "^text 1 is empty: give at least one word.$", mh.record, lm, ["the cat", text, "the dog"])
 
 
-def test_texts_must_be_there_and_be_text(loaded):
+def test_an_empty_text_or_none_or_what_is_no_text_is_one_clear_line(loaded):
     lm = loaded("llama")
-    with pytest.raises(TextError, match="no text was given: give at least one"):
-        mh.record(lm, [])
+    refuses(TextError, "no text was given: give at least one", mh.record, lm, [])
     jaxtyping.config.update("jaxtyping_disable", True)  # as everywhere but here, where it might come first
     try:
-        with pytest.raises(TextError, match="text 1 is an int: give strings"):
-            mh.record(lm, ["the cat", 7])
+        refuses(TextError, "text 1 is an int: give strings", mh.record, lm, ["the cat", 7])
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
-    with pytest.raises(
-        TextError, match="long='wndows' is not a way to read a long text: use one of windows, truncate, whole"
-    ):
-        mh.record(lm, "the cat", long="wndows")
-    with pytest.raises(
-        ModelError, match="LlamaForCausalLM has no tokenizer.*load it with tokenizer=, or use record_call"
-    ):
-        mh.record(mh.load(lm.model, tokenizer=False), "the cat")
+    message = "long='wndows' is not a way to read a long text: use one of windows, truncate, whole"
+    refuses(TextError, message, mh.record, lm, "the cat", long="wndows")
+    message = "LlamaForCausalLM has no tokenizer.*load it with tokenizer=, or use record_call"
+    refuses(ModelError, message, mh.record, mh.load(lm.model, tokenizer=False), "the cat")
 
 
 def test_a_mask_with_holes_is_refused(loaded, fresh):
@@ -345,16 +336,12 @@ def test_a_mask_with_holes_is_refused(loaded, fresh):
 def test_asking_for_what_is_not_there_says_what_is(loaded, fresh):
     layer = mh.record_call(loaded("llama").model, **eager.padded(fresh, LENGTHS, VOCAB_SIZE)).layers[1]
     for head in (6, -1):
-        with pytest.raises(ShapeError, match=rf"head={head} is not in layer 1: it has heads 0 to 5"):
-            layer.weights(head=head)
-    with pytest.raises(ShapeError, match="text=4 is not in this recording: it holds 4 texts"):
-        layer.weights(text=4)
-    with pytest.raises(ShapeError, match="a window has step 1, but .* has step 2"):
-        layer.weights(queries=slice(0, 9, 2))
+        refuses(ShapeError, rf"head={head} is not in layer 1: it has heads 0 to 5", layer.weights, head=head)
+    refuses(ShapeError, "text=4 is not in this recording: it holds 4 texts", layer.weights, text=4)
+    refuses(ShapeError, "a window has step 1, but .* has step 2", layer.weights, queries=slice(0, 9, 2))
     with pytest.raises(ShapeError, match="keys run from 0 to 7, but text 1 has 7"):
         layer.weights_at(torch.tensor([0, 1]), torch.tensor([0, 7]), text=1)
-    with pytest.raises(ShapeError, match="features has 8 rows, but text 1 has 7"):
-        layer.project(torch.ones(8, 2), text=1)
+    refuses(ShapeError, "features has 8 rows, but text 1 has 7", layer.project, torch.ones(8, 2), text=1)
 
 
 def test_a_window_too_large_to_hold_is_refused_with_its_size(loaded, fresh, monkeypatch):
@@ -406,7 +393,7 @@ def test_a_long_text_is_read_in_overlapping_windows_that_cover_it(name, attentio
             eager.assert_near(layer.weights(text=text), one, f"window {text}")
 
 
-def test_truncate_reads_the_first_window_and_says_so(loaded, fresh):
+def test_what_is_too_long_is_cut_or_refused_with_both_numbers_and_exactly_the_models_positions_is_not(loaded, fresh):
     lm = loaded("bert", max_position_embeddings=16)
     text = some_text(fresh, 40)
     windows, cut = mh.record(lm, text), mh.record(lm, text, long="truncate")
@@ -414,20 +401,10 @@ def test_truncate_reads_the_first_window_and_says_so(loaded, fresh):
     assert torch.equal(cut.tokens.ids, windows.tokens.ids[:1])
     assert cut.tokens.special[0].nonzero().flatten().tolist() == [0, 15]
     assert cut.provenance["windows"] == "the text cut to the model's 16 positions"
-
-
-def test_whole_refuses_what_is_too_long_with_both_numbers(loaded, fresh):
-    lm = loaded("bert", max_position_embeddings=16)
     text = "the cat sat on the table and the dog sat on the chair in the house"
-    with pytest.raises(
-        TextError, match=r"text 1 has 18 tokens, but BertModel has 16 positions: read it in windows.*cut it"
-    ):
-        mh.record(lm, ["the cat", text], long="whole")
+    message = r"text 1 has 18 tokens, but BertModel has 16 positions: read it in windows.*cut it"
+    refuses(TextError, message, mh.record, lm, ["the cat", text], long="whole")
     assert mh.record(lm, "the cat", long="whole").tokens.lengths.tolist() == [4]
-
-
-def test_a_text_of_exactly_the_models_positions_is_not_cut(loaded, fresh):
-    lm = loaded("bert", max_position_embeddings=16)
     text = "the cat " * 7
     for long in ("windows", "truncate", "whole"):
         rec = mh.record(lm, text, long=long)
@@ -470,10 +447,8 @@ def test_a_recording_that_would_not_fit_is_refused_before_the_model_runs_and_wha
         rf"would take [\d.]+ kB on cpu, where [\d.]+ kB are free: about {num_tokens} tokens fit, and these are "
         rf"{num_tokens + 1}, padding included\. Record fewer or shorter texts, or use measure\(\)"
     )
-    with pytest.raises(ModelError, match=message):
-        mh.record(lm, "the cat sat on the table the")
-    with pytest.raises(ModelError, match=r"about .* tokens fit, and these are "):
-        mh.record(lm, "the cat", generate=num_tokens)
+    refuses(ModelError, message, mh.record, lm, "the cat sat on the table the")
+    refuses(ModelError, r"about .* tokens fit, and these are ", mh.record, lm, "the cat", generate=num_tokens)
 
 
 def test_a_device_that_runs_out_of_memory_on_the_way_is_an_error_in_words(loaded):
@@ -486,8 +461,7 @@ def test_a_device_that_runs_out_of_memory_on_the_way_is_an_error_in_words(loaded
     for module in lm.model.modules():
         module.register_forward_pre_hook(run_out)
     message = r"ran out of memory on cpu as it read 2 tokens, padding included; [\d.]+ kB of it were for the "
-    with pytest.raises(ModelError, match=message):
-        mh.record(lm, "the cat")
+    refuses(ModelError, message, mh.record, lm, "the cat")
 
 
 def test_where_the_system_does_not_say_what_is_free_nothing_is_refused(loaded, monkeypatch):

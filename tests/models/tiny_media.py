@@ -154,7 +154,6 @@ def pixels(lm, pictures):
 # =============================================================================================== vision-language models
 # Small vision-language models with random weights, saved with their processors as a hub model would lie.
 
-
 SIDE = 40  # pictures of LLaVA and PaliGemma: 5 x 5 patches
 TEXT = {"hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 4}
 EYES = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
