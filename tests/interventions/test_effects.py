@@ -20,6 +20,7 @@ from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProject
 from tests.interventions.surgeries import TEXTS, loaded, projection
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 SAME = 1e-5
 PLAN = Plan([Ablate("L1H1, L1H3"), Scale("L0H2", 3.0)])
@@ -90,9 +91,6 @@ def test_kl_is_that_of_what_was_predicted_before_to_what_is_after(fresh):
         other_way = max(other_way, abs(kl(after, before) - got))
     assert other_way > 3 * SAME
     assert found.before is None and found.after is None and found.per_token is None
-
-
-def test_a_token_that_is_never_predicted_adds_nothing_to_kl():
     before = torch.tensor([[[0.5, 0.5, 0.0], [0.9, 0.1, 0.0]]]).log()
     after = torch.tensor([[[0.25, 0.75, 0.0], [0.9, 0.1, 0.0]]]).log()
     want = 0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)
@@ -160,11 +158,10 @@ def test_ready_inputs_are_batches_of_pictures(fresh):
     assert found.per_text.max() > 1e-4
     with pytest.raises(TextError, match="the first axis of each must be the samples"):
         mh.effect(lm, plan, [{"pixel_values": torch.zeros(2, 3), "more": torch.zeros(3)}])
-    with pytest.raises(TextError, match="ready inputs are mappings of names to tensors"):
-        mh.effect(lm, plan, [{"pixel_values": 3}])
+    refuses(TextError, "ready inputs are mappings of names to tensors", mh.effect, lm, plan, [{"pixel_values": 3}])
 
 
-def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said(fresh):
+def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said_as_are_steps_that_changed_nothing(fresh):
     lm, plan = loaded("llama", draw(fresh)), Plan(Ablate("L1H1", kind="mean"))
     own = mh.effect(lm, plan, TEXTS_LISTED, controls=0)
     other = mh.effect(lm, plan, TEXTS_LISTED, corpus=TEXTS_LISTED[:1], controls=0)
@@ -172,9 +169,6 @@ def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said(fresh):
     before, after, ids = both(lm, plan, TEXTS[1], TEXTS_LISTED[:1])
     assert abs(other.per_text[1] - float((losses(after, ids) - losses(before, ids)).mean())) < SAME
     assert np.abs(own.per_text - other.per_text).max() > 1e-5
-
-
-def test_steps_that_changed_nothing_are_in_the_notes(fresh):
     found = mh.effect(loaded("llama", draw(fresh)), Plan([Scale("L0H1", 1.0), Ablate("L1H1")]), TEXTS[0], controls=0)
     assert found.notes["unchanged"] == "scale L0H1 by 1"
 
@@ -199,20 +193,15 @@ def test_steps_that_changed_nothing_are_in_the_notes(fresh):
 @pytest.mark.sampled(5)
 def test_what_was_asked_wrongly_is_told(options, kind, words, fresh):
     plan = Ablate("L1H1", kind="mean") if "corpus" in options else PLAN
-    with pytest.raises(kind, match=words):
-        mh.effect(loaded("llama", draw(fresh)), plan, TEXTS_LISTED, **options)
+    refuses(kind, words, mh.effect, loaded("llama", draw(fresh)), plan, TEXTS_LISTED, **options)
 
 
 def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
     lm, bert = loaded("llama", draw(fresh)), loaded("bert", draw(fresh))
-    with pytest.raises(StatisticError, match="a text of one token has no next token"):
-        mh.effect(lm, PLAN, ["cat", *TEXTS])
-    with pytest.raises(TextError, match="no text was given"):
-        mh.effect(lm, PLAN, [])
-    with pytest.raises(TextError, match="text 1 is empty"):
-        mh.effect(lm, PLAN, ["a cat", " "])
-    with pytest.raises(HeadError, match="there is no layer 9"):
-        mh.effect(lm, Ablate("L9H1"), TEXTS_LISTED)
+    refuses(StatisticError, "a text of one token has no next token", mh.effect, lm, PLAN, ["cat", *TEXTS])
+    refuses(TextError, "no text was given", mh.effect, lm, PLAN, [])
+    refuses(TextError, "text 1 is empty", mh.effect, lm, PLAN, ["a cat", " "])
+    refuses(HeadError, "there is no layer 9", mh.effect, lm, Ablate("L9H1"), TEXTS_LISTED)
     with pytest.raises(StatisticError, match="metric='loss' needs a model that predicts the next token, and BertModel"):
         mh.effect(bert, PLAN, TEXTS_LISTED, metric="loss")
     for labels, words in (
@@ -221,8 +210,7 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
         ([0, 1, 0.5, 1], "label 0.5 is no class"),
         (["a", "b", "c", "d"], "label 'a' is no class"),
     ):
-        with pytest.raises(TextError, match=words):
-            mh.effect(classifier, PLAN, TEXTS_LISTED, labels=labels)
+        refuses(TextError, words, mh.effect, classifier, PLAN, TEXTS_LISTED, labels=labels)
     with pytest.raises(StatisticError, match="label 7 is no class of this model: it has 3"):
         mh.effect(classifier, PLAN, TEXTS_LISTED, labels=[0, 1, 2, 7])
     with pytest.raises(StatisticError, match="metric 'class_loss': a CausalLMOutputWithPast has logits of shape"):
@@ -254,7 +242,7 @@ def test_ready_inputs_of_an_encoder_decoder_are_judged_by_their_labels_or_what_t
     assert found.before == pytest.approx(float(want), rel=1e-5)
 
 
-def test_labels_of_minus_100_are_not_counted(fresh):
+def test_labels_of_minus_100_are_not_counted_and_a_head_that_sees_the_next_token_is_no_language_model(fresh):
     lm = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=False)
     ids = torch.randint(5, lm.model.config.vocab_size, (1, 13), generator=fresh)
     labels = ids.masked_fill(torch.arange(13) < 6, -100)
@@ -262,9 +250,6 @@ def test_labels_of_minus_100_are_not_counted(fresh):
         want = lm.model(input_ids=ids, labels=labels).loss
     found = mh.effect(lm, mh.Ablate("L0H1"), [{"input_ids": ids, "labels": labels}], controls=0)
     assert found.before == pytest.approx(float(want), rel=1e-5) and found.metric == "loss"
-
-
-def test_a_language_model_head_on_a_model_that_sees_the_next_token_is_no_language_model(fresh):
     model = tiny_bert(BertLMHeadModel, seed=draw(fresh))
     ids = torch.randint(5, model.config.vocab_size, (2, 9), generator=fresh)
     found = mh.effect(mh.load(model, tokenizer=False), mh.Ablate("L0H1"), [{"input_ids": ids}], controls=0)
@@ -430,18 +415,13 @@ def test_the_verdict_of_a_real_effect_counts_its_own_controls(fresh):
     assert mh.effect(lm, Copy("L0H1", source="L0H2"), TEXTS[0], controls=0).num_heads == 2
 
 
-@pytest.mark.parametrize(
-    ("worth", "words"),
-    [
-        ({}, "No head by itself changes anything on these texts."),
-        ({"L1H2": 3.0}, "Half of all importance is in 1 of 12 heads: L1H2. 11 matter little: less than 5% of L1H2."),
-        (
-            {"L0H1": 4.0, "L1H2": 3.0, "L1H3": 2.0, "L0H0": -1.0},
-            "Half of all importance is in 2 of 12 heads: L0H1, L1H2. 9 matter little: less than 5% of L0H1. "
-            "Without 1 of them, one at a time, loss falls, which is for the better.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("worth", "words"), [
+    ({}, "No head by itself changes anything on these texts."),
+    ({"L1H2": 3.0}, "Half of all importance is in 1 of 12 heads: L1H2. 11 matter little: less than 5% of L1H2."),
+    ({"L0H1": 4.0, "L1H2": 3.0, "L1H3": 2.0, "L0H0": -1.0},
+     "Half of all importance is in 2 of 12 heads: L0H1, L1H2. 9 matter little: less than 5% of L0H1. "
+     "Without 1 of them, one at a time, loss falls, which is for the better."),
+])  # fmt: skip
 def test_how_importance_is_spread_is_said_in_words(worth, words):
     lm = loaded("gpt2", 0)
     assert len(lm.spec.heads) == 12, "the sentences above count the heads of this model"

@@ -34,9 +34,9 @@ from manyheads.models.weights.projections import OwnCounts, Projections, project
 from manyheads.nn import RelativeBias
 from manyheads.spec import ModelSpec, Site
 from tests.interventions import checkpoints
+from tests.refusals import refuses
 
 # ========================================================================================================== projections
-
 
 FAMILIES = {**checkpoints.STOCK, **checkpoints.COMPACT}
 LAYOUTS = (
@@ -127,26 +127,19 @@ def test_fewer_key_heads_can_be_selected_for_the_same_query_heads(made):
     assert outputs_of(lm.model, random_inputs(lm.model))
 
 
-def test_layouts_that_keep_q_k_and_v_of_a_head_together_cannot_share_key_heads(made):
+def test_layouts_that_cannot_share_key_heads_wrong_selections_and_wrong_shapes_are_refused(made):
     lm = made("gpt_neox")
     with pytest.raises(ModelError, match="keeps q, k and v of each head together"):
         projections_of(lm.model, lm.spec.sites[0]).select(range(6), [0, 3])
-
-
-def test_wrong_selections_and_wrong_shapes_are_refused(made):
     lm = made("qwen2")
     found = projections_of(lm.model, lm.spec.sites[0])
-    with pytest.raises(ShapeError, match=r"num_heads=4 is not a multiple of num_kv_heads=3"):
-        found.select([0, 1, 2, 3], [0, 1, 2])
-    with pytest.raises(ShapeError, match=r"\[0, 0\] should be different heads of 0 to 5"):
-        found.select([0, 0], [0, 1])
+    refuses(ShapeError, r"num_heads=4 is not a multiple of num_kv_heads=3", found.select, [0, 1, 2, 3], [0, 1, 2])
+    refuses(ShapeError, r"\[0, 0\] should be different heads of 0 to 5", found.select, [0, 0], [0, 1])
     weight, bias = found.read("k")
     with pytest.raises(ShapeError, match=r"k written as \[2, 10, 48\] with bias, but it is \[3, 10, 48\] with bias"):
         found.write("k", weight[:2], bias[:2])
-    with pytest.raises(ShapeError, match=r"k written as \[3, 10, 48\] without bias"):
-        found.write("k", weight, None)
-    with pytest.raises(ShapeError, match="part='o' is no projection"):
-        found.read("o")
+    refuses(ShapeError, r"k written as \[3, 10, 48\] without bias", found.write, "k", weight, None)
+    refuses(ShapeError, "part='o' is no projection", found.read, "o")
 
 
 def test_a_module_whose_projections_are_not_found_is_named_with_what_was_sought(made):
@@ -154,15 +147,11 @@ def test_a_module_whose_projections_are_not_found_is_named_with_what_was_sought(
     site = lm.spec.sites[0]
     module = lm.model.get_submodule(site.module)
     module.strange, module.q_proj = module.q_proj, nn.Identity()
-    with pytest.raises(
-        ModelError, match=r"L0, module 'model.layers.0.self_attn' \(Qwen2Attention\): q, k and v were not"
-    ):
-        projections_of(lm.model, site)
+    message = r"L0, module 'model.layers.0.self_attn' \(Qwen2Attention\): q, k and v were not"
+    refuses(ModelError, message, projections_of, lm.model, site)
     module.q_proj, module.o_proj = module.strange, nn.Linear(3, 48)
-    with pytest.raises(
-        ModelError, match=r"the output projection, a matrix with 60 inputs \(6 heads of 10\), was found"
-    ):
-        projections_of(lm.model, site)
+    message = r"the output projection, a matrix with 60 inputs \(6 heads of 10\), was found"
+    refuses(ModelError, message, projections_of, lm.model, site)
     with pytest.raises(ModelError, match="is another call of module 'a.b', which several layers share"):
         projections_of(lm.model, Site("", 1, "a.b#2", 6, 3, 10, 10, True))
 
@@ -182,7 +171,6 @@ def test_a_modules_own_counts_follow_its_config_in_everything_else(made):
 # Heads cut out of a model: what is left computes what the whole one computes without them, and the whole one stays.
 #
 # The oracle is surgery by hand: zeros in the removed heads' input columns of each output projection of a stock model.
-
 
 FEW = (  # of each way to keep a head's weights one
     "llama", "phi3", "gpt_oss", "t5", "vit", "bert", "modernbert", "gpt2", "gpt_bigcode", "gpt_neox", "bart",
@@ -264,7 +252,7 @@ def test_pruning_nothing_is_the_identity_to_the_bit(made):
     assert same.model is not lm.model
 
 
-def test_cuts_add_up_and_heads_keep_their_first_names(made):
+def test_cuts_add_up_and_heads_keep_their_first_names_also_after_a_layer_was_emptied(made):
     lm = made("gpt2")
     once = prune_heads(lm, "L0H1, L0H3, L1H2")
     twice = prune_heads(prune_heads(lm, "L0H1"), "L0H2, L1H2")
@@ -272,28 +260,20 @@ def test_cuts_add_up_and_heads_keep_their_first_names(made):
     inputs = random_inputs(lm.model)
     assert difference(outputs_of(twice.model, inputs), outputs_of(once.model, inputs)) == 0
     assert twice.before == lm.spec and twice.weights_hash_before == lm.weights_hash
-
-
-def test_heads_keep_their_names_after_a_layer_was_emptied_too(made):
-    lm = made("gpt2")
     small = prune_heads(prune_heads(lm, "L0", empty_layers=True), "L0H3")  # what is L0 now was L1
     assert removed_text(small) == "L0, L1H3"
     checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
 
 
-def test_a_model_that_is_not_all_in_memory_is_refused(made):
-    lm = made("bert")
-    lm.model.cls.predictions.transform.dense.to("meta")
-    with pytest.raises(ModelError, match="keeps 2 of its weights on disk or elsewhere .* load it without device_map"):
-        prune_heads(lm, "L0H1")
-
-
-def test_a_mapping_a_text_and_a_list_mean_the_same_heads(made):
+def test_a_mapping_a_text_and_a_list_mean_the_same_heads_and_those_that_say_nothing_can_go(made):
     lm = made("bert")
     removed = [
         prune_heads(lm, heads).removed for heads in ({0: [1], 1: [0]}, "L0H1, L1H0", ["L1H0", mh.Head("", 0, 1)])
     ]
     assert removed[0] == removed[1] == removed[2]
+    zeroed = prune_heads(lm, "L0H1").zeroed()
+    small = prune_heads(zeroed, "L0H1")
+    assert small.effect == 0 and small.error <= checkpoints.SAME
 
 
 def test_half_precision_is_judged_in_full_and_stays_half(fresh):
@@ -328,12 +308,8 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
     sizes = {
-        **checkpoints.DECODER,
-        "hidden_size": 256,
-        "intermediate_size": 896,
-        "num_hidden_layers": 8,
-        "vocab_size": 1984,
-    }
+        **checkpoints.DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984,
+    }  # fmt: skip
     heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 16}
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**{**sizes, **heads}))
     lm = mh.load(model.to(torch.bfloat16).eval(), tokenizer=False)
@@ -390,15 +366,7 @@ def test_the_same_shape_form_equals_what_is_left(made):
         assert whole.spec.num_parameters == small.before.num_parameters
 
 
-def test_heads_that_say_nothing_already_can_go(made):
-    lm = made("bert")
-    zeroed = prune_heads(lm, "L0H1").zeroed()
-    small = prune_heads(zeroed, "L0H1")
-    assert small.effect == 0 and small.error <= checkpoints.SAME
-
-
 # ------------------------------------------------------------------------------------------------------- empty layers
-
 
 EMPTIED = {"bert": "L1", "gpt2": "L0, L1H3", "llama": "L0", "opt": "L1", "bart": "decoder:L0, cross:L1", "vit": "L0"}
 
@@ -447,10 +415,8 @@ def test_layers_that_share_a_position_bias_lose_the_same_heads_or_none(made):
     ) as refused:
         prune_heads(lm, "encoder:L0-1H2")
     assert str(refused.value).endswith("'encoder:L0H2, encoder:L1H2, encoder:L2H2'.")
-    with pytest.raises(
-        HeadError, match="'cross' .* all of them must lose equally many heads. .*: 'cross:L0H1, cross:L1H3, cross:L2H"
-    ):
-        prune_heads(lm, "cross:L0H1, cross:L1H3")
+    message = "'cross' .* all of them must lose equally many heads. .*: 'cross:L0H1, cross:L1H3, cross:L2H"
+    refuses(HeadError, message, prune_heads, lm, "cross:L0H1, cross:L1H3")
     with pytest.raises(HeadError, match="cannot be left without heads: the layers of its stack share one bias"):
         prune_heads(lm, "encoder:L0", empty_layers=True)
 
@@ -464,17 +430,18 @@ def test_a_cut_in_the_wrong_place_is_never_handed_out(made, monkeypatch):
     with pytest.raises(ModelError, match=r"without L0H0-1 differs by .* It is built in a way that is not known here"):
         prune_heads(lm, "L0H0-1")
     monkeypatch.setattr(Projections, "select", lambda self, heads, kv_heads: None)
-    with pytest.raises(ModelError, match=r"without L0H0-1 differs by"):
-        prune_heads(lm, "L0H0-1")
+    refuses(ModelError, r"without L0H0-1 differs by", prune_heads, lm, "L0H0-1")
 
 
-def test_only_loaded_models_and_heads_that_there_are(made):
+def test_only_loaded_models_all_in_memory_and_heads_that_there_are(made):
     lm = made("bert")
     with pytest.raises(ModelError, match=r"takes a loaded model, not a BertForMaskedLM: use mh.load\(model\)"):
         prune_heads(lm.model, "L0H0")
-    with pytest.raises(HeadError, match="there is no head 5 in L0: heads are 0 to 4"):
-        prune_heads(lm, "L0H5")
+    refuses(HeadError, "there is no head 5 in L0: heads are 0 to 4", prune_heads, lm, "L0H5")
     assert isinstance(prune_heads(lm, "L0H4"), PrunedModel)
+    lm.model.cls.predictions.transform.dense.to("meta")
+    with pytest.raises(ModelError, match="keeps 2 of its weights on disk or elsewhere .* load it without device_map"):
+        prune_heads(lm, "L0H1")
 
 
 # ---- layers in which a head's weights do not stand apart are refused by name; of ours all that belongs to a head goes
@@ -487,13 +454,10 @@ def small_one(cls, config):
     return mh.load(model, tokenizer=False)
 
 
-def test_a_norm_over_all_heads_together_is_refused_by_name():
+def test_norms_over_all_heads_latent_attention_and_shared_weights_are_refused_by_name():
     lm = small_one(hf.Olmo2Model, hf.Olmo2Config(**{**checkpoints.DECODER, "head_dim": 8}))
     with pytest.raises(ModelError, match="layers.0.self_attn.*its q_norm norms all heads together.*Zero these heads"):
         prune_heads(lm, "L0H0-1")
-
-
-def test_latent_attention_is_refused_by_name():
     sizes = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10}
     config = hf.DeepseekV3Config(
         **{**checkpoints.DECODER, **sizes, "num_key_value_heads": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
@@ -502,9 +466,6 @@ def test_latent_attention_is_refused_by_name():
     del config.head_dim
     with pytest.raises(ModelError, match=r"layers.0.self_attn' \(DeepseekV3Attention\) is latent attention"):
         prune_heads(small_one(hf.DeepseekV3Model, config), "L0H0")
-
-
-def test_layers_that_share_their_weights_are_refused_whichever_is_meant():
     lm = small_one(hf.AlbertModel, hf.AlbertConfig(**{**checkpoints.BERT, "embedding_size": 24}))
     for layer in (0, 1):
         with pytest.raises(ModelError, match=f"L{layer} is one of several layers .* that share the module"):
@@ -605,16 +566,13 @@ def test_what_stays_is_what_the_definition_says(case):
         assert kept.kv_heads == tuple(sorted({head * num_kv_heads // num_heads for head in kept.heads}))
 
 
-def test_all_may_go_where_that_is_said():
-    assert nearest_in_layer(6, 3, set(range(6)), empty=True) == set(range(6))
-    assert nearest_in_layer(6, 3, set(range(6))) == {1, 2, 3, 4, 5}
-    assert kept_of(site(6, 3), range(6)) == Kept((), ())
-
-
-def test_a_legal_choice_is_taken_as_it_is():
+def test_a_legal_choice_is_taken_as_it_is_and_all_may_go_where_that_is_said():
     model = spec(site(6, 3), site(6, 3, 1), site(4, 4, 2))
     kept = require_legal(model, model.select("L0H2-3, L2H1, L2H3"), {}, False)
     assert kept == {("", 0): Kept((0, 1, 4, 5), (0, 2)), ("", 2): Kept((0, 2), (0, 2))}
+    assert nearest_in_layer(6, 3, set(range(6)), empty=True) == set(range(6))
+    assert nearest_in_layer(6, 3, set(range(6))) == {1, 2, 3, 4, 5}
+    assert kept_of(site(6, 3), range(6)) == Kept((), ())
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from tests.models.tiny import (
     tiny_t5,
     tiny_tokenizer,
 )
+from tests.refusals import refuses
 
 SINK, RECENT = 2, 3
 LENGTHS = (23, 6, 4, 31)
@@ -395,7 +396,7 @@ def test_what_cannot_stream_is_refused_before_anything_runs(make, heads, words, 
         raise AssertionError("inside")
 
 
-def test_rows_that_look_ahead_and_packed_texts_are_refused_when_they_come(fresh):
+def test_what_looks_ahead_is_packed_or_cut_back_is_refused_when_it_comes(fresh):
     layer, x = mh.MultiHeadAttention(M, H, batch_first=True).eval(), normal(fresh, B, Q, M)
     with pytest.raises(PlanError, match="rows of L0 look ahead"), mh.applied(layer, STEP):
         layer(x, need_weights=False)
@@ -403,14 +404,9 @@ def test_rows_that_look_ahead_and_packed_texts_are_refused_when_they_come(fresh)
     ids, place = torch.randint(5, VOCAB_SIZE, (1, 17), generator=fresh), torch.cat([torch.arange(9), torch.arange(8)])
     with pytest.raises(PlanError, match=r"several texts are packed into one .* read the texts one by one, or padded"):
         edited(lm, STEP, {"input_ids": ids, "position_ids": place[None], "use_cache": False})
-
-
-def test_a_cache_that_is_cut_back_is_refused(fresh):
     lm = loaded("llama", fresh)
     ids = torch.tensor([[7, 8, 9, 10] * 6])
     options = {"max_new_tokens": 12, "do_sample": False, "prompt_lookup_num_tokens": 4, "pad_token_id": 0}
-    with (
-        mh.applied(lm, mh.Ablate("L0H1", kind="streaming", sink=1, recent=3)),
-        pytest.raises(PlanError, match=r"L0: its cache holds \d+ tokens where \d+ were read: tokens were taken back"),
-    ):
-        lm.model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    words = r"L0: its cache holds \d+ tokens where \d+ were read: tokens were taken back"
+    with mh.applied(lm, mh.Ablate("L0H1", kind="streaming", sink=1, recent=3)):
+        refuses(PlanError, words, lm.model.generate, ids, attention_mask=torch.ones_like(ids), **options)
