@@ -20,6 +20,7 @@ from manyheads.recording import prepare
 from manyheads.recording.exact_map import launches
 from manyheads.recording.exact_map.requests import Mass
 from tests.recording.passing import make_case
+from tests.refusals import refuses
 
 HERE = Path(__file__).parent / "kernels"
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -80,8 +81,7 @@ def test_all_machine_code_is_within_its_budget(tmp_path, target):
 def test_a_forced_pass_that_is_none_here_is_refused(rng, monkeypatch, choice, message):
     monkeypatch.setenv("MANYHEADS_PASS", choice)
     case = make_case(rng, dtype=torch.float32)
-    with pytest.raises(ShapeError, match=message):
-        prepare(case.tokens, [Mass()]).run(case.layer)
+    refuses(ShapeError, message, prepare(case.tokens, [Mass()]).run, case.layer)
 
 
 def test_tiles_make_the_pass_on_a_cpu_and_say_so(rng, monkeypatch):
@@ -101,8 +101,7 @@ def test_a_machine_on_which_triton_cannot_compile_is_told_what_to_do(rng, monkey
     message = (
         r"Triton could not run the kernels of the pass on cpu: OSError: no Python.h\. Set MANYHEADS_PASS=tiles to do"
     )
-    with pytest.raises(ModelError, match=message):
-        prepare(case.tokens, [Mass()]).run(case.layer)
+    refuses(ModelError, message, prepare(case.tokens, [Mass()]).run, case.layer)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(launches, "which", lambda name: None)
     launches.no_triton.cache_clear()

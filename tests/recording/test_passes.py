@@ -36,6 +36,7 @@ from tests.recording.passing import (
     make_case,
     name_of,
 )
+from tests.refusals import refuses
 
 BEYOND = 521  # two borders of TILE_KEYS, and of rows: no power of two, no multiple of anything
 OPTIONS = ("plain", "softcap", "sinks", "bias", "hiding bias", "everything")
@@ -99,11 +100,8 @@ def test_together_is_what_each_is_alone(rng, shrink):
 
 def test_a_request_made_twice_is_planned_once(rng):
     case = make_case(rng)
-    assert prepare(case.tokens, [Mass(), Entropy(), Mass(), Band((1, 2)), Band((1, 2))]).requests == (
-        Mass(),
-        Entropy(),
-        Band((1, 2)),
-    )
+    asked = [Mass(), Entropy(), Mass(), Band((1, 2)), Band((1, 2))]
+    assert prepare(case.tokens, asked).requests == (Mass(), Entropy(), Band((1, 2)))
 
 
 # ---------------------------------------------------------------------------------------------- beyond the real borders
@@ -403,15 +401,13 @@ def test_every_part_of_a_layer_matters(rng, part):
 
 @pytest.mark.parametrize("wrong", [{"size": 4, "how": "median"}, {"size": 0}])
 def test_pooling_by_an_unknown_way_or_into_nothing_is_refused(wrong):
-    with pytest.raises(StatisticError, match="pool by how='mean' or 'max', into at least one block"):
-        Pooled(**wrong)
+    refuses(StatisticError, "pool by how='mean' or 'max', into at least one block", Pooled, **wrong)
 
 
 # ============================================================================================================= pyramids
 # Regions of one head's map at every level: each cell is the mean, or the largest, of the visible weights there.
 #
 # The oracle is the map itself, as the NumPy reference makes it from q and k; a block is sliced out of it and averaged.
-
 
 MAPS = ("full", "causal", "window", "dense", "dense by head", "bias", "softcap", "sinks", "cross", "padded", "float16")
 
@@ -580,5 +576,4 @@ def test_work_is_told_of_and_can_be_stopped(fresh, monkeypatch):
 ])  # fmt: skip
 def test_what_is_no_region_is_said(rows, keys, levels, text, head, said, fresh):
     record, _ = layer_of("full", fresh, 53)
-    with pytest.raises(ShapeError, match=said):
-        read_region(record, head, rows, keys, levels, text=text)
+    refuses(ShapeError, said, read_region, record, head, rows, keys, levels, text=text)

@@ -13,6 +13,7 @@ import manyheads as mh
 from manyheads.recording import LayerRecord, telling_link
 from tests.models.eager import EXACT, eager_maps
 from tests.models.tiny import save_tiny, tiny_gpt2, tiny_mistral, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 PIECES = {  # [CLS] the animal didn ' t cross the street because it was too tired . [SEP]
@@ -148,10 +149,8 @@ def test_a_causal_model_cannot_look_ahead_and_that_is_said(small):
     rec = mh.record(small(tiny_gpt2()), ["the cat sat on the mat", "the dog saw a bird and ran"])
     with pytest.raises(mh.TextError, match=r"no head can look from 'dog' to 'bird'.* Ask from 'bird' to 'dog'\."):
         rec.heads_linking("dog", "bird", text=1)
-    with pytest.raises(mh.TextError, match="no head can look from 'the' at another word"):
-        rec.heads_linking("the", text=-1)
-    with pytest.raises(mh.TextError, match="no head can look at 'ran' from another word"):
-        rec.heads_linking(key="ran", text=1)
+    refuses(mh.TextError, "no head can look from 'the' at another word", rec.heads_linking, "the", text=-1)
+    refuses(mh.TextError, "no head can look at 'ran' from another word", rec.heads_linking, key="ran", text=1)
     links = rec.heads_linking("bird", "dog", text=1)
     assert links.text == "the dog saw a bird and ran"
     for link in links:
@@ -161,8 +160,7 @@ def test_a_causal_model_cannot_look_ahead_and_that_is_said(small):
 
 def test_what_a_window_hides_is_no_link(small):
     rec = mh.record(small(tiny_mistral()), "the cat sat on the mat and ran to the bird")
-    with pytest.raises(mh.TextError, match="only what is before it, or near it"):
-        rec.heads_linking("bird", "cat")
+    refuses(mh.TextError, "only what is before it, or near it", rec.heads_linking, "bird", "cat")
     links = rec.heads_linking(key="cat")
     # A window of 6: of the words from "sat" to "ran" alone is "cat" in sight.
     assert {link.query for link in links} <= {"sat", "on", "the#2", "mat", "and"}
