@@ -16,6 +16,7 @@ from manyheads.nn import Mask, Rule, attend, attention, exact_arithmetic, log_su
 from tests.models.eager import MAKERS, draw, implementation
 from tests.models.tiny import tiny_tokenizer
 from tests.nn.conftest import BOTH, TOLERANCE, B, D, F, G, H, K, Q, assert_attended, assert_because, make_qkv, tensor
+from tests.refusals import refuses
 
 # -------------------------------------------------------------------------------------------------------- heads, widths
 
@@ -168,7 +169,7 @@ def test_texts_longer_than_the_kernels_own_blocks_equal_the_reference(rng, backe
 # ------------------------------------------------------------------------------------------------------------ gradients
 
 
-def test_gradients_flow_through_tiles_which_say_so(rng):
+def test_gradients_flow_through_tiles_which_say_so_and_without_them_the_fused_kernel_serves_parameters(rng):
     q, k, v = (x.requires_grad_() for x in make_qkv(rng, q=K, dtype=torch.float64))
     got = attend(q, k, v, mask=Mask.causal(K, K))
     assert_because(got, "tiles", "the fused kernel's lse has no gradient")
@@ -177,9 +178,6 @@ def test_gradients_flow_through_tiles_which_say_so(rng):
     sdpa = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     for ours, theirs in zip(of_ours, torch.autograd.grad(sdpa.square().sum(), (q, k, v)), strict=True):
         assert_allclose(ours, theirs, atol=1e-10)
-
-
-def test_without_gradients_the_fused_kernel_serves_parameters_too(rng):
     q, k, v = (x.requires_grad_() for x in make_qkv(rng))
     with torch.no_grad():
         got = attend(q, k, v)
@@ -230,7 +228,6 @@ def test_the_comparison_sees(qkv, backend, what):
 
 
 # --------------------------------------------------------------------------------------------------------------- masks
-
 
 LENGTHS = (11, 5)
 
@@ -375,8 +372,7 @@ def test_empty_axes_equal_the_reference(rng, sizes, sinks):
     assert_because(got, "tiles", "the fused kernel kills the process on an empty axis")
     assert_attended(got, q, k, v, sinks=sinks)
     assert_attended(attend(q, k, v, sinks=sinks, backend="tiles"), q, k, v, sinks=sinks)
-    with pytest.raises(ShapeError, match="the fused kernel kills the process on an empty axis"):
-        attend(q, k, v, backend="fused")
+    refuses(ShapeError, "the fused kernel kills the process on an empty axis", attend, q, k, v, backend="fused")
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -418,19 +414,16 @@ def test_shapes_that_do_not_fit_are_an_error(sizes, message):
 ])  # fmt: skip
 @pytest.mark.parametrize("error", [ShapeError, ValueError])
 def test_options_that_do_not_fit_are_an_error(qkv, options, message, error):
-    with pytest.raises(error, match=re.escape(message)):
-        AS_USER(*qkv, **options)
+    refuses(error, re.escape(message), AS_USER, *qkv, **options)
 
 
 def test_fused_refuses_gradients_by_name(qkv):
     q, k, v = qkv
-    with pytest.raises(ShapeError, match="the fused kernel's lse has no gradient"):
-        attend(q.requires_grad_(), k, v, backend="fused")
+    refuses(ShapeError, "the fused kernel's lse has no gradient", attend, q.requires_grad_(), k, v, backend="fused")
 
 
 # =============================================================================================================== scores
 # Products that decide a weight are computed as they stand, whatever the model around them runs in.
-
 
 TF32 = torch.backends.cuda.matmul
 

@@ -13,6 +13,7 @@ from manyheads.errors import ShapeError
 from manyheads.nn import Mask, Rule, attend, largest_logits, largest_scores, max_logits
 from manyheads.reference import visible_keys
 from tests.nn.conftest import tensor
+from tests.refusals import refuses
 
 B, H, G, Q, K, D = 2, 6, 3, 101, 113, 5
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -231,5 +232,4 @@ def test_what_does_not_fit_is_refused(rng, unchecked_types):
         max_logits(q, k, lse[..., 1:])
     with pytest.raises(ShapeError, match="give a Mask of manyheads.nn.masks"):
         max_logits(q, k, lse, torch.ones(B, H, 7, 11, dtype=torch.bool))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ShapeError, match="rows=0 are no rows to read"):
-        largest_scores(q, k, lse, Mask.full(7, 11), Rule(1.0), rows=0)
+    refuses(ShapeError, "rows=0 are no rows to read", largest_scores, q, k, lse, Mask.full(7, 11), Rule(1.0), rows=0)
