@@ -396,7 +396,6 @@ def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal(command, capsys,
 
 # -------------------------------------------------------------------------------------------- before a model is loaded
 
-
 UNKNOWN = "--metric bogus is unknown: use auto, loss, kl or cosine."
 OURS = "which alone would be replaced. Name a new folder."
 
@@ -442,7 +441,6 @@ def test_the_metrics_that_may_be_typed_are_those_of_the_library_that_need_no_lab
 
 # ---------------------------------------------------------------------------------------------------------- devices
 
-
 LOADING = (
     *("look", "head", "roles", "stats", "compare", "ablate", "importance", "prune", "convert", "heads", "split"),
     *("patch", "circuit", "attribute"),
@@ -470,13 +468,6 @@ def test_a_device_or_dtype_that_is_not_there_is_one_line(run, monkeypatch, line,
     assert_refused(run(*line, *options), said)
 
 
-def test_a_way_to_make_a_pass_that_is_none_is_refused_before_a_model_is_loaded(run, monkeypatch):
-    monkeypatch.setattr("manyheads.models.load", lambda *what, **how: pytest.fail("loaded"))
-    monkeypatch.setenv("MANYHEADS_PASS", "foo")
-    for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
-        assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
-
-
 @pytest.mark.turns(4)
 def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):
     line = ("ablate", "L1H0", TEXT, "--controls", "0")
@@ -488,7 +479,13 @@ def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_o
     assert_refused(run(*line), "MANYHEADS_DEVICE='toaster' cannot be used: ")
 
 
-def test_json_holds_the_device_and_the_dtype(run):
+def test_json_holds_the_device_and_the_dtype_and_a_way_to_make_a_pass_that_is_none_is_refused_before_loading(
+    run, monkeypatch
+):
     line = ("ablate", "L1H0", "x = y + 1", "--model", "tiny-code", "--controls", "0", "--json")
     document = json.loads(run(*line, "--device", "cpu", "--dtype", "float64").out)
     assert "float64, as asked; on cpu, as asked" in document["loaded"]
+    monkeypatch.setattr("manyheads.models.load", lambda *what, **how: pytest.fail("loaded"))
+    monkeypatch.setenv("MANYHEADS_PASS", "foo")
+    for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
+        assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")

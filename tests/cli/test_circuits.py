@@ -14,7 +14,6 @@ from tests.cli.conftest import assert_refused
 # ============================================================================================================ attribute
 # `manyheads attribute`: what it prints is what the library found, and bad input is one line.
 
-
 TEXT = "def add(a, b): return a +"
 
 
@@ -77,7 +76,6 @@ def test_what_cannot_be_is_one_line(run, arguments, parts):
 
 # ==================================================================================================== patch and circuit
 # `manyheads patch` and `manyheads circuit`: what they say is what the library found, and bad input is one line.
-
 
 TEMPLATE = "def f(self, {0}, {1}):\n    self.{0} = {0}\n    self.{2} ="
 NAMES = (("name", "size"), ("path", "mode"), ("key", "value"), ("type", "data"))

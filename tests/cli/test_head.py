@@ -214,7 +214,6 @@ def test_a_cross_head_is_refused_with_what_shows_it_and_look_says_what_the_decod
 # ========================================================================================== a head's row over a picture
 # `manyheads head ... --image`: what is shown of a head is its recorded row, drawn where its patches are.
 
-
 SHADES = "·░▒▓█"
 
 

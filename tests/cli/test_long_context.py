@@ -15,7 +15,6 @@ from tests.models.tiny import WORDS, save_tiny, tiny_llama, tiny_tokenizer
 # ================================================================================================================ split
 # `manyheads split`: what it says is what the library found, what it writes opens again, and bad input is one line.
 
-
 SIZES = ("--sink", "2", "--recent", "5", "--random", "2")
 
 

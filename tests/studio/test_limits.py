@@ -46,15 +46,12 @@ def test_a_foreign_origin_is_refused(studio, origin):
     assert studio.ask("GET", "/api/workspace", headers={"Sec-Fetch-Site": "cross-site"}).status == 403
 
 
-def test_every_answer_carries_the_policy_and_shares_nothing(studio):
+def test_every_answer_carries_the_policy_and_the_page_comes_compressed_to_whoever_takes_it(studio):
     for path in ("/", "/api/workspace", "/nowhere"):
         headers = studio.get(path).headers
         assert "default-src 'none'; script-src 'self'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff" and "access-control-allow-origin" not in headers
-
-
-def test_the_page_comes_compressed_to_whoever_takes_it(studio):
     plain, packed = (studio.ask("GET", "/studio.js", headers={"Accept-Encoding": how}) for how in ("identity", "gzip"))
     assert packed.headers["content-encoding"] == "gzip" and len(packed.body) < 340_000
     assert gzip.decompress(packed.body) == plain.body and "content-encoding" not in plain.headers
