@@ -284,7 +284,6 @@ FILE_TARGETS = (
 # ================================================================================================================ plans
 # Readers of plans' files and of the tensors beside them.
 
-
 COMPUTED = {"file": "p.safetensors", "corpus": "c", "model": "m", "texts": 2, "tokens": 9}
 # As saved before there were checksums, which would refuse every damage alike.
 PLAN = {"format": 1, "steps": [{"step": "ablate", "heads": "L0", "kind": "mean"}], "computed": COMPUTED}
@@ -327,7 +326,6 @@ PLAN_FILE_TARGETS = (
 
 # =================================================================================================== runs over a corpus
 # Readers of what a run over a corpus left in its folder: the run is gone on with, to its table.
-
 
 TEXTS = some_texts(6)
 

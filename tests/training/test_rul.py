@@ -34,6 +34,7 @@ from manyheads.training.presets.rul.data import (
     simulate,
 )
 from manyheads.training.presets.rul.preset import attention_parameters, cmapss_score, features, scores
+from tests.refusals import refuses
 
 from .stopping import whole_and_resumed
 
@@ -106,18 +107,15 @@ def test_whatever_is_wrong_is_named_with_file_line_and_what_came(files, told, tm
 
 
 def test_folders_without_a_set_or_with_several_are_refused(tmp_path):
-    with pytest.raises(TextError, match="holds no train_<set>.txt: give the folder of a C-MAPSS set"):
-        training.read_cmapss(tmp_path)
+    refuses(TextError, "holds no train_<set>.txt: give the folder of a C-MAPSS set", training.read_cmapss, tmp_path)
     written(tmp_path)
     (tmp_path / "train_FD003.txt").write_text(GOOD)
     with pytest.raises(TextError, match="holds 2 sets .train_FD001.txt, train_FD003.txt.: give one of these files"):
         training.read_cmapss(tmp_path)
     with pytest.raises(FileAccessError, match="cannot read .*test_FD003.txt: there is no such file"):
         training.read_cmapss(tmp_path / "train_FD003.txt")
-    with pytest.raises(TextError, match="test_FD001.txt is no train_<set>.txt"):
-        training.read_cmapss(tmp_path / "test_FD001.txt")
-    with pytest.raises(FileAccessError, match="nowhere: there is no such file"):
-        training.read_cmapss(tmp_path / "nowhere")
+    refuses(TextError, "test_FD001.txt is no train_<set>.txt", training.read_cmapss, tmp_path / "test_FD001.txt")
+    refuses(FileAccessError, "nowhere: there is no such file", training.read_cmapss, tmp_path / "nowhere")
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=5), st.integers(0, 40))
@@ -136,20 +134,14 @@ def test_windows_never_mix_engines_and_know_what_was_left(cycles, left):
     assert torch.equal(read[:, -1, 1], (ends - (windows.left - left)).float())
 
 
-def test_an_engine_shorter_than_a_window_begins_with_its_first_cycle_again():
+def test_short_engines_begin_again_windows_are_spread_over_each_life_and_the_target_is_capped():
     windows = training.windows_of([engine(1, 3, 9)], training.Scaling((3, 4), np.zeros(2), np.ones(2)))
     assert windows.all()[0, :, 1].tolist() == [1.0] * 28 + [2.0, 3.0] and windows.left.tolist() == [9]
-
-
-def test_a_number_of_windows_is_spread_over_each_life_to_its_end():
     engines = [engine(1, 100), engine(2, 40)]
     plain = training.Scaling((3, 4), np.zeros(2), np.ones(2))
     assert training.windows_of(engines, plain, 3).left.tolist() == [70, 35, 0, 10, 5, 0]
     last = training.windows_of(engines, plain, 1)
     assert last.left.tolist() == [0, 0] and last.all()[:, -1, 1].tolist() == [100, 40]
-
-
-def test_the_target_is_capped():
     windows = training.windows_of([engine(1, 300)], training.Scaling((4,), np.zeros(1), np.ones(1)))
     assert windows.left[0] == 270 and windows.capped[0] == training.CAP == 125
     assert windows.capped[-126:].tolist() == list(range(125, -1, -1))
@@ -199,8 +191,7 @@ def test_every_file_says_that_it_is_simulated(tmp_path):
     first = (tmp_path / "train_SIMULATED_FD001.txt").read_text().split("\n")[0]
     assert first.endswith("  ") and len(first.split()) == 26 and first.split()[4] == "100.0"
     (tmp_path / "taken").write_text("")
-    with pytest.raises(FileAccessError, match="cannot write .*taken"):
-        training.write_simulated(tmp_path / "taken", 0, 1, 1)
+    refuses(FileAccessError, "cannot write .*taken", training.write_simulated, tmp_path / "taken", 0, 1, 1)
 
 
 def test_sensors_begin_where_fd001s_do_and_go_the_way_of_a_worn_compressor(fleet):
@@ -233,13 +224,10 @@ def test_health_stays_then_falls_ever_faster_until_it_is_gone():
         assert fell[-20:].sum() > 3 * fell[-80:-60].sum()
 
 
-def test_seeds_make_other_engines_and_the_same_seed_the_same(fleet):
+def test_seeds_make_other_engines_and_test_engines_stop_before_they_fail(fleet):
     again, other = simulate(5, 30, 12), simulate(6, 30, 12)
     assert all(np.array_equal(a.rows, b.rows) for a, b in zip(fleet[0], again[0], strict=True))
     assert [len(each.rows) for each in fleet[0]] != [len(each.rows) for each in other[0]]
-
-
-def test_test_engines_stop_before_they_fail_and_train_engines_do_not(fleet):
     assert {each.left for each in fleet[0]} == {0}
     for each in fleet[1]:
         assert TEST_LEFT[0] <= each.left <= TEST_LEFT[1] and len(each.rows) >= TEST_SHORTEST

@@ -27,6 +27,7 @@ from manyheads.watching.qk_clip import split_factor
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
 from tests.processes import forked
+from tests.refusals import refuses
 
 ROOT = Path(__file__).parents[2]
 AT_TAU = 1e-5
@@ -499,8 +500,7 @@ def test_weights_that_cannot_be_scaled_by_head_are_refused_before_anything_chang
     model = tiny_llama(3, seed=draw(fresh)).train()
     broken(model)
     before = {path: parameter.detach().clone() for path, parameter in model.named_parameters()}
-    with pytest.raises(ModelError, match="QKClip cannot clip L.*" + BROKEN[broken]):
-        mh.QKClip(model)
+    refuses(ModelError, "QKClip cannot clip L.*" + BROKEN[broken], mh.QKClip, model)
     assert all(torch.equal(parameter, before[path]) for path, parameter in model.named_parameters())
     assert all(module.training for module in model.modules())
     assert not model._forward_pre_hooks and not model._forward_hooks
@@ -510,8 +510,7 @@ def test_a_norm_that_all_heads_share_is_refused(fresh):
     with pytest.raises(ModelError, match=r"its q_norm norms each head after the projection.*\[8\], shared by all 6"):
         mh.QKClip(hf.Qwen3ForCausalLM(hf.Qwen3Config(**GQA, head_dim=8)))
     ours = mh.MultiHeadAttention(M, 5, qk_norm=True)
-    with pytest.raises(ModelError, match=r"its q_norm norms each head.*that is \[6\], shared by all 5 heads"):
-        mh.QKClip(OneLayer(ours))
+    refuses(ModelError, r"its q_norm norms each head.*that is \[6\], shared by all 5 heads", mh.QKClip, OneLayer(ours))
 
 
 class Looped(nn.Module):
@@ -527,10 +526,8 @@ class Looped(nn.Module):
 
 def test_a_layer_that_attends_twice_in_a_forward_pass_is_refused(fresh):
     model = Looped(random_layer("ours, fused", fresh))
-    with (
-        mh.QKClip(model),
-        pytest.raises(ModelError, match=r"module 'inner.layer#2': it attends several times in a forw"),
-    ):
+    words = r"module 'inner.layer#2': it attends several times in a forw"
+    with mh.QKClip(model), pytest.raises(ModelError, match=words):
         model(torch.randn(2, N, M, generator=fresh, dtype=torch.float64))
 
 
@@ -555,11 +552,9 @@ def test_what_the_names_do_not_tell_the_trial_does(how, message, fresh):
 def test_options_and_other_models_are_refused_by_one_line(fresh, unchecked_types):
     model = random_layer("torch's", fresh)
     for tau in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(PlanError, match=r"tau=.* is no limit for a score: give a number above 0"):
-            mh.QKClip(model, tau=tau)
+        refuses(PlanError, r"tau=.* is no limit for a score: give a number above 0", mh.QKClip, model, tau=tau)
     for alpha in (-0.1, 1.5):
-        with pytest.raises(PlanError, match=r"alpha=.* is no share of the clip"):
-            mh.QKClip(model, alpha=alpha)
+        refuses(PlanError, r"alpha=.* is no share of the clip", mh.QKClip, model, alpha=alpha)
     with pytest.raises(ModelError, match=r"a torch module is watched, not a LoadedModel"):
         mh.QKClip(mh.models.LoadedModel.__new__(mh.models.LoadedModel))
     llama = tiny_llama(seed=draw(fresh))
