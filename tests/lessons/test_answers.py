@@ -11,10 +11,10 @@ from manyheads.lessons import Progress, Right
 from manyheads.lessons.answers import judge
 from manyheads.lessons.parameters import DIMENSIONS, factor_of, read_quantity
 from manyheads.lessons.progress import state_folder
+from tests.refusals import refuses
 
 # ============================================================================================================== judging
 # How an answer is judged: numbers as people write them, units, rounding, mistakes that are known, nonsense.
-
 
 CACHE = Right(10.0, "So it is.", "Count again.", unit="GiB", mistakes={80.0: "That is MHA."})
 COUNT = Right(1_050_624.0, "So it is.", "Count again.", unit="parameters", mistakes={1_048_576.0: "No biases."})
@@ -130,15 +130,12 @@ def test_what_is_no_answer_is_told_and_costs_nothing(right, given, said):
     assert (verdict.right, verdict.points, verdict.answered) == (False, 0, False) and said in verdict.words
 
 
-def test_of_a_right_answer_and_a_mistake_the_nearer_counts():
+def test_of_a_right_answer_and_a_mistake_the_nearer_counts_and_tolerance_can_be_set():
     near = Right(100.4, "", "", mistakes={100.0: "You forgot the rest."})
     assert number(near, "100.4").right and number(near, "100.3").right
     assert number(near, "100").words == "Not yet. You forgot the rest."
     same = Right(4.0, "", "", mistakes={4.0: "never said"})
     assert number(same, "4").right, "a mistake that is the right answer for these inputs is none"
-
-
-def test_tolerance_can_be_set():
     assert number(Right(100.0, "", "", tolerance=5), "104").right
     assert not number(Right(0.5, "", "", tolerance=0), "0.501").right
 
@@ -180,13 +177,10 @@ def test_a_word_is_taken_with_quotes_an_article_and_a_full_stop():
     assert not judge(Right(".", "", ""), "text", (), 1, ",").right
 
 
-def test_counted_from_one_and_units_of_the_question_are_understood():
+def test_counted_from_one_units_and_mistakes_that_are_right_here_are_understood():
     assert "Count from 0" in judge(Right(4.0, "", ""), "number", (), 1, "5", "Which row? Count from 0.").words
     assert judge(Right(4.0, "", ""), "number", (), 1, "4 sheep", "How many sheep?").right
     assert not judge(Right(4.0, "", ""), "number", (), 1, "4 apples", "How many sheep?").answered
-
-
-def test_a_mistake_that_is_right_with_these_inputs_is_dropped():
     assert Right(4.0, "", "", mistakes={4: "x", 5.0: "y"}).mistakes == {5.0: "y"}
     assert Right("Cat", "", "", mistakes={"cat": "x"}).mistakes == {}
 
@@ -246,8 +240,7 @@ def test_where_nothing_can_be_written_points_last_as_long_as_the_run(tmp_path):
     progress = Progress(tmp_path / "a-file" / "state")  # no folder can be made there, whoever we are
     progress.reach("masks", "a", 2)
     assert progress.of("masks", {"a": 2}) == (1, 2) and "cannot write" in progress.trouble
-    with pytest.raises(FileAccessError, match="cannot write"):
-        progress.reset()
+    refuses(FileAccessError, "cannot write", progress.reset)
 
 
 def test_the_folder_is_the_users_own(monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ from manyheads.lessons import CellBlock, ProseBlock, shelf
 from manyheads.lessons.lesson import CheckBlock, InterviewBlock, LessonError, read_lesson
 from manyheads.lessons.shelf import fact_references, fill_facts
 from manyheads.studio.views import lessons as learning
+from tests.refusals import refuses
 
 DOCUMENTS = (Path(__file__).parents[2] / "docs" / "reference" / "lessons.md").read_text(encoding="utf-8")
 HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
@@ -128,8 +129,7 @@ def test_html_in_a_lesson_is_shown_and_never_used(text, here, nowhere):
 ])  # fmt: skip
 def test_what_is_wrong_with_a_page_is_told(change, words):
     assert change[0] in PAGE
-    with pytest.raises(LessonError, match=words):
-        read_lesson("a-page", PAGE.replace(*change))
+    refuses(LessonError, words, read_lesson, "a-page", PAGE.replace(*change))
 
 
 @given(st.text(alphabet="-`:|\n #<>&{}abctitle cell check predict interview", max_size=200))
@@ -163,19 +163,20 @@ def test_a_page_that_asks_for_what_is_not_there_is_refused(change, words):
         shelf.checked(read_lesson("a-page", PAGE.replace(*change)))
 
 
-def test_a_right_answer_that_cannot_be_given_is_our_fault_and_told():
+def test_two_topics_cannot_use_one_name_nor_a_right_answer_be_one_that_cannot_be_given():
     page = read_lesson("a-page", PAGE.replace("choices: stay as they are |", "choices: go away |"))
     with pytest.raises(LessonError, match="'stay as they are' is right, and cannot be given"):
         shelf.answer(page, page.checks["shifted-row"], "go away", shelf.load)
+    from manyheads.lessons.pages import one_head as stepbystep
+
+    refuses(LessonError, "'one-head' is another topic's name already", shelf.joined, "CELLS", (stepbystep, stepbystep))
 
 
 def test_facts_are_asked_with_their_inputs_also_over_a_line():
     asked = 'A {{first a=1 b="two words"}} and {{second\nc=3}}; {not this}.'
     assert fact_references("here", asked) == [("first", {"a": "1", "b": "two words"}), ("second", {"c": "3"})]
-    assert (
-        fill_facts("here", asked, lambda name, inputs: name[0] + "".join(inputs.values()))
-        == "A f1two words and s3; {not this}."
-    )
+    filled = fill_facts("here", asked, lambda name, inputs: name[0] + "".join(inputs.values()))
+    assert filled == "A f1two words and s3; {not this}."
 
 
 def test_a_fact_whose_model_is_missing_says_so_in_its_place(monkeypatch):
@@ -187,13 +188,6 @@ def test_a_fact_whose_model_is_missing_says_so_in_its_place(monkeypatch):
 
     monkeypatch.setattr(shelf, "FACTS", {"lost": Fact(fail)})
     assert shelf.say("It is {{lost}}.", lambda name: None) == "It is (a number that cannot be had here: there is none)."
-
-
-def test_two_topics_cannot_use_one_name():
-    from manyheads.lessons.pages import one_head as stepbystep
-
-    with pytest.raises(LessonError, match="'one-head' is another topic's name already"):
-        shelf.joined("CELLS", (stepbystep, stepbystep))
 
 
 def test_the_formats_own_description_is_a_page_of_it():

@@ -21,6 +21,7 @@ from tests.figures.pictures import KINDS, assert_is_file_of, words_in
 from tests.interventions.test_streaming import dense
 from tests.models import tiny
 from tests.models.eager import draw, eager_maps
+from tests.refusals import refuses
 
 SINK, RECENT = 2, 5
 WRITTEN = 7
@@ -329,10 +330,8 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
         words = words_in(path)
         assert "by distant_mass" in words and "at random" in words and "L2" in words
         bare = HeadSplit.from_dict({**split.to_dict(), "evidence": {}})
-        with pytest.raises(StatisticError, match="has no curve to draw: mh.split_heads measures it"):
-            save_split(bare, path)
-        with pytest.raises(FileAccessError, match="cannot tell what kind of figure"):
-            save_split(split, tmp_path / "a.bmp")
+        refuses(StatisticError, "has no curve to draw: mh.split_heads measures it", save_split, bare, path)
+        refuses(FileAccessError, "cannot tell what kind of figure", save_split, split, tmp_path / "a.bmp")
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
@@ -357,24 +356,20 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
 ])  # fmt: skip
 @pytest.mark.sampled(7)
 def test_what_cannot_be_is_refused(options, words, fresh, unchecked_types):
-    with pytest.raises(StatisticError, match=words):
-        split_of(loaded(fresh), token_rows(fresh), **options)
+    refuses(StatisticError, words, split_of, loaded(fresh), token_rows(fresh), **options)
 
 
 def test_texts_that_cannot_be_read_are_refused(fresh):
     lm, rows = loaded(fresh), token_rows(fresh)
     for texts in (rows[:1], "one text", []):
-        with pytest.raises(TextError, match="a split needs a list of at least two texts"):
-            split_of(lm, texts)
+        refuses(TextError, "a split needs a list of at least two texts", split_of, lm, texts)
     with pytest.raises(ModelError, match="has no tokenizer, so it cannot read text: give texts as lists of token ids"):
         split_of(lm, ["the cat sat", "a dog ran"])
-    with pytest.raises(TextError, match=r"a text has 90 tokens, and LlamaForCausalLM has 80 positions"):
-        split_of(lm, [*rows, [7] * 90])
+    refuses(TextError, r"a text has 90 tokens, and LlamaForCausalLM has 80 positions", split_of, lm, [*rows, [7] * 90])
     with pytest.raises(TextError, match=rf"token {tiny.VOCAB_SIZE + 3} is none of the {tiny.VOCAB_SIZE} tokens"):
         split_of(lm, [*rows, [tiny.VOCAB_SIZE + 3] * 20])
     for spans in (((3, 5), (4, 6)), ((9, 12), (1, 2)), ((4, 4), (1, 2))):
-        with pytest.raises(StatisticError, match="the needle comes first"):
-            Needle(tuple(range(10)), *spans)
+        refuses(StatisticError, "the needle comes first", Needle, tuple(range(10)), *spans)
 
 
 @pytest.mark.parametrize(("make", "kind", "words"), [
@@ -385,8 +380,7 @@ def test_texts_that_cannot_be_read_are_refused(fresh):
 @pytest.mark.sampled(2)
 def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)
-    with pytest.raises(kind, match=words):
-        split_of(lm, token_rows(fresh))
+    refuses(kind, words, split_of, lm, token_rows(fresh))
 
 
 @pytest.mark.turns(4)
