@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import Head, HeadSet, in_layer, parse_heads, written
 from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions
+from tests.refusals import refuses
 
 SHAPE = {"": (6, 6, 0, 5), "cross": (4, 4)}
 PLAN = Plan([Ablate("L3H7", kind="mean"), Scale("L0H1", 0.5), Average("L2"), Copy("L1", source="L1H0")])
@@ -114,10 +115,8 @@ def test_heads_are_named_in_any_way_and_kept_as_one_text(heads):
 def test_mappings_and_single_heads_are_texts_too():
     assert Ablate({3: [7], 4: [0, 1]}) == Ablate("L3H7, L4H0, L4H1")
     assert Ablate(Head("cross", 1, 2)).heads == "cross:L1H2"
-    assert (
-        SkipOutputProjection(3) == SkipOutputProjection("L3")
-        and SkipOutputProjection("encoder:L*").heads == "encoder:L*"
-    )
+    assert SkipOutputProjection(3) == SkipOutputProjection("L3")
+    assert SkipOutputProjection("encoder:L*").heads == "encoder:L*"
 
 
 def test_only_what_is_computed_from_texts_needs_a_corpus():
@@ -197,16 +196,11 @@ def test_a_head_beyond_a_layer_is_refused_as_the_whole_model_refuses_it(text, la
     assert all(index < count for heads in got.values() for index in heads)
 
 
-def test_empty_sets_are_written_as_nothing():
+def test_empty_sets_are_written_as_nothing_and_every_kind_is_one_to_ablate_with():
     none = HeadSet.all(SHAPE) - HeadSet.all(SHAPE)
     assert written(none) == written([]) == written({}) == ""
-    with pytest.raises(PlanError, match="names no heads: a step that touches none changes nothing"):
-        Ablate(none)
-    with pytest.raises(PlanError, match="source=.* names no heads"):
-        Copy("L1", source=[])
-
-
-def test_every_kind_is_one_to_ablate_with():
+    refuses(PlanError, "names no heads: a step that touches none changes nothing", Ablate, none)
+    refuses(PlanError, "source=.* names no heads", Copy, "L1", source=[])
     assert [Ablate("L1", kind=kind).kind for kind in KINDS] == ["zero", "mean", "resample", "first", "streaming"]
 
 

@@ -279,7 +279,6 @@ def test_what_is_no_sentence_is_a_problem_that_says_where(rows, text, problem):
 # Those that declare it or have a mention do, whatever stands before them in the file. Oracle for GUM: a parser of our
 # own here, character by character.
 
-
 FIELDS = {"global__Entity": "GRP-etype-infstat"}
 FORMS = ["w", "x", "y", "z"]
 
@@ -405,7 +404,6 @@ def test_any_mentions_written_as_brackets_come_back(spans):
 
 
 # ------------------------------------------------------------------------------------------------------------- GUM
-
 
 MENTIONS, ENTITIES, CHAINS, CROSSING = 6883, 3457, 987, 0
 

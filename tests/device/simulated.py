@@ -253,7 +253,6 @@ def refusal(func, args, kwargs) -> str | None:
 
 # ------------------------------------------------------------------------------------------------ running an operation
 
-
 FUSED = (
     "_fused_sdp_choice", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
 )  # fmt: skip

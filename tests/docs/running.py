@@ -69,7 +69,6 @@ WHAT_READERS_HAVE: dict[str, Callable[[Path], None]] = {
 
 # ======================================================================================================== a page is run
 
-
 PATIENCE_SECONDS = 540  # of one page
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 PRINTED = 2_000  # characters of what a block printed that a fault shows

@@ -118,7 +118,6 @@ def test_the_page_is_what_the_results_say_and_none_is_inexact():
 # =========================================================================================================== max logits
 # Max logits of a watched step are the largest of the scores that the model's own softmax gets, all in float64.
 
-
 QUICK = ("llama", "gemma2", "gpt_oss", "deepseek_v3", "t5", "swin")
 BY_HAND_WHERE_EAGER = ("sam_vision_model",)
 HIDDEN = -1e30  # what a mask adds is below it, whatever the dtype
