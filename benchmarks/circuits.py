@@ -5,7 +5,7 @@
 - attribution: `mh.logit_attribution` of one text of 482 tokens, with its parts by key, against one forward pass with
   logits, in turns, in the processor's seconds of one thread; GPT-2 small's shape, random weights;
 - composition: seconds of `mh.composition` of 32 layers of 32 heads of 64, random weights in float32, all processors
-  (some 12 GB of memory);
+  (some 8 GB of memory at its peak);
 - trained: the preset `induction` trained on three seeds (a minute and a half of one core each). The previous-token head
   and the induction heads (there may be two) are known by what they look at, which the preset reports. `named`: how many
   of 12 answers are these, for each seed: the heads with a tenth of the gap or more by patching; the strongest

@@ -96,6 +96,14 @@ def test_numbers_of_a_column_have_as_many_decimals(values, unit, written):
     assert column_figures(values, unit) == written
 
 
+def test_labels_that_could_not_be_kept_are_said_with_the_reason(run, labels, monkeypatch):
+    why = "measured now, and not remembered: cannot write /sealed: it is on a read-only file system"
+    monkeypatch.setattr(
+        "manyheads.cli.look.command.label_heads", lambda talk, lm, remember: replace(labels, because=why)
+    )
+    assert f"roles    {why}" in run("look", TEXT).out
+
+
 @pytest.mark.turns(4)
 def test_the_summary_says_what_it_rests_on(run, labels):
     said = " ".join(run("look", TEXT, "--all").out.split())
@@ -243,7 +251,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
 @pytest.mark.slow
 def test_labels_are_measured_anew_with_no_cache(run, labels):
     assert "remembered from an earlier run" in run("look", TEXT, "--all").out
-    assert "roles    rest on 100 texts" in (ran := run("look", TEXT, "--no-cache", "--all")).out
+    assert "roles    rest on 100 bundled texts" in (ran := run("look", TEXT, "--no-cache", "--all")).out
     assert "; measured now\n" in ran.out
 
 
@@ -404,7 +412,7 @@ def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, m
 def test_a_model_of_python_is_shown_python(run):
     ran = run("look", "--model", "tiny-code")
     assert ran.code == 0, ran.err
-    assert '"def largest(values):' in ran.lines[1] and "a bundled function" in ran.lines[1]
+    assert "def largest(values):" in ran.out and "In a bundled function, L" in ran.out
     assert "bundled texts of Python, which this model reads" in " ".join(ran.out.split())
     said = run("ablate", "L3H5", "--model", "tiny-code", "--controls", "0")
     assert "texts     64 bundled texts of Python, which this model reads" in said.out

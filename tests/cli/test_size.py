@@ -91,6 +91,9 @@ def test_one_memory_is_answered_in_a_sentence(sized):
     assert short.code == 0 and "The weights alone do not fit into 85.90 GB; 736.5 GB are missing" in short.out
     assert row_of(short, "80GiB").split()[1:] == ["736.5", "GB", "short"], "one number, in the sentence and below it"
     assert "4,096 tokens" in short.out and "--batch N" in short.out and "--batch N" not in ran.out
+    half = sized("llama-3.1-8b", "--fits", "24GB", "--batch", "1", "--streaming", "0.5")
+    assert "128 of 256 key/value heads keep 128 + 256 tokens and no more" in half.out
+    assert row_of(half, "24GB").split()[1:] == ["5.54", "84,141", "18"]
     document = json.loads(sized("llama-3.1-8b", "--fits", "24 GB", "--json").out)
     (fit,) = document["fits"]
     assert (fit["name"], fit["longest_context"], fit["largest_batch"], fit["fits"]) == ("24 GB", 5282, 10, True)
@@ -134,7 +137,8 @@ def test_the_document_is_one_json_document(sized):
     ran = sized("gpt2", "--context", "100", "--batch", "2", "--dtype", "fp32", "--json")
     document = json.loads(ran.out)
     assert document["parameters"]["total"] == 124_439_808
-    assert document["asked"] == {"context": 100, "source": 100, "batch": 2, "dtype": "fp32", "cache_dtype": "fp32"}
+    lengths = {"context": 100, "source": 100, "batch": 2, "streaming": None}
+    assert document["asked"] == {**lengths, "dtype": "fp32", "cache_dtype": "fp32"}
     assert document["cache"]["steady_bytes"] == 2 * 4 * 100 * 12 * 2 * 768
     assert len(document["parameters"]["layers"]) == 12
 
@@ -225,6 +229,8 @@ REFUSED = [
     (("--layers", "0", "--embed-dim", "90", "--heads", "9"), "--layers 0: give a whole number of at least 1"),
     (("gpt2", "--plot", "it.txt"), "--plot it.txt: cannot tell what to write by that ending"),
     (("gpt2", "--source", "3"), "gpt2 reads no second text"),
+    (("gpt2", "--sink", "4"), "--sink and --recent say what streaming heads keep: add --streaming SHARE"),
+    (("gpt2", "--streaming", "2"), "streaming=2.0: give the share of key/value heads that stream, from 0 to 1"),
     (("gpt2", "bert-base"), "unexpected extra argument"),
 ]  # fmt: skip
 

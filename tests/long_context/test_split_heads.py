@@ -17,6 +17,7 @@ from manyheads.errors import FileAccessError, ModelError, StatisticError, TextEr
 from manyheads.figures import save_split
 from manyheads.long_context import HeadSplit, Needle, retrieval_heads
 from manyheads.long_context.needles import hidden_needles
+from manyheads.long_context.split_layer import SplitLayer
 from tests.figures.pictures import KINDS, assert_is_file_of, words_in
 from tests.interventions.test_streaming import dense
 from tests.models import tiny
@@ -399,3 +400,13 @@ def test_windows_of_one_text_count_once_and_short_texts_are_left_out(fresh):
     assert split.notes["needles"].startswith("pass keys in 8 and 8 texts")
     assert split.evidence["recall"]["before"] == 0
     assert "The model finds no needle even with everything" in split.evidence["verdict"]["words"]
+
+
+@pytest.mark.parametrize("random", [1, 2])
+def test_one_random_split_is_said_to_stand_for_all(random):
+    layer = SplitLayer(4, 2, 8, 8, (True, False), (0.5, 0.1))
+    split = HeadSplit("m", "", "", (layer,), 3, 20, "effect", "nats", "group")
+    loss = {"change": 0.1, "better": 0.3, "better_low": 0.2, "better_high": 0.4, "random": [0.4] * random}
+    words = retrieval_heads.verdict_of(split, loss, None)["words"]
+    assert words.startswith("Better than random: ")
+    assert words.endswith(": compare more of them.") == (random == 1)

@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeError
+from manyheads.long_context import HeadSplit
+from manyheads.long_context.split_layer import SplitLayer
 from manyheads.sizing import (
     DTYPES,
     MACHINES,
@@ -265,6 +267,33 @@ def test_other_key_value_heads_change_what_depends_on_them_and_nothing_else():
     assert "with num_kv_heads=6" in changed.architecture.because
 
 
+@pytest.mark.parametrize(("layers", "num_kv_heads", "share"), [(5, 2, 0.5), (3, 4, 0.34), (4, 1, 0.75)])
+def test_heads_that_stream_keep_what_their_split_counts(layers, num_kv_heads, share):
+    words = {"num_layers": layers, "embed_dim": 48, "num_heads": 4, "num_kv_heads": num_kv_heads, "head_dim": 16}
+    plain = size(words, context=300, batch=3)
+    sizing = size(words, context=300, batch=3, streaming=share, sink=3, recent=20)
+    streams = round(share * layers * num_kv_heads)
+    assert sizing.notes[0] == f"{streams} of {layers * num_kv_heads} key/value heads keep 3 + 20 tokens and no more"
+    kept = [False] * streams + [True] * (layers * num_kv_heads - streams)
+    rows = [SplitLayer(4, num_kv_heads, 16, 16, tuple(kept[layer::layers]), (0.0,) * num_kv_heads)
+            for layer in range(layers)]  # fmt: skip
+    split = HeadSplit("m", "", "", tuple(rows), 3, 20, "effect", "nats a token", "group")
+    for context in (2, 23, 300):
+        asked = size(words, context=context, batch=3, streaming=share, sink=3, recent=20)
+        assert asked.cache.allocated == split.cache_bytes(context, 3)
+    # Weights and their products are those of the whole; a streaming row meets 23 keys.
+    assert sizing.num_parameters == plain.num_parameters and sizing.architecture == plain.architecture
+    group = 4 // num_kv_heads
+    missing = 2 * 16 * group * streams * sum(max(0, row - 23) for row in range(1, 301))
+    assert plain.prefill.operations["scores"] - sizing.prefill.operations["scores"] == missing
+    assert plain.decode.total - sizing.decode.total == 2 * 2 * 16 * group * streams * (300 - 23)
+    assert sizing.fits("1GB").longest_context > plain.fits("1GB").longest_context
+    own = next(variant for variant in sizing.variants if variant.own)
+    assert own.cache == sizing.cache and len(sizing.variants) == len(plain.variants)
+    whole = size(words, streaming=1.0, sink=0, recent=8)
+    assert whole.cache.growth == 0 and whole.fits("1GB").longest_context is None
+
+
 def test_variants_show_what_it_could_be_and_dtypes_scale_the_bytes_of_each():
     assert [each.name for each in size("llama-2-7b").variants] == ["MHA", "GQA-8", "MQA"]
     assert [each.name for each in size("llama-2-7b", num_kv_heads=4).variants] == ["MHA", "GQA-4", "MQA"]
@@ -357,6 +386,12 @@ REFUSED = [
     (("gpt2",), {"source": 5}, ShapeError, r"source=5: gpt2 reads no second text. Leave it out"),
     (("gpt2",), {"num_kv_heads": 5}, ShapeError, r"num_heads=12 is not a multiple of num_kv_heads=5"),
     (("gpt2",), {"num_kv_heads": 0}, ShapeError, r"num_kv_heads=0: give a whole number of at least 1"),
+    (("gpt2",), {"streaming": 1.5}, ShapeError, r"streaming=1.5: give the share of key/value heads that stream"),
+    (("gpt2",), {"streaming": True}, ShapeError, r"streaming=True: give the share"),
+    (("gpt2",), {"streaming": 0.5, "recent": 0}, ShapeError, r"recent=0: give a whole number of tokens, at least 1"),
+    (("gpt2",), {"streaming": 0.5, "sink": -1}, ShapeError, r"sink=-1: give a whole number of tokens, at least 0"),
+    (("bert-base",), {"streaming": 0.5}, ShapeError, r"no head of bert-base has a cache of its own of over 384 tokens"),
+    (("deepseek-v3",), {"streaming": 0.5}, ShapeError, r"no head of deepseek-v3 has a cache of its own"),
     (("deepseek-v3",), {"num_kv_heads": 8}, ShapeError, r"caches latents \(MLA\), which all heads share"),
     ((spec_of(),), {"num_kv_heads": 3}, ShapeError, r"mine cannot be changed: a spec says how attention is shaped"),
     ((spec_of(sites=()),), {}, ShapeError, r"the spec of mine has no attention to size. Give the model itself"),
@@ -512,7 +547,7 @@ def test_what_does_not_fit_says_by_how_much_and_never_less_than_nothing():
     assert "the weights alone do not fit into 80.00 GB; 741.8 GB are missing" in str(found)
     almost = size("llama-3.1-8b", context=100_000, batch=1).fits("24 GB")
     assert almost.weights_fit and not almost.fits and almost.longest_context == 42_262 and almost.largest_batch == 0
-    assert "1 text of 100,000 tokens do not fit into 24.00 GB; 7.57 GB are missing" in str(almost)
+    assert "1 text of 100,000 tokens does not fit into 24.00 GB; 7.57 GB are missing" in str(almost)
     assert almost.to_dict()["missing_bytes"] == almost.missing_bytes > 0
 
 

@@ -5,6 +5,7 @@ from .devices import choose_device as choose_device
 from .devices import devices_here as devices_here
 from .devices import dtypes_of as dtypes_of
 from .devices import free_bytes as free_bytes
+from .devices import native_bf16 as native_bf16
 from .devices import plain as plain
 from .devices import require_dtype as require_dtype
 from .files import MEMORY_SHARE as MEMORY_SHARE

@@ -104,6 +104,12 @@ def free_bytes(device: torch.device) -> int | None:
     return free + unused
 
 
+def native_bf16() -> bool:
+    """Whether the CPU has instructions for products of bf16."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
+
+
 def _usable(device: str | torch.device, name: str) -> torch.device:
     """`device`, tried before any file is read: one that is not there should not cost the loading of weights."""
     try:

@@ -35,6 +35,7 @@ from manyheads.base.processes import require_all_heads
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.heads import Head
+from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.models import CallTexts, batches, model_inputs, read_texts, tokens_of
 from manyheads.models.describe import run
 from manyheads.models.taps.call import TOLERANCE
@@ -230,9 +231,7 @@ def logit_attribution(
     model; ModelError for a model without logits, or whose rows do not add up to them; GuardError.
     Sources: see the module.
     """
-    if not hasattr(lm, "model") or not hasattr(lm, "spec"):
-        how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
-        raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
+    require_loaded(lm)
     require_all_heads(lm.model, lm.name, "logit_attribution")
     reading = read_texts(lm, texts, "whole", pairs=True)
     count = len(reading.pieces)

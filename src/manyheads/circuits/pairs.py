@@ -164,26 +164,12 @@ def _ready(lm: Any, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
                 raise TextError("inputs to patch have no padding: give texts of one length in a batch.")
         first = next(iter(clean_batch.inputs.values()))
         lengths += [first.shape[1] if first.ndim > 1 else 1] * len(clean_batch.places)
-    batches = tuple(map(PairBatch, sides[0].batches, sides[1].batches))
-    pairs = Pairs(batches, tuple(lengths), None)
-    if predicts(lm) == "next":
-        return replace(pairs, rows=torch.full((len(lengths),), -1, device="cpu"))
-    return replace(pairs, rows=_masks(lm, pairs))
-
-
-def _masks(lm: Any, pairs: Pairs) -> Tensor | None:
-    """The mask's place in each ready text; None where it is not one and the same on both sides."""
-    mask = getattr(lm.tokenizer, "mask_token_id", None)
-    rows = torch.zeros(pairs.num_texts, dtype=torch.long, device="cpu")
-    for batch in pairs.batches:
-        masked = [
-            side.inputs.get("input_ids", torch.zeros(1, 1, device="cpu")) == mask
-            for side in (batch.clean, batch.corrupted)
-        ]
-        if mask is None or not torch.equal(*masked) or not bool((masked[0].sum(1) == 1).all()):
-            return None
-        rows[list(batch.clean.places)] = masked[0].to(torch.uint8).argmax(1).cpu()
-    return rows
+    rows: Tensor | None = torch.full((len(lengths),), -1, device="cpu")
+    if predicts(lm) != "next":
+        ids = ([row for batch in side.batches for row in batch.inputs["input_ids"].tolist()] for side in sides)
+        has_ids = all("input_ids" in batch.inputs for side in sides for batch in side.batches)
+        rows = _mask_rows(lm, *ids) if has_ids else None
+    return Pairs(tuple(map(PairBatch, sides[0].batches, sides[1].batches)), tuple(lengths), rows)
 
 
 def predicts(lm: Any) -> str:
@@ -196,24 +182,27 @@ def predicts(lm: Any) -> str:
 
 def _answer_rows(lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
     kind = predicts(lm)
+    if kind != "next":
+        sides = ([piece.ids for piece in side] for side in (clean, corrupted))
+        return _mask_rows(lm, *sides) if kind == "mask" else None
     rows: list[int] = []
-    for clean_piece, corrupted_piece in zip(clean, corrupted, strict=True):
-        if kind == "next" and writes_apart(lm):
-            rows.append(-1)
-        elif kind == "next":
-            # The end mark that some tokenizers write is no part of what is continued.
-            row = max(
-                (i for i, special in enumerate(clean_piece.special) if not special), default=len(clean_piece.ids) - 1
-            )
-            rows.append(-1 if row == len(clean_piece.ids) - 1 else row)
-        else:
-            mask = getattr(lm.tokenizer, "mask_token_id", None)
-            places = [
-                [i for i, token in enumerate(piece.ids) if token == mask] for piece in (clean_piece, corrupted_piece)
-            ]
-            if kind != "mask" or len(places[0]) != 1 or places[0] != places[1]:
-                return None
-            rows += places[0]
+    for piece in clean:
+        last = len(piece.ids) - 1
+        # The end mark that some tokenizers write is no part of what is continued.
+        row = max((i for i, special in enumerate(piece.special) if not special), default=last)
+        rows.append(-1 if writes_apart(lm) or row == last else row)
+    return torch.tensor(rows, device="cpu")
+
+
+def _mask_rows(lm: Any, clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Tensor | None:
+    """The mask's place in each text; None where it is not one, and the same on both sides."""
+    mask = getattr(lm.tokenizer, "mask_token_id", None)
+    rows: list[int] = []
+    for pair in zip(clean, corrupted, strict=True):
+        places = [[i for i, token in enumerate(ids) if token == mask] for ids in pair]
+        if len(places[0]) != 1 or places[0] != places[1]:
+            return None
+        rows += places[0]
     return torch.tensor(rows, device="cpu")
 
 

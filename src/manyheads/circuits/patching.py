@@ -24,8 +24,7 @@ Nanda 2024, How to use and interpret activation patching.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -615,11 +614,23 @@ def _gradients(
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
     effects = torch.zeros(pairs.num_texts, len(heads), max(pairs.lengths), dtype=torch.float64, device="cpu")
     into = DIRECTIONS.index(direction)
+    calls: dict[tuple[str, int], AttentionCall] = {}
+    shifts: dict[tuple[str, int], Tensor] = {}
+
+    def shift(call: AttentionCall) -> Tensor:
+        """Add zeros to every head's output: what the metric's derivative is taken in."""
+        key = (call.site.stack, call.site.layer)
+        calls[key] = replace(call, **{name: getattr(call, name).detach() for name in ("q", "k", "v", "out")})
+        shifts[key] = torch.zeros_like(call.out).requires_grad_()
+        return call.out + shifts[key]
+
     for done, batch in enumerate(pairs.batches):
+        calls.clear()
+        shifts.clear()
         partners, partner_level = run_of(lm, pairs, batch, into == 0, metric, reference, guard=not done)
         edited = (batch.corrupted, batch.clean)[into]
         places = list(edited.places)
-        with torch.enable_grad(), _shifted(lm) as (calls, shifts):
+        with torch.enable_grad(), tap(lm.model, edits=[shift], guard=False):
             reading = metric.read(outputs_of(lm, edited, head=True, grad=True), edited)
         if not reading.requires_grad:
             raise StatisticError(
@@ -647,22 +658,6 @@ def _gradients(
             progress(done + 1, len(pairs.batches))
     require_numbers(effects, metric, "its gradient")
     return levels, effects, f"(other - own) * d {metric.name} / d own, the first-order estimate of a patch"
-
-
-@contextmanager
-def _shifted(lm: Any) -> Iterator[tuple[dict[tuple[str, int], AttentionCall], dict[tuple[str, int], Tensor]]]:
-    """Zeros that are added to every head's output while the block runs: what a metric's derivative is taken in."""
-    calls: dict[tuple[str, int], AttentionCall] = {}
-    shifts: dict[tuple[str, int], Tensor] = {}
-
-    def shift(call: AttentionCall) -> Tensor:
-        key = (call.site.stack, call.site.layer)
-        calls[key] = replace(call, **{name: getattr(call, name).detach() for name in ("q", "k", "v", "out")})
-        shifts[key] = torch.zeros_like(call.out).requires_grad_()
-        return call.out + shifts[key]
-
-    with tap(lm.model, edits=[shift], guard=False):
-        yield calls, shifts
 
 
 @exact_arithmetic()

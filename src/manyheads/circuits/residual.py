@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyheads.errors import ModelError
 from manyheads.models import AttentionCall, tap
-from manyheads.models.weights.projections import output_projection
+from manyheads.models.weights.projections import is_norm, output_projection
 from manyheads.spec import ModelSpec
 
 NORM_FIT = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -66,11 +66,6 @@ class NormForm(NamedTuple):
         """The gradient in the norm's input, its scale held."""
         back = gradient.to(self.slope.dtype) * self.slope
         return (back - back.mean(-1, keepdim=True) if self.centres else back).to(gradient.dtype)
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a norm, by its class's name: LayerNorm, LlamaRMSNorm, T5LayerNorm, our own."""
-    return "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
 
 
 @torch.no_grad()

@@ -36,13 +36,14 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.base.processes import require_all_heads
-from manyheads.circuits.residual import Branches, NormForm, is_norm, norm_form
+from manyheads.circuits.residual import Branches, NormForm, norm_form
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadsLike
+from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.interventions.effects.sweep import standing_in
 from manyheads.models import AttentionCall, CallTexts, batches, model_inputs, read_texts, tap, tokens_of
 from manyheads.models.describe import probe_inputs, run
-from manyheads.models.weights.projections import Projections, holders_of, output_projection, weight_by_head
+from manyheads.models.weights.projections import Projections, holders_of, is_norm, output_projection, weight_by_head
 from manyheads.nn import exact_arithmetic, log_sum_exp
 from manyheads.recording import Layer
 from manyheads.recording.exact_map.one_pass import window_weights
@@ -152,9 +153,7 @@ def composition(
     and both maps of each pair, 256 rows at a time. Errors: ModelError where q, k, v or the output projection of a layer
     are not found (latent attention), HeadError, TextError.
     """
-    if not hasattr(lm, "model") or not hasattr(lm, "spec"):
-        how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
-        raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
+    require_loaded(lm)
     require_all_heads(lm.model, lm.name, "composition")
     if texts is None and (writers is not None or readers is not None):
         raise HeadError("writers= and readers= are of pairs that are measured on texts: give texts, or leave them out.")
@@ -346,14 +345,14 @@ def _scores(spec: ModelSpec, matrices: list[_OfSite], width: int) -> tuple[dict[
     """Scores and their distance from chance, NaN where no pair can be."""
     order = {head: index for index, head in enumerate(spec.heads.heads)}
     scores, z = ({kind: np.full((len(order), len(order)), np.nan) for kind in KINDS} for _ in range(2))
-    has_encoder = any(of.site.stack == "encoder" for of in matrices)
-    for stream in ("encoder", ""):
-        wrote = [(index, of) for index, of in enumerate(matrices) if (of.site.stack == "encoder") == (stream != "")]
+    for of_encoder in (True, False):
+        wrote = [(index, of) for index, of in enumerate(matrices) if (of.site.stack == "encoder") == of_encoder]
+        # Cross-attention's k and v read the encoder's stream; nothing writes to it where the encoder is another model.
         read = [
             (kind, index, of)
             for index, of in enumerate(matrices)
             for kind in KINDS
-            if _reads_stream(of.site, kind, has_encoder) == stream
+            if (of.site.stack == "encoder" or (of.site.stack == CROSS and kind != "q")) == of_encoder
         ]
         first = min((index for index, _ in wrote), default=len(matrices))
         last = max((index for _, index, _ in read), default=0)
@@ -373,13 +372,6 @@ def _scores(spec: ModelSpec, matrices: list[_OfSite], width: int) -> tuple[dict[
             for table, value in zip((scores, z), values, strict=True):
                 table[kind][cells] = np.where(can[chosen], value[chosen], np.nan)
     return scores, z
-
-
-def _reads_stream(site: Site, kind: str, has_encoder: bool) -> str | None:
-    """Which stream a layer's q, k or v read: "encoder" or "" (the decoder's, or the only one); None: another's."""
-    if site.stack == CROSS and kind != "q":
-        return "encoder" if has_encoder else None
-    return "encoder" if site.stack == "encoder" else ""
 
 
 def _later(readers: list[int], writers: list[int], first: int, last: int) -> Iterator[tuple[slice, slice]]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 LISTED = 10
-DEFAULT = "tiny-code"
+DEFAULT = "tiny-code"  # the bundled model that predicts tokens
 PAIRS_HELP = 'Pairs from a file: .jsonl, a line {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...} each.'
 METRIC_HELP = "logit_diff, logit, prob, loss or kl."
 RIGHT_HELP = "The right answer: a word that continues the clean text; after a word a space goes before it."
@@ -123,15 +123,8 @@ def patch(
             lm, pairs_read.clean, pairs_read.corrupted, metric, pairs_read.answers, what, direction=direction,
             positions=places, estimator=estimator, first_token=first_token, controls=controls, progress=progress,
         )  # fmt: skip
-    if save is not None:
-        result.save(save)
-    if plot is not None:
-        figures.save_patching(result, plot)
-    if as_json:
-        emit_document({"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()})
-    else:
-        print_whole(patching_lines(result, pairs_read))
-        print_written(save, plot)
+    document = {"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()}
+    hand_out(result, figures.save_patching, save, plot, document if as_json else patching_lines(result, pairs_read))
 
 
 def circuit(
@@ -174,14 +167,26 @@ def circuit(
             edges=edges or plot is not None,
             progress=progress,
         )
+    document = {"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()}
+    hand_out(result, figures.save_circuit, save, plot, document if as_json else circuit_lines(result, pairs_read))
+
+
+def hand_out(
+    result: Any,
+    draw: Callable[[Any, Path], None],
+    save: Path | None,
+    plot: Path | None,
+    shown: dict[str, Any] | list[Text],
+) -> None:
+    """Write the result's table and picture where files were named for them, and show a JSON document or lines."""
     if save is not None:
         result.save(save)
     if plot is not None:
-        figures.save_circuit(result, plot)
-    if as_json:
-        emit_document({"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()})
+        draw(result, plot)
+    if isinstance(shown, dict):
+        emit_document(shown)
     else:
-        print_whole(circuit_lines(result, pairs_read))
+        print_whole(shown)
         print_written(save, plot)
 
 
@@ -317,7 +322,6 @@ def circuit_lines(result: Circuit, pairs_read: GivenPairs) -> list[Text]:
     return [*lines, *(Text(f"{name:<10}{clean(words)}") for name, words in rows.items())]
 
 
-DEFAULT_MODEL = "tiny-code"  # the bundled model that predicts tokens
 LISTED_COMPONENTS = 12  # components
 LISTED_KEYS = 8
 BAR = 20  # characters
@@ -333,7 +337,7 @@ def attribute(
     file: TextsFile = None,
     lines: TextsAreLines = False,
     targets: TargetsFile = None,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT,
     position: Annotated[
         int, typer.Option("--position", metavar="N", help="The token whose prediction is read; from the end below 0.")
     ] = -1,
@@ -372,16 +376,10 @@ def attribute(
             lm, texts.texts, (first, *second) if second else first, position, first_token=first_token
         )
     keys = result.by_key(head) if head is not None else ()
-    if save is not None:
-        result.save(save)
-    if plot is not None:
-        figures.save_attribution(result, plot)
-    if as_json:
-        shares = {} if head is None else {"head": head, "keys": [share._asdict() for share in keys]}
-        emit_document({"origin": texts.origin, "loaded": lm.because, **result.to_dict(), **shares})
-    else:
-        print_whole(attribution_lines(result, texts, head, keys))
-        print_written(save, plot)
+    shares = {} if head is None else {"head": head, "keys": [share._asdict() for share in keys]}
+    document = {"origin": texts.origin, "loaded": lm.because, **result.to_dict(), **shares}
+    lines_shown = attribution_lines(result, texts, head, keys)
+    hand_out(result, figures.save_attribution, save, plot, document if as_json else lines_shown)
 
 
 def attribution_lines(result: Attribution, texts: Texts, head: str | None, keys: tuple[KeyShare, ...]) -> list[Text]:

@@ -92,7 +92,20 @@ def split(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if by not in CRITERIA:
         raise StatisticError(f"--by {by} is unknown: use {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}.")
-    chosen_texts = _texts_of(texts or [])
+    chosen_texts = None
+    if texts:  # files, each of them a text, or lines of JSON
+        listed: list[Any] = []
+        for source in texts:
+            if Path(source).is_dir():
+                raise FileAccessError(f"{source} is a folder: name its files, as in {source}/*.txt.")
+            if Path(source).suffix.lower() not in (".jsonl", ".ndjson"):
+                listed.append(read_source([], source).text)
+                continue
+            for document in opened_corpus([source]).open():
+                if document.problem:
+                    raise TextError(f"{document.name} cannot be read: {document.problem}")
+                listed.append(document.text)
+        chosen_texts = Texts(listed, f"{plural(len(listed), 'text')} of {plural(len(texts), 'file')}")
     lm = load_model(talk, ModelChoice(model, device, dtype))
     if chosen_texts is None:  # bundled texts, joined until each has about twice as many tokens as a streaming head sees
         reading = corpora.reading_of(model)
@@ -117,22 +130,6 @@ def split(
     else:
         print_whole(split_lines(result, chosen_texts))
         print_written(save, plot)
-
-
-def _texts_of(sources: list[str]) -> Texts | None:
-    """The texts of files, each a text; None where none was named. Errors: TextError, FileAccessError."""
-    texts: list[Any] = []
-    for source in sources:
-        if Path(source).is_dir():
-            raise FileAccessError(f"{source} is a folder: name its files, as in {source}/*.txt.")
-        if Path(source).suffix.lower() not in (".jsonl", ".ndjson"):
-            texts.append(read_source([], source).text)
-            continue
-        for document in opened_corpus([source]).open():
-            if document.problem:
-                raise TextError(f"{document.name} cannot be read: {document.problem}")
-            texts.append(document.text)
-    return Texts(texts, f"{plural(len(texts), 'text')} of {plural(len(sources), 'file')}") if sources else None
 
 
 def split_lines(result: HeadSplit, texts: Texts) -> list[Text]:

@@ -31,7 +31,6 @@ from manyheads.cli.terminal.console import (
     lay_out,
     print_cut,
     print_sections,
-    rules_of,
     stdout_console,
 )
 from manyheads.errors import ShapeError
@@ -49,6 +48,7 @@ WHAT_HELP = (
 CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or fewer if the model has fewer."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 FITS_HELP = "A memory, as 24GB or 64GiB: show the longest context and the most texts that fit."
+STREAMING_HELP = "The share of KV heads that stream (see manyheads split): 0.5 for half of them."
 KV_HELP = "KV heads: of your own architecture, or instead of those of WHAT."
 
 
@@ -67,6 +67,9 @@ def size(
     cache_dtype: Annotated[str | None, _sized("Dtype of the cache. Default: that of the weights.", "NAME")] = None,
     source: Annotated[int | None, count_option(help="Tokens that an encoder reads.", show_default=False)] = None,
     kv_heads: Annotated[int | None, _sized(KV_HELP)] = None,
+    streaming: Annotated[float | None, _sized(STREAMING_HELP, "SHARE")] = None,
+    sink: Annotated[int | None, _sized("First tokens that a streaming head keeps. Default: 128.")] = None,
+    recent: Annotated[int | None, _sized("Last tokens that a streaming head keeps. Default: 256.")] = None,
     layers: Annotated[int | None, _sized("Your own architecture: its layers.")] = None,
     embed_dim: Annotated[int | None, _sized("... its width.")] = None,
     heads: Annotated[int | None, _sized("... its query heads.")] = None,
@@ -93,6 +96,9 @@ def size(
     described: Any = {name: number for name, number in sizes.items() if number is not None}
     # Who asks what fits asks for one text; the document keeps the batch that it always had.
     texts = batch if batch is not None else BATCH if fits is None or as_json else 1
+    streams = {"streaming": streaming, "sink": sink, "recent": recent}
+    if streaming is None and (sink is not None or recent is not None):
+        raise ShapeError("--sink and --recent say what streaming heads keep: add --streaming SHARE, as in 0.5.")
     override = kv_heads  # the key/value heads to give to what has others already
     if not described:
         described = DEFAULT if what is None else what
@@ -105,8 +111,9 @@ def size(
         described["num_kv_heads"], override = kv_heads, None
     try:
         sizing = mh.size(
-            described, context, texts, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype
-        )
+            described, context, texts, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype,
+            **{name: value for name, value in streams.items() if value is not None},
+        )  # fmt: skip
     except ShapeError as error:
         if not isinstance(described, dict):
             raise
@@ -144,6 +151,7 @@ def _option(word: str) -> str:
 BAR_WIDTH, VARIANT_BAR_WIDTH, LAYER_BAR_WIDTH = 22, 16, 12
 ATTENTION = ("q", "k", "v", "qkv", "latent", "o")
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+STREAMS = " key/value heads keep "  # in the note on heads that stream
 MOST_KINDS = 4  # of layers that are told apart, a line each
 
 
@@ -189,8 +197,9 @@ def print_page(
         sections.append([Text("Decoding", style="bold"), *map(Text, textwrap.wrap(sentence, console.width))])
     # What is counted, what was assumed, and what cannot be told.
     notes = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
-    # That a context is past the model's positions stands with the finding.
-    notes += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes if " past the " not in note]
+    # That a context is past the model's positions, and which heads stream, stands with the finding.
+    shown = (" past the ", STREAMS)
+    notes += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes if not any(words in note for words in shown)]
     if prefill := sizing.prefill:
         sentence = "FLOPs: a multiply and an add are 2; matrix products only."
         if prefill.dense != prefill.total:
@@ -227,7 +236,8 @@ def _finding(sizing: Sizing, console: Console) -> list[Text]:
         lines[0].stylize("bold", 0, len(clean(title)))
     if architecture.max_positions is not None and ask.context > architecture.max_positions:
         lines += _wrapped(f"{sizing.notes[-1][:1].upper()}{sizing.notes[-1][1:]}.", console, "yellow")
-    for phrase in (costs.shape_in_words(architecture), costs.layers_in_words(architecture)):
+    streams = [note for note in sizing.notes if STREAMS in note]
+    for phrase in (costs.shape_in_words(architecture), costs.layers_in_words(architecture), *streams):
         lines += _wrapped(phrase, console)
     return lines + _wrapped(clean("; ".join(architecture.because)), console)
 
@@ -246,12 +256,17 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
     rows: list[Row] = []
     for index, (memory, fit) in enumerate(memories):
         if fit.weights_fit:
-            cells = [room[index], *(_length(fits[index]) for fits in lengths.values()), f"{fit.largest_batch:,}"]
+            cells = [room[index]]
+            for fits in lengths.values():
+                longest = fits[index].longest_context
+                length = "any length" if longest is None else f"{longest:,}"
+                cells.append(f"{length}{'*' if fits[index].past_positions else ' '}")
+            cells.append(f"{fit.largest_batch:,}")
         else:
             cells = [f"{units.gb(fit.missing_bytes)} short", *[""] * len(lengths), ""]
         rows.append([Text(memory), *map(Text, cells)])
     title = f"What fits, beside {units.gb(sizing.weight_bytes)} of weights in {ask.dtype}"
-    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
+    lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
     notes = [f"Of each memory {costs.OVERHEAD:.0%} stay free, for what is not counted: activations, the runtime."]
     if not all(fit.weights_fit for _, fit in memories):
         texts = f"{plural(ask.batch, 'text')} of {plural(ask.context, 'token')}"
@@ -261,12 +276,6 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
     if any(fit.past_positions for fits in lengths.values() for fit in fits):
         notes.append(f"* past the {sizing.architecture.max_positions:,} positions that {sizing.name} is made for.")
     return lines + _wrapped(" ".join(notes), console)
-
-
-def _length(fit: Fit) -> str:
-    """The longest context of a row, with a mark where the model was not made for it."""
-    length = "any length" if fit.longest_context is None else f"{fit.longest_context:,}"
-    return f"{length}{'*' if fit.past_positions else ' '}"
 
 
 def _parts(sizing: Sizing, console: Console) -> list[Text]:
@@ -293,7 +302,7 @@ def _parts(sizing: Sizing, console: Console) -> list[Text]:
             count = operations.get(part, 0)
             row += [Text(units.flops(count, 2)), Text(_percent(count / sum_of_all))] if count else [Text(), Text()]
         rows.append(row)
-    return lay_out(columns, [*rows, None, total], console.width, **rules_of(console))
+    return lay_out(columns, [*rows, None, total], console)
 
 
 def _kinds_of_layer(sizing: Sizing, console: Console) -> list[Text]:
@@ -318,7 +327,7 @@ def _kinds_of_layer(sizing: Sizing, console: Console) -> list[Text]:
             Text(units.count(total, 2)),
         ]
         rows.append([*texts, share, *map(Text, cells)])
-    lines = lay_out(columns, rows, console.width, **rules_of(console)) if rows else []
+    lines = lay_out(columns, rows, console) if rows else []
     if len(kinds) > MOST_KINDS:
         lines.append(Text(f"and {len(kinds) - MOST_KINDS} more kinds of layers", style="dim"))
     return lines
@@ -358,7 +367,7 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
         sentences.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows shed one.")
     if cache.state:
         sentences.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
-    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
+    lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
     return lines + [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
@@ -380,7 +389,7 @@ def print_presets() -> None:
             units.count(architecture.num_parameters, 2),
         )
         rows.append([Text(name, style="bold"), *map(Text, numbers), Text(row.title, style="dim")])
-    print_cut(lay_out(columns, rows, console.width, **rules_of(console)), console)
+    print_cut(lay_out(columns, rows, console), console)
 
 
 # -------------------------------------------------------------------------------------------------------- small things

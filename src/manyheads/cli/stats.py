@@ -60,12 +60,11 @@ from manyheads.cli.terminal.console import (
     emit_document,
     hanging,
     lay_out,
-    left_out,
+    lay_out_heads,
     offered,
     print_sections,
     print_whole,
     print_written,
-    rules_of,
     shades_of,
     stdout_console,
 )
@@ -151,7 +150,13 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
     title = Text.assemble((clean(model), "bold"), f" · {clean(origin)} · {sums.num_tokens:,} tokens")
     columns = [(table, statistic) for table in tables for statistic in table.statistics]
     if complete:
-        print_sections([[title], _every_head(columns, console)], console)
+        headings = [Column("head", right=False)]
+        headings += [Column(statistic.name, spare=1 + index) for index, (_, statistic) in enumerate(columns)]
+        figures = [column_figures(table.column(entry.name).tolist(), entry.unit) for table, entry in columns]
+        cells = [list(map(Text, row)) for row in zip(*figures, strict=True)]
+        table_lines, remark = lay_out_heads(headings, tables[0].heads, cells, console)
+        notes = [Text(line, style="dim") for line in textwrap.wrap(remark, console.width)]
+        print_sections([[title], [*table_lines, *notes]], console)
         return
     # A line for each statistic: how many cases there were, the head with most of it and its interval, the next ones. Of
     # what is the same for all heads, as most chance levels are, one value.
@@ -257,26 +262,6 @@ def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
             rows.append({**about, "texts": table.sums.num_texts, "tokens": table.sums.num_tokens, "heads": heads})
     notes = {key: note for table in reversed(tables) for key, note in table.notes.items()}
     return {"statistics": rows, "notes": notes}
-
-
-def _every_head(columns: Sequence[tuple[HeadTable, Statistic]], console: Console) -> list[Text]:
-    """A row for each head, a rule before each layer."""
-    headings = [Column("head", right=False)]
-    headings += [Column(statistic.name, spare=1 + index) for index, (_, statistic) in enumerate(columns)]
-    cells = [column_figures(table.column(statistic.name).tolist(), statistic.unit) for table, statistic in columns]
-    heads, rows, layer = columns[0][0].heads, [], None
-    for index, head in enumerate(heads):
-        if (head.stack, head.layer) != layer:
-            rows.append(None)
-            layer = (head.stack, head.layer)
-        rows.append([Text(str(head), style="bold"), *(Text(column[index]) for column in cells)])
-    table_rows: list[Row] = rows
-    hidden = left_out(headings, table_rows, console.width)
-    remark = f"No room here for {', '.join(hidden)}: --json and --save hold all." if hidden else ""
-    return [
-        *lay_out(headings, table_rows, console.width, **rules_of(console)),
-        *(Text(line, style="dim") for line in textwrap.wrap(remark, console.width)),
-    ]
 
 
 def _show_list(
@@ -468,7 +453,7 @@ def _table(result: Comparison, complete: bool, console: Console) -> list[Text]:
             cells.append(Text(clean(words or ""), style=hue(head.label_after or "")))
         rows.append(cells)
     title = Text("The furthest apart" if len(heads) < len(result.changed) else "All heads that differ", style="bold")
-    return [title, *lay_out(columns, rows, console.width, **rules_of(console))]
+    return [title, *lay_out(columns, rows, console)]
 
 
 def unit_in(result: Comparison, name: str) -> str:

@@ -39,7 +39,6 @@ from manyheads.cli.terminal.console import (
     print_listing,
     print_sections,
     print_whole,
-    rules_of,
     stdout_console,
 )
 from manyheads.cli.terminal.progress import Talk
@@ -406,7 +405,7 @@ def _table(
     scale = f"curves from {low:.3g} to {high:.3g}"
     meaning = clean(str(curves.facts.get("meaning", {}).get(statistic, "")))
     remark = "; ".join(filter(None, [meaning, f"of a layer, {kind}" if kind else "", scale]))
-    return [*lay_out(columns, table, console.width, **rules_of(console)), *hanging(Text(), remark, console.width)]
+    return [*lay_out(columns, table, console), *hanging(Text(), remark, console.width)]
 
 
 def sparkline(line: Float64[ndarray, "step"], low: float, high: float, width: int, bars: str, is_maximum: bool) -> str:

@@ -28,7 +28,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.compat.inputs import (
-    Read,
     as_list,
     by_layer,
     read_ids,
@@ -84,8 +83,20 @@ def detect_head(
     HeadError, ModelError, RecordingError.
     """
     question = Question.of(detection_pattern, error_measure, exclude_bos, exclude_current_token)
+    if isinstance(lm_or_recording, Recording):
+        refuse_texts(texts)
+        if prepend_bos is not None:
+            raise RecordingError("prepend_bos= is for texts: a recording has the tokens that it was recorded with.")
+        reads, limit = read_recording(lm_or_recording), None
+    else:
+        require_reader(lm_or_recording, texts)
+        limit = lm_or_recording.max_positions
+        texts_ids = (lens_ids(lm_or_recording, text, prepend_bos) for (text,) in as_list(texts, parts=(1,)))
+        # Before the model reads them, and recordings' texts after: a text of one token has no earlier key to look at.
+        reads = (read_ids(lm_or_recording, _require_length(ids, limit)) for ids in texts_ids)
     scores, counts = [], []
-    for read in _reads(lm_or_recording, texts, prepend_bos):
+    for read in reads:
+        _require_length(read.ids, limit)
         scores.append(by_layer([_score(layer, read.text, question) for layer in read.layers], NOT_REQUESTED))
         counts = [layer.site.num_heads for layer in read.layers]
     if not scores:
@@ -243,23 +254,6 @@ class Question:
             return of_rows[None], of_keys[None]
 
         return of
-
-
-def _reads(lm_or_recording: Any, texts: Any, prepend_bos: bool | None) -> Iterator[Read]:
-    if isinstance(lm_or_recording, Recording):
-        refuse_texts(texts)
-        if prepend_bos is not None:
-            raise RecordingError("prepend_bos= is for texts: a recording has the tokens that it was recorded with.")
-        reads, limit = read_recording(lm_or_recording), None
-    else:
-        require_reader(lm_or_recording, texts)
-        limit = lm_or_recording.max_positions
-        texts_ids = (lens_ids(lm_or_recording, text, prepend_bos) for (text,) in as_list(texts, parts=(1,)))
-        # Before the model reads them, and recordings' texts after: a text of one token has no earlier key to look at.
-        reads = (read_ids(lm_or_recording, _require_length(ids, limit)) for ids in texts_ids)
-    for read in reads:
-        _require_length(read.ids, limit)
-        yield read
 
 
 def _require_length(ids: Any, limit: int | None) -> Any:

@@ -162,11 +162,19 @@ def numbered_lines(source: Source) -> Iterator[Line]:
                 end = begin + len(data) if size <= MOST_BYTES else begin + size
                 # Bytes of the disk, as `Source.size` counts them: of unpacked ones nobody knows how many will come.
                 position = raw.tell() if by_position else end
-                if size <= MOST_BYTES:
-                    yield _decoded(data, number, begin, position)
-                else:
+                text = problem = ""
+                if size > MOST_BYTES:
                     problem = f"line {number:,} is longer than {MOST_BYTES >> 20} MB: break it up."
-                    yield Line(number, "", position, problem)
+                else:
+                    try:
+                        text = data.decode("utf-8").rstrip("\r\n")
+                        wrong = data.find(0)  # NUL is valid UTF-8 and in no text: it betrays UTF-16 and binary files
+                    except UnicodeDecodeError as error:
+                        wrong = error.start
+                    if wrong >= 0:
+                        where = f"byte {begin + wrong:,} is {data[wrong]:#04x}"
+                        text, problem = "", f"line {number:,} is not UTF-8 text ({where}): convert it first."
+                yield Line(number, text, position, problem)
                 begin = end
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(source, error, f" after line {number:,}" if number else "") from error
@@ -267,19 +275,6 @@ def _unpacked(raw: io.BufferedIOBase, source: Source) -> io.BufferedIOBase:
 def _refuse_other_encodings(start: bytes, source: Source) -> None:
     if start in STARTS:
         raise TextError(f"{source.path or source.name} is {STARTS[start]}.")
-
-
-def _decoded(data: bytes, number: int, begin: int, end: int) -> Line:
-    """The line in `data`, which are the bytes from `begin` on; `end` is how far reading has come."""
-    try:
-        text = data.decode("utf-8")
-        wrong = data.find(0)  # NUL is valid UTF-8 and in no text: it betrays UTF-16 and binary files
-        if wrong < 0:
-            return Line(number, text.rstrip("\r\n"), end)
-    except UnicodeDecodeError as error:
-        wrong = error.start
-    where = f"byte {begin + wrong:,} is {data[wrong]:#04x}"
-    return Line(number, "", end, f"line {number:,} is not UTF-8 text ({where}): convert it first.")
 
 
 def _bounded_lines(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:

@@ -112,7 +112,7 @@ def imports() -> Iterator[Finding]:
             continue  # `packages` reports it
         for finding in import_findings(name, installed, broken):
             yield finding
-            broken += [finding.subject] * (finding.state == WRONG)
+            broken.append(finding.subject)  # a note, too: what fails for another package is reported once
 
 
 def import_findings(name: str, installed: str, broken: Sequence[str]) -> Iterator[Finding]:
@@ -295,8 +295,7 @@ def machine() -> Iterator[Finding]:
     """What computes: the processor and its features, threads, memory, and the devices that torch would use."""
     import torch
 
-    from manyheads.base import choose_device  # deferred: needs torch
-    from manyheads.training.loop import native_bf16  # deferred: the same
+    from manyheads.base import choose_device, native_bf16  # deferred: needs torch
 
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
     bf16 = "natively" if native_bf16() else "by way of float32, slowly"

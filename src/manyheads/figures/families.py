@@ -115,7 +115,13 @@ def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str],
 
 def _draw_map(sheet: Sheet, found: HeadFamilies, colours: list[str], rings: list[str] | None) -> int:
     """Draw the dots, their rings, and as many names as fit. Returns how many did not."""
-    places, dot = _placed(found.map), _radius(len(found.heads))
+    # On the sheet: both axes on one scale, the middle of the map in the middle of its square.
+    low, high = found.map.min(0), found.map.max(0)
+    # heads that all look the same have one place between them: its size is 0, and must not be divided by
+    scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
+    middle = np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
+    places = (found.map - (low + high) / 2) * np.array([1, -1]) * scale + middle
+    dot = _radius(len(found.heads))
     for (x, y), colour in zip(places.tolist(), colours, strict=True):
         sheet.axes.add_artist(Circle((x, y), dot, facecolor=colour, edgecolor=PAPER, linewidth=0.8 * POINT, zorder=3))
     for (x, y), colour in zip(places.tolist(), rings or [], strict=bool(rings)):
@@ -171,14 +177,6 @@ def _radius(count: int) -> float:
 
 def _name(head: Head) -> str:
     return f"L{head.layer}H{head.index}"
-
-
-def _placed(places: Float64[ndarray, "n 2"]) -> Float64[ndarray, "n 2"]:
-    """Places on the sheet, both axes on one scale, the middle of the map in the middle of its square."""
-    low, high = places.min(0), places.max(0)
-    # heads that all look the same have one place between them: its size is 0, and must not be divided by
-    scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
-    return (places - (low + high) / 2) * np.array([1, -1]) * scale + np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
 
 
 def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> None:

@@ -34,66 +34,54 @@ def save_split(split: HeadSplit, path: str | os.PathLike[str]) -> None:
     sheet = Sheet(WIDTH, TOP + height + BOTTOM)
     sheet.heading(MARGIN, f"{split.model}: which heads need the whole context")
     sheet.text(MARGIN, MARGIN + 40, str(split), BODY, width=WIDTH - 2 * MARGIN, colour=FADED)
-    _draw_map(sheet, split, cell, columns)
-    _draw_curve(sheet, split, curve, height)
-    words = split.evidence.get("verdict", {}).get("words", "")
-    sheet.notes(MARGIN, TOP + height + BOTTOM - 32, re.split(r"(?<=\.) ", words), 18)
-    sheet.save(path)
 
-
-def _draw_map(sheet: Sheet, split: HeadSplit, cell: int, columns: int) -> None:
+    # Left: a cell a head, as dark as its score, with a square where the head is kept whole.
     most = max((score for layer in split.layers for score in layer.scores), default=0.0)
-    shares = np.full((len(split.layers), columns), np.nan)
+    shares = np.full((rows, columns), np.nan)
     for row, layer in enumerate(split.layers):
         shares[row, : layer.num_kv_heads] = np.sqrt(np.clip(layer.scores, 0, None) / (most if most > 0 else 1.0))
-    width = MAP_WIDTH / columns
-    sheet.picture(MAP_LEFT, TOP, MAP_WIDTH, cell * len(split.layers), inked(shares))
+    width, below = MAP_WIDTH / columns, TOP + cell * rows
+    sheet.picture(MAP_LEFT, TOP, MAP_WIDTH, cell * rows, inked(shares))
     side = min(cell, width) / 3  # of the mark, which stands on paper and on ink alike
     for row, layer in enumerate(split.layers):
         for column, is_whole in enumerate(layer.kept):
             if is_whole:
                 x, y = MAP_LEFT + (column + 0.5) * width - side / 2, TOP + (row + 0.5) * cell - side / 2
                 sheet.box(x, y, side, side, fill=PAPER if shares[row, column] > 0.5 else INK)
-    step = -(-len(split.layers) // NAMED)
-    for row in range(0, len(split.layers), step):
+    for row in range(0, rows, -(-rows // NAMED)):
         sheet.text(MAP_LEFT - 10, TOP + (row + 0.5) * cell + 4, f"L{row}", SMALL, colour=FADED, align="right")
-    below = TOP + cell * len(split.layers)
     sheet.text(MAP_LEFT, below + 20, "0", SMALL, colour=FADED)
     last = f"key/value head {columns - 1}"
     sheet.text(MAP_LEFT + MAP_WIDTH, below + 20, last, SMALL, colour=FADED, align="right")
-    sheet.text(
-        MAP_LEFT,
-        below + 40,
-        f"Darkest: {split.by} of {most:.3g} {split.unit}. Squares: kept whole.",
-        SMALL,
-        colour=FADED,
-    )
+    key = f"Darkest: {split.by} of {most:.3g} {split.unit}. Squares: kept whole."
+    sheet.text(MAP_LEFT, below + 40, key, SMALL, colour=FADED)
 
-
-def _draw_curve(sheet: Sheet, split: HeadSplit, curve: list[dict], height: int) -> None:
-    shares = [point["keep"] for point in curve]
-    losses = [point["loss"] for point in curve]
+    # Right: what is lost by how many heads are kept, beside the same at random.
+    keeps, losses = [point["keep"] for point in curve], [point["loss"] for point in curve]
     line = [loss["change"] for loss in losses]
     sides = [[loss[end] if loss[end] is not None else loss["change"] for loss in losses] for end in ("low", "high")]
     random = list(zip(*(loss["random"] for loss in losses), strict=True))
     values = np.concatenate([line, *sides, *random])
+    low, high = float(values.min()), float(values.max())
     axes = sheet.chart(
-        CHART_LEFT, TOP, WIDTH - CHART_LEFT - MARGIN - 20, height, (shares[0], 1.0),
-        {tick: f"{tick:.4g}" for tick in even_ticks(min(0.0, float(values.min())), float(values.max()))},
+        CHART_LEFT, TOP, WIDTH - CHART_LEFT - MARGIN - 20, height, (keeps[0], 1.0),
+        {tick: f"{tick:.4g}" for tick in even_ticks(min(0.0, low), high)},
         ticks={share: f"{share:.0%}" for share in (0.1, 0.25, 0.5, 0.75, 1.0)},
     )  # fmt: skip
-    axes.fill_between(shares, np.array(sides[0]), np.array(sides[1]), color=BAND, linewidth=0, clip_on=False)
+    axes.fill_between(keeps, np.array(sides[0]), np.array(sides[1]), color=BAND, linewidth=0, clip_on=False)
     for order in random:
-        sheet.curve(zip(shares, order, strict=True), FADED, 1.2, alpha=0.8, axes=axes)
-    sheet.curve(zip(shares, line, strict=True), INK, 2.4, axes=axes)
-    sheet.curve(
-        [(split.keep, float(values.min())), (split.keep, float(values.max()))], FADED, 1, dashed=True, axes=axes
-    )
+        sheet.curve(zip(keeps, order, strict=True), FADED, 1.2, alpha=0.8, axes=axes)
+    sheet.curve(zip(keeps, line, strict=True), INK, 2.4, axes=axes)
+    sheet.curve([(split.keep, low), (split.keep, high)], FADED, 1, dashed=True, axes=axes)
     sheet.text(CHART_LEFT, TOP - 14, "rise of the next-token loss (nats a token), on the reporting half", SMALL)
-    x, y = sheet.place(axes, shares[2], line[2])
+    x, y = sheet.place(axes, keeps[2], line[2])
     sheet.text(x, y + 24, f"by {split.by}", BODY, weight="bold")
     if random:
-        x, y = sheet.place(axes, shares[2], max(order[2] for order in random))
+        x, y = sheet.place(axes, keeps[2], max(order[2] for order in random))
         sheet.text(x, y - 10, "at random", BODY, colour=FADED)
     middle = (CHART_LEFT + WIDTH - MARGIN - 20) / 2
     sheet.text(middle, TOP + height + 40, "share of key/value heads that keep everything", BODY, align="center")
+
+    words = split.evidence.get("verdict", {}).get("words", "")
+    sheet.notes(MARGIN, TOP + height + BOTTOM - 32, re.split(r"(?<=\.) ", words), 18)
+    sheet.save(path)

@@ -189,48 +189,41 @@ def _heads(count: int) -> str:
 def _draw_stack(
     sheet: Sheet, maps: PooledMaps, roles: dict[Head, HeadRole], sites: Sequence[Site], layout: _Layout, y: int
 ) -> None:
-    left, pitch = MARGIN + RULER, layout.side + layout.gap
+    left, side, pitch = MARGIN + RULER, layout.side, layout.side + layout.gap
+    size = TINY if side >= 90 else TINY - 1.5
     if layout.titled:
         y += STACK_TITLE
         sheet.text(MARGIN, y - 10, sites[0].stack or "main stack", 15, weight="bold", width=sheet.width - 2 * MARGIN)
     widest = max(sites, key=lambda site: site.num_heads)
     for index in range(widest.num_heads):
-        sheet.text(left + index * pitch + layout.side / 2, y + 13, f"H{index}", SMALL, colour=FADED, align="center")
+        sheet.text(left + index * pitch + side / 2, y + 13, f"H{index}", SMALL, colour=FADED, align="center")
     group_size = widest.num_heads // widest.num_kv_heads
     ends = []
     for group in range(widest.num_kv_heads if group_size > 1 else 0):  # a bracket over those that share keys and values
         begin, top = left + group * group_size * pitch + 0.5, y + 19
-        end = left + ((group + 1) * group_size - 1) * pitch + layout.side - 0.5
+        end = left + ((group + 1) * group_size - 1) * pitch + side - 0.5
         ends += [((begin, top), (end, top)), ((begin, top), (begin, top + 4)), ((end, top), (end, top + 4))]
     if ends:
         sheet.lines(ends, colour=FADED)
     y += HEADER
     for site in sites:
-        middle = y + NAME_HEIGHT + layout.side / 2
+        middle = y + NAME_HEIGHT + side / 2
         sheet.text(MARGIN, middle + 4, f"L{site.layer}", BODY, colour=INK)
         for head in site.heads:
-            x = left + head.index * pitch
-            _draw_cell(sheet, maps[head], head, roles.get(head), x, y + NAME_HEIGHT, layout.side)
+            x, top, role = left + head.index * pitch, y + NAME_HEIGHT, roles.get(head)
+            sheet.picture(x, top, side, side, inked(scaled(maps[head])))
+            style = NO_ROLE if role is None else role_style(role.name)
+            if style is NO_ROLE:
+                sheet.box(x - 0.5, top - 0.5, side + 1, side + 1, edge=HAIRLINE)
+            else:
+                sheet.box(x - 1, top - 1, side + 2, side + 2, edge=style.colour, line=2)
+            after = sheet.text(x - 1, top - 6, f"L{head.layer}H{head.index}", size, mono=True, width=side + 4)
+            if role is not None:
+                room = side + 4 - after - 5
+                word = drawable(role.name)  # of its words the longest for which there is room
+                words: tuple[str, ...] = (word, word.removeprefix("offset "), style.short, style.tiny)
+                if style is NO_ROLE:
+                    words = () if word == style.name else (word,)
+                fitting = (word for word in words if text_width(word, size) <= room)
+                sheet.text(x + side + 1, top - 6, next(fitting, ""), size, colour=FADED, align="right")
         y += layout.step
-
-
-def _draw_cell(
-    sheet: Sheet, weights: Float32[ndarray, "p p"], head: Head, role: HeadRole | None, x: int, y: int, side: int
-) -> None:
-    sheet.picture(x, y, side, side, inked(scaled(weights)))
-    style = NO_ROLE if role is None else role_style(role.name)
-    if style is NO_ROLE:
-        sheet.box(x - 0.5, y - 0.5, side + 1, side + 1, edge=HAIRLINE)
-    else:
-        sheet.box(x - 1, y - 1, side + 2, side + 2, edge=style.colour, line=2)
-    size = TINY if side >= 90 else TINY - 1.5
-    name = f"L{head.layer}H{head.index}"
-    after = sheet.text(x - 1, y - 6, name, size, mono=True, width=side + 4)
-    if role is not None:
-        room = side + 4 - after - 5
-        word = drawable(role.name)  # of its words the longest for which there is room
-        words: tuple[str, ...] = (word, word.removeprefix("offset "), style.short, style.tiny)
-        if style is NO_ROLE:
-            words = () if word == style.name else (word,)
-        fitting = (word for word in words if text_width(word, size) <= room)
-        sheet.text(x + side + 1, y - 6, next(fitting, ""), size, colour=FADED, align="right")

@@ -180,7 +180,10 @@ def _judge_number(right: Right, points: int, written: str, question: str) -> Ver
         return Verdict.no_answer(f"{written} of what? The unit is part of the answer: write it behind the number.")
     factor = _factor(right, unit, dimension, question)
     if factor is None:
-        return Verdict.no_answer(_other_unit(unit, dimension if right.free else right.unit or COUNT))
+        other = next((name for name in DIMENSIONS if name != COUNT and factor_of(unit, name) is not None), None)
+        words = f"{unit[:20]!r} is no unit here" if other is None else f"{unit} measures {other}"
+        words = f"{unit} says a share" if unit.casefold() in SHARES else words
+        return Verdict.no_answer(f"{words}; the question asks for {dimension if right.free else right.unit or COUNT}.")
     # From here on numbers are compared in the question's unit.
     scale = factor / (factor_of(right.unit, dimension) or 1.0)
     value = quantity.value * scale
@@ -336,16 +339,6 @@ def _unit_mixed(right: Right, dimension: str, quantity: Quantity, factor: float)
         if is_right_times(scale):
             return f"That is the number in {unit}; the question asks for {right.unit}."
     return mistake_in(units)
-
-
-def _other_unit(unit: str, question_unit: str) -> str:
-    """Message for a unit that measures something else, or nothing that we know."""
-    if unit.casefold() in SHARES:
-        return f"{unit} says a share; the question asks for {question_unit}."
-    for dimension in DIMENSIONS:
-        if dimension != COUNT and factor_of(unit, dimension) is not None:
-            return f"{unit} measures {dimension}; the question asks for {question_unit}."
-    return f"{unit[:20]!r} is no unit here; the question asks for {question_unit}."
 
 
 def _near(right: Right, value: float, question: str) -> str | None:

@@ -19,7 +19,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.errors import StatisticError
-from manyheads.interventions.effects.metrics import Batch
+from manyheads.interventions.effects.metrics import Batch, token_losses
 from manyheads.models import AttentionCall, Piece, Reading, observe, tokens_of
 from manyheads.nn.scores import grouped_scores
 
@@ -101,6 +101,13 @@ def right_answers(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Floa
         answer = torch.tensor(needles[place].ids[begin:end], device=logits.device)
         right.append((logits[row, begin - 1 : end - 1].argmax(-1) == answer).all())
     return torch.stack(right).double()
+
+
+def answer_losses(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Float64[torch.Tensor, "b"]:
+    """The mean cross-entropy of each needle's answer, each of its tokens after those before it (nats)."""
+    losses = token_losses(outputs, batch).double()
+    spans = [needles[place].answer for place in batch.places]
+    return torch.stack([losses[row, begin - 1 : end - 1].mean() for row, (begin, end) in enumerate(spans)])
 
 
 def retrieval_scores(lm: Any, needles: Sequence[Needle], stack: str = "") -> Mapping[int, Float64[ndarray, "h"]]:

@@ -34,7 +34,14 @@ from manyheads.interventions.effects.effect import carried_out
 from manyheads.interventions.effects.importance import rank_correlation
 from manyheads.interventions.effects.metrics import Batch, Corpus, Metric, require_loaded, token_losses
 from manyheads.long_context.head_split import HeadSplit, require_share
-from manyheads.long_context.needles import Needle, hidden_needles, reading_of_ids, retrieval_scores, right_answers
+from manyheads.long_context.needles import (
+    Needle,
+    answer_losses,
+    hidden_needles,
+    reading_of_ids,
+    retrieval_scores,
+    right_answers,
+)
 from manyheads.long_context.split_layer import JoinedBy, split_layers
 from manyheads.models import (
     BATCH_TOKENS,
@@ -166,7 +173,7 @@ def split_heads(
         criteria["effect"] = _by_layer(split, choosing.by_text(values).mean(1))
     if "needle_effect" in (by, *also) and probes[0]:
         corpus = _corpus(lm, reading_of_ids([needle.ids for needle in probes[0]]), num_tokens // 4)
-        metric = replace(LOSS, read=partial(_answer_losses, needles=probes[0]), by_token=False)
+        metric = replace(LOSS, read=partial(answer_losses, needles=probes[0]), by_token=False)
         values, computed = _effects(lm, split, corpus, metric, num_tokens, progress)
         criteria["needle_effect"] = _by_layer(split, values.mean(1))
     if missing := [name for name in (by, *also) if name not in criteria]:
@@ -288,6 +295,8 @@ def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, A
         begin = {"better": "Better than random", "worse": "Worse than random", "as good": "No better than random"}
         span = f"{loss['better_low']:.4f} to {loss['better_high']:.4f}"
         words = f"{begin[level]}: {words}; {loss['better']:.4f} less (95 % over texts: {span})."
+        if len(loss["random"]) == 1:
+            words += " One random split stands for all others here: compare more of them."
     if recall is not None and not recall["before"]:
         words += " The model finds no needle even with everything, so needles say nothing of its heads."
     return {"level": level, "words": words}
@@ -429,13 +438,6 @@ def _effects(
 def _by_layer(split: HeadSplit, values: Float64[ndarray, "plan"]) -> dict[int, ndarray]:
     ends = np.cumsum([layer.num_kv_heads for _, layer in split.dividable])[:-1]
     return dict(zip((place for place, _ in split.dividable), np.split(values, ends), strict=True))
-
-
-def _answer_losses(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Float64[Tensor, "b"]:
-    """The mean cross-entropy of each needle's answer, each of its tokens after those before it (nats)."""
-    losses = token_losses(outputs, batch).double()
-    spans = [needles[place].answer for place in batch.places]
-    return torch.stack([losses[row, begin - 1 : end - 1].mean() for row, (begin, end) in enumerate(spans)])
 
 
 def _agreement(criteria: Mapping[str, Mapping[int, ndarray]]) -> dict[str, float | None]:

@@ -89,6 +89,9 @@ def size(
     num_kv_heads: int | None = None,
     source: int | None = None,
     cache_dtype: str | None = None,
+    streaming: float = 0.0,
+    sink: int = 128,
+    recent: int = 256,
 ) -> Sizing:
     """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
 
@@ -97,15 +100,17 @@ def size(
     `sizing.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of transformers,
     or its config. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the same with
     other key/value heads. `source`: tokens of what an encoder reads, as many as `context` unless said. `cache_dtype`:
-    as `dtype` unless said.
+    as `dtype` unless said. `streaming`: the share of key/value heads (0 to 1) that keep the first `sink` tokens and the
+    last `recent` alone, as in a split of `mh.split_heads`: FLOPs, cache and what fits are then those of `mh.streaming`.
 
     Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Families that have no
     row there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
     """
     architecture = _architecture(what)
     return size_of_architecture(
-        architecture, context, batch, dtype, num_kv_heads=num_kv_heads, source=source, cache_dtype=cache_dtype
-    )
+        architecture, context, batch, dtype, num_kv_heads=num_kv_heads, source=source, cache_dtype=cache_dtype,
+        streaming=streaming, sink=sink, recent=recent,
+    )  # fmt: skip
 
 
 def describe(config: Mapping[str, Any] | Any) -> Architecture:

@@ -100,16 +100,35 @@ def record(
     if media_inputs is not None:
         return _record_media(lm, media_inputs, generate, options, tensors)
     assert texts is not None
-    if generate is None:
-        return _record_texts(lm, texts, long, tensors)
-    count, prompts = generate, read_prompts(lm, texts, generate, options)
-    read = max(map(len, prompts))
-    longest = max(read, count) if writes_apart(lm) else read + count - 1  # nobody reads the last token
-    with _room(lm, len(prompts), longest, tensors):
-        keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
-    lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
-    about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
-    return recording_of([keeper], [], None, lm.model, [state], about)
+    if generate is not None:
+        count, prompts = generate, read_prompts(lm, texts, generate, options)
+        read = max(map(len, prompts))
+        longest = max(read, count) if writes_apart(lm) else read + count - 1  # nobody reads the last token
+        with _room(lm, len(prompts), longest, tensors):
+            keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
+        lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
+        about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
+        return recording_of([keeper], [], None, lm.model, [state], about)
+    # Texts as they are, those of like length together, so that little of a batch is padding.
+    reading = read_texts(lm, texts, long, pairs=True)
+    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
+    tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
+    groups = batches(reading)
+    # A single batch needs no joining, so it keeps the order in which the texts came.
+    groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
+    about, by_stack, longest = {**model_facts(lm), "windows": reading.because}, {"": tokens}, tokens.longest
+    if (target := decoder_tokens(lm, tokens)) is not None:
+        about["decoder"] = decoder_story(lm, reading)
+        by_stack |= {DECODER: target, CROSS: target}
+        longest = max(longest, target.longest)
+    keepers, states = [], []
+    with _room(lm, tokens.num_texts, longest, tensors):
+        for batch in read_batches(
+            lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
+        ):
+            keepers.append(batch.watcher)
+            states.append(batch.tap)
+        return recording_of(keepers, groups, by_stack, lm.model, states, about)
 
 
 def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
@@ -127,31 +146,6 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", 
     keeper, name = Keeper(texts, _tensors_to_keep(keep)), type(module).__name__
     state = watch(module, name, call, keeper.observe)
     return recording_of([keeper], [], None, module, [state], {"model": name})
-
-
-def _record_texts(
-    lm: Any, texts: str | Sequence[str | tuple[str, str]], long: str, tensors: frozenset[str]
-) -> Recording:
-    """Texts as they are, those of like length together, so that little of a batch is padding."""
-    reading = read_texts(lm, texts, long, pairs=True)
-    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
-    tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
-    groups = batches(reading)
-    # A single batch needs no joining, so it keeps the order in which the texts came.
-    groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
-    keepers, states = [], []
-    written = decoder_tokens(lm, tokens)
-    by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
-    about = {**model_facts(lm), "windows": reading.because}
-    about |= {} if written is None else {"decoder": decoder_story(lm, reading)}
-    longest = max(tokens.longest, 0 if written is None else written.longest)
-    with _room(lm, tokens.num_texts, longest, tensors):
-        for batch in read_batches(
-            lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
-        ):
-            keepers.append(batch.watcher)
-            states.append(batch.tap)
-        return recording_of(keepers, groups, by_stack, lm.model, states, about)
 
 
 def _record_media(

@@ -153,16 +153,21 @@ class Mask:
             raise ShapeError(f"a mask of {self.start.shape[0]} texts cannot serve {num_texts=}: give 1 or {num_texts}.")
         return Mask(self.start.expand(num_texts, -1), self.stop.expand(num_texts, -1), self.num_keys, self.dense)
 
-    def trimmed(self, first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Mask:
+    def trimmed(
+        self, first: Int[Tensor, "b"], lengths: Int[Tensor, "b"], texts: Int[Tensor, "b"] | None = None
+    ) -> Mask:
         """The mask after every text is rolled left by `first[b]` and cut to `lengths[b]`, rows and keys alike.
 
+        `texts`: of which text of this mask each new one is, where several were packed into one; by default its own.
         Padding rows come out empty. For self-attention, where rows and keys are the same tokens.
         """
-        mask, longest = self.expand(len(lengths)), int(lengths.max()) if len(lengths) else 0
+        mask, longest = self, int(lengths.max()) if len(lengths) else 0
+        if texts is None:
+            mask, texts = self.expand(len(lengths)), torch.arange(len(lengths), device="cpu")
         row = torch.arange(longest, device="cpu")[None]
         source = (row + first[:, None]).clamp_max(max(self.num_queries - 1, 0))
-        start = (mask.start.gather(1, source) - first[:, None]).clamp_min(0)
-        stop = torch.minimum(mask.stop.gather(1, source) - first[:, None], lengths[:, None])
+        start = (mask.start[texts[:, None], source] - first[:, None]).clamp_min(0)
+        stop = torch.minimum(mask.stop[texts[:, None], source] - first[:, None], lengths[:, None])
         # An empty run must be 0 to 0: left where it was rolled to, its ends might lie outside of the text.
         alive = (row < lengths[:, None]) & (stop > start)
         start, stop = torch.where(alive, start, 0), torch.where(alive, stop, 0)
@@ -170,9 +175,9 @@ class Mask:
             return Mask(start, stop, longest)
         # Cells outside a text are hidden, so the texts are copied into zeros one by one.
         dense = mask.dense.new_zeros(len(lengths), mask.dense.shape[1], longest, longest)
-        untrimmed = mask.dense.expand(len(lengths), -1, -1, -1)
+        untrimmed = mask.dense.expand(len(mask.start), -1, -1, -1)
         for text in range(len(lengths)):
             begin, length = int(first[text]), int(lengths[text])
             span = slice(begin, begin + length)
-            dense[text, :, :length, :length] = untrimmed[text, :, span, span]
+            dense[text, :, :length, :length] = untrimmed[int(texts[text]), :, span, span]
         return Mask(start, stop, longest, dense)

@@ -28,6 +28,12 @@ from torch import Tensor
 from manyheads.errors import TextError
 from manyheads.recording.media import ImageSpan
 
+
+def is_punctuation(text: str) -> bool:
+    """Whether a text is made of punctuation and symbols alone (Unicode categories P and S); an empty one is not."""
+    return bool(text) and all(unicodedata.category(char)[0] in "PS" for char in text)
+
+
 # ------------------------------------------------------------------------------------------------------ gold annotation
 
 
@@ -177,7 +183,7 @@ class Tokens:
     @cached_property
     def punctuation(self) -> Bool[Tensor, "b k"]:
         """Pieces made of punctuation and symbols alone (Unicode categories P and S)."""
-        return self._by_surface(lambda text: all(unicodedata.category(char)[0] in "PS" for char in text))
+        return self._by_surface(is_punctuation)
 
     @cached_property
     def number(self) -> Bool[Tensor, "b k"]:

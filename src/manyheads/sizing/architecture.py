@@ -92,6 +92,26 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Streaming:
+    """`share` (0 to 1) of the key/value heads see and keep the first `sink` tokens and the last `recent` alone.
+
+    Raises ShapeError for what is no share or no window.
+    """
+
+    share: float
+    sink: int
+    recent: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share, bool) or not isinstance(self.share, int | float) or not 0 <= self.share <= 1:
+            raise ShapeError(f"streaming={self.share!r}: give the share of key/value heads that stream, from 0 to 1.")
+        for name, least in (("sink", 0), ("recent", 1)):
+            tokens = getattr(self, name)
+            if type(tokens) is not int or tokens < least:
+                raise ShapeError(f"{name}={tokens!r}: give a whole number of tokens, at least {least}.")
+
+
+@dataclass(frozen=True)
 class LayerShape:
     """One layer. `state`: numbers that it keeps for each text, however long (a recurrence, a convolution), `state32`
     the same where they are kept in 32 bits whatever the cache's dtype. `stack`: "" where a model has only one."""
@@ -186,6 +206,42 @@ class Architecture:
                 )
             changed[layer] = replace(layer, attention=attention, weights=weights)
         return replace(self, layers=tuple(changed[layer] for layer in self.layers))
+
+    def with_streaming(self, streaming: Streaming) -> Architecture:
+        """The same where some heads stream, as many as that share comes to (rounded), spread evenly over the layers.
+
+        Heads that can stream are those with keys and values of their own that see more than `sink + recent` tokens. An
+        attention whose heads differ becomes two; what depends on its heads' number (`with_kv_heads`, weights) is to be
+        read from the architecture that this one is made of. Raises ShapeError where no head can stream.
+        """
+        window = streaming.sink + streaming.recent
+
+        def can(attention: Attention) -> bool:
+            longer = attention.window is None or (attention.window > window and not attention.chunked)
+            return attention.causal and attention.cached and not attention.cross and not attention.latent and longer
+
+        total = sum(attention.num_kv_heads for attention in self.attention if can(attention))
+        if not total or not self.generates:
+            raise ShapeError(
+                f"streaming={streaming.share}: no head of {self.name} has a cache of its own of over {window:,} tokens."
+            )
+        num_streaming, before, layers = round(streaming.share * total), 0, list[LayerShape]()
+        for layer in self.layers:
+            parts: list[Attention] = []
+            for attention in layer.attention:
+                count, group = 0, attention.num_heads // attention.num_kv_heads
+                if can(attention):
+                    first, before = before, before + attention.num_kv_heads
+                    count = num_streaming * before // total - num_streaming * first // total
+                for kv_heads, changes in (
+                    (attention.num_kv_heads - count, {}),
+                    (count, {"window": window, "sheds": True}),
+                ):
+                    if kv_heads:
+                        heads = {"num_heads": kv_heads * group, "num_kv_heads": kv_heads}
+                        parts.append(replace(attention, **heads, **changes))
+            layers.append(replace(layer, attention=tuple(parts)))
+        return replace(self, layers=tuple(layers))
 
 
 def by_part(weights: tuple[Weights, ...]) -> Mapping[str, int]:

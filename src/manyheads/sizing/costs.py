@@ -34,6 +34,7 @@ from manyheads.sizing.architecture import (
     Architecture,
     Attention,
     LayerShape,
+    Streaming,
     Weights,
     by_part,
     kind_of,
@@ -69,13 +70,14 @@ GROUPS = 8
 @dataclass(frozen=True)
 class Ask:
     """What is asked of an architecture: `batch` texts of `context` tokens (and `source`, what an encoder reads), the
-    dtypes of the weights and of the cache."""
+    dtypes of the weights and of the cache, and which heads stream."""
 
     context: int
     source: int
     batch: int
     dtype: str
     cache_dtype: str
+    streaming: Streaming | None = None
 
     def weight_bytes(self, numbers: int | float) -> float:
         return numbers * DTYPES[self.dtype] / 8
@@ -156,6 +158,12 @@ class Sizing:
     def name(self) -> str:
         return self.architecture.name
 
+    @cached_property
+    def served(self) -> Architecture:
+        """What computes and keeps a cache: the architecture, with the heads that stream."""
+        streaming = self.ask.streaming
+        return self.architecture if streaming is None else self.architecture.with_streaming(streaming)
+
     @property
     def num_parameters(self) -> int:
         return self.architecture.num_parameters
@@ -184,7 +192,7 @@ class Sizing:
         """FLOPs of one text of this context, all at once."""
         if self.architecture.why_untold("flops"):
             return None
-        lengths = (self.architecture, self.ask.context, self.ask.source)
+        lengths = (self.served, self.ask.context, self.ask.source)
         return Flops(prefill(*lengths), sum(prefill(*lengths, dense=True).values()))
 
     @cached_property
@@ -192,12 +200,12 @@ class Sizing:
         """FLOPs of one more token of one text, the last of this context."""
         if self.architecture.why_untold("flops") or not self.architecture.generates:
             return None
-        operations = decoding(self.architecture, self.ask.context, self.ask.source)
+        operations = decoding(self.served, self.ask.context, self.ask.source)
         return Flops(operations, sum(operations.values()))
 
     @cached_property
     def cache(self) -> Cache | None:
-        architecture, ask = self.architecture, self.ask
+        architecture, ask = self.served, self.ask
         if architecture.why_untold("cache") or not architecture.generates:
             return None
         # At two lengths, not from the widths: a window that is full adds nothing any more.
@@ -222,7 +230,7 @@ class Sizing:
         if self.cache is None or self.decode is None:
             return None
         ask = self.ask
-        weights, keys = read_numbers(self.architecture, ask.context, ask.source, ask.batch)
+        weights, keys = read_numbers(self.served, ask.context, ask.source, ask.batch)
         cache_bytes = ask.batch * ask.cache_bytes(keys) + self.cache.state
         return Decoding(ask.batch * self.decode.total, ask.weight_bytes(weights), cache_bytes)
 
@@ -250,7 +258,7 @@ class Sizing:
         """
         if isinstance(overhead, bool) or not 0 <= overhead < 1:
             raise ShapeError(f"overhead={overhead!r}: give the share of the memory that stays free, from 0 to below 1.")
-        architecture, ask = self.architecture, self.ask
+        architecture, ask = self.served, self.ask
         if why := architecture.why_untold("cache"):
             raise ModelError(f"what fits cannot be told of {self.name}, for its cache cannot: {why}.")
         size_bytes = memory_bytes(memory)

@@ -98,10 +98,10 @@ class Fit:
         if not self.weights_fit:
             beyond = f"{missing} are missing with the cache of {texts} ({counted})"
             return f"{self.name}: the weights alone do not fit into {memory}; {beyond}."
-        verdict = "fit into" if self.batch > 1 else "fits into"
-        sentences = [f"{self.name}: {texts} {verdict} {memory} ({counted})."]
+        fit, do = ("fit", "do") if self.batch > 1 else ("fits", "does")
+        sentences = [f"{self.name}: {texts} {fit} into {memory} ({counted})."]
         if not self.fits:
-            sentences = [f"{self.name}: {texts} do not fit into {memory}; {missing} are missing ({counted})."]
+            sentences = [f"{self.name}: {texts} {do} not fit into {memory}; {missing} are missing ({counted})."]
         if self.largest_batch is None:
             return f"{sentences[0]} It keeps no cache."
         subject = "The text" if self.batch == 1 else f"Each of {self.batch:,} texts"

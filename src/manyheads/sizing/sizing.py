@@ -19,7 +19,7 @@ from typing import Any, cast
 from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing import building_blocks as blocks
 from manyheads.sizing import units
-from manyheads.sizing.architecture import Architecture, Attention, LayerShape
+from manyheads.sizing.architecture import Architecture, Attention, LayerShape, Streaming
 from manyheads.sizing.costs import DTYPES, SCALE_BYTES, Ask, Sizing, cache_scales
 from manyheads.sizing.families.config import describe_config, read_config
 from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
@@ -38,16 +38,14 @@ def size(
     num_kv_heads: int | None = None,
     source: int | None = None,
     cache_dtype: str | None = None,
+    streaming: float = 0.0,
+    sink: int = 128,
+    recent: int = 256,
 ) -> Sizing:
-    """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
+    """As `mh.size`, of everything that can be sized without transformers.
 
-    `what`: a preset's name ("llama-2-70b"), a config.json or a folder with one, a config as a mapping, a mapping in
-    plain words (those of `building_blocks.transformer`: num_layers, embed_dim, num_heads, ...), a `ModelSpec`,
-    or an `Architecture`. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the
-    same with other key/value heads. `source`: tokens of what an encoder reads; as many as `context` unless said.
-
-    Counts are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Raises ModelError, ShapeError or
-    FileAccessError, saying what was asked, what came and what would do.
+    `what`: a preset's name, a config.json or a folder with one, a config as a mapping, a mapping in plain words, a
+    `ModelSpec`, or an `Architecture`. Raises ModelError, ShapeError or FileAccessError.
     """
     architecture = architecture_of(what)
     if num_kv_heads is not None:
@@ -64,8 +62,17 @@ def size(
         whole("batch", batch),
         _dtype("dtype", dtype),
         _dtype("cache_dtype", cache_dtype or dtype),
+        Streaming(streaming, sink, recent) if streaming else None,
     )
-    scales = ask.batch * SCALE_BYTES * cache_scales(architecture, ask.context, ask.source)
+    served = Sizing(architecture, ask).served
+    if ask.streaming is not None:
+        total, before, streams = (
+            sum(attention.num_kv_heads for attention in shape.attention if window in (None, attention.window))
+            for shape, window in ((architecture, None), (architecture, sink + recent), (served, sink + recent))
+        )
+        words = f"{streams - before:,} of {total:,} key/value heads keep {sink:,} + {recent:,} tokens and no more"
+        notes = (words, *notes)
+    scales = ask.batch * SCALE_BYTES * cache_scales(served, ask.context, ask.source)
     if ask.cache_dtype == "int8" and scales and not architecture.why_untold("cache"):
         size_in_words = f"{units.gib(scales)} ({scales:,} bytes)"
         notes = (

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyheads.base import native_bf16
 from manyheads.errors import ModelError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.training.checkpoints import History, head_columns, read_state, restore, save_state
@@ -226,12 +227,6 @@ def choose_precision(width: int, device: torch.device) -> Precision:
     if native_bf16():
         return Precision("bf16", "this CPU multiplies it natively; weights and optimizer stay float32")
     return Precision("float32", "this CPU has no native bf16")
-
-
-def native_bf16() -> bool:
-    """Whether the CPU has instructions for products of bf16."""
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager:

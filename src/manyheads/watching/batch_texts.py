@@ -104,7 +104,20 @@ def texts_of_batch(
     """
     mask = mask.expand(num_rows)
     num_positions = mask.num_queries
-    start, stop, visible = _visible(mask)
+    # The first key that each row sees and the one after its last, and which keys are seen by any row.
+    if mask.dense is not None:
+        # Of any head; the dense mask stays where it is, and what is read of it comes to the host together.
+        cells = mask.dense.any(1).expand(len(mask.start), -1, -1)
+        first = cells.to(torch.uint8).argmax(-1)
+        last = mask.num_keys - cells.flip(-1).to(torch.uint8).argmax(-1)
+        start, stop = torch.stack([first, torch.where(cells.any(-1), last, first)]).cpu()
+        visible = cells.any(1).cpu()
+    else:
+        # A run adds 1 where it starts and takes it back where it stops; the running sum counts who sees a key.
+        start, stop, alive = mask.start, mask.stop, (mask.stop > mask.start).long()
+        steps = torch.zeros(num_rows, mask.num_keys + 1, dtype=torch.long, device="cpu")
+        steps.scatter_add_(1, start, alive).scatter_add_(1, stop, -alive)
+        visible = steps.cumsum(1)[:, :-1] > 0
     token = visible & (stop > start)
     if real is not None:
         token &= real.expand(num_rows, -1)
@@ -123,40 +136,4 @@ def texts_of_batch(
     is_whole = len(row) == num_rows and bool((lengths == num_positions).all())
     if is_whole:
         return BatchTexts(row, first, lengths, True, mask)
-    return BatchTexts(row, first, lengths, False, _moved(mask, row, first, lengths))
-
-
-def _visible(mask: Mask) -> tuple[Int[Tensor, "b q"], Int[Tensor, "b q"], Bool[Tensor, "b k"]]:
-    """The first key that each row sees and the one after its last, and which keys are seen by any row."""
-    if mask.dense is not None:
-        # Of any head; the dense mask stays where it is, and what is read of it comes to the host together.
-        visible = mask.dense.any(1).expand(len(mask.start), -1, -1)
-        first = visible.to(torch.uint8).argmax(-1)
-        last = mask.num_keys - visible.flip(-1).to(torch.uint8).argmax(-1)
-        start, stop = torch.stack([first, torch.where(visible.any(-1), last, first)]).cpu()
-        return start, stop, visible.any(1).cpu()
-    # A run adds 1 where it starts and takes it back where it stops; the running sum counts who sees a key.
-    steps = torch.zeros(len(mask.start), mask.num_keys + 1, dtype=torch.long, device="cpu")
-    alive = (mask.stop > mask.start).long()
-    steps.scatter_add_(1, mask.start, alive)
-    steps.scatter_add_(1, mask.stop, -alive)
-    return mask.start, mask.stop, steps.cumsum(1)[:, :-1] > 0
-
-
-def _moved(mask: Mask, row: Tensor, first: Tensor, lengths: Tensor) -> Mask:
-    """The mask of each text by itself, rows and keys from the left edge on."""
-    longest = int(lengths.max())
-    place = torch.arange(longest, device="cpu")[None]
-    position = first[:, None] + torch.minimum(place, lengths[:, None] - 1)
-    start = (mask.start[row[:, None], position] - first[:, None]).clamp_min(0)
-    stop = torch.minimum(mask.stop[row[:, None], position] - first[:, None], lengths[:, None])
-    alive = (place < lengths[:, None]) & (stop > start)
-    start, stop = torch.where(alive, start, 0), torch.where(alive, stop, 0)
-    if mask.dense is None:
-        return Mask(start, stop, longest)
-    device = mask.dense.device
-    inside = (place < lengths[:, None]).to(device)
-    row, position = row.to(device), position.to(device)
-    dense = mask.dense.expand(len(mask.start), -1, -1, -1).permute(0, 2, 3, 1)
-    cells = dense[row[:, None, None], position[:, :, None], position[:, None, :]].permute(0, 3, 1, 2)
-    return Mask(start, stop, longest, cells & inside[:, None, :, None] & inside[:, None, None, :])
+    return BatchTexts(row, first, lengths, False, mask.trimmed(first, lengths, row))

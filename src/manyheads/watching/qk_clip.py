@@ -590,7 +590,17 @@ def _by_part(module: nn.Module, site: Site) -> tuple[list[HeadRows], str]:
     if len(norms) < 2:
         holders = holders_of(module, site)
         if not holders:
-            _refuse(site, module, _why_not_found(module, site))
+            shapes = [
+                f"{name} {list(parameter.shape)} {str(parameter.dtype).removeprefix('torch.')}"
+                for name, parameter in module.named_parameters()
+            ]
+            if any(not parameter.is_floating_point() for parameter in module.parameters()):
+                _refuse(site, module, f"its weights are quantised, and cannot be scaled in place: it has "
+                                      f"{', '.join(shapes[:8])}")  # fmt: skip
+            total = {part: rows.numel() for part, rows in part_by_part(Sizes.of(site), "qkv").items()}
+            _refuse(site, module, f"its query and key weights were not found: sought were matrices that make "
+                                  f"{total['q']}, {total['k']} and {total['v']} numbers for q, k and v; it has "
+                                  f"{', '.join(shapes[:8]) or 'no parameters'}")  # fmt: skip
         for holder in holders:
             for part, rows in holder.rows(Sizes.of(site)).items():
                 if part in (QUERIES, KEYS) and part not in norms:
@@ -632,21 +642,6 @@ def _of_linear(site: Site, holder: nn.Module, name: str, part: str, rows: Int[Te
     if getattr(holder, "bias", None) is not None:
         parts.append(HeadRows(path, holder, "bias", 0, part, rows))
     return parts
-
-
-def _why_not_found(module: nn.Module, site: Site) -> str:
-    sizes = Sizes.of(site)
-    total = {part: rows.numel() for part, rows in part_by_part(sizes, "qkv").items()}
-    shapes = [
-        f"{name} {list(parameter.shape)} {str(parameter.dtype).removeprefix('torch.')}"
-        for name, parameter in module.named_parameters()
-    ]
-    if any(not parameter.is_floating_point() for parameter in module.parameters()):
-        return f"its weights are quantised, and cannot be scaled in place: it has {', '.join(shapes[:8])}"
-    return (
-        f"its query and key weights were not found: sought were matrices that make {total['q']}, {total['k']} and "
-        f"{total['v']} numbers for q, k and v; it has {', '.join(shapes[:8]) or 'no parameters'}"
-    )
 
 
 def _require_own(site: Site, module: nn.Module, part: HeadRows, names: dict[int, list[str]]) -> None:

@@ -55,7 +55,6 @@ from manyheads.cli.terminal.console import (
     legend,
     offered,
     print_sections,
-    rules_of,
     shades_of,
     shortened,
     stdout_console,
@@ -469,7 +468,7 @@ def _looks(looked: HeadLooked, links: Links, top: int, leave_out: bool, console:
             cells += [_token(pieces, link.key, style, wide), number]
         cells += [Text("")] * (2 + 2 * top - len(cells))
         rows.append([*cells, *([Text(figure(links.sink_shares[query], "share"), style="dim")] if leave_out else [])])
-    lines = lay_out(columns, rows, console.width, bar="   ")[1:]
+    lines = lay_out(columns, rows, console, bar="   ")[1:]
     return [Text.assemble(("Where each token looks", "bold"), note), *lines]
 
 
@@ -501,7 +500,7 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
             rows = shares if is_share else with_units
             rows.append([Text(name), *map(Text, numbers), Text(statistic.meaning, style="dim")])
     basis = "  bundled texts: all of them, also those on which the role was chosen"
-    table = lay_out(columns, [*with_units, None, *shares], console.width, **rules_of(console))
+    table = lay_out(columns, [*with_units, None, *shares], console)
     return [Text.assemble(("Its numbers", "bold"), basis), *table]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -13,7 +12,7 @@ from manyheads import lessons
 from manyheads.cli.arguments import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
 from manyheads.cli.terminal.console import emit, emit_document, stdout_console
 from manyheads.cli.terminal.progress import Talk
-from manyheads.lessons.lesson import Lesson, LessonError
+from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.progress import Progress
 
 MAX_SEED = 2**31
@@ -70,7 +69,16 @@ def learn(
             raise LessonError("--run and --answer need a lesson: manyheads learn LESSON --run CELL.")
         pages.print_list(progress, as_json)
         return
-    page = _page(lesson, lessons.lessons())
+    shelf = lessons.lessons()
+    if lesson in shelf:
+        slugs = [lesson]
+    elif lesson.isascii() and lesson.isdigit() and 1 <= int(lesson) <= len(shelf):
+        slugs = [list(shelf)[int(lesson) - 1]]
+    else:  # the beginning of a name
+        slugs = [slug for slug in shelf if slug.startswith(lesson)]
+    if len(slugs) != 1:
+        raise LessonError(f"there is no lesson {lesson[:60]!r}. There are: {', '.join(shelf)}.")
+    page = shelf[slugs[0]]
     parted = [pair.partition("=") for pair in inputs or []]
     if wrong := [name for name, equals, _ in parted if not equals]:
         raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
@@ -116,15 +124,3 @@ def learn(
 def _is_terminal(stream: TextIO | None) -> bool:
     """Whether somebody sits there; a shell may have closed it."""
     return stream is not None and stream.isatty()
-
-
-def _page(wish: str, pages: Mapping[str, Lesson]) -> Lesson:
-    """By name, by number (from 1), or by the beginning of its name. Raises LessonError."""
-    if wish in pages:
-        return pages[wish]
-    if wish.isascii() and wish.isdigit() and 1 <= int(wish) <= len(pages):
-        return list(pages.values())[int(wish) - 1]
-    begun = [slug for slug in pages if slug.startswith(wish)]
-    if len(begun) == 1:
-        return pages[begun[0]]
-    raise LessonError(f"there is no lesson {wish[:60]!r}. There are: {', '.join(pages)}.")

@@ -73,7 +73,7 @@ def print_list(progress: Progress, as_json: bool) -> None:
             Text(f"{points} of {sum(page.questions.values())}"),
         ])  # fmt: skip
     console = stdout_console()
-    lines = lay_out(columns, rows, console.width)
+    lines = lay_out(columns, rows, console)
     print_cut([*lines, Text(""), Text(f"Begin: manyheads learn {next(iter(shelf.lessons()))}", style="dim")], console)
 
 
@@ -400,39 +400,33 @@ def ran_document(ran: Ran) -> dict[str, Any]:
 
 def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any]:
     """The lesson whole: its facts said, its cells run."""
-    parts = [_part_document(part, load, seed) for part in page.parts]
+    parts: list[dict[str, Any]] = []
+    for part in page.parts:
+        match part:
+            case ProseBlock():
+                parts.append({"kind": "prose", "markdown": shelf.say(part.text, load)})
+            case CellBlock():
+                parameters = {parameter.name: parameter.value for parameter in shelf.parameters_of(part)}
+                try:
+                    ran = ran_document(shelf.run_cell(part, {}, load))
+                except ManyHeadsError as error:
+                    ran = {"trouble": str(error)}
+                about = {"kind": "cell", "cell": part.name, "title": part.title, "parameters": parameters}
+                parts.append({**about, **ran})
+            case InterviewBlock():
+                points, question = [shelf.say(point, load) for point in part.points], shelf.say(part.question, load)
+                about = {"kind": "interview", "name": part.name, "question": question, "points": points}
+                parts.append({**about, "answer": shelf.say(part.answer, load)})
+            case CheckBlock():
+                inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
+                question, choices = shelf.ask(part, inputs)
+                parts.append({
+                    "kind": "predict" if part.cell else "check", "check": part.name, "question": question,
+                    "answer": part.answer, "choices": list(choices), "points": part.points, "inputs": dict(inputs),
+                })  # fmt: skip
     summary = shelf.say(page.summary, load)
     facts = {"lesson": page.slug, "title": page.title, "summary": summary, "minutes": page.minutes}
     return {**facts, "seed": seed, "parts": parts, "sources": list(page.sources)}
-
-
-def _part_document(part: Any, load: Load, seed: int | None) -> dict[str, Any]:
-    match part:
-        case ProseBlock():
-            return {"kind": "prose", "markdown": shelf.say(part.text, load)}
-        case CellBlock():
-            parameters = {parameter.name: parameter.value for parameter in shelf.parameters_of(part)}
-            try:
-                ran = ran_document(shelf.run_cell(part, {}, load))
-            except ManyHeadsError as error:
-                ran = {"trouble": str(error)}
-            return {"kind": "cell", "cell": part.name, "title": part.title, "parameters": parameters, **ran}
-        case InterviewBlock():
-            points = [shelf.say(point, load) for point in part.points]
-            answer, question = shelf.say(part.answer, load), shelf.say(part.question, load)
-            return {"kind": "interview", "name": part.name, "question": question, "points": points, "answer": answer}
-        case _:
-            inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
-            question, choices = shelf.ask(part, inputs)
-            return {
-                "kind": "predict" if part.cell else "check",
-                "check": part.name,
-                "question": question,
-                "answer": part.answer,
-                "choices": list(choices),
-                "points": part.points,
-                "inputs": dict(inputs),
-            }
 
 
 ON, BACK = 1, -1

@@ -67,16 +67,13 @@ from manyheads.cli.roles.role_words import (
 from manyheads.cli.studio import open_studio
 from manyheads.cli.terminal.console import (
     Column,
-    Row,
     clean,
     emit_document,
     hanging,
-    lay_out,
-    left_out,
+    lay_out_heads,
     linked_sentence,
     offered,
     print_sections,
-    rules_of,
     shortened,
     stdout_console,
 )
@@ -336,7 +333,10 @@ def print_page(looked: Looked, sample: Sample | None, complete: bool) -> None:
             f"weights exact, error at most {table.notes.get('guard_error', '?')}",
             f"{looked.seconds['all']:.1f} seconds",
         ]
-        sections.append([Text(" · ".join(filter(None, parts)), style="dim")])
+        lines = [Text(" · ".join(filter(None, parts)), style="dim")]
+        if "not remembered" in labels.because:  # so every look takes as long: its reason is not for --all alone
+            lines += _facts([("roles", labels.because)], console)
+        sections.append(lines)
     print_sections(sections, console)
 
 
@@ -530,24 +530,15 @@ def _table(looked: Looked, console: Console) -> list[Text]:
             Column("score", YOURS),
         ]
     columns += [Column(TITLES.get(name, name), YOURS, spare=2 + index) for index, name in enumerate(names)]
-    rows: list[Row] = []
+    cells: list[list[Text]] = []
     values = {name: table.column(name) for name in table.names}
     figures_of = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
-    layer = None
     for index, head in enumerate(table.heads):
-        if (head.stack, head.layer) != layer:
-            rows.append(None)
-            layer = (head.stack, head.layer)
         yours = {name: float(column[index]) for name, column in values.items()}
-        rows.append([
-            Text(str(head), style="bold"),
-            *_role_cells(role_of(labels, head), yours, bool(labels.roles)),
-            *(Text(cells[index]) for cells in figures_of),
-        ])  # fmt: skip
-    remark = ""
-    if hidden := left_out(columns, rows, console.width):
-        remark = f"No room here for {', '.join(hidden)}: --json and --save hold all."
-    elif set(names) < set(looked.names):
+        of_role = _role_cells(role_of(labels, head), yours, bool(labels.roles))
+        cells.append([*of_role, *(Text(figures[index]) for figures in figures_of)])
+    lines, remark = lay_out_heads(columns, table.heads, cells, console)
+    if not remark and set(names) < set(looked.names):
         remark = f"Shown are {len(names)} of {len(looked.names)} statistics of your text: --json and --save hold all."
     # What the columns mean.
     entries = []
@@ -570,7 +561,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
         line.stylize("dim")
     return [
         *(Text("Every head", style="bold"), *legend, Text()),
-        *lay_out(columns, rows, console.width, **rules_of(console)),
+        *lines,
         *(Text(line, style="dim") for line in textwrap.wrap(remark, console.width)),
     ]
 

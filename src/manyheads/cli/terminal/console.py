@@ -210,12 +210,13 @@ Row = Sequence[Text] | None
 """Cells, or None for a light rule."""
 
 
-def lay_out(
-    columns: Sequence[Column], rows: Sequence[Row], width: int, *, rule: str = "─", bar: str = BAR
-) -> list[Text]:
-    """The table, a line an entry."""
+def lay_out(columns: Sequence[Column], rows: Sequence[Row], console: Console, *, bar: str = BAR) -> list[Text]:
+    """The table, a line an entry. `bar`: what stands between groups."""
+    rule = "─"
+    if not knows_blocks(console):
+        rule, bar = "-", bar.replace("│", "|")
     widths = _widths(columns, rows)
-    visible = _kept(columns, widths, width, bar)
+    visible = _kept(columns, widths, console.width, bar)
     full = _total(columns, widths, visible, bar)
     titles = [Text(column.title, style="dim") for column in columns]
     # The names of the groups, each above its first column.
@@ -238,15 +239,21 @@ def lay_out(
     return [line for line in lines if line.plain.strip()]
 
 
-def rules_of(console: Console) -> dict[str, str]:
-    """What `lay_out` draws rules and bars with, where that must be ASCII."""
-    return {} if knows_blocks(console) else {"rule": "-", "bar": " | "}
-
-
-def left_out(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[str]:
-    """The titles of the columns for which there is no room."""
-    visible = _kept(columns, _widths(columns, rows), width, BAR)
-    return [column.title for index, column in enumerate(columns) if index not in visible]
+def lay_out_heads(
+    columns: Sequence[Column], heads: Sequence[Any], cells: Sequence[Sequence[Text]], console: Console
+) -> tuple[list[Text], str]:
+    """A table with a row for each head, its name first, a rule before each layer; and what had no room, in words."""
+    rows: list[Row] = []
+    layer = None
+    for head, head_cells in zip(heads, cells, strict=True):
+        if (head.stack, head.layer) != layer:
+            rows.append(None)
+            layer = (head.stack, head.layer)
+        rows.append([Text(str(head), style="bold"), *head_cells])
+    visible = _kept(columns, _widths(columns, rows), console.width, BAR)
+    hidden = [column.title for index, column in enumerate(columns) if index not in visible]
+    remark = f"No room here for {', '.join(hidden)}: --json and --save hold all." if hidden else ""
+    return lay_out(columns, rows, console), remark
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:

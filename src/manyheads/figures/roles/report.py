@@ -45,10 +45,9 @@ from manyheads.figures.roles.words import (
     terms_of,
 )
 from manyheads.heads import Head
-from manyheads.roles import MAX_FALSE, SINK_RULE, Claim, HeadRole, Probe, Roles, by_family, failing, family_of
+from manyheads.roles import MAX_FALSE, SINK_RULE, Claim, HeadRole, Roles, by_family, failing, family_of
 from manyheads.roles.claims import FIXED, RULES_IN_WORDS
 from manyheads.roles.probes.all import SHARE
-from manyheads.roles.probes.repeats import HeadScore
 from manyheads.roles.results import DOWN, EFFECT, REFERENCE, UP, Family, Ranked
 from manyheads.roles.role_table import NO_ROLE, NOT_EFFECT, REFERENCE_STYLE, ROLES, SYNTAX_STYLE, UNLABELLED
 from manyheads.statistics import Statistic
@@ -386,7 +385,18 @@ def probes_of(roles: Roles) -> str:
     for probe in roles.probes.values():
         best = probe.top(TOP)
         lacking = "not asked: " if probe.scores is None else "" if best else "no head was counted: "
-        rows = "".join(_probe_row(probe, score) for score in best)
+        written = percent if probe.unit == SHARE else "{:.2f}".format
+        rows = ""
+        for score in best:
+            beats, z = probe.beats_chance(score), probe.z(score)
+            chance = written(score.chance) if z is None else f"0 ± {score.score / z if z else 0:.2f}"
+            between = interval(score.low, score.high, written) if z is None else f"{z:+.1f} standard deviations"
+            cases = f"{score.num_queries:,}" if score.num_queries else "–"
+            cells = "".join(f'<td class="n">{figure}</td>' for figure in (written(score.score), chance, between, cases))
+            rows += (
+                f'<tr class="{"holds" if beats else "weak"}"><th scope="row" class="mono">{data(score.head)}</th>'
+                f'{cells}<td class="verdict">{"yes" if beats else "within chance"}</td></tr>'
+            )
         bodies.append(
             f'<tbody><tr><th class="asked" scope="rowgroup" colspan="{len(PROBE_TITLES)}">{isolated(probe.asks)}'
             f"<span>{isolated(probe.name)}</span></th></tr>{rows}"
@@ -395,21 +405,6 @@ def probes_of(roles: Roles) -> str:
     return (
         '<section id="probes" aria-labelledby="probes-title"><h2 id="probes-title">Probes</h2>'
         f'<p class="second">{PROBES_LEAD}</p>{table_of("claims attention", PROBE_TITLES, "".join(bodies))}</section>'
-    )
-
-
-def _probe_row(probe: Probe, score: HeadScore) -> str:
-    def written(value: float) -> str:
-        return percent(value) if probe.unit == SHARE else f"{value:.2f}"
-
-    beats, z = probe.beats_chance(score), probe.z(score)
-    chance = written(score.chance) if z is None else f"0 ± {score.score / z if z else 0:.2f}"
-    between = interval(score.low, score.high, written) if z is None else f"{z:+.1f} standard deviations"
-    cases = f"{score.num_queries:,}" if score.num_queries else "–"
-    cells = "".join(f'<td class="n">{figure}</td>' for figure in (written(score.score), chance, between, cases))
-    return (
-        f'<tr class="{"holds" if beats else "weak"}"><th scope="row" class="mono">{data(score.head)}</th>{cells}'
-        f'<td class="verdict">{"yes" if beats else "within chance"}</td></tr>'
     )
 
 

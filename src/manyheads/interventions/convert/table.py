@@ -109,38 +109,32 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
     if quality is None:
         note = "quality and decode speed: not measured, since no texts were given."
         return {}, Comparison(tuple(rows), (note, cache_note))
-    errors, quality_row, quality_note = _quality_row(before, after, quality)
-    rates, speed_note = decode_rates(before, after, quality.corpus)
-    if rates is not None:
-        low, high = rates.ratios
-        rows.append(Row("decoding", "tokens a second", rates.before, rates.after, f"x {low:.2f} to {high:.2f}"))
-    return errors, Comparison((quality_row, *rows), (quality_note, speed_note, cache_note))
-
-
-def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> tuple[dict[int, float], Row, str]:
-    """The errors of layers, the metric's row, and the change with its interval over texts. Two passes over them."""
     metric, corpus = quality.metric, quality.corpus
     # One batch at a time, since a twin must know which rows of it are padding.
-    old: list[Tensor] = []
+    old_readings: list[Tensor] = []
     with _twin_errors(before, after) as (sums, current):
         for batch in corpus.batches:
             current[:] = [batch]
-            old.append(metric.read(metrics.outputs_of(before, batch, head=metric.head), batch))
-    new = [metric.read(metrics.outputs_of(after, batch, head=metric.head), batch) for batch in corpus.batches]
+            old_readings.append(metric.read(metrics.outputs_of(before, batch, head=metric.head), batch))
     changes = torch.zeros(corpus.num_texts, dtype=torch.float64, device="cpu")
-    for batch, old_reading, new_reading in zip(corpus.batches, old, new, strict=True):
+    for batch, old_reading in zip(corpus.batches, old_readings, strict=True):
+        new_reading = metric.read(metrics.outputs_of(after, batch, head=metric.head), batch)
         changes[list(batch.places)] = metric.change(old_reading, new_reading).double().cpu()
     metrics.require_numbers(changes, metric, "these texts")
-    change = float(changes.mean())
-    low, high = (float(bound[0]) for bound in mean_interval(changes.numpy()[:, None]))
-    level = metric.level(old) or 0.0
     # One number back from the device per layer, at the end: sums stay there while the texts are read.
     errors = {layer: (float(gap) / (float(total) or 1.0)) ** 0.5 for layer, (gap, total) in sums.items()}
-    note = (
+    change, level = float(changes.mean()), metric.level(old_readings) or 0.0
+    low, high = (float(bound[0]) for bound in mean_interval(changes.numpy()[:, None]))
+    quality_note = (
         f"{metric.name}: {metric.meaning}, {change:+.4g} ({low:.4g} to {high:.4g} over {corpus.num_texts} texts); "
         f"{quality.because}{''.join(f'; {words}' for words in corpus.notes.values())}."
     )
-    return errors, Row(metric.name, metric.unit, level, level + change), note
+    rows.insert(0, Row(metric.name, metric.unit, level, level + change))
+    rates, speed_note = decode_rates(before, after, corpus)
+    if rates is not None:
+        low, high = rates.ratios
+        rows.append(Row("decoding", "tokens a second", rates.before, rates.after, f"x {low:.2f} to {high:.2f}"))
+    return errors, Comparison(tuple(rows), (quality_note, speed_note, cache_note))
 
 
 @contextmanager

@@ -8,12 +8,12 @@ other key; in a row that sees none, the first token does. So a head's weights ha
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from manyheads.errors import PlanError
+from manyheads.recording.tokens import is_punctuation
 
 SHARP = 10.0  # e^-10: over 512 keys, at most 2.3 % of a row are off its targets
 RANDOM_SHARPNESS = 2.0  # of a random head: some keys get 50 times what others get, as in trained models
@@ -111,7 +111,7 @@ def token_class(
 
 def punctuation(sharpness: int | float = SHARP) -> HeadDesign:
     """Attends to punctuation and symbols (Unicode categories P and S), all alike: a token class."""
-    return token_class(_is_punctuation, sharpness, role="punctuation")
+    return token_class(is_punctuation, sharpness, role="punctuation")
 
 
 def uniform() -> HeadDesign:
@@ -131,8 +131,3 @@ def induction(sharpness: int | float = SHARP) -> HeadDesign:
 def random(sharpness: int | float = RANDOM_SHARPNESS) -> HeadDesign:
     """Random weights, whose scores differ by about `sharpness` nats (standard deviation over pairs of tokens)."""
     return HeadDesign("random", sharpness, "unlabelled")
-
-
-# At module level, not a lambda: designs compare by value, and two lambdas would make two classes of one.
-def _is_punctuation(text: str) -> bool:
-    return bool(text) and all(unicodedata.category(char)[0] in "PS" for char in text)

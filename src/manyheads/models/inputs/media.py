@@ -229,19 +229,26 @@ def _processor(lm: Any, sense: str) -> Any:
     return getattr(lm.processor, part, None) or lm.processor
 
 
-def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """The processor's inputs, on the model's device and in its dtype. Errors: ModelError where it refuses them."""
-    processor, name = _processor(lm, sense), str(getattr(lm.model, "main_input_name", ""))
+def processed(lm: Any, processor: Any, subject: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    """The processor's inputs of `subject`, on the model's device and in its dtype. Errors: ModelError."""
     try:
         made = dict(processor(*args, return_tensors="pt", **kwargs))
     except ManyHeadsError:
         raise
     except Exception as error:  # whatever a foreign processor stumbles over is about these inputs
-        raise ModelError(f"{type(processor).__name__} cannot read these {sense}: {first_line(error)}") from error
-    if not isinstance(made.get(name), Tensor):
-        raise ModelError(f"{type(processor).__name__} makes {', '.join(made)}, and {lm.name} reads {name}.")
-    tensors = {key: value.to(device_of(lm.model)) for key, value in made.items() if isinstance(value, Tensor)}
-    return {key: value.to(lm.dtype) if value.is_floating_point() else value for key, value in tensors.items()}
+        raise ModelError(f"{type(processor).__name__} cannot read {subject}: {first_line(error)}") from error
+    device = device_of(lm.model)
+    tensors = {name: value.to(device) for name, value in made.items() if isinstance(value, Tensor)}
+    return {name: value.to(lm.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
+
+
+def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    """The inputs of pictures or sounds. Errors: ModelError where what the model reads is not among them, too."""
+    processor, name = _processor(lm, sense), str(getattr(lm.model, "main_input_name", ""))
+    inputs = processed(lm, processor, f"these {sense}", *args, **kwargs)
+    if name not in inputs:
+        raise ModelError(f"{type(processor).__name__} makes {', '.join(inputs)}, and {lm.name} reads {name}.")
+    return inputs
 
 
 def _named(names: Sequence[str], lengths: Sequence[int], width: int, special_names: set[str]) -> Padded:

@@ -31,13 +31,11 @@ from jaxtyping import UInt8
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.errors import ManyHeadsError, ModelError, RecordingError, TextError
+from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.describe import PICTURES, TEXT, model_facts, sense_of, takes
 from manyheads.models.inputs.generation import ends_of, nobody_ends, padding_of, require_writer, until_end
-from manyheads.models.inputs.media import Given, listed, media_given, picture_of, shown_pixels
+from manyheads.models.inputs.media import Given, listed, media_given, picture_of, processed, shown_pixels
 from manyheads.models.inputs.texts import CallTexts, Padded, named_texts, rarity_of, read_given
-from manyheads.models.loading.checkpoints import first_line
-from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import AttentionCall, Observer
 from manyheads.models.weights.projections import image_token_of
 from manyheads.recording.media import ImageSpan
@@ -80,7 +78,13 @@ def pictures_in_text(lm: Any, text: object, image: Any, answer: str | None = Non
         raise RecordingError(f"{len(plain)} texts came with image=: give one text, with all its pictures in a list.")
     pictures = [picture_of(picture) for picture in listed(image)]
     prompt, how = _prompt(lm, processor, plain[0], len(pictures))
-    inputs = _processed(lm, processor, prompt, pictures)
+    begins = getattr(processor.tokenizer, "bos_token", None)
+    # A chat template that writes the first token is not to get it twice.
+    options = {"add_special_tokens": False} if begins and prompt.startswith(begins) else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a processor's own arrays, about which nobody here can do anything
+        inputs = processed(lm, processor, "this text with pictures", text=[prompt], images=pictures, **options)
+    inputs.pop("labels", None)
     begin = inputs["input_ids"].shape[1]
     if answer is not None:
         read_given(answer)
@@ -203,27 +207,6 @@ def _prompt(lm: Any, processor: Any, text: str, count: int) -> tuple[str, str]:
     around = [getattr(lm.model.config, f"vision_{end}_token_id", None) for end in ("start", "end")]
     before, behind = ("" if id is None else processor.tokenizer.convert_ids_to_tokens(id) for id in around)
     return f"{before}{token}{behind}" * count + text, "image tokens put before the text: there is no chat template"
-
-
-def _processed(lm: Any, processor: Any, prompt: str, pictures: Sequence[Any]) -> dict[str, Tensor]:
-    """The processor's inputs, on the model's device and in its dtype. Errors: ModelError where it refuses them."""
-    begins = getattr(processor.tokenizer, "bos_token", None)
-    # A chat template that writes the first token is not to get it twice.
-    options = {"add_special_tokens": False} if begins and prompt.startswith(begins) else {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a processor's own arrays, about which nobody here can do anything
-            made = dict(processor(text=[prompt], images=list(pictures), return_tensors="pt", **options))
-    except ManyHeadsError:
-        raise
-    except Exception as error:  # whatever a foreign processor stumbles over is about these inputs
-        raise ModelError(
-            f"{type(processor).__name__} cannot read this text with pictures: {first_line(error)}"
-        ) from error
-    made.pop("labels", None)
-    device = device_of(lm.model)
-    tensors = {name: value.to(device) for name, value in made.items() if isinstance(value, Tensor)}
-    return {name: value.to(lm.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
 
 
 def _tokens(lm: Any, ids: Tensor, images: tuple[ImageSpan, ...], begin: int) -> Padded:

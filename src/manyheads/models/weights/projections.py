@@ -88,6 +88,11 @@ def is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm, by its class's name: LayerNorm, LlamaRMSNorm, T5LayerNorm, our own."""
+    return "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
+
+
 def weight_by_head(module: nn.Module, num_heads: int, width: int) -> Float[Tensor, "h f m"]:
     """The output projection cut into one matrix for each head, from the head's `width` to the model's.
 

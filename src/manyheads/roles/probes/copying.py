@@ -43,7 +43,7 @@ from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import device_of
 from manyheads.models.describe import run
-from manyheads.models.weights.projections import Projections, holders_of, output_projection
+from manyheads.models.weights.projections import Projections, holders_of, is_norm, output_projection
 from manyheads.recording import head_place
 from manyheads.spec import CROSS
 
@@ -292,10 +292,6 @@ def wiring_of(lm: Any, modules: list[nn.Module]) -> Wiring:
         for hook in hooks:
             hook.remove()
     return wiring
-
-
-def is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower() and not any(module.children())
 
 
 def fold_of(norm: nn.Module | None, width: int) -> Fold | None:
