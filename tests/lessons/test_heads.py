@@ -106,9 +106,8 @@ def test_the_rule_is_as_good_as_the_head_on_our_sentences_and_shuffled_weights_f
 def test_the_best_of_many_is_luck_that_does_not_come_twice(load):
     chosen, other = ran(evidence, "luck", load).table("on average").values[0]
     assert chosen > 25 + 15 and abs(other - 25) < 2
-    assert (
-        right(evidence, "competing", load).answer != right(evidence, "competing", load, special="are left out").answer
-    )
+    without = right(evidence, "competing", load, special="are left out")
+    assert right(evidence, "competing", load).answer != without.answer
     resting = ran(evidence, "resting", load)
     assert resting.table("weight").values.mean() > 5 * resting.table("what is moved").values.mean()
 
@@ -140,15 +139,11 @@ def test_heads_for_the_same_token_stand_in_for_each_other_by_distance_of_vectors
         refuses(LessonError, "name 2 to 6", ran, redundancy, "together", load, heads=heads)
 
 
-@pytest.mark.turns(4)
-def test_weight_off_the_first_token_is_what_is_said_and_a_mark_counts(load):
+def test_weight_off_the_first_token_is_what_is_said_and_a_layer_left_empty_is_told_in_the_cells_words(load):
     result = ran(redundancy, "all-heads", load)
     busy = result.table("weight off [CLS]").values
     assert busy[3, 11] > 80, "L3H11 looks at marks, which are no words"
     assert "weight off the first token rank heads alike" in result.words
-
-
-def test_a_layer_that_would_be_left_empty_is_told_in_the_cells_own_words(load):
     with pytest.raises(LessonError, match="these are all heads of layer 1: keep one in each layer"):
         ran(redundancy, "cut", load, heads="L0H1, L1")
 

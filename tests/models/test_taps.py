@@ -408,11 +408,8 @@ def test_an_encoder_decoder_has_three_stacks_with_layers_of_their_own(attention,
         for name in ("encoder", "decoder", "cross")
     }
     assert stacks == {"encoder": [0, 1], "decoder": [0, 1, 2], "cross": [0, 1, 2]}
-    assert {site.stack: site.causal for site in state.sites.values()} == {
-        "encoder": False,
-        "decoder": True,
-        "cross": False,
-    }
+    causal = {site.stack: site.causal for site in state.sites.values()}
+    assert causal == {"encoder": False, "decoder": True, "cross": False}
     by_stack = {call.site.stack: call for call in calls}
     assert by_stack["cross"].mask.counts()[:, -1].tolist() == list(LENGTHS)  # sees the text, not its padding
     assert by_stack["decoder"].mask.counts()[0].tolist() == [1, 2, 3, 4, 5]

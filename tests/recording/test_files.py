@@ -114,11 +114,8 @@ def assert_same_layer(got, want):
         assert_same_bits(getattr(got.mask, name), getattr(want.mask, name), f"mask.{name}")
     for name in ("sinks", "bias"):
         assert_same_bits(getattr(got.rule, name), getattr(want.rule, name), name)
-    assert (got.rule.scale, got.rule.softcap, got.mask.num_keys) == (
-        want.rule.scale,
-        want.rule.softcap,
-        want.mask.num_keys,
-    )
+    numbers = [(one.rule.scale, one.rule.softcap, one.mask.num_keys) for one in (got, want)]
+    assert numbers[0] == numbers[1]
     assert (got.site, got.because) == (want.site, want.because)
     assert_same_tokens(got.tokens, want.tokens)
 

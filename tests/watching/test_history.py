@@ -276,11 +276,8 @@ def test_a_head_alerts_once_at_the_first_step_past_the_limit_in_the_order_of_ste
     assert raised("max_logit", {0: [NAN] * 7, 1: [-np.inf] * 7}) == []
     assert raised("max_logit", {1: [np.inf] * 7})[0].startswith("L0H1: max logit went over 100 at step 1 inf")
     curves = {0: [0, 0, 0, 0, 0, 0.95, 0.95], 3: [0, 0.91, 0, 0, 0, 0, 0], 1: [0, 0, 0, 0, 0, 0.99, 0]}
-    assert [line.split(" at ")[1] for line in raised("first_mass", curves, usual=0.5)] == [
-        "step 50 0.91 False",
-        "step 250 0.95 True",
-        "step 250 0.99 False",
-    ]
+    moments = [line.split(" at ")[1] for line in raised("first_mass", curves, usual=0.5)]
+    assert moments == ["step 50 0.91 False", "step 250 0.95 True", "step 250 0.99 False"]
 
 
 def test_a_head_is_dead_after_five_steps_far_below_its_share_and_limits_are_changed_by_name():
