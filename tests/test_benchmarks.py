@@ -39,15 +39,12 @@ def test_a_figure_is_read_from_its_own_line_with_its_spread():
     assert not one({"ragged": result(*lines)}, name).met
 
 
-def test_at_least_is_a_floor():
+def test_at_least_is_a_floor_and_what_was_not_measured_is_not_met():
     for share, met in ((0.4, True), (0.399, False), (float("nan"), False)):
         found = one(
             {"roles": result({"what": "roles", "ratio": share})}, "sentences a second of all roles, against the pass"
         )
         assert found.met is met, share
-
-
-def test_what_was_not_measured_is_not_met():
     assert not any(each.met for each in judged({}))
     assert {each.verdict for each in judged({})} == {"not measured"}
     assert not one(
@@ -70,19 +67,15 @@ def test_the_page_says_what_the_results_say():
 # =============================================================================================================== rounds
 # Rounds time every call once and begin with another each; memory is a process' own.
 
-
 ROOT = Path(__file__).parents[1]
 
 
-def test_each_round_times_every_call_once_and_begins_with_another():
+def test_each_round_times_every_call_once_and_ratios_are_taken_within_one():
     called = []
     taken = in_turns({name: lambda name=name: called.append(name) for name in "abc"}, rounds=4)
     assert called == list("abcbcacababcbca"), "the first round warms up"
     assert {name: len(seconds) for name, seconds in taken.items()} == {"a": 4, "b": 4, "c": 4}
     assert min(min(seconds) for seconds in taken.values()) >= 0
-
-
-def test_ratios_are_taken_within_a_round():
     ours, theirs = [1.0, 6.0, 9.0, 2.0, 5.0], [2.0, 2.0, 3.0, 8.0, 5.0]
     assert ratio(ours, theirs) == {"ratio": 1.0, "low": 0.25, "high": 3.0}
     assert ratio(ours, theirs, "times_as_fast")["times_as_fast"] == 1.0
@@ -101,16 +94,11 @@ def test_a_process_memory_is_not_its_parents():
 # ======================================================================================== tensors made without a device
 # The check of tensors that are made without a device finds them, and nothing that says where it is.
 
-
 MADE = {
-    "x = torch.zeros(3)": 1,
-    "x = torch.full((2,), 1.0, dtype=torch.long) + torch.arange(4)": 2,
-    "x = y.new_zeros(3)": 0,
-    'x = torch.zeros(3, device="cpu")': 0,
-    "x = torch.randn(3, generator=fresh)": 0,
-    "x = torch.empty(3, **factory)": 0,
-    "# device: tokens are the host's\nx = torch.zeros(3)": 0,
-}
+    "x = torch.zeros(3)": 1, "x = torch.full((2,), 1.0, dtype=torch.long) + torch.arange(4)": 2,
+    "x = y.new_zeros(3)": 0, 'x = torch.zeros(3, device="cpu")': 0, "x = torch.randn(3, generator=fresh)": 0,
+    "x = torch.empty(3, **factory)": 0, "# device: tokens are the host's\nx = torch.zeros(3)": 0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("package", ["recording", "cli"])

@@ -15,20 +15,11 @@ from manyheads import errors
 from manyheads.errors import ManyHeadsError
 
 BUILT_IN = {
-    "FileAccessError": OSError,
-    "GuardError": RuntimeError,
-    "HeadError": ValueError,
-    "LostProcessError": RuntimeError,
-    "ManyHeadsError": Exception,
-    "ModelError": RuntimeError,
-    "PatternError": ValueError,
-    "PlanError": ValueError,
-    "RecordingError": ValueError,
-    "ShapeError": ValueError,
-    "StatisticError": ValueError,
-    "TextError": ValueError,
+    "FileAccessError": OSError, "GuardError": RuntimeError, "HeadError": ValueError, "LostProcessError": RuntimeError,
+    "ManyHeadsError": Exception, "ModelError": RuntimeError, "PatternError": ValueError, "PlanError": ValueError,
+    "RecordingError": ValueError, "ShapeError": ValueError, "StatisticError": ValueError, "TextError": ValueError,
     "WindowError": MemoryError,
-}
+}  # fmt: skip
 
 
 def test_the_table_of_this_test_and_all_and_the_module_name_the_same_classes():

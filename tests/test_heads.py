@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from manyheads.errors import HeadError
 from manyheads.heads import Head, HeadSet, parse_heads, written
+from tests.refusals import refuses
 
 ONE = {"": (7, 7, 7, 7, 7)}
 SEVERAL = {"encoder": (3, 3), "decoder": (5, 5, 5), "cross": (5, 5, 5)}
@@ -24,39 +25,25 @@ def names(heads):
 # ---- one head
 
 
-@pytest.mark.parametrize(
-    ("text", "head"),
-    [
-        ("L3H7", Head("", 3, 7)),
-        ("L0H0", Head("", 0, 0)),
-        ("L12H103", Head("", 12, 103)),
-        ("encoder:L0H1", Head("encoder", 0, 1)),
-        ("vision.blocks_2:L0H1", Head("vision.blocks_2", 0, 1)),
-    ],
-)
+@pytest.mark.parametrize(("text", "head"), [
+    ("L3H7", Head("", 3, 7)), ("L0H0", Head("", 0, 0)), ("L12H103", Head("", 12, 103)),
+    ("encoder:L0H1", Head("encoder", 0, 1)), ("vision.blocks_2:L0H1", Head("vision.blocks_2", 0, 1)),
+])  # fmt: skip
 def test_a_head_and_its_name_are_one_to_one(text, head):
     assert Head.parse(text) == head
     assert str(head) == text
 
 
-def test_lower_case_is_read_and_capitals_are_written():
-    assert str(Head.parse("l3h7")) == "L3H7" and written("l2h9, encoder:l0-1") == "L2H9, encoder:L0-1"
-    with pytest.raises(HeadError, match="no stack 'Encoder'"):  # a stack is a name, and keeps its case
-        parse_heads("Encoder:l0h1", SEVERAL)
-
-
-def test_a_head_in_lower_case_is_the_same_head_wherever_it_is_read():
+def test_a_head_in_lower_case_is_the_same_head_wherever_it_is_read_and_written_in_capitals():
     assert Head.parse("l3h7") == Head("", 3, 7) and str(Head.parse("encoder:l0h1")) == "encoder:L0H1"
     assert parse_heads("l3h0-2, l*h1, L4", ONE) == parse_heads("L3H0-2, L*H1, L4", ONE)
     assert written("l3h0-2, Cross:l1") == "L3H0-2, Cross:L1", "a plan of them is the same plan; a stack keeps its case"
+    refuses(HeadError, "no stack 'Encoder'", parse_heads, "Encoder:l0h1", SEVERAL)  # a stack is a name
 
 
-def test_heads_sort_by_stack_then_layer_then_index_as_numbers():
+def test_heads_sort_by_stack_layer_and_index_as_numbers_are_frozen_and_hash_by_value():
     heads = [Head("cross", 0, 0), Head("", 10, 11), Head("", 10, 2), Head("encoder", 0, 0), Head("", 2, 10)]
     assert names(sorted(heads)) == ["L2H10", "L10H2", "L10H11", "cross:L0H0", "encoder:L0H0"]
-
-
-def test_a_head_is_frozen_and_hashes_by_value():
     with pytest.raises(FrozenInstanceError):
         Head("", 1, 2).layer = 3  # type: ignore[misc]
     assert {Head("", 1, 2)} == {Head("", 1, 2)}
@@ -64,24 +51,17 @@ def test_a_head_is_frozen_and_hashes_by_value():
 
 @pytest.mark.parametrize("text", ["L3", "L3H0-1", "L*H7", "L3H*", "L3H7, L4H0", "", "head"])
 def test_parse_takes_exactly_one_head(text):
-    with pytest.raises(HeadError, match=r"does not name one head\. Write it like 'L3H7' or 'encoder:L0H1'"):
-        Head.parse(text)
+    refuses(HeadError, r"does not name one head\. Write it like 'L3H7' or 'encoder:L0H1'", Head.parse, text)
 
 
-def test_parse_guesses_what_was_meant():
-    with pytest.raises(HeadError, match=r"'3\.7' does not name one head.*did you mean 'L3H7'\?"):
-        Head.parse("3.7")
-
-
-def test_a_stack_must_have_a_name_that_the_grammar_can_read():
-    with pytest.raises(HeadError, match="self.stack='a:b' is no name for a stack"):
-        Head("a:b", 0, 0)
+def test_parse_guesses_what_was_meant_and_a_stack_must_have_a_name_that_it_can_read():
+    refuses(HeadError, r"'3\.7' does not name one head.*did you mean 'L3H7'\?", Head.parse, "3.7")
+    refuses(HeadError, "self.stack='a:b' is no name for a stack", Head, "a:b", 0, 0)
 
 
 @pytest.mark.parametrize(("layer", "index"), [(-1, 0), (0, -1)])
 def test_layers_and_heads_never_count_from_the_end(layer, index):
-    with pytest.raises(HeadError, match=f"self.layer={layer}, self.index={index}: layers and heads count from 0"):
-        Head("", layer, index)
+    refuses(HeadError, f"self.layer={layer}, self.index={index}: layers and heads count from 0", Head, "", layer, index)
 
 
 # ---- the grammar
@@ -113,26 +93,20 @@ def test_every_way_of_asking_gives_the_heads_in_the_models_order(expected, asked
     assert names(parse_heads(asked, ONE)) == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ("encoder:L0H1", ["encoder:L0H1"]),
-        ("encoder:l0h1", ["encoder:L0H1"]),
-        ("cross:L2H3-4", ["cross:L2H3", "cross:L2H4"]),
-        ("cross:L*H4, encoder:L1", [f"encoder:L1H{i}" for i in range(3)] + [f"cross:L{i}H4" for i in range(3)]),
-        ([Head("decoder", 1, 1)], ["decoder:L1H1"]),
-    ],
-)
+@pytest.mark.parametrize(("asked", "expected"), [
+    ("encoder:L0H1", ["encoder:L0H1"]),
+    ("encoder:l0h1", ["encoder:L0H1"]),
+    ("cross:L2H3-4", ["cross:L2H3", "cross:L2H4"]),
+    ("cross:L*H4, encoder:L1", [f"encoder:L1H{i}" for i in range(3)] + [f"cross:L{i}H4" for i in range(3)]),
+    ([Head("decoder", 1, 1)], ["decoder:L1H1"]),
+])  # fmt: skip
 def test_a_model_of_several_stacks_is_asked_by_stack(asked, expected):
     assert names(parse_heads(asked, SEVERAL)) == expected
 
 
-def test_an_only_stack_that_has_a_name_need_not_be_named():
+def test_an_only_stack_need_not_be_named_and_one_without_a_name_is_meant_where_none_is_said():
     assert parse_heads("L1H2", {"encoder": (3, 3)}) == {Head("encoder", 1, 2)}
     assert parse_heads({1: [2]}, {"encoder": (3, 3)}) == {Head("encoder", 1, 2)}
-
-
-def test_a_stack_without_a_name_beside_others_is_meant_where_none_is_said():
     assert names(parse_heads("L2H1, cross:L0H3", BESIDE)) == ["L2H1", "cross:L0H3"]
     assert names(parse_heads("L*H1", BESIDE)) == ["L0H1", "L1H1", "L2H1"]
     assert parse_heads([Head("", 1, 0)], BESIDE) == {Head("", 1, 0)}
@@ -209,27 +183,24 @@ BAD = [
 
 @pytest.mark.parametrize(("asked", "shape", "message"), BAD)
 def test_what_cannot_be_read_says_what_exists_and_the_nearest_form(asked, shape, message):
-    with pytest.raises(HeadError, match=message):
-        parse_heads(asked, shape)
+    refuses(HeadError, message, parse_heads, asked, shape)
 
 
 def test_something_that_is_no_heads_at_all_is_refused():
     from manyheads.heads import parts_of  # the door's types are checked here, so the depths are asked
 
-    with pytest.raises(HeadError, match=r"^3 names no heads\. Write 'L3H7'"):
-        list(parts_of(3))
+    refuses(HeadError, r"^3 names no heads\. Write 'L3H7'", list, parts_of(3))
 
 
 @pytest.mark.parametrize("asked", [Head("", 10**9, 0), {10**9: [0]}], ids=str)
 def test_what_the_grammar_could_not_read_back_is_not_written(asked):
-    with pytest.raises(HeadError, match="'L1000000000H0' names no heads"):
-        written(asked)
+    refuses(HeadError, "'L1000000000H0' names no heads", written, asked)
 
 
 # ---- the set
 
 
-def test_operators_keep_the_order_and_the_shape():
+def test_operators_keep_the_order_and_the_shape_and_take_in_no_heads_of_another_model():
     left, right = parse_heads("L3, L0H5", ONE), parse_heads("L3H0-1, L1H1", ONE)
     assert str(left | right) == "L0H5, L1H1, L3"
     assert str(left & right) == "L3H0-1"
@@ -237,36 +208,21 @@ def test_operators_keep_the_order_and_the_shape():
     assert (left | right).shape == left.shape == (("", (7, 7, 7, 7, 7)),)
     assert left & right <= left
     assert not left <= right
-
-
-def test_a_set_does_not_take_in_heads_of_another_model():
     with pytest.raises(HeadError, match="'L3H7': there is no head 7 in L3"):
         _ = parse_heads("L3", ONE) | {Head("", 3, 7)}
-
-
-def test_a_set_and_its_complement_are_all_heads_and_share_none():
     some = parse_heads("L*H3, L2", UNEVEN)
     assert some | some.complement() == HeadSet.all(UNEVEN)
     assert not some & some.complement()
 
 
-def test_equal_sets_hash_alike_and_print_alike_however_they_were_asked():
+def test_sets_are_equal_print_alike_and_count_however_they_were_asked():
     one, other = parse_heads("L1H2-3", ONE), parse_heads({1: [3, 2, 2]}, ONE)
     assert (one, hash(one), str(one)) == (other, hash(other), str(other))
-
-
-def test_by_layer_groups_indices_of_the_layers_that_have_any():
     heads = parse_heads("cross:L0H3, cross:L0H1, encoder:L1H2", SEVERAL)
     assert heads.by_layer() == {("encoder", 1): (2,), ("cross", 0): (1, 3)}
-
-
-def test_all_heads_are_as_many_as_the_shape_counts():
     assert len(HeadSet.all(SEVERAL)) == 2 * 3 + 3 * 5 + 3 * 5
     assert Head("cross", 2, 4) in HeadSet.all(SEVERAL)
     assert Head("cross", 2, 5) not in HeadSet.all(SEVERAL)
-
-
-def test_a_whole_layer_prints_as_the_layer_and_a_run_as_a_run():
     assert str(parse_heads("L1, L2H0-2, L2H5", ONE)) == "L1, L2H0-2, L2H5"
 
 

@@ -27,7 +27,6 @@ from tests.thinning import chosen, thin
 # ============================================================================================================= the seed
 # A commit's inputs are its own, and the same in every process and after any other test.
 
-
 pytest_plugins = ["pytester"]
 
 
@@ -131,11 +130,8 @@ def test_hypothesis_draws_the_same_again_whatever_modules_are_loaded(monkeypatch
     assert examples() == before and len({*before}) > 50
 
 
-def test_hypothesis_has_no_clock_and_no_memory():
+def test_a_failure_prints_the_seed_and_hypothesis_has_no_clock_and_no_memory(pytester):
     assert (settings().deadline, settings().database) == (None, None)
-
-
-def test_a_failure_prints_the_seed(pytester):
     pytester.makeconftest("from tests.conftest import pytest_runtest_makereport")
     pytester.makepyfile("def test_wrong(): assert False")
     result = pytester.runpytest_inprocess("-p", "no:xdist")
@@ -144,7 +140,6 @@ def test_a_failure_prints_the_seed(pytester):
 
 # ====================================================================================================== grids and turns
 # A grid that is thinned still holds every value of every parameter, and the same cases in every process.
-
 
 GRID = [{"name": name, "attention": attention} for name, attention in product("abcde", ("sdpa", "eager"))]
 
@@ -159,13 +154,10 @@ def test_every_value_of_every_parameter_is_held_by_no_more_cases_than_values(siz
     assert len(kept) <= sum(sizes)
 
 
-def test_of_a_full_grid_as_many_are_held_as_the_longest_side_has_values_and_the_others_take_turns():
+def test_of_a_grid_as_many_are_held_as_its_longest_side_has_values_or_those_of_listed_kinds():
     kept = [GRID[at] for at in sorted(chosen(GRID, {}))]
     assert len(kept) == 5
     assert sorted(case["attention"] for case in kept).count("sdpa") in (2, 3)
-
-
-def test_of_a_parameter_whose_kinds_are_listed_those_are_held_and_no_others():
     kept = [GRID[at] for at in chosen(GRID, {"name": ("b", "d")})]
     assert [case["name"] for case in kept] == ["b", "d"] and {case["attention"] for case in kept} == {"sdpa", "eager"}
 
@@ -237,7 +229,6 @@ def test_a_kind_of_a_parameter_that_is_not_there_is_told(pytester):
 # ====================================================================================================== checks of types
 # What is checked more quickly is checked no less: wrong types and shapes are told, with the name of the function.
 
-
 Maps = tuple[Float[Tensor, "q k"], Float[Tensor, "k d"]]
 check = checked(typechecker=beartype)
 
@@ -262,11 +253,13 @@ def anything(x, y=3):
     return x, y
 
 
-def test_a_wrong_argument_and_a_wrong_result_are_told_with_the_functions_name():
+def test_a_wrong_argument_and_a_wrong_result_are_told_with_the_functions_name_in_the_library_too():
     assert count("four", times=2) == 8
     for wrong in (lambda: count(4), lambda: count("four", times="2"), lambda: count("")):
         with pytest.raises(BeartypeCallHintViolation, match="count"):
             wrong()
+    with pytest.raises(BeartypeCallHintViolation, match="in_layer"):
+        in_layer("H1", "", "0", 4)
 
 
 def test_shapes_are_compared_also_where_arrays_stand_inside_other_types():
@@ -320,8 +313,3 @@ def test_where_checks_are_turned_off_nothing_is_checked():
         assert count(["no", "word"]) == 2
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
-
-
-def test_the_library_is_checked_so():
-    with pytest.raises(BeartypeCallHintViolation, match="in_layer"):
-        in_layer("H1", "", "0", 4)

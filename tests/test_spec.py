@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.spec import ModelSpec, Site
+from tests.refusals import refuses
 
 
 def site(stack="", layer=0, num_heads=6, num_kv_heads=3, causal=False):
@@ -26,12 +27,9 @@ def spec(*sites, **changes):
 
 ONE = spec(*(site(layer=layer) for layer in range(4)))
 SEVERAL = spec(
-    *(site("encoder", layer) for layer in range(2)),
-    site("decoder", 0, 8, 8, causal=True),
-    site("cross", 0, 8, 1),
-    site("decoder", 1, 8, 8, causal=True),
-    site("cross", 1, 8, 1),
-)
+    *(site("encoder", layer) for layer in range(2)), site("decoder", 0, 8, 8, causal=True), site("cross", 0, 8, 1),
+    site("decoder", 1, 8, 8, causal=True), site("cross", 1, 8, 1),
+)  # fmt: skip
 
 
 # ---- a site
@@ -48,14 +46,12 @@ def test_neighbouring_heads_share_a_key_value_head(num_kv_heads, served_by):
 
 @pytest.mark.parametrize("head", [-1, 6])
 def test_a_head_past_the_end_has_no_key_value_head(head):
-    with pytest.raises(HeadError, match=f"cross:L2 has no head {head}: heads are 0 to 5"):
-        site("cross", 2).kv_head_of(head)
+    refuses(HeadError, f"cross:L2 has no head {head}: heads are 0 to 5", site("cross", 2).kv_head_of, head)
 
 
 def test_key_value_heads_must_divide_heads():
     message = r"L2: num_heads=6 is not a multiple of num_kv_heads=4: .*Use one of \[1, 2, 3, 6\]"
-    with pytest.raises(ShapeError, match=message):
-        site(layer=2, num_kv_heads=4)
+    refuses(ShapeError, message, site, layer=2, num_kv_heads=4)
 
 
 @pytest.mark.parametrize("name", ["num_heads", "num_kv_heads", "qk_dim", "v_dim"])
@@ -71,13 +67,10 @@ def test_a_site_names_its_heads():
 # ---- a model
 
 
-def test_one_stack_has_layers():
+def test_stacks_have_their_layers_in_order():
     assert [str(layer) for layer in ONE.layers] == ["L0", "L1", "L2", "L3"]
     assert ONE.stacks == {"": ONE.layers}
     assert ONE.shape == {"": (6, 6, 6, 6)}
-
-
-def test_several_stacks_are_each_in_order_of_layers():
     assert list(SEVERAL.stacks) == ["encoder", "decoder", "cross"]
     assert [str(each) for each in SEVERAL.stacks["cross"]] == ["cross:L0", "cross:L1"]
     assert SEVERAL.shape == {"encoder": (6, 6), "decoder": (8, 8), "cross": (8, 8)}
@@ -89,29 +82,18 @@ def test_layers_of_several_stacks_or_none_are_refused(model, names):
         _ = model.layers
 
 
-def test_a_layer_without_attention_counts_no_heads():
+def test_heads_are_in_the_models_order_selected_by_the_grammar_and_a_layer_without_attention_has_none():
     hybrid = spec(site(layer=1), site(layer=3, num_heads=9))
     assert hybrid.shape == {"": (0, 6, 0, 9)}
     assert [layer.layer for layer in hybrid.layers] == [1, 3]
-
-
-def test_heads_are_all_heads_in_the_models_order():
     assert len(SEVERAL.heads) == 2 * 6 + 4 * 8
     assert next(iter(SEVERAL.heads)) == Head("encoder", 0, 0)
     assert list(SEVERAL.heads)[-1] == Head("cross", 1, 7)
-
-
-def test_select_reads_the_grammar_and_site_of_finds_the_place():
     (head,) = SEVERAL.select("cross:L1H3")
     assert SEVERAL.site_of(head) == site("cross", 1, 8, 1)
-    with pytest.raises(HeadError, match="there is no layer 2"):
-        SEVERAL.site_of(Head("cross", 2, 0))
-
-
-def test_two_sites_of_one_name_are_refused():
+    refuses(HeadError, "there is no layer 2", SEVERAL.site_of, Head("cross", 2, 0))
     twice = site(layer=1), replace(site(layer=1), module="other")
-    with pytest.raises(ShapeError, match=r"tiny has two sites L1, modules 'model\.layers\.1\.attn' and 'other'"):
-        spec(*twice)
+    refuses(ShapeError, r"tiny has two sites L1, modules 'model\.layers\.1\.attn' and 'other'", spec, *twice)
 
 
 # ---- JSON
@@ -124,16 +106,11 @@ sites = st.builds(
     st.integers(1, 8),
 )
 specs = st.builds(
-    ModelSpec,
-    name=st.text(),
-    architecture=st.text(),
+    ModelSpec, name=st.text(), architecture=st.text(),
     sites=st.lists(sites, max_size=5, unique_by=lambda each: (each.stack, each.layer)).map(tuple),
-    embed_dim=st.integers(1, 2**20),
-    vocab_size=optional,
-    max_positions=optional,
-    num_parameters=st.integers(0, 2**60),
+    embed_dim=st.integers(1, 2**20), vocab_size=optional, max_positions=optional, num_parameters=st.integers(0, 2**60),
     dtype=st.sampled_from(["float32", "bfloat16"]),
-)
+)  # fmt: skip
 
 
 @given(specs)
@@ -151,32 +128,26 @@ def damage_site(**changes):
     return damage(sites=[{k: v for k, v in {**site().__dict__, **changes}.items() if v is not ...}])
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (damage(dtype=..., name=...), "a model's description lacks dtype, name: the file is damaged"),
-        (damage(flavour=1), "a model's description says flavour, unknown here: a newer manyheads wrote it. Upgrade"),
-        (damage(embed_dim="30"), "a model's description: embed_dim='30' should be int: the file is damaged"),
-        (damage(embed_dim=True), "embed_dim=True should be int"),
-        (damage(vocab_size=1.5), r"vocab_size=1\.5 should be int \| None"),
-        (damage(sites=3), "sites=3 should be tuple"),
-        (damage(sites=[3]), "site 0 is a int, not a mapping: the file is damaged"),
-        (damage_site(causal=...), "site 0 lacks causal"),
-        (damage_site(causal=1), "site 0: causal=1 should be bool"),
-        (damage_site(heads=1), "site 0 says heads, unknown here"),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    (damage(dtype=..., name=...), "a model's description lacks dtype, name: the file is damaged"),
+    (damage(flavour=1), "a model's description says flavour, unknown here: a newer manyheads wrote it. Upgrade"),
+    (damage(embed_dim="30"), "a model's description: embed_dim='30' should be int: the file is damaged"),
+    (damage(embed_dim=True), "embed_dim=True should be int"),
+    (damage(vocab_size=1.5), r"vocab_size=1\.5 should be int \| None"),
+    (damage(sites=3), "sites=3 should be tuple"),
+    (damage(sites=[3]), "site 0 is a int, not a mapping: the file is damaged"),
+    (damage_site(causal=...), "site 0 lacks causal"),
+    (damage_site(causal=1), "site 0: causal=1 should be bool"),
+    (damage_site(heads=1), "site 0 says heads, unknown here"),
+])  # fmt: skip
 def test_a_damaged_or_newer_description_names_the_field(data, message):
-    with pytest.raises(RecordingError, match=message):
-        ModelSpec.from_dict(data)
+    refuses(RecordingError, message, ModelSpec.from_dict, data)
 
 
 def test_sizes_that_cannot_be_are_refused_from_json_too():
-    with pytest.raises(ShapeError, match="is not a multiple of num_kv_heads=4"):
-        ModelSpec.from_dict(damage_site(num_kv_heads=4))
+    refuses(ShapeError, "is not a multiple of num_kv_heads=4", ModelSpec.from_dict, damage_site(num_kv_heads=4))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_what_is_no_description_at_all_is_damaged(text):
-    with pytest.raises(RecordingError, match="the file is damaged"):
-        ModelSpec.from_json(text)
+    refuses(RecordingError, "the file is damaged", ModelSpec.from_json, text)

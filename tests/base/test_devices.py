@@ -8,6 +8,7 @@ import torch
 from manyheads.base import choose_device, devices_here, dtypes_of, free_bytes, require_dtype
 from manyheads.base import devices as module
 from manyheads.errors import ModelError
+from tests.refusals import refuses
 
 CPU = torch.device("cpu")
 
@@ -42,12 +43,9 @@ def test_the_argument_comes_before_the_variable_and_that_before_the_accelerator(
     assert choose_device("cpu") == choose_device(CPU) == (CPU, "as asked")
 
 
-def test_without_an_accelerator_it_is_the_cpu(pretend):
+def test_without_an_accelerator_it_is_the_cpu_and_one_without_float64_has_to_be_asked_for(pretend):
     pretend("cuda", 0)
     assert choose_device() == (CPU, "since no accelerator is here") and devices_here() == [CPU]
-
-
-def test_an_accelerator_without_float64_has_to_be_asked_for(pretend):
     pretend("mps", 1, lacking=(torch.float64,))
     place, because = choose_device()
     assert place == CPU and because == "since the accelerator here, mps, has no float64; device='mps' takes it"
@@ -64,24 +62,19 @@ def test_each_process_of_a_machine_takes_an_accelerator_of_its_own(pretend, monk
 @pytest.mark.parametrize("device", ["toaster", "cuda:99", "meta", ""])
 def test_a_device_that_is_not_here_is_one_line_with_those_that_are(pretend, monkeypatch, device):
     pretend("xpu", 2)
-    with pytest.raises(ModelError, match=rf"^device='{device}' cannot be used: .*Here is: cpu, xpu:0, xpu:1\.$"):
-        choose_device(device)
+    refuses(ModelError, rf"^device='{device}' cannot be used: .*Here is: cpu, xpu:0, xpu:1\.$", choose_device, device)
     if device:  # a variable that is empty says nothing
         monkeypatch.setenv("MANYHEADS_DEVICE", device)
-        with pytest.raises(ModelError, match=rf"^MANYHEADS_DEVICE='{device}' cannot be used: .*Here is: cpu, xpu:0"):
-            choose_device()
+        refuses(ModelError, rf"^MANYHEADS_DEVICE='{device}' cannot be used: .*Here is: cpu, xpu:0", choose_device)
 
 
-@pytest.mark.parametrize(
-    ("device", "fault"),
-    [
-        ("gpu", "torch knows no device of type 'gpu'"),
-        ("nonsense:3", "torch knows no device of type 'nonsense'"),
-        ("hpu", "No module named 'torch.hpu'"),
-        ("mps", "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"),
-        ("cuda", "Torch not compiled with CUDA enabled. Install torch's build for it, or leave the device out"),
-    ],
-)
+@pytest.mark.parametrize(("device", "fault"), [
+    ("gpu", "torch knows no device of type 'gpu'"),
+    ("nonsense:3", "torch knows no device of type 'nonsense'"),
+    ("hpu", "No module named 'torch.hpu'"),
+    ("mps", "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"),
+    ("cuda", "Torch not compiled with CUDA enabled. Install torch's build for it, or leave the device out"),
+])  # fmt: skip
 def test_a_device_that_this_torch_cannot_use_is_a_sentence_or_two(monkeypatch, device, fault):
     def empty(size, device):
         raise {
@@ -97,15 +90,12 @@ def test_a_device_that_this_torch_cannot_use_is_a_sentence_or_two(monkeypatch, d
         choose_device(device, "--device")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...\nmore"),
-        torch.AcceleratorError("CUDA error: all CUDA-capable devices are busy or unavailable\nCompile with ..."),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("MPS backend out of memory (MPS allocated: ...)"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...\nmore"),
+    torch.AcceleratorError("CUDA error: all CUDA-capable devices are busy or unavailable\nCompile with ..."),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("MPS backend out of memory (MPS allocated: ...)"),
+])  # fmt: skip
 def test_a_device_that_is_full_or_busy_is_no_device_without_dtypes(monkeypatch, error):
     def mm(left, right):
         raise error
@@ -113,8 +103,7 @@ def test_a_device_that_is_full_or_busy_is_no_device_without_dtypes(monkeypatch, 
     monkeypatch.setattr(torch, "mm", mm)
     fault = re.escape(str(error).splitlines()[0].partition(". ")[0])
     for call in (lambda: dtypes_of(CPU), lambda: require_dtype(CPU, torch.float32)):
-        with pytest.raises(ModelError, match=rf"^cpu cannot be used now: {fault}\. End what else .* Here is: cpu"):
-            call()
+        refuses(ModelError, rf"^cpu cannot be used now: {fault}\. End what else .* Here is: cpu", call)
 
 
 def test_a_full_accelerator_is_not_left_for_the_cpu_in_silence(monkeypatch):
@@ -124,22 +113,18 @@ def test_a_full_accelerator_is_not_left_for_the_cpu_in_silence(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
     monkeypatch.setattr(torch, "ones", ones)
-    with pytest.raises(ModelError, match=r"^cuda cannot be used now: CUDA out of memory\. .* Here is: cpu, cuda:0\.$"):
-        choose_device()
+    refuses(ModelError, r"^cuda cannot be used now: CUDA out of memory\. .* Here is: cpu, cuda:0\.$", choose_device)
 
 
-def test_a_dtype_that_the_device_lacks_is_refused_with_those_that_it_has(pretend):
+def test_a_dtype_that_the_device_lacks_is_refused_with_those_that_it_has_which_is_tried(pretend):
+    assert dtypes_of(CPU) == [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+    with pytest.raises(ModelError, match=r"^cpu has no float4_e2m1fn_x2: use float32, bfloat16"):
+        require_dtype(CPU, torch.float4_e2m1fn_x2)
     pretend("mps", 1, lacking=(torch.float64, torch.bfloat16))
     mps = torch.device("mps")
     require_dtype(mps, torch.float16)
     with pytest.raises(ModelError, match=r"^mps has no bfloat16: use float32, float16, or the CPU\.$"):
         require_dtype(mps, torch.bfloat16)
-
-
-def test_what_a_device_has_is_tried():
-    assert dtypes_of(CPU) == [torch.float32, torch.bfloat16, torch.float16, torch.float64]
-    with pytest.raises(ModelError, match=r"^cpu has no float4_e2m1fn_x2: use float32, bfloat16"):
-        require_dtype(CPU, torch.float4_e2m1fn_x2)
 
 
 def test_memory_is_asked_of_the_device_that_would_hold_it(pretend, monkeypatch):

@@ -112,13 +112,10 @@ def test_the_module_and_the_script_are_the_same_command():
 # -------------------------------------------------------------------------------------------------------- exit codes
 
 
-@pytest.mark.parametrize(
-    ("package", "command"),
-    [
-        ("torch", "look"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
-    ],
-)
+@pytest.mark.parametrize(("package", "command"), [
+    ("torch", "look"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
+])  # fmt: skip
 @pytest.mark.turns(4)
 def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
     program = (
@@ -169,21 +166,18 @@ def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
     assert ran.code == 1 and "a fault of manyheads, not yours" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["loook"], "no such command 'loook'. Did you mean 'look'? See manyheads --help."),
-        (["look", "--bogus"], "no such option: --bogus. See manyheads look --help."),
-        (["head"], "missing argument 'HEAD'. See manyheads head --help."),
-        (["look", "x", "--model"], "option '--model' requires an argument. See manyheads look --help."),
-        (["head", "L0H2", "x", "--top", "99"], "--top 99: give 10 or less. See manyheads head --help."),
-        (["head", "L0H2", "x", "--window", "0"], "--window 0: give 1 or more. See manyheads head --help."),
-        (["ablate", "L1", "--controls", "-1"], "--controls -1: give 0 or more. See manyheads ablate --help."),
-        (["ablate", "L1", "--controls", "few"], "--controls few: give a whole number. See manyheads ablate --help."),
-        (["ablate", "L1", "--factor", "x"], "--factor x: give a number. See manyheads ablate --help."),
-        (["studio", "--port", "99999"], "--port 99999: give 65535 or less. See manyheads studio --help."),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["loook"], "no such command 'loook'. Did you mean 'look'? See manyheads --help."),
+    (["look", "--bogus"], "no such option: --bogus. See manyheads look --help."),
+    (["head"], "missing argument 'HEAD'. See manyheads head --help."),
+    (["look", "x", "--model"], "option '--model' requires an argument. See manyheads look --help."),
+    (["head", "L0H2", "x", "--top", "99"], "--top 99: give 10 or less. See manyheads head --help."),
+    (["head", "L0H2", "x", "--window", "0"], "--window 0: give 1 or more. See manyheads head --help."),
+    (["ablate", "L1", "--controls", "-1"], "--controls -1: give 0 or more. See manyheads ablate --help."),
+    (["ablate", "L1", "--controls", "few"], "--controls few: give a whole number. See manyheads ablate --help."),
+    (["ablate", "L1", "--factor", "x"], "--factor x: give a number. See manyheads ablate --help."),
+    (["studio", "--port", "99999"], "--port 99999: give 65535 or less. See manyheads studio --help."),
+])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_one_line_on_stderr(run, arguments, said):
     assert_refused(run(*arguments), said)
 
@@ -402,7 +396,6 @@ def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal(command, capsys,
 
 # -------------------------------------------------------------------------------------------- before a model is loaded
 
-
 UNKNOWN = "--metric bogus is unknown: use auto, loss, kl or cosine."
 OURS = "which alone would be replaced. Name a new folder."
 
@@ -448,7 +441,6 @@ def test_the_metrics_that_may_be_typed_are_those_of_the_library_that_need_no_lab
 
 # ---------------------------------------------------------------------------------------------------------- devices
 
-
 LOADING = (
     *("look", "head", "roles", "stats", "compare", "ablate", "importance", "prune", "convert", "heads", "split"),
     *("patch", "circuit", "attribute"),
@@ -463,13 +455,10 @@ def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
     assert {command.__name__ for command in COMMANDS if loads.search(inspect.getsource(command))} == set(LOADING)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--device", "toaster"], "--device='toaster' cannot be used: "),
-        (["--dtype", "float31"], "dtype='float31' is no dtype for weights. Use one of float64, "),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    (["--device", "toaster"], "--device='toaster' cannot be used: "),
+    (["--dtype", "float31"], "dtype='float31' is no dtype for weights. Use one of float64, "),
+])  # fmt: skip
 @pytest.mark.parametrize(
     "line", [["look", TEXT], ["ablate", "L1", TEXT], ["learn", "one-head"], ["studio", "--get", "/api/workspace"]]
 )
@@ -477,13 +466,6 @@ def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
 def test_a_device_or_dtype_that_is_not_there_is_one_line(run, monkeypatch, line, options, said):
     monkeypatch.setattr("manyheads.models.load", load)
     assert_refused(run(*line, *options), said)
-
-
-def test_a_way_to_make_a_pass_that_is_none_is_refused_before_a_model_is_loaded(run, monkeypatch):
-    monkeypatch.setattr("manyheads.models.load", lambda *what, **how: pytest.fail("loaded"))
-    monkeypatch.setenv("MANYHEADS_PASS", "foo")
-    for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
-        assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
 
 
 @pytest.mark.turns(4)
@@ -497,7 +479,13 @@ def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_o
     assert_refused(run(*line), "MANYHEADS_DEVICE='toaster' cannot be used: ")
 
 
-def test_json_holds_the_device_and_the_dtype(run):
+def test_json_holds_the_device_and_the_dtype_and_a_way_to_make_a_pass_that_is_none_is_refused_before_loading(
+    run, monkeypatch
+):
     line = ("ablate", "L1H0", "x = y + 1", "--model", "tiny-code", "--controls", "0", "--json")
     document = json.loads(run(*line, "--device", "cpu", "--dtype", "float64").out)
     assert "float64, as asked; on cpu, as asked" in document["loaded"]
+    monkeypatch.setattr("manyheads.models.load", lambda *what, **how: pytest.fail("loaded"))
+    monkeypatch.setenv("MANYHEADS_PASS", "foo")
+    for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
+        assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")

@@ -55,19 +55,16 @@ def test_json_is_one_document_with_everything(run):
     assert said["error"] <= 1e-5 < said["effect"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("L9H0", "--out", "smaller"), ("there is no layer 9: layers are 0 to 5", "Nearest: 'L5H0'")),
-        (("L5", "--out", "smaller"), ("removes all 12 heads of L5", "empty_layers=True")),
-        (("L5H1",), ("no place to save to", "--out FOLDER")),
-        (("--out", "smaller"), ("say which heads", "--lowest N")),
-        (("--lowest", "72", "--out", "smaller"), ("all of the 72 heads", "give fewer")),
-        (("L5H1", "--lowest", "3", "--out", "smaller"), ("HEADS ('L5H1') and --lowest 3 were both given",)),
-        (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
-        (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "parts"), [
+    (("L9H0", "--out", "smaller"), ("there is no layer 9: layers are 0 to 5", "Nearest: 'L5H0'")),
+    (("L5", "--out", "smaller"), ("removes all 12 heads of L5", "empty_layers=True")),
+    (("L5H1",), ("no place to save to", "--out FOLDER")),
+    (("--out", "smaller"), ("say which heads", "--lowest N")),
+    (("--lowest", "72", "--out", "smaller"), ("all of the 72 heads", "give fewer")),
+    (("L5H1", "--lowest", "3", "--out", "smaller"), ("HEADS ('L5H1') and --lowest 3 were both given",)),
+    (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
+    (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
+])  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, tmp_path):
     assert_refused(run("prune", *arguments), *parts)
     assert os.listdir(tmp_path) == []
@@ -187,17 +184,14 @@ def test_json_of_a_merge_is_one_document_and_neighbours_are_merged_where_asked(r
     assert all(regrouped["error_by_layer"][layer] < said["error_by_layer"][layer] for layer in "01")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("--kv-heads", "4"), ("num_kv_heads=4 does not divide the 6 key/value heads", "Use one of [1, 2, 3, 6]")),
-        (("--kv-heads", "4", "--model", "minilm"), ("its config has no num_key_value_heads", "can: llama, mistral")),
-        (("--kv-heads", "many"), ("--kv-heads many: give a whole number",)),
-        ((), ("missing option '--kv-heads'",)),
-        (("--kv-heads", "2", "--file", "none.txt"), ("cannot read none.txt: there is no such file",)),
-        (("--kv-heads", "2", "--out", "no/grouped"), ("cannot write", "its folder does not exist")),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "parts"), [
+    (("--kv-heads", "4"), ("num_kv_heads=4 does not divide the 6 key/value heads", "Use one of [1, 2, 3, 6]")),
+    (("--kv-heads", "4", "--model", "minilm"), ("its config has no num_key_value_heads", "can: llama, mistral")),
+    (("--kv-heads", "many"), ("--kv-heads many: give a whole number",)),
+    ((), ("missing option '--kv-heads'",)),
+    (("--kv-heads", "2", "--file", "none.txt"), ("cannot read none.txt: there is no such file",)),
+    (("--kv-heads", "2", "--out", "no/grouped"), ("cannot write", "its folder does not exist")),
+])  # fmt: skip
 def test_what_cannot_be_merged_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, folder, tmp_path):
     usual = {"--model": folder, "--out": "grouped"}
     asked = [each for option, value in usual.items() if option not in arguments for each in (option, value)]

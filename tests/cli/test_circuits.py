@@ -14,7 +14,6 @@ from tests.cli.conftest import assert_refused
 # ============================================================================================================ attribute
 # `manyheads attribute`: what it prints is what the library found, and bad input is one line.
 
-
 TEXT = "def add(a, b): return a +"
 
 
@@ -61,18 +60,15 @@ def test_an_id_is_a_token(run, found):
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        ((TEXT,), ("no answer was given", "--answer ' word'")),
-        (("--answer", " b"), ("no text was given",)),
-        ((TEXT, "--answer", " b and more"), ("tokens", "a logit is of one", "or --first-token for the first")),
-        ((TEXT, "--answer", " b", "--position", "99"), ("position 99 is not in a text of",)),
-        ((TEXT, "--answer", " b", "--head", "L9H9"), ("'L9H9' has no row",)),
-        ((TEXT, "--answer", " b", "--plot", "f.gif"), ("--plot",)),
-        ((TEXT, "--answer", "5", "--model", "minilm"), ("minilm (BertModel) gives no logits",)),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "parts"), [
+    ((TEXT,), ("no answer was given", "--answer ' word'")),
+    (("--answer", " b"), ("no text was given",)),
+    ((TEXT, "--answer", " b and more"), ("tokens", "a logit is of one", "or --first-token for the first")),
+    ((TEXT, "--answer", " b", "--position", "99"), ("position 99 is not in a text of",)),
+    ((TEXT, "--answer", " b", "--head", "L9H9"), ("'L9H9' has no row",)),
+    ((TEXT, "--answer", " b", "--plot", "f.gif"), ("--plot",)),
+    ((TEXT, "--answer", "5", "--model", "minilm"), ("minilm (BertModel) gives no logits",)),
+])  # fmt: skip
 @pytest.mark.sampled(4)
 def test_what_cannot_be_is_one_line(run, arguments, parts):
     assert_refused(run("attribute", *arguments), *parts)
@@ -80,7 +76,6 @@ def test_what_cannot_be_is_one_line(run, arguments, parts):
 
 # ==================================================================================================== patch and circuit
 # `manyheads patch` and `manyheads circuit`: what they say is what the library found, and bad input is one line.
-
 
 TEMPLATE = "def f(self, {0}, {1}):\n    self.{0} = {0}\n    self.{2} ="
 NAMES = (("name", "size"), ("path", "mode"), ("key", "value"), ("type", "data"))
@@ -158,28 +153,22 @@ def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
     assert "what its heads tell each other" in said.out and f"of {found.heads[-1]}" in said.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give a clean and a corrupted text in quotes"),
-        (["a b"], "one text was given: patching needs two"),
-        (["a b", "a c"], "the right answer is missing: give --right WORD"),
-        (["a b", "a c", "--right", "d"], "the wrong answer is missing: give --wrong WORD"),
-        (["a b", "a c", "--pairs", "pairs.jsonl"], "give a clean and a corrupted text in quotes"),
-        (["--pairs", "pairs.jsonl", "--right", "x"], "holds texts and answers: leave out those of the command line"),
-        (["--pairs", "nothing.jsonl"], "nothing.jsonl"),
-        (["--pairs", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
-        (["--pairs", "half.jsonl"], "half.jsonl, line 1: a pair is"),
-        (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
-        (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
-        (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell what to write by that ending"),
-        (
-            ["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"],
-            "read its first one, --first-token.",
-        ),
-        (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "give a clean and a corrupted text in quotes"),
+    (["a b"], "one text was given: patching needs two"),
+    (["a b", "a c"], "the right answer is missing: give --right WORD"),
+    (["a b", "a c", "--right", "d"], "the wrong answer is missing: give --wrong WORD"),
+    (["a b", "a c", "--pairs", "pairs.jsonl"], "give a clean and a corrupted text in quotes"),
+    (["--pairs", "pairs.jsonl", "--right", "x"], "holds texts and answers: leave out those of the command line"),
+    (["--pairs", "nothing.jsonl"], "nothing.jsonl"),
+    (["--pairs", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
+    (["--pairs", "half.jsonl"], "half.jsonl, line 1: a pair is"),
+    (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
+    (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
+    (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell what to write by that ending"),
+    (["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"], "read its first one, --first-token."),
+    (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
+])  # fmt: skip
 @pytest.mark.sampled(7)
 def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"clean": "a", "corrupted": "b", "right": "c", "wrong": "d"}\n{nothing')

@@ -19,7 +19,6 @@ from tests.cli.conftest import Ran
 # ================================================================================================ packages out of sight
 # Packages taken out of a process's sight, and out of that of its children, as if nobody had installed them.
 
-
 SITE = """
 import os, sys
 from importlib.machinery import PathFinder
@@ -50,7 +49,6 @@ def without(folder: Path, *names: str, **variables: str) -> dict[str, str]:
 
 
 # ========================================================================================================== the command
-
 
 SECTIONS = ["packages", "extras", "machine", "attention", "bundled models", "places", "studio", "environment"]
 

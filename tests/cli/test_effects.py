@@ -66,15 +66,12 @@ def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
     assert data["origin"].startswith("3 texts") and data["texts"] == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "step"),
-    [
-        (["--kind", "mean"], mh.Ablate("L1", kind="mean")),
-        (["--kind", "scale", "--factor", "0.5"], mh.Scale("L1", 0.5)),
-        (["--kind", "copy", "--source", "L1H2"], mh.Copy("L1", "L1H2")),
-        (["--kind", "unmixed"], mh.SkipOutputProjection("L1")),
-    ],
-)
+@pytest.mark.parametrize(("options", "step"), [
+    (["--kind", "mean"], mh.Ablate("L1", kind="mean")),
+    (["--kind", "scale", "--factor", "0.5"], mh.Scale("L1", 0.5)),
+    (["--kind", "copy", "--source", "L1H2"], mh.Copy("L1", "L1H2")),
+    (["--kind", "unmixed"], mh.SkipOutputProjection("L1")),
+])  # fmt: skip
 @pytest.mark.sampled(1)
 def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(options, step, run, page, minilm):
     alone = ("--file", page, "--controls", "0", "--json")
@@ -120,33 +117,25 @@ def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_
     assert any(line.startswith("nothing   average L2H1: changed nothing") for line in alone)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["ablate"], ["no heads were named"]),
-        (["ablate", "L9H1", "some text"], ["there is no layer 9", "L5H1"]),
-        (["ablate", "L1", "--kind", "copy"], ["--source belongs to --kind copy"]),
-        (["ablate", "L1", "--sink", "2"], ["--sink belongs to --kind streaming"]),
-        (["ablate", "L1", "--factor", "2"], ["--factor belongs to --kind scale"]),
-        (["ablate", "L1", "--kind", "kill"], ["--kind kill is unknown", "resample"]),
-        (["ablate", "L1H1", "L1H2"], ["'L1H2' names heads", '"L1H1, L1H2"']),
-        (
-            ["ablate", "L1", "--plan", "p.json"],
-            ["HEADS ('L1') and --plan p.json both say what to do", "A text", "--file"],
-        ),
-        (["ablate", "--plan", "nowhere.json"], ["there is no such file"]),
-        (
-            ["ablate", "--plan", "p.json", "--kind", "mean", "--factor", "0.5"],
-            ["--kind and --factor and --plan p.json both say what to do: leave out one or the other"],
-        ),
-        (["ablate", "L1", "some text", "--metric", "loss"], ["needs a model that predicts the next token"]),
-        (["ablate", "L1", "--save-plan", "plan.txt"], ["--save-plan plan.txt", ".json"]),
-        (["importance", "--estimator", "guess"], ["--estimator guess is unknown"]),
-        (["importance", "one text", "--curve", "c.svg"], ["at least two texts"]),
-        (["importance", "--save", "table.xls"], ["--save table.xls"]),
-        (["importance", "some text", "--kind", "kill"], ["kind='kill'"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "parts"), [
+    (["ablate"], ["no heads were named"]),
+    (["ablate", "L9H1", "some text"], ["there is no layer 9", "L5H1"]),
+    (["ablate", "L1", "--kind", "copy"], ["--source belongs to --kind copy"]),
+    (["ablate", "L1", "--sink", "2"], ["--sink belongs to --kind streaming"]),
+    (["ablate", "L1", "--factor", "2"], ["--factor belongs to --kind scale"]),
+    (["ablate", "L1", "--kind", "kill"], ["--kind kill is unknown", "resample"]),
+    (["ablate", "L1H1", "L1H2"], ["'L1H2' names heads", '"L1H1, L1H2"']),
+    (["ablate", "L1", "--plan", "p.json"], ["HEADS ('L1') and --plan p.json both say what to do", "A text", "--file"]),
+    (["ablate", "--plan", "nowhere.json"], ["there is no such file"]),
+    (["ablate", "--plan", "p.json", "--kind", "mean", "--factor", "0.5"],
+     ["--kind and --factor and --plan p.json both say what to do: leave out one or the other"]),
+    (["ablate", "L1", "some text", "--metric", "loss"], ["needs a model that predicts the next token"]),
+    (["ablate", "L1", "--save-plan", "plan.txt"], ["--save-plan plan.txt", ".json"]),
+    (["importance", "--estimator", "guess"], ["--estimator guess is unknown"]),
+    (["importance", "one text", "--curve", "c.svg"], ["at least two texts"]),
+    (["importance", "--save", "table.xls"], ["--save table.xls"]),
+    (["importance", "some text", "--kind", "kill"], ["kind='kill'"]),
+])  # fmt: skip
 @pytest.mark.sampled(8)
 def test_what_cannot_be_is_one_line(arguments, parts, run, tmp_path):
     assert_refused(run(*arguments), *parts)
@@ -194,13 +183,10 @@ def test_with_a_plan_what_is_typed_is_the_text(run, minilm):
     assert words["change"] == typed["change"]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"steps": []}', "plan.json: the plan has no steps"),
-        ('{"steps": [{"heads": "L1H9"}]}', 'plan.json: step 1 of 1: "step" is missing'),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ('{"steps": []}', "plan.json: the plan has no steps"),
+    ('{"steps": [{"heads": "L1H9"}]}', 'plan.json: step 1 of 1: "step" is missing'),
+])  # fmt: skip
 def test_a_plan_that_says_nothing_is_refused_by_its_file(text, said, run):
     Path("plan.json").write_text(text)
     assert_refused(run("ablate", "--plan", "plan.json", "some text"), said)
@@ -210,18 +196,15 @@ def test_one_control_is_one_random_set(run):
     assert ": 1 random set of as many heads" in run("ablate", "L3H7", TEXTS[0], "--controls", "1").out
 
 
-@pytest.mark.parametrize(
-    ("values", "written"),
-    [
-        ([0.1445, 0.08099, 0.0306], ["0.144", "0.081", "0.031"]),
-        ([0.1445, 0.0001641], ["0.1445", "0.0002"]),
-        ([1234.5, -2.25], ["1234", "-2"]),
-        ([3.0, 0.0], ["3.00", "0.00"]),
-        ([2e-9, 1e-8], ["2.00e-09", "1.00e-08"]),
-        ([0.5, float("nan")], ["0.500", "nan"]),
-        ([0.0], ["0"]),
-    ],
-)
+@pytest.mark.parametrize(("values", "written"), [
+    ([0.1445, 0.08099, 0.0306], ["0.144", "0.081", "0.031"]),
+    ([0.1445, 0.0001641], ["0.1445", "0.0002"]),
+    ([1234.5, -2.25], ["1234", "-2"]),
+    ([3.0, 0.0], ["3.00", "0.00"]),
+    ([2e-9, 1e-8], ["2.00e-09", "1.00e-08"]),
+    ([0.5, float("nan")], ["0.500", "nan"]),
+    ([0.0], ["0"]),
+])  # fmt: skip
 def test_the_numbers_of_a_column_have_as_many_decimals(values, written):
     assert aligned(values) == written
 

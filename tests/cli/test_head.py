@@ -192,16 +192,13 @@ def test_sinks_are_grey_and_links_have_the_colour_of_the_role(run, monkeypatch):
         assert re.search(f"({colours})(▓▓|██)", ran.out), ran.out
 
 
-@pytest.mark.parametrize(
-    ("head", "said"),
-    [
-        ("L9H2", "L9H2: minilm has layers 0-5 and heads 0-11."),
-        ("L0H12", "L0H12: minilm has layers 0-5 and heads 0-11."),
-        ("7", "'7' does not name one head. Write it like 'L3H7'"),
-        ("L0", "'L0' does not name one head"),
-        ("decoder:L0H1", "minilm has layers 0-5"),
-    ],
-)
+@pytest.mark.parametrize(("head", "said"), [
+    ("L9H2", "L9H2: minilm has layers 0-5 and heads 0-11."),
+    ("L0H12", "L0H12: minilm has layers 0-5 and heads 0-11."),
+    ("7", "'7' does not name one head. Write it like 'L3H7'"),
+    ("L0", "'L0' does not name one head"),
+    ("decoder:L0H1", "minilm has layers 0-5"),
+])  # fmt: skip
 def test_a_head_that_is_not_there_is_refused(run, head, said):
     assert_refused(run("head", head, TEXT), said)
 
@@ -217,7 +214,6 @@ def test_a_cross_head_is_refused_with_what_shows_it_and_look_says_what_the_decod
 # ========================================================================================== a head's row over a picture
 # `manyheads head ... --image`: what is shown of a head is its recorded row, drawn where its patches are.
 
-
 SHADES = "·░▒▓█"
 
 
@@ -226,12 +222,9 @@ def folders(tmp_path_factory):
     """Models by name, saved with their processors."""
     root = tmp_path_factory.mktemp("pictures")
     made = {
-        "vit": (tiny_vit(), wide()),
-        "deit": (tiny_deit(), wide()),
-        "siglip": (tiny_siglip(), square()),
-        "swin": (tiny_swin(), windowed()),
-        "whisper": (whisper_of(), spectra_of()),
-    }
+        "vit": (tiny_vit(), wide()), "deit": (tiny_deit(), wide()), "siglip": (tiny_siglip(), square()),
+        "swin": (tiny_swin(), windowed()), "whisper": (whisper_of(), spectra_of()),
+    }  # fmt: skip
     return {name: saved(root / name, *each) for name, each in made.items()}
 
 

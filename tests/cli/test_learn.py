@@ -108,30 +108,22 @@ def test_a_printed_lesson_leaves_out_rows_of_long_tables_and_further_heads_unles
     assert "cycle 5 " in short and "cycle 6 " not in short and whole.count("cycle 29") == 10
 
 
-def test_what_was_drawn_for_a_pipe_can_be_judged(run):
+def test_a_printed_lesson_draws_for_a_pipe_what_can_be_judged_and_an_interview_has_its_model_answers(run):
     seed = re.search(r"Asked from seed (\d+)", run("learn", "recap").out)[1]
     printed = run("learn", "recap", "--seed", seed).out
     judged = run("learn", "recap", "--answer", "recap-column", "0", "--seed", seed).out
     assert " ".join(judged.splitlines()[0].split()) in " ".join(printed.split())
-
-
-def test_an_interview_that_is_printed_has_its_model_answers_after_its_questions(run):
     out = run("learn", "interview").out
     last = list(shelf.lessons()["interview"].interviews.values())[-1].question
     assert out.index("Model answers") > out.index(shelf.say(last, shelf.load)[:30])
 
 
-def test_a_small_table_has_three_figures_of_its_smallest_number_and_as_many_places_everywhere():
+def test_small_tables_have_three_figures_wide_maps_percent_and_headings_keep_their_words():
     lines = table_lines(matrix("cache", "", np.array([[80, 85.9], [1.25, 1.342]]), ("MHA", "MQA"), ("GiB", "GB")), 80)
     assert lines[-2].plain.split() == ["MHA", "80.00", "85.90"] and lines[-1].plain.split() == ["MQA", "1.25", "1.34"]
     noise = matrix("out", "", np.array([[0.7, -1e-17], [-0.5, 3.0]]), ("a", "b"), ("d0", "d1"))
-    assert [line.plain.split() for line in table_lines(noise, 80)[-2:]] == [
-        ["a", "0.70", "0.00"],
-        ["b", "-0.50", "3.00"],
-    ]
-
-
-def test_headings_and_names_keep_their_words_over_several_lines():
+    rows = [line.plain.split() for line in table_lines(noise, 80)[-2:]]
+    assert rows == [["a", "0.70", "0.00"], ["b", "-0.50", "3.00"]]
     words = "what it says of itself, at a length that no terminal has in one line, so that it goes on in the next one"
     names, heads = ("the same token elsewhere", "punctuation"), ("of its weight, %", "of what it moves, %")
     lines = [each.plain for each in table_lines(matrix("shares", words, np.ones((2, 2)), names, heads), 80)]
@@ -139,13 +131,13 @@ def test_headings_and_names_keep_their_words_over_several_lines():
     assert " ".join(lines[:2]) == f"shares (2 x 2) {words}"
     assert lines[2].split() == ["of", "its", "of", "what", "it"] and lines[3].split() == ["weight,", "%", "moves,", "%"]
     assert lines[4].startswith(names[0])
-
-
-def test_a_prediction_is_closed_once_its_cell_has_run_with_the_same_numbers():
-    out, progress = walk("one-head", ["", "", "", "b", "b", "token 2", "q"])
-    assert "The cell has run with this already" in out and not progress.points
-    out, _ = walk("one-head", ["", "", "x=1 2", "q"])
-    assert "The cell is as it was before." in out
+    weights = np.tril(np.full((24, 24), 1 / 24))
+    weights[np.triu_indices(24, 1)] = -np.inf
+    tokens = [f"token{at}" for at in range(24)]
+    lines = [line.plain for line in table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), 120)]
+    assert "in percent, tokens by number" in lines[0] and lines[2].split()[:3] == ["0", "token0", "4"]
+    narrow = [line.plain for line in table_lines(matrix("Q", "q", weights, tokens, tokens), 100)]
+    assert "of it shown" in narrow[0] and max(map(len, narrow[1:])) <= 100
 
 
 def test_one_prediction_of_a_cell_does_not_answer_the_next():
@@ -173,11 +165,13 @@ def test_a_result_is_drawn_in_characters_with_the_code_of_each_step(run):
     assert len(drawn["shown"]) == len(drawn["frames"]) == 19 and "flow" not in drawn
 
 
-def test_a_cell_is_run_with_other_values(run):
+def test_a_cell_is_run_with_other_values_and_a_choice_given_as_the_page_numbers_it(run):
     document = json.loads(run("learn", "masks", "--run", "masked-scores", "--json", "kind=every token").out)
     assert "The mask hides 0 of 16 cells" in document["words"]
     ran = run("learn", "one-head", "--run", "one-head", "x=2 0 0 0; 0 1 0 1")
     assert ran.code == 0 and "X (2 x 4)" in ran.out and "weights (2 x 2)" in ran.out
+    for given in ("2", "No", "n"):
+        assert "Right." in run("learn", "why-many-heads", "--answer", "within", given).out, given
 
 
 def test_an_answer_is_judged_and_its_points_kept(run, state):
@@ -191,11 +185,6 @@ def test_an_answer_is_judged_and_its_points_kept(run, state):
     seeded = json.loads(run("learn", "recap", "--answer", "recap-column", "0", "--seed", "5", "--json").out)
     check = shelf.lessons()["recap"].checks["recap-column"]
     assert seeded["question"] == shelf.ask(check, shelf.draw(check, 5))[0]
-
-
-def test_a_choice_may_be_given_as_the_page_numbers_it(run):
-    for given in ("2", "No", "n"):
-        assert "Right." in run("learn", "why-many-heads", "--answer", "within", given).out, given
 
 
 def test_all_is_forgotten_when_it_is_meant(run, state):
@@ -215,21 +204,18 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
     assert_refused(run("learn", "--reset", "--yes"), "cannot write")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("nothing",), "there is no lesson 'nothing'. There are: "),
-        (("--run", "x"), "need a lesson"),
-        (("masks", "--device", "toaster"), "--device='toaster' cannot be used: "),
-        (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: masked-scores, "),
-        (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
-        (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
-        (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
-        (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is no choice: use one of"),
-        (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is no whole number from 2 to 1,024"),
-        (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("nothing",), "there is no lesson 'nothing'. There are: "),
+    (("--run", "x"), "need a lesson"),
+    (("masks", "--device", "toaster"), "--device='toaster' cannot be used: "),
+    (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: masked-scores, "),
+    (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
+    (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
+    (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
+    (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is no choice: use one of"),
+    (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is no whole number from 2 to 1,024"),
+    (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_one_line(run, arguments, said):
     assert_refused(run("learn", *arguments), said)
 
@@ -264,7 +250,11 @@ def test_steps_go_back_and_numbers_are_changed_on_the_way():
     assert "'wings' is no parameter" in out and "   3 " in after
 
 
-def test_a_prediction_is_judged_by_what_is_in_the_cell_then():
+def test_a_prediction_is_judged_by_what_is_in_the_cell_then_and_closed_once_it_has_run_with_the_same():
+    out, progress = walk("one-head", ["", "", "", "b", "b", "token 2", "q"])
+    assert "The cell has run with this already" in out and not progress.points
+    out, _ = walk("one-head", ["", "", "x=1 2", "q"])
+    assert "The cell is as it was before." in out
     changed = "x=0 3 0 0; 1 0 0 0; 1 0 0 0"
     out, progress = walk("one-head", ["", changed, "token 0", *[""] * 12, "q"])
     assert "Right." in out and progress.points == {"one-head": {"looks-most": 1}}
@@ -282,16 +272,6 @@ def test_choices_are_given_by_number_and_interview_points_are_ticked():
     assert position > 0
     out, progress = walk("one-head", ["", "", "s", "", "", "", "2", "1", "q"])
     assert "Not yet. Adding to all leaves every difference" in out and "shifted-row" in progress.points["one-head"]
-
-
-def test_a_wide_map_is_written_in_percent():
-    weights = np.tril(np.full((24, 24), 1 / 24))
-    weights[np.triu_indices(24, 1)] = -np.inf
-    tokens = [f"token{at}" for at in range(24)]
-    lines = [line.plain for line in table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), 120)]
-    assert "in percent, tokens by number" in lines[0] and lines[2].split()[:3] == ["0", "token0", "4"]
-    narrow = [line.plain for line in table_lines(matrix("Q", "q", weights, tokens, tokens), 100)]
-    assert "of it shown" in narrow[0] and max(map(len, narrow[1:])) <= 100
 
 
 @pytest.mark.turns(5)

@@ -15,7 +15,6 @@ from tests.models.tiny import WORDS, save_tiny, tiny_llama, tiny_tokenizer
 # ================================================================================================================ split
 # `manyheads split`: what it says is what the library found, what it writes opens again, and bad input is one line.
 
-
 SIZES = ("--sink", "2", "--recent", "5", "--random", "2")
 
 
@@ -111,27 +110,19 @@ def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minil
     assert ran.lines[1:] == ["wrote v.json", "wrote v.layer_heads.txt"]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (["show", "a"], "'show' is nothing to do with lists of heads: use export or import."),
-        (["export", "a", "--to", "duo"], "say for which project, and where to write"),
-        (
-            ["export", "a", "b", "--to", "duo", "--keep", "0.5"],
-            "--keep, --threshold, --join and --save are of heads import",
-        ),
-        (["export", "none.json", "b", "--to", "duo"], "cannot read none.json: there is no such file"),
-        (["import", "a", "b"], "--to and PLACE are of heads export"),
-        (["import", "a", "--save", "a.txt"], "--save a.txt: cannot tell what to write by that ending. Use .json"),
-        (["import", "a"], "cannot read a: there is no such file"),
-        (
-            ["import", "heads.txt", "--keep", "0.5"],
-            "says itself which heads keep everything: leave keep and threshold out",
-        ),
-        (["import", "heads.txt", "--join", "sum"], "join='sum' is unknown: use 'maximum' or 'mean'."),
-        (["import", "other.txt"], "other.txt lists L0H12, and minilm has 6 layers of 12 query heads"),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    (["show", "a"], "'show' is nothing to do with lists of heads: use export or import."),
+    (["export", "a", "--to", "duo"], "say for which project, and where to write"),
+    (["export", "a", "b", "--to", "duo", "--keep", "0.5"],
+     "--keep, --threshold, --join and --save are of heads import"),
+    (["export", "none.json", "b", "--to", "duo"], "cannot read none.json: there is no such file"),
+    (["import", "a", "b"], "--to and PLACE are of heads export"),
+    (["import", "a", "--save", "a.txt"], "--save a.txt: cannot tell what to write by that ending. Use .json"),
+    (["import", "a"], "cannot read a: there is no such file"),
+    (["import", "heads.txt", "--keep", "0.5"], "says itself which heads keep everything: leave keep and threshold out"),
+    (["import", "heads.txt", "--join", "sum"], "join='sum' is unknown: use 'maximum' or 'mean'."),
+    (["import", "other.txt"], "other.txt lists L0H12, and minilm has 6 layers of 12 query heads"),
+])  # fmt: skip
 def test_what_cannot_be_is_one_line(run, listed, line, words):
     listed.with_name("other.txt").write_text("0:12")
     assert_refused(run("heads", *line), words)

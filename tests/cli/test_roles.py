@@ -76,21 +76,18 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
     assert_refused(run("roles", "--corpus", page_file, "--pattern", "none.py"), "there is no such file")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--corpus", "none.txt"), "none.txt"),
-        (("--save", "claims.txt"), "cannot tell what to write"),
-        (("--report", "roles.pdf"), "cannot tell what to write"),
-        (("--plot", "nowhere/roles.svg"), "there is no folder"),
-        (("--plot", "a.svg", "--plot=b.svg"), "give --plot once: it was given 2 times"),
-        (("--kind", "csv"), "--kind csv: there is no such kind of text. Use one of text, jsonl, conllu"),
-        (("--corpus", "-", "--resume", "run"), "stdin cannot be resumed"),
-        (("--resume", "."), "holds other.txt, which is no part of such a run"),
-        (("--corpus", "other.txt", "--ask", "zzz"), "no head was asked for 'zzz'"),
-        (("--corpus", "other.txt", "--ask", "copying"), "is a probe, which was not asked"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--corpus", "none.txt"), "none.txt"),
+    (("--save", "claims.txt"), "cannot tell what to write"),
+    (("--report", "roles.pdf"), "cannot tell what to write"),
+    (("--plot", "nowhere/roles.svg"), "there is no folder"),
+    (("--plot", "a.svg", "--plot=b.svg"), "give --plot once: it was given 2 times"),
+    (("--kind", "csv"), "--kind csv: there is no such kind of text. Use one of text, jsonl, conllu"),
+    (("--corpus", "-", "--resume", "run"), "stdin cannot be resumed"),
+    (("--resume", "."), "holds other.txt, which is no part of such a run"),
+    (("--corpus", "other.txt", "--ask", "zzz"), "no head was asked for 'zzz'"),
+    (("--corpus", "other.txt", "--ask", "copying"), "is a probe, which was not asked"),
+])  # fmt: skip
 def test_bad_input_is_one_line_before_anything_is_loaded(run, monkeypatch, arguments, said):
     monkeypatch.setattr("manyheads.cli.roles.command.load_model", lambda *_: pytest.fail("loaded"))
     Path("other.txt").write_text("A cat sat.", encoding="utf-8")
@@ -167,15 +164,12 @@ def test_the_legend_explains_the_columns_that_are_there_and_no_others():
         assert explained == titles[1:], rule.role
 
 
-def test_questions_that_come_to_the_same_are_one_row():
+def test_questions_that_come_to_the_same_are_one_row_and_the_head_of_a_word_is_its_governor():
     first = next(rule for rule in ASKED if rule.role == "first token")
     figures = {"score": 0.73, "low": 0.7, "high": 0.8, "num_queries": 500, "holds": True, "chances": {"uniform": 0.1}}
     shown = said_of(roles_of(1, 1, (SINK_RULE, first), **figures))
     assert len([line for line in shown if line.startswith("  sink = first token ")]) == 1
     assert not any(line.startswith(("  sink  ", "  first token")) for line in shown)
-
-
-def test_the_head_of_a_word_is_its_governor_wherever_people_read_it():
     up = syntax_rules(["det"])[0]
     found = roles_of(1, 1, (up,), score=0.9, given=0.9, num_queries=500, holds=True, chances={"uniform": 0.1})
     shown = said_of(found)
@@ -237,14 +231,11 @@ def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_
     ]  # fmt: skip
 
 
-def test_a_file_of_unknown_ending_is_told_the_option(run):
+def test_a_corpus_of_unknown_ending_or_that_cannot_be_read_is_named_once_with_the_option(run):
     Path("junk.bin").write_bytes(b"x")
     assert_refused(run("roles", "--corpus", "junk.bin"), "Say --kind (text, jsonl, conllu)")
     Path("empty").mkdir()
     assert_refused(run("roles", "--corpus", "empty", "--kind", "jsonl"), "holds no file of --kind jsonl to read")
-
-
-def test_a_corpus_that_cannot_be_read_is_named_once_before_anything_is_loaded(run):
     Path("bad.conllu").write_text("1\tfoo\n\n2\tbar\tx\n\n")
     ran = run("roles", "--corpus", "bad.conllu", "--model", "/nowhere")
     assert_refused(

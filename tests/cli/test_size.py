@@ -110,19 +110,11 @@ def test_weights_published_in_fewer_bits_are_said_with_the_finding(sized, name, 
     assert low < float(re.search(rf"published in {form}.*?: about ([\d.]+) GB", words)[1]) < high
 
 
-def test_a_context_past_the_models_positions_is_said_with_the_finding(sized):
+def test_a_context_past_the_models_positions_windows_experts_and_latents_are_said(sized):
     ran = sized("llama-3-8b", "--context", "9000")
     assert ran.lines[1] == "Context is past the 8,192 positions that llama-3-8b is made for."
     assert "1,000,000,000,000,000,000" in sized("llama-3-8b", "--context", str(10**18)).lines[1]
     assert ran.out.count("is made for.") <= 2
-
-
-def test_a_bars_length_is_its_share(sized):
-    bar = {line.split()[0]: sum(line.count(block) for block in BLOCKS) for line in sized("gpt2").lines if "│" in line}
-    assert bar["feed-forward"] > bar["embedding"] > bar["q"] > bar["norm"] == 1
-
-
-def test_windows_experts_and_latents_are_said(sized):
     assert "21 of 42 layers see the last 4,096 tokens" in sized("gemma-2-9b").out
     gpt_oss = sized("gpt-oss-20b").out
     assert "12 of 24 layers see the last 128 tokens; all layers have 32 experts, of which a token uses 4" in gpt_oss
@@ -134,7 +126,9 @@ def test_windows_experts_and_latents_are_said(sized):
     assert "671.0 B parameters (37.55 B active)" in deepseek
 
 
-def test_an_encoder_has_no_cache_and_an_image_no_choice_of_length(sized):
+def test_a_bars_length_is_its_share_an_encoder_has_no_cache_and_an_image_no_choice_of_length(sized):
+    bar = {line.split()[0]: sum(line.count(block) for block in BLOCKS) for line in sized("gpt2").lines if "│" in line}
+    assert bar["feed-forward"] > bar["embedding"] > bar["q"] > bar["norm"] == 1
     assert "KV cache" not in sized("bert-base").out and "Decoding" not in sized("bert-base").out
     assert "an image of 197" in sized("vit-base").out and "An image is 197 tokens." in sized("vit-base").out
 
@@ -176,16 +170,13 @@ def test_an_architecture_can_be_described_by_its_sizes(sized):
     assert document["shape"]["attention"] == "GQA-2"
 
 
-def test_other_key_value_heads_can_be_tried(sized):
-    ran = sized("llama-2-7b", "--kv-heads", "4")
-    assert "on 4 KV heads (GQA-4)" in ran.out and "with num_kv_heads=4" in ran.out
-
-
-def test_the_list_holds_every_preset_with_its_heads(sized):
+def test_the_list_holds_every_preset_and_other_key_value_heads_can_be_tried(sized):
     ran = sized("--list")
     assert [line.split()[0] for line in ran.lines[1:]] == list(PRESETS)
     assert row_of(ran, "llama-2-70b").split()[1:6] == ["8,192", "80", "64", "8", "128"]
     assert max(map(len, ran.lines)) <= WIDTH
+    ran = sized("llama-2-7b", "--kv-heads", "4")
+    assert "on 4 KV heads (GQA-4)" in ran.out and "with num_kv_heads=4" in ran.out
 
 
 @pytest.mark.turns(4)
@@ -232,11 +223,8 @@ REFUSED = [
     (("deepseek-v3", "--kv-heads", "8"), "caches latents (MLA), which all heads share"),
     (("gpt2", "--layers", "3"), "'gpt2' is an architecture already, and --layers would describe one of your own"),
     (("--layers", "3"), "needs --layers, --embed-dim, --heads, but there is no --embed-dim and no --heads."),
-    (
-        ("--layers", "3", "--embed-dim", "100", "--heads", "7"),
-        "--embed-dim 100 is not a multiple of --heads 7",
-        "give --head-dim",
-    ),
+    (("--layers", "3", "--embed-dim", "100", "--heads", "7"), "--embed-dim 100 is not a multiple of --heads 7",
+     "give --head-dim"),
     (("--layers", "3", "--embed-dim", "90", "--heads", "9", "--gated"), "--gated needs --ffn-dim: with three matrices"),
     (("--layers", "0", "--embed-dim", "90", "--heads", "9"), "--layers 0: give a whole number of at least 1"),
     (("gpt2", "--plot", "it.txt"), "--plot it.txt: cannot tell what to write by that ending"),
@@ -244,7 +232,7 @@ REFUSED = [
     (("gpt2", "--sink", "4"), "--sink and --recent say what streaming heads keep: add --streaming SHARE"),
     (("gpt2", "--streaming", "2"), "streaming=2.0: give the share of key/value heads that stream, from 0 to 1"),
     (("gpt2", "bert-base"), "unexpected extra argument"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: " ".join(each[0]))
@@ -253,7 +241,7 @@ def test_what_cannot_be_sized_ends_with_one_line_and_exit_2(sized, arguments):
     assert_refused(sized(*asked), *said)
 
 
-def test_damaged_and_unknown_configs_end_with_exit_2(sized, tmp_path):
+def test_damaged_and_unknown_configs_end_with_exit_2_and_a_bundled_model_is_sized_by_its_name(sized, tmp_path):
     for text, said in (
         ('{"model_type": ', "config.json is not JSON"),
         ("[]", "config.json is a list, not a mapping"),
@@ -262,9 +250,6 @@ def test_damaged_and_unknown_configs_end_with_exit_2(sized, tmp_path):
     ):
         (tmp_path / "config.json").write_text(text)
         assert_refused(sized("config.json"), said)
-
-
-def test_a_bundled_model_is_sized_by_its_name(sized):
     ran = sized("tiny-code", "--json")
     said = json.loads(ran.out)
     assert ran.code == 0 and said["name"] == "tiny-code" and "2754816" in ran.out

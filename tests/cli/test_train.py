@@ -16,12 +16,11 @@ from tests.watching.histories import HEADS, STATISTICS, begun, numbers
 # ================================================================================================================ train
 # `manyheads train`: what it says, what it writes, and how it ends.
 
-
 WRITTEN = ["checkpoint-induction.safetensors", "figure.svg", "heads", "heads.parquet", "metrics.parquet",
            "report.json", "run.json"]  # fmt: skip
 
 
-def test_without_a_preset_they_are_listed(run):
+def test_without_a_preset_they_are_listed_and_a_device_that_is_not_there_is_refused(run, tmp_path):
     ran = run("train")
     assert ran.code == 0 and ran.lines[0].split(maxsplit=1)[0] == "induction"
     assert "  two attention-only layers learn to repeat" in ran.lines[0]
@@ -29,9 +28,6 @@ def test_without_a_preset_they_are_listed(run):
     said = json.loads(run("train", "--json").out)
     assert [each["name"] for each in said["presets"]][:2] == ["induction", "heads"]
     assert_refused(run("train", "--quick"), "--quick was given, but no preset: say which of induction, heads")
-
-
-def test_a_device_that_is_not_there_is_refused_before_a_folder_is_made(run, tmp_path):
     refused = run("train", "induction", "--quick", "--out", "here", "--device", "toaster")
     assert_refused(refused, "--device='toaster' cannot be used: ")
     assert not (tmp_path / "here").exists()
@@ -110,14 +106,11 @@ def test_folders_of_something_else_are_refused(run, tmp_path):
     assert_refused(run("train", "induction", "--quick", "--out", "here"), "run.json is not JSON", "it is damaged")
 
 
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        (["inductoin"], ("there is no preset 'inductoin': train one of induction, heads", "Did you mean induction?")),
-        (["induction", "--out", "a.txt"], ("cannot write a.txt: it is a file. Name a folder.",)),
-        (["induction", "--steps", "0"], ("steps=0: train at least 1 step",)),
-    ],
-)
+@pytest.mark.parametrize(("typed", "told"), [
+    (["inductoin"], ("there is no preset 'inductoin': train one of induction, heads", "Did you mean induction?")),
+    (["induction", "--out", "a.txt"], ("cannot write a.txt: it is a file. Name a folder.",)),
+    (["induction", "--steps", "0"], ("steps=0: train at least 1 step",)),
+])  # fmt: skip
 def test_what_cannot_be_trained_is_refused(typed, told, run, tmp_path):
     (tmp_path / "a.txt").touch()
     assert_refused(run("train", *typed), *told)
@@ -151,12 +144,9 @@ def test_a_line_a_layer_with_its_extreme_heads_and_what_is_wrong(run, writer):
     ]
 
 
-def test_without_alerts_it_says_what_was_looked_for(run, writer):
+def test_without_alerts_it_says_what_was_looked_for_and_a_line_a_head_of_another_statistic(run, writer):
     ran = run("watch", "heads.parquet", "--max-logit", "200")
     assert "no alerts: no head has max logit over 200, or entropy under 0.1 nats." in ran.lines
-
-
-def test_a_line_a_head_of_another_statistic(run, writer):
     ran = run("watch", "heads.parquet", "--heads", "L*H1", "--statistic", "entropy", "--entropy", "1.57")
     rows = [line.split() for line in ran.lines if re.match(r"L\dH\d ", line)]
     assert [row[:2] for row in rows] == [["L0H1", "1.85"], ["L1H1", "1.55"]] and rows[0][2] > rows[1][2]
@@ -199,13 +189,7 @@ def test_followed_it_shows_each_step_as_it_comes_until_ctrl_c(run, writer, monke
     assert run("watch", "not yet there", "--follow").code == 130
 
 
-def test_a_run_that_has_not_begun_is_no_error(run):
-    HeadHistory("empty.parquet", HEADS, STATISTICS, {}).close()
-    ran = run("watch", "empty.parquet")
-    assert ran.code == 0 and "No step yet" in ran.out
-
-
-def test_what_cannot_be_watched_is_one_line(run, writer, tmp_path):
+def test_what_cannot_be_watched_is_one_line_and_a_run_that_has_not_begun_is_no_error(run, writer, tmp_path):
     (tmp_path / "notes.txt").write_text("no table")
     assert_refused(
         run("watch", "nothing.parquet"), "cannot read nothing.parquet: there is no such file. A training writes"
@@ -215,6 +199,9 @@ def test_what_cannot_be_watched_is_one_line(run, writer, tmp_path):
         run("watch", "heads.parquet", "--statistic", "distance"), "has no 'distance', only entropy, max_logit"
     )
     assert_refused(run("watch", "heads.parquet", "--heads", "L2"), "there is no layer 2")
+    HeadHistory("empty.parquet", HEADS, STATISTICS, {}).close()
+    ran = run("watch", "empty.parquet")
+    assert ran.code == 0 and "No step yet" in ran.out
 
 
 # ============================================================================================================ reproduce

@@ -78,15 +78,12 @@ def masses(tokens: list[str], maps: np.ndarray, two: bool) -> dict[str, np.ndarr
     seps = [at for at, token in enumerate(tokens) if token == "[SEP]"]
     rest = [at for at in range(n) if at not in seps]
     for name, cells in {
-        "self": [(q, q) for q in range(n)],
-        "right": [(q, q + 1) for q in range(n - 1)],
-        "left": [(q, q - 1) for q in range(1, n)],
-        "sep": [(q, k) for q in range(n) for k in seps],
-        "sep_sep": [(q, k) for q in seps for k in seps],
-        "rest_sep": [(q, k) for q in rest for k in seps],
+        "self": [(q, q) for q in range(n)], "right": [(q, q + 1) for q in range(n - 1)],
+        "left": [(q, q - 1) for q in range(1, n)], "sep": [(q, k) for q in range(n) for k in seps],
+        "sep_sep": [(q, k) for q in seps for k in seps], "rest_sep": [(q, k) for q in rest for k in seps],
         "cls": [(q, k) for q in range(n) for k in range(n) if tokens[k] == "[CLS]"],
         "punct": [(q, k) for q in range(n) for k in range(n) if tokens[k] in (".", ",")],
-    }.items():
+    }.items():  # fmt: skip
         among = {"sep_sep": 2 if two else len(seps), "rest_sep": n - 2 if two else len(rest)}.get(name, n)
         out[name] = sum((maps[..., q, k] for q, k in cells), np.zeros(maps.shape[:2])) / among
     return out

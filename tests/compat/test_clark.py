@@ -24,6 +24,7 @@ from manyheads.recording import ROOT, Gold, GoldWord, Mention, Words
 from tests.compat import clark_oracle as oracle
 from tests.compat.crafted import crafted
 from tests.models.tiny import tiny_bert
+from tests.refusals import refuses
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WHOLE = ("the", "cat", "king", "she", "saw", "mary", "hat", "of", "it")
@@ -101,12 +102,9 @@ def test_pieces_become_words_as_worked_out_by_hand(mode, middle):
 
 
 def test_other_ways_to_merge_are_refused():
-    with pytest.raises(
-        StatisticError, match="mode='last' is not how rows of a word are merged: use one of first, mean"
-    ):
-        clark.word_attention(torch.eye(2), [[0], [1]], "last")
-    with pytest.raises(ShapeError, match="without a gap"):
-        clark.word_attention(torch.eye(3), [[0], [], [1, 2]])
+    message = "mode='last' is not how rows of a word are merged: use one of first, mean"
+    refuses(StatisticError, message, clark.word_attention, torch.eye(2), [[0], [1]], "last")
+    refuses(ShapeError, "without a gap", clark.word_attention, torch.eye(3), [[0], [], [1, 2]])
 
 
 # ------------------------------------------------------------------------------------------------------------ syntax
@@ -209,15 +207,12 @@ def words_recorded(maps, words):
     return Recorded(sentence, recording.layers, 0, Words.of(told, [sentence.spans]))
 
 
-def test_the_quirk_of_float16_lets_the_first_of_equals_win():
+def test_the_quirk_of_float16_lets_the_first_of_equals_win_special_tokens_and_the_word_itself_never():
     row = torch.tensor([0.4, 0.1999, 0.19991, 0.10009, 0.1001])  # the second and third are one number in float16
     read = words_recorded(torch.softmax(row.expand(5, 5).log(), -1)[None], ["the", "cat", "saw"])
     forward, _ = most_attended(read.layers[0], read)
     rounded, _ = most_attended(read.layers[0], read, half=True)
     assert forward[0, 2] == 2 and rounded[0, 2] == 1
-
-
-def test_special_tokens_and_the_word_itself_never_win():
     maps = torch.tensor([[0.1, 0.1, 0.7, 0.05, 0.05], [0.5, 0.3, 0.1, 0.07, 0.03], [0.2, 0.1, 0.4, 0.05, 0.25]])
     maps = torch.cat([maps, torch.full((2, 5), 0.2)])[None]
     read = words_recorded(maps, ["the", "cat", "saw"])
@@ -311,18 +306,14 @@ def test_documents_are_cut_to_whole_words(lm):
 
 
 def test_what_cannot_be_read_is_refused(lm):
-    with pytest.raises(
-        StatisticError, match="'case' is no quirk. Give True, False, or some of 'poss', 'vanishing', 'f"
-    ):
-        clark.syntax_accuracies(lm, [story()], quirks=["case"])
+    message = "'case' is no quirk. Give True, False, or some of 'poss', 'vanishing', 'f"
+    refuses(StatisticError, message, clark.syntax_accuracies, lm, [story()], quirks=["case"])
     with pytest.raises(TextError, match=r"text 0 is \('a', ''\): give strings or pairs of them, not empty"):
         clark.entropies(lm, [("a", "")])
     with pytest.raises(TextError, match="a text has 62 tokens, but BertModel has 48 positions: cut it first"):
         clark.entropies(lm, "cat " * 60)
-    with pytest.raises(TextError, match="no text was given"):
-        clark.head_distances(lm, [])
-    with pytest.raises(ModelError, match="is neither a loaded model nor a recording"):
-        clark.syntax_accuracies(lm.model, [story()])
+    refuses(TextError, "no text was given", clark.head_distances, lm, [])
+    refuses(ModelError, "is neither a loaded model nor a recording", clark.syntax_accuracies, lm.model, [story()])
     assert set(clark.QUIRKS) == {"poss", "vanishing", "float16", "smoothing", "two separators"}
 
 
@@ -364,7 +355,7 @@ def test_entropies_are_those_of_the_models_own_maps(lm, monkeypatch):
     assert (clark.entropies(lm, PAIRS).heads > got.heads).all()  # smoothing is towards even attention
 
 
-def test_distances_are_those_of_the_models_own_maps(lm, monkeypatch):
+def test_distances_are_those_of_the_models_own_maps_and_of_known_ones(lm, monkeypatch):
     monkeypatch.setattr(distances, "BLOCK_CELLS", 500)
     got = clark.head_distances(lm, PAIRS)
     read = [ids_of(lm, pair) for pair in PAIRS]
@@ -373,10 +364,7 @@ def test_distances_are_those_of_the_models_own_maps(lm, monkeypatch):
     assert got.num_rows == sum(map(len, read)) and got.num_texts == 2 and len(got.heads) == 10
     assert torch.equal(got.sums, got.sums.T) and (got.means <= np.log(2)).all()
     assert str(got.heads[7]) == "L1H2"
-
-
-def test_distances_of_known_maps():
-    """Two heads that share nothing are about ln 2 a row apart; 144 of 1 are all alike."""
+    # Two heads that share nothing are about ln 2 a row apart; 144 of 1 are all alike.
     apart = torch.stack([torch.eye(4), torch.eye(4).roll(1, 1)])
     got = clark.head_distances(crafted([apart], range(4), list("abcd")))
     assert got.means[0, 1].item() == pytest.approx(np.log(2), abs=0.01) and got.means[0, 0].item() == pytest.approx(0)
@@ -391,10 +379,8 @@ def test_a_recording_gives_the_same_as_its_texts(lm):
         *zip(clark.attention_masses(recording).values(), clark.attention_masses(lm, texts).values(), strict=True),
     ]
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
-    with pytest.raises(RecordingError, match="a recording holds its own texts"):
-        clark.entropies(recording, texts)
-    with pytest.raises(TextError, match="knows no pieces of its texts"):
-        clark.attention_masses(crafted([torch.eye(3)[None]], range(3)))
+    refuses(RecordingError, "a recording holds its own texts", clark.entropies, recording, texts)
+    refuses(TextError, "knows no pieces of its texts", clark.attention_masses, crafted([torch.eye(3)[None]], range(3)))
 
 
 def test_layers_of_unlike_numbers_of_heads_leave_places_empty():

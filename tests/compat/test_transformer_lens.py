@@ -22,6 +22,7 @@ from tests.compat.crafted import crafted
 from tests.compat.subject import LETTERS, SIZES, TEXTS, reader, subject
 from tests.models.eager import eager_maps, padded
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 
 GOLDENS = json.loads(Path(__file__).with_name("transformer_lens.json").read_text(encoding="utf-8"))
 EXCLUSIONS = [(False, False), (True, False), (False, True), (True, True)]  # BOS, current token
@@ -176,9 +177,11 @@ def test_hidden_cells_of_a_pattern_count_as_missed():
     assert got.item() == pytest.approx(1 - (7 + 21) / 7, abs=1e-6)
 
 
-def test_a_list_of_texts_is_the_mean_of_their_scores(lm):
+def test_a_list_of_texts_is_the_mean_of_their_scores_and_nothing_left_to_count_no_number(lm):
     each = torch.stack([detect_head(lm, text, "induction_head") for text in TEXTS[:2]])
     assert torch.allclose(detect_head(lm, TEXTS[:2], "induction_head"), each.mean(0))
+    got = detect_head(lm, "a", "previous_token_head", exclude_bos=True, exclude_current_token=True)
+    assert bool(got.isnan().all())
 
 
 def test_heads_not_asked_for_are_minus_one_however_heads_are_written(lm):
@@ -188,16 +191,10 @@ def test_heads_not_asked_for_are_minus_one_however_heads_are_written(lm):
         got = detect_head(recording, None, "induction_head", heads=heads)
         assert (got != -1).nonzero().tolist() == [[0, 1], [2, 3]]
         assert got[0, 1] == whole[0, 1] and got[2, 3] == whole[2, 3]
-    with pytest.raises(HeadError, match="there is no head 4 in L0"):
-        detect_head(recording, None, "induction_head", heads=[(0, 4)])
+    refuses(HeadError, "there is no head 4 in L0", detect_head, recording, None, "induction_head", heads=[(0, 4)])
 
 
-def test_nothing_left_to_count_is_not_a_number(lm):
-    got = detect_head(lm, "a", "previous_token_head", exclude_bos=True, exclude_current_token=True)
-    assert bool(got.isnan().all())
-
-
-def test_bos_is_prepended_unless_the_family_has_none_or_it_is_not_wanted(lm):
+def test_bos_is_prepended_unless_the_family_has_none_it_is_there_or_not_wanted(lm):
     assert lens_ids(lm, "a b") == [0, 2, 3] and lens_ids(lm, "a b", False) == [2, 3]
     plain = detect_head(lm, TEXTS[1], "previous_token_head", prepend_bos=False)
     assert (plain - detect_head(lm, TEXTS[1], "previous_token_head")).abs().max() > 0.01
@@ -206,16 +203,10 @@ def test_bos_is_prepended_unless_the_family_has_none_or_it_is_not_wanted(lm):
         assert lens_ids(lm, "a b") == [2, 3] and lens_ids(lm, "a b", True) == [0, 2, 3]
     finally:
         lm.model.config.model_type = before
-
-
-def test_a_tokenizer_that_marks_the_beginning_itself_gets_no_second_mark():
     bert = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
     ids = bert.tokenizer("the cat")["input_ids"]
     assert lens_ids(bert, "the cat") == ids
     assert lens_ids(bert, "the cat", False) == ids[1:]
-
-
-def test_a_tokenizer_without_a_bos_uses_its_end_token():
     tokenizer = tiny_tokenizer(special_tokens=False)
     llama = mh.load(tiny_llama(), tokenizer=tokenizer)
     assert lens_ids(llama, "the cat") == tokenizer("the cat")["input_ids"]  # it has none either
@@ -228,23 +219,17 @@ def test_a_recording_is_read_as_it_was_recorded(lm):
     got = detect_head(recording, None, "duplicate_token_head", error_measure="abs")
     same = detect_head(lm, list(TEXTS[:2]), "duplicate_token_head", error_measure="abs", prepend_bos=False)
     assert torch.allclose(got, same)
-    with pytest.raises(RecordingError, match="a recording holds its own texts"):
-        detect_head(recording, "a b c")
-    with pytest.raises(RecordingError, match="prepend_bos= is for texts"):
-        detect_head(recording, prepend_bos=True)
+    refuses(RecordingError, "a recording holds its own texts", detect_head, recording, "a b c")
+    refuses(RecordingError, "prepend_bos= is for texts", detect_head, recording, prepend_bos=True)
     bare = mh.record_call(lm.model.transformer.h[0].attn, torch.randn(1, 5, SIZES["n_embd"]))
-    with pytest.raises(RecordingError, match="knows no tokens, only positions"):
-        detect_head(bare)
+    refuses(RecordingError, "knows no tokens, only positions", detect_head, bare)
 
 
-def test_abs_is_for_causal_models_and_mul_for_any():
+def test_abs_is_for_causal_models_and_other_values_than_zero_and_one_are_warned_of(lm, caplog):
     bert = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
     assert detect_head(bert, "the cat sat on the mat").shape == (2, 5)
     with pytest.raises(StatisticError, match="looks ahead, and error_measure='abs' is for causal models"):
         detect_head(bert, "the cat sat", error_measure="abs")
-
-
-def test_other_values_than_zero_and_one_are_warned_of(lm, caplog):
     with caplog.at_level("WARNING", logger="manyheads"):  # also where logging is switched off
         detect_head(lm, "a b", torch.eye(3))
         assert not caplog.records
@@ -252,33 +237,27 @@ def test_other_values_than_zero_and_one_are_warned_of(lm, caplog):
     assert "other values than 0 and 1" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "asked, kind, message",
-    [
-        ({"detection_pattern": "copy_head"}, StatisticError, "'copy_head' is no kind of head: use one of previous_to"),
-        ({"error_measure": "rms"}, StatisticError, "error_measure='rms' is no measure: use one of mul, abs"),
-        ({"detection_pattern": torch.ones(3, 3)}, ShapeError, r"shape \(3, 3\) and weight above its diagonal"),
-        ({"detection_pattern": torch.eye(2)}, ShapeError, "is of 2 tokens, but text 0 has 3 .with what was prepended"),
-        ({"detection_pattern": torch.ones(3)}, ShapeError, r"has shape \(3,\): give a lower-triangular matrix"),
-        ({"texts": "a " * 26}, TextError, "has 27 tokens: detect_head takes texts of more than 1 and fewer than the "),
-        ({"texts": "a", "prepend_bos": False}, TextError, "has 1 tokens: detect_head takes texts of more than 1"),
-        ({"texts": ["a b", ""]}, TextError, "text 1 is '': give strings, not empty"),
-        ({"texts": []}, TextError, "no text was given"),
-        ({"texts": None}, TextError, "no text was given"),
-    ],
-)
+@pytest.mark.parametrize("asked, kind, message", [
+    ({"detection_pattern": "copy_head"}, StatisticError, "'copy_head' is no kind of head: use one of previous_to"),
+    ({"error_measure": "rms"}, StatisticError, "error_measure='rms' is no measure: use one of mul, abs"),
+    ({"detection_pattern": torch.ones(3, 3)}, ShapeError, r"shape \(3, 3\) and weight above its diagonal"),
+    ({"detection_pattern": torch.eye(2)}, ShapeError, "is of 2 tokens, but text 0 has 3 .with what was prepended"),
+    ({"detection_pattern": torch.ones(3)}, ShapeError, r"has shape \(3,\): give a lower-triangular matrix"),
+    ({"texts": "a " * 26}, TextError, "has 27 tokens: detect_head takes texts of more than 1 and fewer than the "),
+    ({"texts": "a", "prepend_bos": False}, TextError, "has 1 tokens: detect_head takes texts of more than 1"),
+    ({"texts": ["a b", ""]}, TextError, "text 1 is '': give strings, not empty"),
+    ({"texts": []}, TextError, "no text was given"),
+    ({"texts": None}, TextError, "no text was given"),
+])  # fmt: skip
 def test_what_cannot_be_scored_is_refused_by_name(lm, asked, kind, message):
-    with pytest.raises(kind, match=message):
-        detect_head(lm, **{"texts": "a b", **asked})
+    refuses(kind, message, detect_head, lm, **{"texts": "a b", **asked})
 
 
 def test_only_loaded_models_and_recordings_are_read(lm):
     with pytest.raises(ModelError, match=r"a str is neither a loaded model nor a recording: load it first, as mh.load"):
         detect_head("gpt2", "a b")
-    with pytest.raises(ModelError, match="a GPT2LMHeadModel is neither"):
-        detect_head(lm.model, "a b")
-    with pytest.raises(ModelError, match="has no tokenizer"):
-        detect_head(mh.load(lm.model, tokenizer=False), "a b")
+    refuses(ModelError, "a GPT2LMHeadModel is neither", detect_head, lm.model, "a b")
+    refuses(ModelError, "has no tokenizer", detect_head, mh.load(lm.model, tokenizer=False), "a b")
 
 
 def test_a_lazy_cache_has_the_models_own_maps_under_their_names(fresh, unchecked_types):
@@ -295,6 +274,5 @@ def test_a_lazy_cache_has_the_models_own_maps_under_their_names(fresh, unchecked
         RecordingError, match="'blocks.0.hook_z' is not in this cache, which holds 'blocks.0.attn.hook_pa"
     ):
         cache["blocks.0.hook_z"]
-    with pytest.raises(RecordingError, match=r"lazy_cache takes a recording, as mh.record\(lm, text\) .* is a list"):
-        lazy_cache([])
+    refuses(RecordingError, r"lazy_cache takes a recording, as mh.record\(lm, text\) .* is a list", lazy_cache, [])
     assert "blocks.0.hook_z" not in cache and cache.get("blocks.3.attn.hook_pattern") is None

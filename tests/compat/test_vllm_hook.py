@@ -15,6 +15,7 @@ import manyheads as mh
 from manyheads.errors import FileAccessError, RecordingError
 from tests.models.eager import eager_maps
 from tests.models.tiny import tiny_llama
+from tests.refusals import refuses
 
 LENGTHS = [9, 6]
 
@@ -114,18 +115,15 @@ def test_what_is_no_run_is_refused(run, tmp_path):
         mh.read_vllm_hook(tmp_path / "empty")
     folder = write(tmp_path / "half", run, ranks=2)
     (folder / "tp_rank_0").rename(tmp_path / "aside")
-    with pytest.raises(RecordingError, match="and has tp_rank_1: give the run's folder"):
-        mh.read_vllm_hook(folder)
+    refuses(RecordingError, "and has tp_rank_1: give the run's folder", mh.read_vllm_hook, folder)
     with pytest.raises(RecordingError, match="went on generating: save a run of prompts alone"):
         mh.read_vllm_hook(write(tmp_path / "on", run, seq_lens=[9, 6, 1, 1]))
     for damage in ("{", "[]", '{"config": {}, "layer_order": []}', "[" * 100_000):
         folder = write(tmp_path / f"damaged{len(damage)}", run)
         (folder / "tp_rank_0" / "qk.json").write_text(damage)
-        with pytest.raises(RecordingError, match="is not what vLLM-Hook writes, or damaged"):
-            mh.read_vllm_hook(folder)
+        refuses(RecordingError, "is not what vLLM-Hook writes, or damaged", mh.read_vllm_hook, folder)
     folder = write(tmp_path / "pickle", run, kind="pt")
     with pytest.raises(RecordingError, match="is a pickle, which may run anything .* VLLM_HOOK_USE_SAFETENSORS=1"):
         mh.read_vllm_hook(folder)
     (folder / "tp_rank_0" / "qk.pt").unlink()
-    with pytest.raises(FileAccessError, match="lacks qk.json: it is no rank's folder of a run"):
-        mh.read_vllm_hook(folder)
+    refuses(FileAccessError, "lacks qk.json: it is no rank's folder of a run", mh.read_vllm_hook, folder)

@@ -14,6 +14,7 @@ from manyheads.corpora.sources import READINGS, own_corpus, page_digest
 from manyheads.errors import FileAccessError, TextError
 from manyheads.models import BUNDLED
 from manyheads.recording import ROOT
+from tests.refusals import refuses
 
 
 @pytest.mark.turns(4)
@@ -27,12 +28,13 @@ def test_models_of_prose_are_shown_what_they_were_always_shown(name):
     assert (texts.key, texts.origin) == (own_corpus().key, own_corpus().origin) and passages is not None
 
 
-def test_the_question_asks_about_two_words_of_its_text():
+def test_every_bundled_model_reads_something_and_the_question_asks_about_two_words_of_its_text():
     questions = [reading.question for reading in READINGS.values() if reading.question]
     assert questions, "the studio's first visit offers one"
     for text, query, key in questions:
         words = text.rstrip(".").split()
         assert words.count(query) == words.count(key) == 1
+    assert all(each.reads in READINGS for each in BUNDLED.values())
 
 
 def test_tiny_code_is_shown_python_of_our_own():
@@ -59,10 +61,6 @@ def test_about_as_many_tokens_as_the_page_of_prose():
         for texts in (reading_of("tiny-code").texts(), page_texts())
     )
     assert 0.7 < python / prose < 1.5
-
-
-def test_every_bundled_model_reads_something_that_there_is():
-    assert all(each.reads in READINGS for each in BUNDLED.values())
 
 
 UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X"
@@ -138,8 +136,6 @@ def test_a_document_is_a_passage_and_its_pronouns_find_their_nouns(passages):
 
 
 def test_without_the_file_or_with_another_unit_it_is_said(monkeypatch):
-    with pytest.raises(TextError, match="unit='word' is no unit of treebanks"):
-        gold_corpus("word")
+    refuses(TextError, "unit='word' is no unit of treebanks", gold_corpus, "word")
     monkeypatch.setattr(gold, "SENTENCES", "absent.conllu")
-    with pytest.raises(FileAccessError, match=r"cannot read .*absent\.conllu: there is no such file"):
-        gold_corpus()
+    refuses(FileAccessError, r"cannot read .*absent\.conllu: there is no such file", gold_corpus)

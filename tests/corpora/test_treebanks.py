@@ -214,60 +214,47 @@ def test_a_range_whose_words_do_not_is_shared_by_them_whole(text):
     assert words_of(*rows, text=text) == [("im", 2), ("im", 2), ("Haus", ROOT)]
 
 
-def test_empty_nodes_are_no_words_also_inside_a_range():
+def test_empty_nodes_are_no_words_and_a_blank_inside_a_form_may_be_another_in_the_text():
     rows = [
         token("0.1", "And"), token("1-2", "del"), token(1, "de", head=3), token("1.1", "nada"),
         token(2, "el", head=3), token("2.1", "he"), token(3, "mar", head=0), token("3.1", "_"),
     ]  # fmt: skip
     assert words_of(*rows, text="del mar") == [("del", 2), ("del", 2), ("mar", ROOT)]
+    words = words_of(token(1, "10 000", head=0), token(2, "km", head=1), text="10\u00a0000km")
+    assert words == [("10\u00a0000", ROOT), ("km", 0)]
 
 
-def test_a_blank_inside_a_form_may_be_another_in_the_text():
-    assert words_of(token(1, "10 000", head=0), token(2, "km", head=1), text="10\u00a0000km") == [
-        ("10\u00a0000", ROOT),
-        ("km", 0),
-    ]
-
-
-def test_one_word_hangs_on_the_root_and_is_syntax():
+def test_one_word_hangs_on_the_root_and_words_without_heads_are_words_without_syntax():
     (document,) = read(sentence(token(1, "Yes", head=0), text="Yes"))
     assert document.gold.has_syntax and not document.gold.has_coreference and document.gold.mentions == ()
-
-
-def test_words_without_heads_are_words_without_syntax():
     (document,) = read(sentence(token(1, "No"), token(2, "tree", "_", relation="_"), text="No tree"))
     assert not document.gold.has_syntax
-    assert [(word.head, word.pos, word.relation) for word in document.gold.words] == [
-        (ROOT, "X", "dep"),
-        (ROOT, "", ""),
-    ]
+    columns = [(word.head, word.pos, word.relation) for word in document.gold.words]
+    assert columns == [(ROOT, "X", "dep"), (ROOT, "", "")]
 
 
 A, B = token(1, "a", head=0), token(2, "b", head=1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "text", "problem"),
-    [
-        ([A, B], "a c", "token 2 'b' is not what the text goes on with ('c')."),
-        ([A, B], "a", "token 2 'b' is not what the text goes on with ('')."),
-        ([A, B], "a b and more", "the text goes on after the last token ('and more')."),
-        ([A, token(3, "b", head=1)], "a b", "token 3 comes where token 2 was to come."),
-        ([B], "b", "token 2 comes where token 1 was to come."),
-        ([A, token(2, "b", head=7)], "a b", "token 2 has head 7, but each of the 2 words hangs on another or on 0."),
-        ([A, token(2, "b", head=-1)], "a b", "token 2 has head -1, but each"),
-        ([A, token(2, "b", head=2)], "a b", "token 2 has head 2, but each"),
-        ([A, token(2, "b")], "a b", "token 2 has no head, but each"),
-        ([token(1, "a", head=2), B], "a b", "token 1 hangs on itself, by way of other words: that is no tree."),
-        ([A, "2\tb\t_\tX"], "a b", "token 2 has 4 columns: a relation is in the eighth."),
-        ([token("1-3", "ab"), A, B], "ab", "the words of 1-3 'ab' do not follow it."),
-        ([A, token("1-2", "ab"), B], "a b", "the words of 1-2 'ab' do not follow it."),
-        ([token("_", "a", head=0)], "a", "a token 'a' has no number."),
-        ([token("x", "a", head=0)], "a", "line 3 is not CoNLL-U (Failed parsing field 'id': 'x' is not a valid ID)."),
-        ([A, token(2, "b", head="up")], "a b", "line 4 is not CoNLL-U (Failed parsing field 'head': 'up' is not"),
-        ([A, "prose"], "a", "line 4 is not CoNLL-U (Invalid line format"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "text", "problem"), [
+    ([A, B], "a c", "token 2 'b' is not what the text goes on with ('c')."),
+    ([A, B], "a", "token 2 'b' is not what the text goes on with ('')."),
+    ([A, B], "a b and more", "the text goes on after the last token ('and more')."),
+    ([A, token(3, "b", head=1)], "a b", "token 3 comes where token 2 was to come."),
+    ([B], "b", "token 2 comes where token 1 was to come."),
+    ([A, token(2, "b", head=7)], "a b", "token 2 has head 7, but each of the 2 words hangs on another or on 0."),
+    ([A, token(2, "b", head=-1)], "a b", "token 2 has head -1, but each"),
+    ([A, token(2, "b", head=2)], "a b", "token 2 has head 2, but each"),
+    ([A, token(2, "b")], "a b", "token 2 has no head, but each"),
+    ([token(1, "a", head=2), B], "a b", "token 1 hangs on itself, by way of other words: that is no tree."),
+    ([A, "2\tb\t_\tX"], "a b", "token 2 has 4 columns: a relation is in the eighth."),
+    ([token("1-3", "ab"), A, B], "ab", "the words of 1-3 'ab' do not follow it."),
+    ([A, token("1-2", "ab"), B], "a b", "the words of 1-2 'ab' do not follow it."),
+    ([token("_", "a", head=0)], "a", "a token 'a' has no number."),
+    ([token("x", "a", head=0)], "a", "line 3 is not CoNLL-U (Failed parsing field 'id': 'x' is not a valid ID)."),
+    ([A, token(2, "b", head="up")], "a b", "line 4 is not CoNLL-U (Failed parsing field 'head': 'up' is not"),
+    ([A, "prose"], "a", "line 4 is not CoNLL-U (Invalid line format"),
+])  # fmt: skip
 def test_what_is_no_sentence_is_a_problem_that_says_where(rows, text, problem):
     good = sentence(A, text="a", sent_id="next")
     bad, after = read(sentence(*rows, sent_id="s-1", text=text) + good)
@@ -282,7 +269,6 @@ def test_what_is_no_sentence_is_a_problem_that_says_where(rows, text, problem):
 # Those that declare it or have a mention do, whatever stands before them in the file. Oracle for GUM: a parser of our
 # own here, character by character.
 
-
 FIELDS = {"global__Entity": "GRP-etype-infstat"}
 FORMS = ["w", "x", "y", "z"]
 
@@ -294,22 +280,11 @@ def mentions(*entities: str, declared: str = "GRP-etype-infstat") -> list[tuple[
     return [tuple(each) for each in document.gold.mentions]
 
 
-def test_brackets_open_close_and_stand_on_one_word():
-    # words hang each on the one before, so that a mention's head is its first word
-    assert mentions("(7-abstract-new(3-abstract-giv:act)", "", "7)", "(3-abstract-giv)") == [
-        (0, 2, 0, "7"),
-        (0, 0, 0, "3"),
-        (3, 3, 3, "3"),
-    ]
-    assert mentions("(2-x-y", "(5-x-y(6-x-y", "(4-x-y)6)5)2)") == [
-        (0, 2, 0, "2"),
-        (1, 2, 1, "5"),
-        (1, 2, 1, "6"),
-        (2, 2, 2, "4"),
-    ]
-
-
-def test_an_entity_inside_itself_closes_innermost_first_and_two_may_cross():
+def test_brackets_open_close_stand_on_one_word_and_an_entity_may_be_inside_itself_or_cross():
+    opened = mentions("(7-abstract-new(3-abstract-giv:act)", "", "7)", "(3-abstract-giv)")
+    assert opened == [(0, 2, 0, "7"), (0, 0, 0, "3"), (3, 3, 3, "3")]
+    nested = mentions("(2-x-y", "(5-x-y(6-x-y", "(4-x-y)6)5)2)")
+    assert nested == [(0, 2, 0, "2"), (1, 2, 1, "5"), (1, 2, 1, "6"), (2, 2, 2, "4")]
     assert mentions("(1-x-y", "(1-x-y", "1)", "1)") == [(0, 3, 0, "1"), (1, 2, 1, "1")]
     assert mentions("(1-x-y", "(2-x-y", "1)", "2)") == [(0, 2, 0, "1"), (1, 3, 1, "2")]
 
@@ -330,8 +305,7 @@ def test_other_annotations_of_reference_are_left_out():
     assert document.gold.mentions == (Mention(0, 0, 0, "2"),)
 
 
-def test_of_a_mention_in_parts_the_part_with_the_head_is_taken():
-    # heads: w1 hangs on w0, and so on; so the earliest word is the head
+def test_of_a_mention_in_parts_the_part_with_the_head_is_taken_also_twice():
     assert mentions("(1[1/2]-x-y)", "", "(1[2/2]-x-y", "1[2/2])") == [(0, 0, 0, "1")]
     rows = [
         token(1, "pick", head=0), token(2, "old", head=4, misc="Entity=(12[1/2]-x-y)"), token(3, "yes", head=1),
@@ -339,9 +313,6 @@ def test_of_a_mention_in_parts_the_part_with_the_head_is_taken():
     ]  # fmt: skip
     (document,) = read(sentence(*rows, text="pick old yes trees there", **FIELDS))
     assert document.gold.mentions == (Mention(3, 4, 3, "12"),)
-
-
-def test_an_entity_may_come_in_parts_twice():
     found = mentions("(1[1/2]-x-y)", "", "(1[2/2]-x-y)", "(1[1/2]-x-y)", "", "(1[2/2]-x-y)")
     assert found == [(0, 0, 0, "1"), (3, 3, 3, "1")]
 
@@ -365,19 +336,16 @@ def test_a_text_annotated_without_a_mention_says_so_and_one_not_annotated_too():
     assert not other.gold.has_coreference
 
 
-@pytest.mark.parametrize(
-    ("entities", "problem"),
-    [
-        (["(1-x-y"], "token 1 opens entity 1, which this sentence does not close."),
-        (["", "1)"], "token 2 closes entity 1, which is not open in this sentence."),
-        (["(1-x-y)1)"], "token 1 closes entity 1, which is not open in this sentence."),
-        (["(1-x-y", "2)"], "token 2 closes entity 2, which is not open in this sentence."),
-        (["", "", "(1-x-y)x"], "token 3: Entity=(1-x-y)x is no sequence of brackets such as (3-person(4-place)3)."),
-        (["()"], "token 1: Entity=() is no sequence"),
-        (["(1[1/2]-x-y)"], "of a mention of entity 1 in 2 parts, only [1] are there."),
-        (["(1[1/2]-x-y", "1[2/2])"], "token 2 closes entity 1[2/2], which is not open in this sentence."),
-    ],
-)
+@pytest.mark.parametrize(("entities", "problem"), [
+    (["(1-x-y"], "token 1 opens entity 1, which this sentence does not close."),
+    (["", "1)"], "token 2 closes entity 1, which is not open in this sentence."),
+    (["(1-x-y)1)"], "token 1 closes entity 1, which is not open in this sentence."),
+    (["(1-x-y", "2)"], "token 2 closes entity 2, which is not open in this sentence."),
+    (["", "", "(1-x-y)x"], "token 3: Entity=(1-x-y)x is no sequence of brackets such as (3-person(4-place)3)."),
+    (["()"], "token 1: Entity=() is no sequence"),
+    (["(1[1/2]-x-y)"], "of a mention of entity 1 in 2 parts, only [1] are there."),
+    (["(1[1/2]-x-y", "1[2/2])"], "token 2 closes entity 1[2/2], which is not open in this sentence."),
+])  # fmt: skip
 def test_brackets_that_do_not_pair_are_a_problem_of_their_sentence(entities, problem):
     bad, after = read(chain(FORMS, entities, sent_id="s-9", **FIELDS) + chain(FORMS, ["(1-x-y)"], sent_id="s-10"))
     assert bad.name == "s-9" and bad.gold is None
@@ -414,7 +382,6 @@ def test_any_mentions_written_as_brackets_come_back(spans):
 
 
 # ------------------------------------------------------------------------------------------------------------- GUM
-
 
 MENTIONS, ENTITIES, CHAINS, CROSSING = 6883, 3457, 987, 0
 
@@ -496,14 +463,11 @@ FILE = "".join(
 )
 
 
-def test_a_document_has_coreference_where_it_declares_it_or_has_a_mention():
+def test_a_document_and_its_passages_have_coreference_where_it_declares_it_or_has_a_mention():
     found = {each.name: each.gold.has_coreference for each in read(FILE)}
     plain = {"plain 1": False, "plain 2": False}
     assert found == {"declared": True, **plain, "marked 1": True, "marked 2": True, "marked 3": True}
     assert list(found) == ["declared", "plain 1", "plain 2", "marked 1", "marked 2", "marked 3"]
-
-
-def test_passages_have_it_as_their_document_does():
     assert [each.gold.has_coreference for each in read(FILE, "passage")] == [True, False, True]
 
 

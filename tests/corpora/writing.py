@@ -47,16 +47,10 @@ def write_corpus(folder: Path) -> Path:
     (folder / "deep").mkdir()
     (folder / ".hidden").mkdir()
     written = {
-        "b.txt": PAGE,
-        "a.md": "# Title\n\nProse.",
-        "c.jsonl": '{"text": "json", "body": "other"}\n',
-        "deep/d.ndjson": '{"text": "deep"}',
-        "deep/e.conllu": CONLLU,
-        "picture.png": "no text",
-        "LICENSE": "no ending",
-        ".hidden/x.txt": "hidden",
-        ".x.txt": "hidden",
-    }
+        "b.txt": PAGE, "a.md": "# Title\n\nProse.", "c.jsonl": '{"text": "json", "body": "other"}\n',
+        "deep/d.ndjson": '{"text": "deep"}', "deep/e.conllu": CONLLU, "picture.png": "no text", "LICENSE": "no ending",
+        ".hidden/x.txt": "hidden", ".x.txt": "hidden",
+    }  # fmt: skip
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8")
     for name, text in {"f.txt.gz": PAGE, "deep/g.conllu.gz": CONLLU, "h.jsonl.gz": '{"text": "packed"}'}.items():

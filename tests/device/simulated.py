@@ -129,15 +129,9 @@ class SimTensor(torch.Tensor):
         unlike = inner.is_inference() != torch.is_inference_mode_enabled()
         with torch.inference_mode(inner.is_inference()) if unlike else nullcontext():
             tensor = torch.Tensor._make_wrapper_subclass(
-                cls,
-                inner.size(),
-                strides=inner.stride(),
-                storage_offset=inner.storage_offset(),
-                dtype=inner.dtype,
-                layout=inner.layout,
-                device=with_index(device),
-                requires_grad=requires_grad,
-            )
+                cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+                layout=inner.layout, device=with_index(device), requires_grad=requires_grad,
+            )  # fmt: skip
         tensor.inner = inner
         return tensor
 
@@ -258,7 +252,6 @@ def refusal(func, args, kwargs) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------ running an operation
-
 
 FUSED = (
     "_fused_sdp_choice", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",

@@ -62,19 +62,12 @@ def _recording(path: Path) -> None:
 
 
 WHAT_READERS_HAVE: dict[str, Callable[[Path], None]] = {
-    "texts.txt": _texts,
-    "text.txt": _texts,
-    "novel.txt": _texts,
-    "sentences.txt": _texts,
-    "treebank.conllu": _treebank,
-    "my-model/": _config,
-    "long.py": _python,
-    "cat.heads": _recording,
-}
+    "texts.txt": _texts, "text.txt": _texts, "novel.txt": _texts, "sentences.txt": _texts, "treebank.conllu": _treebank,
+    "my-model/": _config, "long.py": _python, "cat.heads": _recording,
+}  # fmt: skip
 
 
 # ======================================================================================================== a page is run
-
 
 PATIENCE_SECONDS = 540  # of one page
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -102,14 +95,10 @@ def outcome_of(page: Path) -> Outcome:
         told, work = Path(place) / "told.json", Path(place) / "here"
         work.mkdir()
         env = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-            "MPLBACKEND": "Agg",
-            "HF_HUB_OFFLINE": "1",
-            "MANYHEADS_STATE": place,
-            "COLUMNS": "120",
-        }
+            **os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}", "MPLBACKEND": "Agg",
+            "HF_HUB_OFFLINE": "1", "MANYHEADS_STATE": place, "COLUMNS": "120",
+        }  # fmt: skip
         begun = _spent()
         command = [sys.executable, "-m", "tests.docs.running", str(page), str(told)]
         try:

@@ -13,6 +13,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell
 
 from examples.make import BY_HAND, EXAMPLES, SOURCES, notebook_of, run
+from tests.refusals import refuses
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -56,7 +57,6 @@ def test_the_examples_learn_what_they_set_out_to():
 # The notebooks run, anywhere, and what they tell is so: a story whose facts are not held to is a fairy tale.
 #
 # Each is run from its source in an empty folder; then a cell of ours asks its kernel for what the prose says.
-
 
 LARGEST_BYTES = 300_000  # of a notebook with its pictures: what a repository's page still shows at once
 CELLS = range(8, 25)
@@ -241,6 +241,5 @@ def test_a_cell_that_fails_ends_the_run(tmp_path):
     wrong = notebook_of(
         '"""."""\n\n# %%\nprint(1)\n\n# %%\nassert 1 + 1 == 3, "told wrongly"\n\n# %%\nopen("after", "w")\n'
     )
-    with pytest.raises(CellExecutionError, match="told wrongly"):
-        run(wrong, tmp_path)
+    refuses(CellExecutionError, "told wrongly", run, wrong, tmp_path)
     assert wrong.cells[0].outputs[0].text == "1\n" and not (tmp_path / "after").exists()

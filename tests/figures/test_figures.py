@@ -41,6 +41,7 @@ from tests.figures.pictures import (
 )
 from tests.models.eager import draw
 from tests.models.tiny import tiny_gpt2, tiny_tokenizer
+from tests.refusals import refuses
 
 CHART = Chart("t", "s", (Panel("p", (Line("", (0.0, 4.0, 9.0), (0.5, 2.0, 1.0)), Line("b", (3.0,), (1.0,), False))),))
 
@@ -122,8 +123,7 @@ def test_block_means_are_of_the_visible_cells():
 def test_what_is_no_map_is_said(tmp_path):
     path = tmp_path / "h.png"
     for wrong in (np.zeros((2, 3, 4)), np.zeros((0, 3)), 1.0):
-        with pytest.raises(ShapeError, match="give one head's map"):
-            save_head(wrong, None, path, title="t")
+        refuses(ShapeError, "give one head's map", save_head, wrong, None, path, title="t")
     with pytest.raises(ShapeError, match=r"labels has 2 words, but the map has 3 keys"):
         save_head(np.eye(3), ["a", "b"], path, title="t")
     with pytest.raises(ShapeError, match=r"row_labels has 1 words, but the map has 3 rows"):
@@ -173,8 +173,7 @@ def test_any_text_fits_where_it_is_put(text, width):
 class TestFiles:
     def test_an_unknown_ending_is_an_error_that_lists_the_known(self, tmp_path, save):
         for name in ("figure.jpg", "figure", "figure.html"):
-            with pytest.raises(FileAccessError, match=r"cannot tell what kind .* end it in \.png, \.svg, \.pdf"):
-                save(tmp_path / name)
+            refuses(FileAccessError, r"cannot tell what kind .* end it in \.png, \.svg, \.pdf", save, tmp_path / name)
 
     @pytest.mark.sampled(2)
     def test_capital_endings_and_plain_strings_will_do(self, tmp_path, save):
@@ -190,8 +189,7 @@ class TestFiles:
             "folder.png": "it is a folder. Name a file in it",
         }
         for name, why in words.items():
-            with pytest.raises(FileAccessError, match=rf"cannot write .*{name}: {why}"):
-                save(tmp_path / name)
+            refuses(FileAccessError, rf"cannot write .*{name}: {why}", save, tmp_path / name)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder.png"]
 
     @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "^C"])
@@ -318,10 +316,8 @@ def test_stacks_stand_below_each_other_with_their_names_and_groups(tmp_path):
 def test_a_role_frames_its_cell_in_its_colour(tmp_path):
     maps = maps_of(sites(3))
     save_grid(maps, roles_of(maps, "induction", "sink <s>", "unlabelled"), tmp_path / "g.png", title="t")
-    image, layout = (
-        pixels(tmp_path / "g.png"),
-        grid._Layout.of(maps, {r.head: r for r in roles_of(maps, "a", "b", "c")}),
-    )
+    image = pixels(tmp_path / "g.png")
+    layout = grid._Layout.of(maps, {r.head: r for r in roles_of(maps, "a", "b", "c")})
     x, y = grid.MARGIN + grid.RULER, layout.top + grid.HEADER + grid.NAME_HEIGHT
     pitch = layout.side + layout.gap
     for index, colour in enumerate(["#CC79A7", "#6F6F6F", grid.HAIRLINE]):
@@ -357,13 +353,10 @@ def test_each_map_has_its_own_scale_and_an_even_one_stays_pale():
     assert np.isnan(scaled(even * np.nan)).all()
 
 
-def test_a_role_of_a_head_without_a_map_is_an_error(tmp_path):
+def test_legend_entries_flow_onto_lines_and_a_role_of_a_head_without_a_map_is_an_error(tmp_path):
     maps = maps_of(sites(2))
     with pytest.raises(HeadError, match=r"roles are given for L5H0, of which there is no map"):
         save_grid(maps, [HeadRole(Head("", 5, 0), "local", EVIDENCE)], tmp_path / "g.png", title="t")
-
-
-def test_legend_entries_flow_onto_lines():
     assert flow([40, 40, 40, 200, 10], room=100, gap=10) == [(0, 0.0), (0, 50.0), (1, 0.0), (2, 0.0), (3, 0.0)]
 
 

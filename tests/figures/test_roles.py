@@ -6,7 +6,6 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +34,7 @@ from manyheads.statistics.defined.syntax import FAR, Relation
 from manyheads.statistics.defined.syntax import Rule as Nearest
 from tests.figures.pictures import HOSTILE
 from tests.figures.test_style import SEEN_AS, TOLD_APART, contrast, linear, oklab
+from tests.refusals import refuses
 
 RELATIONS = ("det", "nsubj", "nmod:desc")
 OWN_RULE = Rule("<b>mine</b>", "<b>mine</b>", MIN_CONTENT, ("uniform", "relabelled"), "mine", asks="Which is <mine>?")
@@ -230,15 +230,12 @@ def test_other_endings_are_refused_by_name(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_rule_has_its_family():
+def test_every_rule_has_its_family_and_syntax_stands_by_what_holds_then_by_score():
     families = {rule.role: family_of(rule.statistic) for rule in ASKED}
     assert families["previous token"] is families["local"] is families["offset -3"] is POSITIONS
     assert families["induction"] is families["sink"] is TOKENS and families["<b>mine</b>"] is OWN
     assert families["det: dependent to head"] is UP and families["det: head to dependent"] is DOWN
     assert families["coreference"] is families["pronoun to antecedent"] is REFERENCE
-
-
-def test_syntax_stands_by_what_holds_then_by_score():
     rules = syntax_rules(["a", "b", "c", "d"])[::2]
     scores = ((0.4, False), (0.5, True), (0.9, False), (0.7, True))
     ranked = {
@@ -257,14 +254,11 @@ def test_labels_have_colours_and_words():
     assert style_of("pronoun to antecedent", "pronoun") is REFERENCE_STYLE
     assert style_of("self made", "self made") is OWN_STYLE  # no role of ours, though it begins like one
     words = {
-        "offset -3": ("offset_-3_mass", "-3"),
-        "previous token": ("previous_mass", "prev"),
-        "det: dependent to head": ("det.to_head", "det ↑"),
-        "det: head to dependent": ("det.to_dependent", "det ↓"),
-        "pronoun to antecedent": ("pronoun", "pronoun"),
-        "coreference": ("coreference", "coref"),
+        "offset -3": ("offset_-3_mass", "-3"), "previous token": ("previous_mass", "prev"),
+        "det: dependent to head": ("det.to_head", "det ↑"), "det: head to dependent": ("det.to_dependent", "det ↓"),
+        "pronoun to antecedent": ("pronoun", "pronoun"), "coreference": ("coreference", "coref"),
         "verbs": ("verbs", "verbs"),
-    }
+    }  # fmt: skip
     assert all(short_word(role, statistic) == word for role, (statistic, word) in words.items())
 
 
@@ -356,7 +350,6 @@ def test_each_condition_has_its_words():
 
 # ================================================================================================= the report as a page
 # The page asks nobody anything, says every figure as its claim has it and why it does not hold, and shows any text.
-
 
 VOID = {"meta", "link"}
 
@@ -574,12 +567,9 @@ def test_the_way_it_was_found_is_told(page, roles):
     assert every <= named
 
 
-def test_without_a_second_corpus_or_gold_there_are_no_columns_for_them():
+def test_a_page_is_the_same_for_the_same_roles_and_without_columns_that_nothing_fills(tmp_path, roles):
     text = page_of(roles_of(rules=RULES))
     assert "second corpus" not in text and "fixed guess</th>" not in text and "Second corpus" not in text
-
-
-def test_the_same_roles_give_the_same_page(tmp_path, roles):
     for name in "ab":
         write_report(roles, tmp_path / f"{name}.html")
     first, second = ((tmp_path / f"{name}.html").read_bytes() for name in "ab")
@@ -589,15 +579,11 @@ def test_the_same_roles_give_the_same_page(tmp_path, roles):
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch, roles):
     with pytest.raises(FileAccessError, match="cannot tell what kind of page 'roles.pdf' is: end it in .html, .htm"):
         write_report(roles, tmp_path / "roles.pdf")
-    with pytest.raises(FileAccessError, match="its folder does not exist"):
-        write_report(roles, tmp_path / "none" / "roles.html")
+    refuses(FileAccessError, "its folder does not exist", write_report, roles, tmp_path / "none" / "roles.html")
     (tmp_path / "old.html").write_text("old")
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
-    with pytest.raises(FileAccessError, match="the disk is full"):
-        write_report(roles, tmp_path / "old.html")
-    assert [Path(each).name for each in tmp_path.iterdir()] == ["old.html"] and (
-        tmp_path / "old.html"
-    ).read_text() == "old"
+    refuses(FileAccessError, "the disk is full", write_report, roles, tmp_path / "old.html")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("old.html", "old")]
 
 
 def test_questions_that_no_head_answers_are_folded_and_offsets_among_them_stand_last():

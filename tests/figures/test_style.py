@@ -46,14 +46,11 @@ def contrast(one, other):
     return high / low
 
 
-def test_the_ramp_goes_from_paper_to_ink_in_even_steps():
+def test_the_ramp_goes_from_paper_to_ink_in_even_steps_and_zero_differs_from_paper():
     lightness = oklab(linear(ramp(33)))[:, 0]
     steps = np.diff(lightness)
     assert (steps < 0).all() and steps.std() < 0.02 * abs(steps.mean())
     assert lightness[0] > 0.9 and lightness[-1] < 0.2
-
-
-def test_zero_differs_from_paper_and_nothing_is_transparent():
     colours = inked(np.array([0.0, 1.0, np.nan]))
     assert np.linalg.norm(oklab(linear(colours[0, :3] / 255)) - oklab(linear(PAPER))) > 0.04
     assert colours[:, 3].tolist() == [255, 255, 0]
@@ -86,19 +83,9 @@ def test_each_role_has_its_own_hue_and_words_and_each_group_its_letter():
     assert len({style.letter for style in leads}) == len(leads) and all(style.letter for style in leads)
 
 
-def test_the_groups_of_the_page_show_on_its_dark_paper_too():
-    assert all(contrast(style.colour, DARK_PAPER) > 2 for style in (*ROLES, UNLABELLED) if style.words)
-
-
 def test_the_page_has_the_librarys_table_of_roles():
     path = Path(__file__).parents[2] / "web/src/lib/draw/roles.generated.ts"
     assert path.read_text(encoding="utf-8") == page_table(), "run `make web`"
-
-
-def test_a_role_is_in_the_group_of_its_row():
-    assert group_of("offset -3") == "local" and group_of("sink [CLS] and [SEP]") == "sink"
-    assert group_of("rare tokens") == "content" and group_of("unlabelled") == "unlabelled"
-    assert group_of("det: dependent to head") == "det: dependent to head"  # no row: a group of its own
 
 
 def test_terminal_colours_are_of_the_256_and_legible_on_black_and_on_white():
@@ -110,13 +97,17 @@ def test_terminal_colours_are_of_the_256_and_legible_on_black_and_on_white():
         assert min(contrast(style.terminal, "#000000"), contrast(style.terminal, "#ffffff")) >= 3, style
 
 
-def test_words_are_legible_on_paper():
+def test_words_are_legible_on_paper_and_groups_on_the_pages_dark_one():
     assert contrast(INK, PAPER) > 12 and contrast(FADED, PAPER) > 4.5
     assert all(contrast(style.colour, PAPER) > 2 for style in ROLES) and contrast(HAIRLINE, PAPER) > 1.3
+    assert all(contrast(style.colour, DARK_PAPER) > 2 for style in (*ROLES, UNLABELLED) if style.words)
 
 
-def test_every_role_that_a_rule_gives_has_its_style():
+def test_every_role_that_a_rule_gives_has_its_style_and_is_in_the_group_of_its_row():
     names = {rule.role: role_style(rule.role).name for rule in RULES}
     assert all(role == name or (name == "offset" and role.startswith("offset ")) for role, name in names.items())
     assert role_style("sink [CLS] and [SEP]").name == "sink" and role_style("broad").name == "broad"
     assert role_style("unlabelled") is role_style("something of yours") is role_style("selfish") is UNLABELLED
+    assert group_of("offset -3") == "local" and group_of("sink [CLS] and [SEP]") == "sink"
+    assert group_of("rare tokens") == "content" and group_of("unlabelled") == "unlabelled"
+    assert group_of("det: dependent to head") == "det: dependent to head"  # no row: a group of its own

@@ -24,7 +24,6 @@ from packaging.requirements import Requirement
 # ============================================================================================= wheel and source archive
 # Wheel and source archive, built as `make wheel` builds them; what they hold, by name.
 
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/manyheads"
 
@@ -64,7 +63,6 @@ def of_the_package() -> set[str]:
 
 
 # ========================================================================================================= environments
-
 
 TORCH = "torch==2.13.0"  # first and alone: a looser request may pull gigabytes of CUDA packages
 SECONDS = 900

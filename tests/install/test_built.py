@@ -43,12 +43,15 @@ def archive(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_wheel_built_from_the_archive_is_the_same_wheel(wheel, archive, tmp_path):
+def test_both_are_of_bearable_size_and_a_wheel_built_from_the_archive_is_the_same(wheel, archive, tmp_path):
     again = build("wheel", tmp_path / "again", unpacked(archive, tmp_path / "archive"))
     one, other = in_wheel(wheel), in_wheel(again)
     assert set(one) == set(other)
     assert [name for name in one if one[name] != other[name]] == []
     assert again.name == wheel.name
+    sizes = wheel.stat().st_size, archive.stat().st_size
+    print(f"wheel {sizes[0] / 1e6:.1f} MB, source archive {sizes[1] / 1e6:.1f} MB")
+    assert sizes[0] < WHEEL_BYTES and sizes[1] < ARCHIVE_BYTES
 
 
 @pytest.mark.slow
@@ -89,13 +92,6 @@ def test_the_archive_holds_what_the_package_is_made_from_and_no_caches(archive):
     assert [name for name in names if any(name.startswith(each) or f"/{each}" in name for each in odd)] == []
 
 
-@pytest.mark.slow
-def test_both_are_of_bearable_size(wheel, archive):
-    sizes = wheel.stat().st_size, archive.stat().st_size
-    print(f"wheel {sizes[0] / 1e6:.1f} MB, source archive {sizes[1] / 1e6:.1f} MB")
-    assert sizes[0] < WHEEL_BYTES and sizes[1] < ARCHIVE_BYTES
-
-
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory):
     """Labels are measured once for all environments: they hang on sources, which are the same."""
@@ -112,7 +108,6 @@ def test_every_claim_holds_where_the_wheel_is_installed(extras, wheel, labels, t
 
 # =========================================================================================== what the metadata asks for
 # Every package that the code imports is one that the metadata asks for, or that one of those asks for.
-
 
 OPTIONAL = {
     "soundfile",  # asked for by name, with the line to type, where a sound file is no .wav

@@ -42,6 +42,7 @@ from tests.interventions.surgeries import (
 )
 from tests.models.eager import draw, padded, spans
 from tests.models.tiny import VOCAB_SIZE, save_tiny, tiny_bert
+from tests.refusals import refuses
 
 LENGTHS = (11, 7, 13)
 LAYER = 1  # all of them have it; of gemma2 it is a full layer, of gpt_oss too
@@ -120,24 +121,15 @@ def test_zero_ablation_equals_what_a_process_that_never_heard_of_it_computes(tmp
     assert_matters(stock["operated"], stock["plain"])
 
 
-@pytest.mark.thinned(factor=(-0.7, 0.0))
-@pytest.mark.parametrize("factor", [-0.7, 0.5, 2.0, 0.0])
-@pytest.mark.sampled(1)
-def test_scale_multiplies_what_a_head_says(factor, fresh):
-    lm, inputs = loaded("llama", draw(fresh)), some_inputs("llama", fresh)
-
-    def change(x):
-        return with_heads(x, [2, 5], by_head(x, 6)[:, :, [2, 5]] * factor, 6)
-
-    assert_plan_is(lm, Scale("L1H2, L1H5", factor), inputs, "llama", change)
-
-
-def test_scale_is_exact_in_float64(fresh):
-    lm, inputs = loaded("llama", draw(fresh)), some_inputs("llama", fresh)
-    lm.model.double()
-    with feeding(projection("llama", lm.model, LAYER), lambda x: with_heads(x, [2], by_head(x, 6)[:, :, [2]] * 0.1, 6)):
-        want = output(lm.model, inputs)
-    assert_close(edited(lm, Scale("L1H2", 0.1), inputs), want, 1e-13)
+def test_scale_multiplies_what_a_head_says_exactly_in_float64(fresh):
+    lm, inputs = loaded("llama", draw(fresh), dtype=torch.float64), some_inputs("llama", fresh)
+    plain = output(lm.model, inputs)
+    for factor in (-0.7, 0.0, 0.1, 0.5, 2.0):
+        change = lambda x, factor=factor: with_heads(x, [2, 5], by_head(x, 6)[:, :, [2, 5]] * factor, 6)  # noqa: E731
+        with feeding(projection("llama", lm.model, LAYER), change):
+            want = output(lm.model, inputs)
+        assert_close(edited(lm, Scale("L1H2, L1H5", factor), inputs), want, 1e-13)
+        assert_matters(want, plain)
 
 
 # ------------------------------------------------------------------------------------------------- first, average, copy
@@ -315,10 +307,8 @@ def test_skipping_an_output_projection_is_the_identity_in_its_place(name, fresh)
 @pytest.mark.sampled(2)
 def test_an_output_projection_between_two_widths_cannot_be_skipped(name, fresh):
     lm, layer = loaded(name, draw(fresh)), "encoder:L1" if name == "t5" else "L1"
-    with pytest.raises(
-        PlanError, match=r"skip the output projection .* wide side by side .* they cannot go on unmixed"
-    ):
-        edited(lm, SkipOutputProjection(layer), some_inputs(name, fresh))
+    message = r"skip the output projection .* wide side by side .* they cannot go on unmixed"
+    refuses(PlanError, message, edited, lm, SkipOutputProjection(layer), some_inputs(name, fresh))
 
 
 # ---- a block of `applied`: plans for single samples, blocks in blocks, threads; what is left behind, and what is said
@@ -354,8 +344,7 @@ def test_plans_for_single_samples_equal_each_by_itself(side, fresh):
 def test_as_many_samples_as_plans(fresh):
     lm = loaded("llama", draw(fresh))
     words = r"2 plans were given, one for each sample, but model\.layers\.1\.self_attn attends in a batch of 3"
-    with pytest.raises(PlanError, match=words):
-        edited(lm, [Ablate("L1H1"), Ablate("L1H2")], block_inputs(fresh))
+    refuses(PlanError, words, edited, lm, [Ablate("L1H1"), Ablate("L1H2")], block_inputs(fresh))
 
 
 def test_steps_act_one_after_another_and_blocks_add_up(fresh):
@@ -366,10 +355,7 @@ def test_steps_act_one_after_another_and_blocks_add_up(fresh):
         nested = output(lm.model, inputs)
     assert_close(nested, both)
     assert_matters(edited(lm, Scale("L1H1", 1.5), inputs), both)
-    with (
-        mh.applied(lm, Ablate("L1H1")),
-        mh.applied(lm, Ablate("L1H1", kind="first")),
-    ):  # the inner one has the last word
+    with mh.applied(lm, Ablate("L1H1")), mh.applied(lm, Ablate("L1H1", kind="first")):  # the inner one goes last
         assert torch.equal(output(lm.model, inputs), edited(lm, Ablate("L1H1", kind="first"), inputs))
 
 
@@ -447,7 +433,7 @@ def test_steps_that_changed_nothing_are_named(said, fresh):
     assert now.changes["ablate L0H5 (zero)"] == now.changes["ablate L1H0 (zero)"] == 1
 
 
-def test_a_step_that_changed_something_is_not_named(said, fresh):
+def test_a_step_that_changed_something_is_not_named_and_a_model_that_never_ran_is_told(said, fresh):
     lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
     steps = [
         Scale("L0H1", 4), Average("L1H1-2"), Copy("L2H3", "L2H2"), Ablate("L1H5", "first"), SkipOutputProjection(2),
@@ -456,42 +442,27 @@ def test_a_step_that_changed_something_is_not_named(said, fresh):
         output(lm.model, inputs)
     assert now.unchanged == () and not said() and len(now.changes) == 5
     assert now.changes["scale L0H1 by 4"] == 0.75  # of the largest
-
-
-def test_a_model_that_never_ran_is_told(said, fresh):
     with mh.applied(loaded("llama", draw(fresh)), Ablate("L0H1")):
         pass
     assert said() == ["the plan changed nothing: the model did not run while it was applied."]
 
 
-@pytest.mark.parametrize("heads", ["L3H0", "L0H6", "encoder:L0", "L1H2, L7"])
-def test_heads_that_the_model_lacks_are_refused_before_anything_runs(heads, fresh):
-    with (
-        pytest.raises(HeadError, match="there is no|no stack"),
-        mh.applied(loaded("llama", draw(fresh)), Ablate(heads)),
-    ):
-        raise AssertionError("inside")
+def test_heads_that_the_model_lacks_training_mode_and_what_is_no_plan_are_refused_before_anything_runs(fresh):
+    lm = loaded("llama", draw(fresh))
+    for heads in ("L3H0", "L0H6", "encoder:L0", "L1H2, L7"):
+        with pytest.raises(HeadError, match="there is no|no stack"), mh.applied(lm, Ablate(heads)):
+            raise AssertionError("inside")
+    refuses(PlanError, "is no plan: give a Plan", edited, lm, [], {})
+    lm.model.train()
+    refuses(ModelError, r"training mode.*model\.eval\(\)", edited, lm, Ablate("L0H1"), block_inputs(fresh))
 
 
 def test_a_head_mask_is_refused_with_what_to_use_instead(fresh):
-    lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
-    mask = torch.ones(3, 6)
-    with (
-        pytest.raises(PlanError, match=r"head_mask= does nothing here: .*LlamaForCausalLM.*applied\(.*prune_heads\("),
-        mh.applied(lm, Ablate("L0H1")),
-    ):
-        lm.model(**inputs, head_mask=mask)
-    with pytest.raises(PlanError, match="head_mask= does nothing here"):  # nor afterwards: it is loaded
-        lm.model(**inputs, head_mask=mask)
-
-
-def test_training_mode_and_what_is_no_plan_are_refused(fresh):
-    lm = loaded("llama", draw(fresh))
-    with pytest.raises(PlanError, match="is no plan: give a Plan"):
-        edited(lm, [], {})
-    lm.model.train()
-    with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
-        edited(lm, Ablate("L0H1"), block_inputs(fresh))
+    lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh) | {"head_mask": torch.ones(3, 6)}
+    words = r"head_mask= does nothing here: .*LlamaForCausalLM.*applied\(.*prune_heads\("
+    with mh.applied(lm, Ablate("L0H1")):
+        refuses(PlanError, words, lm.model, **inputs)
+    refuses(PlanError, "head_mask= does nothing here", lm.model, **inputs)  # nor afterwards: it is loaded
 
 
 @pytest.mark.turns(4)
@@ -531,12 +502,9 @@ GENERATION_CASES += [("llama", "first", STATIC), ("gemma2", "several", STATIC)]
 def written(lm, inputs, **options):
     """New tokens and the logits that chose them: [b, steps], [b, steps, vocabulary]."""
     how = {
-        "max_new_tokens": STEPS,
-        "min_new_tokens": STEPS,
-        "do_sample": False,
-        "return_dict_in_generate": True,
+        "max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False, "return_dict_in_generate": True,
         "output_logits": True,
-    }
+    }  # fmt: skip
     got = lm.model.generate(**inputs, **how, pad_token_id=0, **options)
     return got.sequences[:, -STEPS:], torch.stack(got.logits, 1)
 
@@ -614,7 +582,6 @@ def test_a_decoder_beside_an_encoder_counts_its_own_positions_in_cross_attention
 # ==================================================================================================== without positions
 # A model without its positions is a copy of it whose position tables are zeros and whose rotations turn by nothing.
 
-
 TABLES = {
     "bert": ["embeddings.position_embeddings"],
     "gpt2": ["transformer.wpe"],
@@ -667,14 +634,11 @@ def test_our_own_layers_turn_nothing_and_keep_their_length(rope, fresh):
         assert torch.equal(layer(x, x, x)[0], plain)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: loaded("vit", 0), r"ViTModel has some in 'embeddings.position_embeddings', which is none of the ways"),
-        (lambda: mh.MultiHeadAttention(24, 3, alibi=True).eval(), r"MultiHeadAttention has them as slopes \(ALiBi\)"),
-        (lambda: mh.MultiHeadAttention(24, 3).eval(), "MultiHeadAttention has no position embedding"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: loaded("vit", 0), r"ViTModel has some in 'embeddings.position_embeddings', which is none of the ways"),
+    (lambda: mh.MultiHeadAttention(24, 3, alibi=True).eval(), r"MultiHeadAttention has them as slopes \(ALiBi\)"),
+    (lambda: mh.MultiHeadAttention(24, 3).eval(), "MultiHeadAttention has no position embedding"),
+])  # fmt: skip
 def test_a_model_without_positions_that_can_be_taken_is_refused_by_name(make, words):
     with pytest.raises(PlanError, match=f"^skip the positions: {words}"), mh.applied(make(), SkipPositions()):
         raise AssertionError("inside")

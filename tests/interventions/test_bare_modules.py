@@ -266,21 +266,15 @@ def test_gradients_flow_through_every_step_also_where_rows_see_nothing(fresh):
     assert torch.isfinite(x.grad).all() and x.grad[0].abs().min() > 0
 
 
-def test_an_output_projection_that_is_never_called_cannot_be_skipped(fresh):
+def test_what_a_module_cannot_do_is_refused_and_what_it_never_did_is_said(fresh, caplog):
     layer, x = sharpened(nn.MultiheadAttention(M, H, batch_first=True), fresh), normal(fresh, B, Q, M)
     words = re.escape("is multiplied without being called (torch's own layer): it cannot be skipped")
     with pytest.raises(PlanError, match=words), mh.applied(layer, SkipOutputProjection(0)):
         layer(x, x, x)
-
-
-def test_a_module_reads_no_text(fresh):
     module = sharpened(Stack(Plain), fresh)
     with pytest.raises(PlanError, match=r"a Stack reads no text: leave text= out and give corpus="):  # noqa: SIM117
         with mh.applied(module, Ablate("L0H1", kind="resample", text="a cat")):
             pass
-
-
-def test_what_a_module_never_did_is_said(fresh, caplog):
     caplog.set_level(logging.WARNING, logger="manyheads")
     module = sharpened(Stack(Plain), fresh)
     with mh.applied(module, Ablate("L9H1")):

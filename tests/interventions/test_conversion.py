@@ -26,6 +26,7 @@ from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import projections_of
 from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, Reader, fresh_mha, gap
 from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 
 MATTERS = 1e-4
 NAMES = ("llama", "mistral", "qwen2", "phi3", "gpt_oss", "cohere")  # biases; one matrix; sinks; gains of each head
@@ -212,7 +213,6 @@ def test_the_config_the_cache_and_generation_agree(made):
 
 # ---------------------------------------------------------------------------------------------------------- refusals
 
-
 REFUSED = {
     "our own layer": (Reader, "its config has no num_key_value_heads"),
     "bert": (lambda: transformers.BertModel(transformers.BertConfig(**BERT)), "its config has no num_key_value_heads"),
@@ -238,17 +238,6 @@ def test_numbers_that_do_not_divide_are_refused_with_those_that_do(num_kv_heads,
         conversion._require_convertible(made("llama"), num_kv_heads)  # below the types that tests check
 
 
-def test_what_is_no_loaded_model_or_not_in_memory_or_was_pruned_is_refused(made):
-    lm = made("llama")
-    with pytest.raises(ModelError, match=r"takes a loaded model, not a LlamaForCausalLM: use mh.load\(model\)"):
-        convert_to_gqa(lm.model, 2)
-    with pytest.raises(ModelError, match="was pruned in this process: save it"):
-        convert_to_gqa(mh.prune_heads(lm, "L*H0-1"), 2)
-    lm.model.lm_head.to("meta")
-    with pytest.raises(ModelError, match="keeps 1 of its weights on disk or elsewhere .* without device_map"):
-        convert_to_gqa(lm, 2)
-
-
 def test_a_cache_that_cannot_be_counted_is_said_and_nothing_is_lost(made, monkeypatch):
     def untold(*_, **__):
         raise ModelError("there is no telling.")
@@ -258,14 +247,11 @@ def test_a_cache_that_cannot_be_counted_is_said_and_nothing_is_lost(made, monkey
     assert small.num_kv_heads == 2 and "KV cache: not counted, since there is no telling." in str(small.table)
 
 
-def test_layers_that_differ_are_refused(made):
+def test_models_in_hand_pruned_or_whose_layers_or_class_do_not_go_by_one_count_are_refused(made):
     lm = made("llama")
     lm.__dict__["spec"] = replace(lm.spec, sites=(lm.spec.sites[0], replace(lm.spec.sites[1], num_kv_heads=3)))
-    with pytest.raises(ModelError, match="a config counts once: L0 has 6 key/value heads, L1 has 3"):
-        convert_to_gqa(lm, 2)
+    refuses(ModelError, "a config counts once: L0 has 6 key/value heads, L1 has 3", convert_to_gqa, lm, 2)
 
-
-def test_a_class_that_does_not_go_by_its_count_is_refused(made):
     class Stubborn(transformers.LlamaForCausalLM):
         def __init__(self, config):
             super().__init__(config)
@@ -276,6 +262,11 @@ def test_a_class_that_does_not_go_by_its_count_is_refused(made):
     own = Stubborn(lm.model.config).eval()
     with pytest.raises(ModelError, match="its class does not go by num_key_value_heads: .*k_proj.weight would be"):
         convert_to_gqa(mh.load(own, tokenizer=False), 2)
+    with pytest.raises(ModelError, match=r"takes a loaded model, not a LlamaForCausalLM: use mh.load\(model\)"):
+        convert_to_gqa(lm.model, 2)
+    refuses(ModelError, "was pruned in this process: save it", convert_to_gqa, mh.prune_heads(lm, "L*H0-1"), 2)
+    lm.model.lm_head.to("meta")
+    refuses(ModelError, "keeps 1 of its weights on disk or elsewhere .* without device_map", convert_to_gqa, lm, 2)
 
 
 @pytest.mark.parametrize(("which", "said"), [(0, "its heads in another order"), (1, "one of each group's equal")])
@@ -284,8 +275,7 @@ def test_a_step_that_changes_outputs_is_not_let_through(which, said, made, monke
     lm, gaps = made("llama"), [0.0, 0.0]
     gaps[which] = 0.1
     monkeypatch.setattr(conversion, "difference", lambda got, want: gaps.pop(0))
-    with pytest.raises(ModelError, match=f"with {said} .*should compute the same, and differs by 1.0e-01"):
-        convert_to_gqa(lm, 2)
+    refuses(ModelError, f"with {said} .*should compute the same, and differs by 1.0e-01", convert_to_gqa, lm, 2)
 
 
 # ---- grouping heads by likeness: held against every grouping there is, where there are few; and what merging costs
@@ -363,16 +353,13 @@ def test_keys_and_values_count_alike_whatever_their_scale(fresh):
     assert not torch.allclose(distances(k, v), distances(k, k), atol=1e-3)
 
 
-def test_groups_are_never_worse_than_neighbours_and_are_they_where_nothing_is_better(fresh):
+def test_groups_are_never_worse_than_neighbours_and_are_they_where_there_is_no_choice_or_none_is_better(fresh):
     for _ in range(5):
         apart = distances(*weights(fresh, 24))
         assert merge_error(apart, group_heads(apart, 6)) < merge_error(apart, neighbours(24, 6))
     same = distances(torch.ones(8, 3, 2))
     assert group_heads(same, 4) == neighbours(8, 4) == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert float(same.abs().max()) == 0 == merge_error(same, neighbours(8, 2))
-
-
-def test_one_group_and_as_many_as_heads_leave_no_choice(fresh):
     apart = distances(*weights(fresh, 5))
     assert group_heads(apart, 1) == ((0, 1, 2, 3, 4),)
     assert group_heads(apart, 5) == ((0,), (1,), (2,), (3,), (4,))
@@ -517,33 +504,24 @@ def test_the_table_holds_loss_cache_and_speed_before_and_after(reader):
 
 
 def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals():
-    rows = [
-        conversiontable.Row("loss", "nats", 9.8765, 10.1234),
-        conversiontable.Row("kl", "nats", 0.0, 0.0123456),
-        conversiontable.Row("size", "bytes", 2048, 1024),
-    ]
-    lines = [re.split(r"  +", line.strip()) for line in str(conversiontable.Comparison(tuple(rows))).splitlines()]
+    numbers = [("loss", "nats", 9.8765, 10.1234), ("kl", "nats", 0.0, 0.0123456), ("size", "bytes", 2048, 1024)]
+    table = conversiontable.Comparison(tuple(conversiontable.Row(*each) for each in numbers))
+    lines = [re.split(r"  +", line.strip()) for line in str(table).splitlines()]
     assert lines == [
-        ["loss", "kl", "size"],
-        ["nats", "nats", "bytes"],
-        ["before", "9.88", "0.00000", "2,048"],
-        ["after, before uptraining", "10.12", "0.01235", "1,024"],
-        ["change", "+2.5%", "-50.0%"],
-    ]
+        ["loss", "kl", "size"], ["nats", "nats", "bytes"], ["before", "9.88", "0.00000", "2,048"],
+        ["after, before uptraining", "10.12", "0.01235", "1,024"], ["change", "+2.5%", "-50.0%"],
+    ]  # fmt: skip
 
 
 @pytest.mark.turns(5)
 def test_quality_is_what_was_asked_for(reader):
     rows = [convert_to_gqa(reader, 1, texts=TEXTS, metric=metric).table.rows[0] for metric in ("kl", "cosine")]
-    assert [(row.what, row.before) for row in rows] == [("kl", 0.0), ("cosine", 0.0)] and min(
-        row.after for row in rows
-    ) > 0
+    assert [(row.what, row.before) for row in rows] == [("kl", 0.0), ("cosine", 0.0)]
+    assert min(row.after for row in rows) > 0
     own = convert_to_gqa(reader, 1, texts=TEXTS, metric=lambda outputs, inputs: outputs.logits[:, 0, 0]).table.rows[0]
     assert own.before != own.after
-    with pytest.raises(StatisticError, match="metric='nonsense' is unknown"):
-        convert_to_gqa(reader, 1, texts=TEXTS, metric="nonsense")
-    with pytest.raises(TextError, match="text 1 is empty"):
-        convert_to_gqa(reader, 1, texts=["the cat", ""])
+    refuses(StatisticError, "metric='nonsense' is unknown", convert_to_gqa, reader, 1, texts=TEXTS, metric="nonsense")
+    refuses(TextError, "text 1 is empty", convert_to_gqa, reader, 1, texts=["the cat", ""])
 
 
 def test_decoding_is_timed_with_a_cache_and_only_where_there_is_room(reader, monkeypatch):

@@ -20,6 +20,7 @@ from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProject
 from tests.interventions.surgeries import TEXTS, loaded, projection
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 SAME = 1e-5
 PLAN = Plan([Ablate("L1H1, L1H3"), Scale("L0H2", 3.0)])
@@ -90,9 +91,6 @@ def test_kl_is_that_of_what_was_predicted_before_to_what_is_after(fresh):
         other_way = max(other_way, abs(kl(after, before) - got))
     assert other_way > 3 * SAME
     assert found.before is None and found.after is None and found.per_token is None
-
-
-def test_a_token_that_is_never_predicted_adds_nothing_to_kl():
     before = torch.tensor([[[0.5, 0.5, 0.0], [0.9, 0.1, 0.0]]]).log()
     after = torch.tensor([[[0.25, 0.75, 0.0], [0.9, 0.1, 0.0]]]).log()
     want = 0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)
@@ -160,11 +158,10 @@ def test_ready_inputs_are_batches_of_pictures(fresh):
     assert found.per_text.max() > 1e-4
     with pytest.raises(TextError, match="the first axis of each must be the samples"):
         mh.effect(lm, plan, [{"pixel_values": torch.zeros(2, 3), "more": torch.zeros(3)}])
-    with pytest.raises(TextError, match="ready inputs are mappings of names to tensors"):
-        mh.effect(lm, plan, [{"pixel_values": 3}])
+    refuses(TextError, "ready inputs are mappings of names to tensors", mh.effect, lm, plan, [{"pixel_values": 3}])
 
 
-def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said(fresh):
+def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said_as_are_steps_that_changed_nothing(fresh):
     lm, plan = loaded("llama", draw(fresh)), Plan(Ablate("L1H1", kind="mean"))
     own = mh.effect(lm, plan, TEXTS_LISTED, controls=0)
     other = mh.effect(lm, plan, TEXTS_LISTED, corpus=TEXTS_LISTED[:1], controls=0)
@@ -172,9 +169,6 @@ def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said(fresh):
     before, after, ids = both(lm, plan, TEXTS[1], TEXTS_LISTED[:1])
     assert abs(other.per_text[1] - float((losses(after, ids) - losses(before, ids)).mean())) < SAME
     assert np.abs(own.per_text - other.per_text).max() > 1e-5
-
-
-def test_steps_that_changed_nothing_are_in_the_notes(fresh):
     found = mh.effect(loaded("llama", draw(fresh)), Plan([Scale("L0H1", 1.0), Ablate("L1H1")]), TEXTS[0], controls=0)
     assert found.notes["unchanged"] == "scale L0H1 by 1"
 
@@ -183,42 +177,31 @@ def test_steps_that_changed_nothing_are_in_the_notes(fresh):
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"metric": "speed"}, StatisticError, "metric='speed' is unknown: use loss, kl, cosine"),
-        ({"metric": "class_loss"}, StatisticError, "metric='class_loss' needs labels="),
-        ({"labels": [0, 1, 0, 1]}, StatisticError, "needs a classifier, and LlamaForCausalLM is none"),
-        ({"labels": [0, 1]}, StatisticError, "needs a classifier"),
-        ({"metric": lambda outputs, inputs: outputs.logits}, StatisticError, r"the metric gave \(\d, \d+, \d+\) for"),
-        ({"metric": lambda outputs, inputs: "much"}, StatisticError, "the metric gave a str: give one number"),
-        (
-            {"metric": lambda outputs, inputs: torch.full((len(inputs["input_ids"]),), torch.nan)},
-            StatisticError,
-            "gave NaN or infinity for these texts",
-        ),
-        ({"controls": -1}, StatisticError, "controls=-1: give 0 or more"),
-        ({"seed": -1}, StatisticError, "seed=-1: give a whole number"),
-        ({"corpus": []}, PlanError, "corpus= is empty"),
-    ],
-)
+@pytest.mark.parametrize(("options", "kind", "words"), [
+    ({"metric": "speed"}, StatisticError, "metric='speed' is unknown: use loss, kl, cosine"),
+    ({"metric": "class_loss"}, StatisticError, "metric='class_loss' needs labels="),
+    ({"labels": [0, 1, 0, 1]}, StatisticError, "needs a classifier, and LlamaForCausalLM is none"),
+    ({"labels": [0, 1]}, StatisticError, "needs a classifier"),
+    ({"metric": lambda outputs, inputs: outputs.logits}, StatisticError, r"the metric gave \(\d, \d+, \d+\) for"),
+    ({"metric": lambda outputs, inputs: "much"}, StatisticError, "the metric gave a str: give one number"),
+    ({"metric": lambda outputs, inputs: torch.full((len(inputs["input_ids"]),), torch.nan)}, StatisticError,
+     "gave NaN or infinity for these texts"),
+    ({"controls": -1}, StatisticError, "controls=-1: give 0 or more"),
+    ({"seed": -1}, StatisticError, "seed=-1: give a whole number"),
+    ({"corpus": []}, PlanError, "corpus= is empty"),
+])  # fmt: skip
 @pytest.mark.sampled(5)
 def test_what_was_asked_wrongly_is_told(options, kind, words, fresh):
     plan = Ablate("L1H1", kind="mean") if "corpus" in options else PLAN
-    with pytest.raises(kind, match=words):
-        mh.effect(loaded("llama", draw(fresh)), plan, TEXTS_LISTED, **options)
+    refuses(kind, words, mh.effect, loaded("llama", draw(fresh)), plan, TEXTS_LISTED, **options)
 
 
 def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
     lm, bert = loaded("llama", draw(fresh)), loaded("bert", draw(fresh))
-    with pytest.raises(StatisticError, match="a text of one token has no next token"):
-        mh.effect(lm, PLAN, ["cat", *TEXTS])
-    with pytest.raises(TextError, match="no text was given"):
-        mh.effect(lm, PLAN, [])
-    with pytest.raises(TextError, match="text 1 is empty"):
-        mh.effect(lm, PLAN, ["a cat", " "])
-    with pytest.raises(HeadError, match="there is no layer 9"):
-        mh.effect(lm, Ablate("L9H1"), TEXTS_LISTED)
+    refuses(StatisticError, "a text of one token has no next token", mh.effect, lm, PLAN, ["cat", *TEXTS])
+    refuses(TextError, "no text was given", mh.effect, lm, PLAN, [])
+    refuses(TextError, "text 1 is empty", mh.effect, lm, PLAN, ["a cat", " "])
+    refuses(HeadError, "there is no layer 9", mh.effect, lm, Ablate("L9H1"), TEXTS_LISTED)
     with pytest.raises(StatisticError, match="metric='loss' needs a model that predicts the next token, and BertModel"):
         mh.effect(bert, PLAN, TEXTS_LISTED, metric="loss")
     for labels, words in (
@@ -227,8 +210,7 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
         ([0, 1, 0.5, 1], "label 0.5 is no class"),
         (["a", "b", "c", "d"], "label 'a' is no class"),
     ):
-        with pytest.raises(TextError, match=words):
-            mh.effect(classifier, PLAN, TEXTS_LISTED, labels=labels)
+        refuses(TextError, words, mh.effect, classifier, PLAN, TEXTS_LISTED, labels=labels)
     with pytest.raises(StatisticError, match="label 7 is no class of this model: it has 3"):
         mh.effect(classifier, PLAN, TEXTS_LISTED, labels=[0, 1, 2, 7])
     with pytest.raises(StatisticError, match="metric 'class_loss': a CausalLMOutputWithPast has logits of shape"):
@@ -260,7 +242,7 @@ def test_ready_inputs_of_an_encoder_decoder_are_judged_by_their_labels_or_what_t
     assert found.before == pytest.approx(float(want), rel=1e-5)
 
 
-def test_labels_of_minus_100_are_not_counted(fresh):
+def test_labels_of_minus_100_are_not_counted_and_a_head_that_sees_the_next_token_is_no_language_model(fresh):
     lm = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=False)
     ids = torch.randint(5, lm.model.config.vocab_size, (1, 13), generator=fresh)
     labels = ids.masked_fill(torch.arange(13) < 6, -100)
@@ -268,9 +250,6 @@ def test_labels_of_minus_100_are_not_counted(fresh):
         want = lm.model(input_ids=ids, labels=labels).loss
     found = mh.effect(lm, mh.Ablate("L0H1"), [{"input_ids": ids, "labels": labels}], controls=0)
     assert found.before == pytest.approx(float(want), rel=1e-5) and found.metric == "loss"
-
-
-def test_a_language_model_head_on_a_model_that_sees_the_next_token_is_no_language_model(fresh):
     model = tiny_bert(BertLMHeadModel, seed=draw(fresh))
     ids = torch.randint(5, model.config.vocab_size, (2, 9), generator=fresh)
     found = mh.effect(mh.load(model, tokenizer=False), mh.Ablate("L0H1"), [{"input_ids": ids}], controls=0)
@@ -388,24 +367,21 @@ def effect_with(change, control, plan=None, num_heads=1, low=None, high=None, me
 TEN = tuple(rank / 10 for rank in range(1, 11))  # 0.1 to 1.0
 
 
-@pytest.mark.parametrize(
-    ("change", "more", "level", "words"),
-    [
-        (0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
-        (0.6, {}, "barely", "Barely matters: 5 of 10 random heads matter at least as much."),
-        (0.65, {}, "more than most", "Matters more than most: 4 of 10 random heads matter at least as much."),
-        (0.95, {}, "more than most", "Matters more than most: 1 of 10 random heads matters at least as much."),
-        (2.0, {}, "stands out", "Stands out: none of 10 random heads matters as much."),
-        (2.0, {"low": 0.1, "high": 3.0}, "stands out", "Stands out: none of 10 random heads matters as much."),
-        (2.0, {"low": -0.1, "high": 3.0}, "stands out", "matters as much. But its interval over texts includes 0."),
-        (-2.0, {}, "stands out", "none of 10 random heads matters as much. It is for the better: loss falls."),
-        (-0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
-        (1e-12, {}, "nothing", "Changes nothing here."),
-        (0.0, {"unchanged": "scale L0H1 by 1"}, "nothing", "Changes nothing here: scale L0H1 by 1 has no effect."),
-        (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of as many heads matters as much."),
-        (2.0, {"plan": Plan(SkipOutputProjection("L1"))}, "stands out", "none of 10 random layers matters as much."),
-    ],
-)
+@pytest.mark.parametrize(("change", "more", "level", "words"), [
+    (0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
+    (0.6, {}, "barely", "Barely matters: 5 of 10 random heads matter at least as much."),
+    (0.65, {}, "more than most", "Matters more than most: 4 of 10 random heads matter at least as much."),
+    (0.95, {}, "more than most", "Matters more than most: 1 of 10 random heads matters at least as much."),
+    (2.0, {}, "stands out", "Stands out: none of 10 random heads matters as much."),
+    (2.0, {"low": 0.1, "high": 3.0}, "stands out", "Stands out: none of 10 random heads matters as much."),
+    (2.0, {"low": -0.1, "high": 3.0}, "stands out", "matters as much. But its interval over texts includes 0."),
+    (-2.0, {}, "stands out", "none of 10 random heads matters as much. It is for the better: loss falls."),
+    (-0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
+    (1e-12, {}, "nothing", "Changes nothing here."),
+    (0.0, {"unchanged": "scale L0H1 by 1"}, "nothing", "Changes nothing here: scale L0H1 by 1 has no effect."),
+    (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of as many heads matters as much."),
+    (2.0, {"plan": Plan(SkipOutputProjection("L1"))}, "stands out", "none of 10 random layers matters as much."),
+])  # fmt: skip
 def test_the_verdict_is_the_rank_among_random_heads_in_words(change, more, level, words):
     result = verdict(effect_with(change, TEN, **more))
     assert result.level == level and str(result).endswith(words)
@@ -417,21 +393,14 @@ def test_a_verdict_counts_changes_by_size_whatever_their_sign():
     assert opposed == verdict(effect_with(0.35, TEN)) and opposed.above == 7
 
 
-@pytest.mark.parametrize(
-    ("control", "notes", "level", "words"),
-    [
-        ((), {}, "no control", "No verdict: there is no control, as asked."),
-        (
-            (),
-            {"why": "none: too few heads are left beside those of ablate L0 (zero)"},
-            "no control",
-            "No verdict: there is no control: too few heads are left beside those of ablate L0 (zero).",
-        ),
-        (TEN[:4], {}, "too few", "No verdict from 4 random heads: at least 5 are needed."),
-        (TEN[:1], {}, "too few", "No verdict from 1 random head: at least 5 are needed."),
-        (TEN[:5], {}, "stands out", "Stands out: none of 5 random heads matters as much."),
-    ],
-)
+@pytest.mark.parametrize(("control", "notes", "level", "words"), [
+    ((), {}, "no control", "No verdict: there is no control, as asked."),
+    ((), {"why": "none: too few heads are left beside those of ablate L0 (zero)"}, "no control",
+     "No verdict: there is no control: too few heads are left beside those of ablate L0 (zero)."),
+    (TEN[:4], {}, "too few", "No verdict from 4 random heads: at least 5 are needed."),
+    (TEN[:1], {}, "too few", "No verdict from 1 random head: at least 5 are needed."),
+    (TEN[:5], {}, "stands out", "Stands out: none of 5 random heads matters as much."),
+])  # fmt: skip
 def test_without_enough_controls_there_is_no_verdict_and_it_says_so(control, notes, level, words):
     result = verdict(effect_with(2.0, control, **notes))
     assert (result.level, result.words) == (level, words)
@@ -446,18 +415,13 @@ def test_the_verdict_of_a_real_effect_counts_its_own_controls(fresh):
     assert mh.effect(lm, Copy("L0H1", source="L0H2"), TEXTS[0], controls=0).num_heads == 2
 
 
-@pytest.mark.parametrize(
-    ("worth", "words"),
-    [
-        ({}, "No head by itself changes anything on these texts."),
-        ({"L1H2": 3.0}, "Half of all importance is in 1 of 12 heads: L1H2. 11 matter little: less than 5% of L1H2."),
-        (
-            {"L0H1": 4.0, "L1H2": 3.0, "L1H3": 2.0, "L0H0": -1.0},
-            "Half of all importance is in 2 of 12 heads: L0H1, L1H2. 9 matter little: less than 5% of L0H1. "
-            "Without 1 of them, one at a time, loss falls, which is for the better.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("worth", "words"), [
+    ({}, "No head by itself changes anything on these texts."),
+    ({"L1H2": 3.0}, "Half of all importance is in 1 of 12 heads: L1H2. 11 matter little: less than 5% of L1H2."),
+    ({"L0H1": 4.0, "L1H2": 3.0, "L1H3": 2.0, "L0H0": -1.0},
+     "Half of all importance is in 2 of 12 heads: L0H1, L1H2. 9 matter little: less than 5% of L0H1. "
+     "Without 1 of them, one at a time, loss falls, which is for the better."),
+])  # fmt: skip
 def test_how_importance_is_spread_is_said_in_words(worth, words):
     lm = loaded("gpt2", 0)
     assert len(lm.spec.heads) == 12, "the sentences above count the heads of this model"

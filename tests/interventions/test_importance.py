@@ -27,6 +27,7 @@ from manyheads.plan import Ablate
 from tests.interventions.surgeries import HEADS, TEXTS, by_head, feeding, loaded, projection
 from tests.models.eager import draw
 from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 
 STEP = 1e-4  # of a gate; differences are then good to 1e-8 or so
 
@@ -180,16 +181,12 @@ def test_fewer_directions_are_right_on_average(fresh):
     assert 0 < module.DIRECTIONS < 384
 
 
-def test_a_metric_without_a_derivative_is_refused(fresh):
+def test_a_metric_without_a_derivative_is_refused_and_a_stack_that_it_never_reads_is_worth_nothing(fresh):
     lm = loaded("llama", draw(fresh))
     words = "has no derivative here: use 'loss', or the estimator 'ablation'"
-    with pytest.raises(StatisticError, match=words):
-        mh.importance(lm, list(TEXTS), "gradient", metric="kl")
+    refuses(StatisticError, words, mh.importance, lm, list(TEXTS), "gradient", metric="kl")
     with pytest.raises(StatisticError, match=r"does not depend on the heads by anything .*\(a count, an argmax\)"):
         mh.importance(lm, list(TEXTS), "gradient", metric=lambda outputs, inputs: outputs.logits.argmax(-1).sum(1))
-
-
-def test_a_stack_that_the_metric_never_reads_is_worth_nothing(fresh):
     lm = loaded("t5", draw(fresh))
     found = mh.importance(lm, list(TEXTS), "gradient", metric="cosine")
     encoder = np.array([head.stack == "encoder" for head in found.heads])
@@ -250,8 +247,7 @@ def test_the_ranking_goes_from_the_least_important_and_ties_by_the_models_order(
     assert str(found.ranking(normalised=True)[-1]) == "L1H0" and str(found.ranking(normalised=True)[-2]) == "L0H4"
     assert str(found.lowest(4, normalised=True)) == "L0H1, L0H3, L1H1, L1H4"
     for count in (11, -1):
-        with pytest.raises(StatisticError, match="of 10 were asked for"):
-            found.lowest(count)
+        refuses(StatisticError, "of 10 were asked for", found.lowest, count)
     with pytest.raises(HeadError, match="'L0' is 5 heads: ask for one"):
         found["L0"]
     assert found["L1H3"] == 5.0
@@ -277,16 +273,11 @@ def test_the_lowest_groups_are_the_best_of_all_choices_of_whole_groups(num_kv_he
             assert got == found.lowest(count)
 
 
-def test_heads_that_make_no_whole_groups_are_told_with_numbers_that_do(fresh):
+def test_heads_that_make_no_whole_groups_are_told_with_numbers_that_do_and_nothing_is_divided_by_zero(fresh):
     found = made(loaded("llama", draw(fresh)), np.arange(18.0))
     for count, near in ((1, "2"), (5, "4 or 6"), (17, "16 or 18")):
-        with pytest.raises(HeadError, match=f"^{count} heads of .* are no whole groups .*: give {near}\\.$"):
-            found.lowest_groups(count)
-    with pytest.raises(StatisticError, match="19 heads of 18 were asked for"):
-        found.lowest_groups(19)
-
-
-def test_a_layer_that_is_worth_nothing_is_not_divided_by_zero(fresh):
+        refuses(HeadError, f"^{count} heads of .* are no whole groups .*: give {near}\\.$", found.lowest_groups, count)
+    refuses(StatisticError, "19 heads of 18 were asked for", found.lowest_groups, 19)
     found = made(loaded("bert", draw(fresh)), np.array([0.0] * 5 + [3, 4, 0, 0, 0]))
     assert np.allclose(found.normalised, [0] * 5 + [0.6, 0.8, 0, 0, 0])
 
@@ -304,8 +295,7 @@ def test_the_table_is_written_in_three_kinds(fresh, tmp_path):
         found.save(tmp_path / f"worth.{ending}")
         back = read(tmp_path / f"worth.{ending}")
         assert np.allclose(back["importance"], found.values, atol=1e-6) and list(back["head"]) == list(table["head"])
-    with pytest.raises(FileAccessError, match="its folder does not exist"):
-        found.save(tmp_path / "none" / "worth.csv")
+    refuses(FileAccessError, "its folder does not exist", found.save, tmp_path / "none" / "worth.csv")
     assert "10 heads by ablation, cosine on 8 texts; most important: " in repr(found)
 
 
@@ -319,14 +309,12 @@ def test_agreement_is_spearmans_with_shared_ranks_for_ties(fresh):
     p, q = np.random.default_rng(draw(fresh)).permutation(n), np.random.default_rng(draw(fresh)).permutation(n)
     classic = 1 - 6 * ((p - q) ** 2).sum() / (n * (n * n - 1))  # without ties
     assert abs(rank_correlation(np.exp(p / 5.0), q * 3.0) - classic) < 1e-12
-    with pytest.raises(StatisticError, match="all values are alike"):
-        rank_correlation(a, np.ones(5))
+    refuses(StatisticError, "all values are alike", rank_correlation, a, np.ones(5))
     one, other = (
         made(loaded(name, draw(fresh)), np.arange(float(count))) for name, count in (("bert", 10), ("vit", 6))
     )
     assert one.agreement(one) == pytest.approx(1)
-    with pytest.raises(StatisticError, match="of different heads"):
-        one.agreement(other)
+    refuses(StatisticError, "of different heads", one.agreement, other)
 
 
 @pytest.mark.slow  # test_taps holds threads apart
@@ -360,10 +348,8 @@ def test_what_was_asked_wrongly_is_told(fresh):
     lm = loaded("llama", draw(fresh))
     with pytest.raises(StatisticError, match="estimator='shapley' is unknown: use one of ablation, gradient"):
         mh.importance(lm, list(TEXTS), "shapley")
-    with pytest.raises(TextError, match="no text was given"):
-        mh.importance(lm, [])
-    with pytest.raises(ManyHeadsError, match="is no way to ablate"):
-        mh.importance(lm, list(TEXTS), kind="mute")
+    refuses(TextError, "no text was given", mh.importance, lm, [])
+    refuses(ManyHeadsError, "is no way to ablate", mh.importance, lm, list(TEXTS), kind="mute")
     with pytest.raises(StatisticError, match="gave NaN or infinity"):
         mh.importance(lm, ["cat", *TEXTS])  # one token, and so no next one
     assert choose_metric(lm, "auto") == (METRICS["loss"], "a language model")
@@ -431,7 +417,6 @@ def test_a_model_that_attends_in_windows_is_swept_one_by_one(fresh):
 
 # =============================================================================================== heads that go together
 # Which heads of a grouped-query model go together: by weight surgery on a copy of transformers' own model.
-
 
 LLAMA_TEXTS = [" ".join(WORDS[begin : begin + 12]) for begin in (0, 17, 31)]
 SIZE, GROUPS, LAYERS = 2, 3, 3  # query heads of a key/value head, key/value heads of a layer, layers
@@ -519,8 +504,7 @@ def test_numbers_that_cannot_go_are_refused_and_any_can_without_groups(lm):
         (18, "18 heads cannot go"),
         (14, "at most 12 can go"),
     ):
-        with pytest.raises(HeadError, match=message):
-            lowest_heads(lm, LLAMA_TEXTS, count)
+        refuses(HeadError, message, lowest_heads, lm, LLAMA_TEXTS, count)
     assert len(lowest_heads(lm, LLAMA_TEXTS, 14, empty_layers=True).heads) == 14
     each = mh.load(tiny_llama(6, seed=5, num_hidden_layers=1), tokenizer=lm.tokenizer)
     assert lowest_heads(each, LLAMA_TEXTS, 3).heads == mh.importance(each, LLAMA_TEXTS).lowest(3)

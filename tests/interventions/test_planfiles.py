@@ -23,18 +23,16 @@ from tests import seeds
 from tests.interventions.surgeries import TEXTS, assert_matters, loaded
 from tests.models.eager import draw, padded
 from tests.models.tiny import VOCAB_SIZE
+from tests.refusals import refuses
 
 PLAN = Plan(
     [Ablate("L1H1", kind="mean", per_position=True), Ablate("L0H2", kind="resample", text=TEXTS[1]), Scale("L1H4", 2)]
 )
 CORPUS = list(TEXTS)
-MEANS = Plan(
-    [
-        Ablate("L1H1", kind="mean", per_position=True),
-        Ablate("L0H2", kind="resample", text=TEXTS[1]),
-        Ablate("L2H3", kind="resample", seed=3),
-    ]
-)
+MEANS = Plan([
+    Ablate("L1H1", kind="mean", per_position=True), Ablate("L0H2", kind="resample", text=TEXTS[1]),
+    Ablate("L2H3", kind="resample", seed=3),
+])  # fmt: skip
 INPUTS = {"input_ids": torch.tensor([[5, 6, 7]])}
 
 
@@ -94,8 +92,7 @@ def test_the_file_is_for_people_too(lm, written):
 
 def test_a_plan_that_a_person_wrote_is_opened_and_needs_no_tensors(lm, inputs, tmp_path):
     (tmp_path / "mine.json").write_text('{"steps": [{"step": "ablate", "heads": {"1": [1]}}]}')
-    with pytest.raises(HeadError, match="'1' is a str; use whole numbers"):
-        open_plan(tmp_path / "mine.json")
+    refuses(HeadError, "'1' is a str; use whole numbers", open_plan, tmp_path / "mine.json")
     (tmp_path / "mine.json").write_text('{"steps": [{"step": "ablate", "heads": ["L1H1", "L0"]}]}')
     assert torch.equal(output(lm, inputs, tmp_path / "mine.json"), output(lm, inputs, Ablate("L1H1, L0")))
     with mh.applied(lm, Ablate("L1H1")) as now:
@@ -115,12 +112,10 @@ def test_another_model_is_refused(fresh, inputs, written):
 
 def test_one_plan_a_file_and_its_ending(lm, tmp_path):
     with mh.applied(lm, [Ablate("L1H1"), Ablate("L1H2")]) as now:
-        with pytest.raises(PlanError, match="2 plans do not go into one file: save them one by one"):
-            now.save(tmp_path / "plan.json")
+        refuses(PlanError, "2 plans do not go into one file: save them one by one", now.save, tmp_path / "plan.json")
         output(lm, {"input_ids": torch.tensor([[5, 6], [7, 8]])})
     with mh.applied(lm, Ablate("L1H1")) as now:
-        with pytest.raises(PlanError, match=r"end 'plan\.yaml' in \.json"):
-            now.save(tmp_path / "plan.yaml")
+        refuses(PlanError, r"end 'plan\.yaml' in \.json", now.save, tmp_path / "plan.yaml")
         output(lm, {"input_ids": torch.tensor([[5, 6], [7, 8]])})
 
 
@@ -131,54 +126,40 @@ def test_tensors_that_are_missing_damaged_or_of_another_plan_are_told(lm, fresh,
     with pytest.raises(FileAccessError, match=r"what was computed for .*plan\.json cannot be read from .*safetensors"):
         open_plan(written)
     tensors.unlink()
-    with pytest.raises(FileAccessError, match=r"cannot be read from"):
-        open_plan(written)
+    refuses(FileAccessError, r"cannot be read from", open_plan, written)
     for model, corpus, what in ((lm, CORPUS[1:], "corpus"), (loaded("llama", draw(fresh)), CORPUS, "model")):
         with mh.applied(model, PLAN, corpus=corpus) as now:
             now.save(tmp_path / "other.json")
             output(model, {"input_ids": torch.tensor([[5, 6]])})
         tensors.write_bytes((tmp_path / "other.safetensors").read_bytes())
-        with pytest.raises(PlanError, match=rf"computed from another {what} than .*compute it anew"):
-            open_plan(written)
+        refuses(PlanError, rf"computed from another {what} than .*compute it anew", open_plan, written)
 
 
 def test_steps_that_were_added_by_hand_and_never_computed_are_told(lm, inputs, written):
     document = json.loads(written.read_text())
     document["steps"].append({"step": "ablate", "heads": "L2H0", "kind": "mean"})
     written.write_text(json.dumps(document))
-    with pytest.raises(
-        PlanError, match=r"this plan needs 'mean:L2', which was not computed: give applied\(\) a corpus="
-    ):
-        output(lm, inputs, written)
+    message = r"this plan needs 'mean:L2', which was not computed: give applied\(\) a corpus="
+    refuses(PlanError, message, output, lm, inputs, written)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "a plan is JSON, and this is not"),
-        ("[]", r'a plan is \{"steps": \[\.\.\.\]\}'),
-        (
-            '{"steps": [], "computed": 3}',
-            "'computed' should hold file, corpus, model, texts, tokens: the file is damaged",
-        ),
-        ('{"steps": [], "computed": {"file": 3}}', "'computed' should hold"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("{", "a plan is JSON, and this is not"),
+    ("[]", r'a plan is \{"steps": \[\.\.\.\]\}'),
+    ('{"steps": [], "computed": 3}', "'computed' should hold file, corpus, model, texts, tokens: the file is damaged"),
+    ('{"steps": [], "computed": {"file": 3}}', "'computed' should hold"),
+])  # fmt: skip
 def test_a_damaged_plan_is_told(text, words, tmp_path):
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(PlanError, match=words):
-        open_plan(tmp_path / "plan.json")
+    refuses(PlanError, words, open_plan, tmp_path / "plan.json")
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "plan.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(PlanError, match="is no plan: it is not text"):
-        open_plan(tmp_path / "plan.json")
-    with pytest.raises(FileAccessError, match="no such file"):
-        open_plan(tmp_path / "none.json")
+    refuses(PlanError, "is no plan: it is not text", open_plan, tmp_path / "plan.json")
+    refuses(FileAccessError, "no such file", open_plan, tmp_path / "none.json")
     for name in ("a\0b.json", ""):
-        with pytest.raises(FileAccessError, match="cannot read"):
-            open_plan(name)
+        refuses(FileAccessError, "cannot read", open_plan, name)
 
 
 @pytest.mark.parametrize("fails", ["tensors", "plan"])
@@ -192,8 +173,7 @@ def test_a_full_disk_leaves_the_older_plan_and_its_tensors_as_they_were(fails, l
     with mh.applied(lm, Ablate("L1H3", kind="mean"), corpus=CORPUS[:1]) as now:
         output(lm, {"input_ids": torch.tensor([[5, 6]])})
         monkeypatch.setattr(planfiles.Path, name, full)
-        with pytest.raises(FileAccessError, match="the disk is full"):
-            now.save(written)
+        refuses(FileAccessError, "the disk is full", now.save, written)
         monkeypatch.undo()
         assert {path.name: path.read_bytes() for path in written.parent.iterdir()} == older
         now.save(written)
@@ -205,16 +185,12 @@ def test_what_is_wrong_with_a_plan_is_told_with_its_file_and_step(tmp_path):
     for text, kind, words in (
         ("[" * 100_000, PlanError, "nested too deep"),
         ("{", PlanError, "a plan is JSON"),
-        (
-            '{"steps": [{"step": "average", "heads": "L1"}, {"heads": "L1"}]}',
-            PlanError,
-            'step 2 of 2: "step" is missing',
-        ),
+        ('{"steps": [{"step": "average", "heads": "L1"}, {"heads": "L1"}]}', PlanError,
+         'step 2 of 2: "step" is missing'),
         ('{"steps": [{"step": "ablate", "heads": "Q9"}]}', HeadError, "step 1 of 1: 'Q9' names no heads"),
-    ):
+    ):  # fmt: skip
         path.write_text(text)
-        with pytest.raises(kind, match=f"^{re.escape(str(path))}: .*{words}"):
-            open_plan(path)
+        refuses(kind, f"^{re.escape(str(path))}: .*{words}", open_plan, path)
 
 
 # ---- a plan's file and its tensors' file damaged: every change is refused in words, soon, and none gets into a model
@@ -257,12 +233,9 @@ def with_tensors(plan: Path, change) -> None:
 # ------------------------------------------------------------------------------------------------------- the checksum
 
 
-def test_a_plan_names_its_tensors_by_their_checksum(saved_plan):
+def test_a_plan_names_its_tensors_by_their_checksum_and_any_flipped_bit_is_refused(saved_plan, fresh):
     whole = saved_plan.with_suffix(".safetensors").read_bytes()
     assert json.loads(saved_plan.read_text())["computed"]["sha256"] == hashlib.sha256(whole).hexdigest()
-
-
-def test_any_flipped_bit_of_the_tensors_is_refused(saved_plan, fresh):
     tensors = saved_plan.with_suffix(".safetensors")
     whole = tensors.read_bytes()
     words = rf"{re.escape(str(tensors))} is damaged: its bytes are not those that {re.escape(str(saved_plan))} names\. "
@@ -270,23 +243,17 @@ def test_any_flipped_bit_of_the_tensors_is_refused(saved_plan, fresh):
     for at in torch.randint(8 + int.from_bytes(whole[:8], "little"), len(whole), (20,), generator=fresh).tolist():
         bit = int(torch.randint(8, (), generator=fresh))
         tensors.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
-        with pytest.raises(PlanError, match=words):
-            open_plan(saved_plan)
+        refuses(PlanError, words, open_plan, saved_plan)
 
 
-def test_a_tensor_declared_of_another_type_is_refused(saved_plan):
+def test_a_tensor_declared_of_another_type_and_a_checksum_that_is_another_or_none_are_refused(saved_plan):
     with_header(saved_plan, lambda header: header["mean:L1"].update(dtype="I32"))
-    with pytest.raises(PlanError, match="its bytes are not those that .* names"):
-        open_plan(saved_plan)
-
-
-def test_a_checksum_that_is_another_or_none_is_refused(saved_plan):
+    refuses(PlanError, "its bytes are not those that .* names", open_plan, saved_plan)
     document = json.loads(saved_plan.read_text())
     for wrong, words in (("0" * 64, "its bytes are not those"), ("", "its bytes"), (None, "'computed' should hold")):
         document["computed"]["sha256"] = wrong
         saved_plan.write_text(json.dumps(document))
-        with pytest.raises(PlanError, match=words):
-            open_plan(saved_plan)
+        refuses(PlanError, words, open_plan, saved_plan)
 
 
 # ------------------------------------------------------------------------------------ plans of before there was one
@@ -336,8 +303,7 @@ def test_tensors_that_no_step_could_use_are_refused_without_a_checksum_too(what,
     forget_checksum(saved_plan)
     with_tensors(saved_plan, change)
     beside = re.escape(str(saved_plan.with_suffix(".safetensors")))
-    with pytest.raises(PlanError, match=rf"^{beside} is damaged: .*{words}.*\. Compute it anew, corpus=\."):
-        open_plan(saved_plan)
+    refuses(PlanError, rf"^{beside} is damaged: .*{words}.*\. Compute it anew, corpus=\.", open_plan, saved_plan)
 
 
 def test_float64_is_as_good(lm, saved_plan):
@@ -379,10 +345,8 @@ def test_a_text_without_a_token_is_told_when_it_is_drawn(lm, saved_plan):
 
 def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
     computed = Computed({"mean:L1": torch.full((6, 4), float("nan"))}, "c", "m", 1, 2)
-    with pytest.raises(
-        PlanError, match=r"was computed for this plan is of no use: 'mean:L1' holds numbers that are not"
-    ):
-        Prepared((Plan(Ablate("L1H1", kind="mean")),), computed).save(tmp_path / "plan.json")
+    message = r"was computed for this plan is of no use: 'mean:L1' holds numbers that are not"
+    refuses(PlanError, message, Prepared((Plan(Ablate("L1H1", kind="mean")),), computed).save, tmp_path / "plan.json")
     assert os.listdir(tmp_path) == []
 
 
@@ -392,32 +356,26 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
 @pytest.mark.parametrize("metadata", [None, {}])
 def test_metadata_that_say_nothing_are_refused(metadata, saved_plan):
     with_header(saved_plan, lambda header: header.update(__metadata__=metadata))
-    with pytest.raises(PlanError, match="was computed from another corpus than"):
-        open_plan(saved_plan)
+    refuses(PlanError, "was computed from another corpus than", open_plan, saved_plan)
 
 
 @pytest.mark.parametrize("metadata", [[], 3, "text", True, {"corpus": 3}, {"corpus": None}])
 def test_metadata_that_are_none_are_refused(metadata, saved_plan):
     with_header(saved_plan, lambda header: header.update(__metadata__=metadata))
-    with pytest.raises(FileAccessError, match="what was computed for .* cannot be read from"):
-        open_plan(saved_plan)
+    refuses(FileAccessError, "what was computed for .* cannot be read from", open_plan, saved_plan)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"dtype": "F4", "shape": [48], "data_offsets": [0, 24]},
-        {"dtype": "F32", "shape": [0, 2**40, 2**40], "data_offsets": [0, 0]},
-        None,
-    ],
-)
+@pytest.mark.parametrize("entry", [
+    {"dtype": "F4", "shape": [48], "data_offsets": [0, 24]},
+    {"dtype": "F32", "shape": [0, 2**40, 2**40], "data_offsets": [0, 0]},
+    None,
+])  # fmt: skip
 def test_tensors_that_torch_cannot_have_are_refused(entry, saved_plan):
     header = {"__metadata__": split(saved_plan.with_suffix(".safetensors").read_bytes())[0]["__metadata__"]}
     text = json.dumps({**header, "mean:L1": entry}).encode()
     size = 24 if entry is not None and entry["dtype"] == "F4" else 0
     saved_plan.with_suffix(".safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(size))
-    with pytest.raises(FileAccessError, match="what was computed for .* cannot be read from"):
-        open_plan(saved_plan)
+    refuses(FileAccessError, "what was computed for .* cannot be read from", open_plan, saved_plan)
 
 
 # ------------------------------------------------------------------------------------------------ what is no such file
@@ -443,8 +401,7 @@ def test_a_pipe_a_device_and_a_folder_are_refused_at_once(kind, name, tmp_path):
     put(kind, tmp_path / name)
     began = time.monotonic()
     words = "it is a folder" if kind == "folder" else "it is a device or a pipe, not a file"
-    with pytest.raises(FileAccessError, match=rf"cannot (be )?read .*{re.escape(name)}: {words}"):
-        open_plan(tmp_path / "plan.json")
+    refuses(FileAccessError, rf"cannot (be )?read .*{re.escape(name)}: {words}", open_plan, tmp_path / "plan.json")
     assert time.monotonic() - began < 5
 
 
@@ -452,18 +409,15 @@ def test_more_than_a_plan_can_be_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "plan.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # takes no place on the disk; a terabyte to whoever reads it
-    with pytest.raises(
-        PlanError, match=r"plan\.json is no plan: it has more than 4,000,000 bytes, and a plan is a list"
-    ):
-        open_plan(path)
+    message = r"plan\.json is no plan: it has more than 4,000,000 bytes, and a plan is a list"
+    refuses(PlanError, message, open_plan, path)
     path.unlink()
     most = len(json.dumps({"steps": []}))
     monkeypatch.setattr(planfiles, "MOST_BYTES", most)
     path.write_text(json.dumps({"steps": []}))
     assert open_plan(path).plans[0].steps == ()
     path.write_text(json.dumps({"steps": []}) + " ")
-    with pytest.raises(PlanError, match="it has more than"):
-        open_plan(path)
+    refuses(PlanError, "it has more than", open_plan, path)
 
 
 def test_a_plan_that_would_not_be_read_again_is_not_written(tmp_path, monkeypatch):

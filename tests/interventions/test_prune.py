@@ -8,22 +8,13 @@ from itertools import chain, combinations
 
 import pytest
 import torch
+import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    DeepseekV3Config,
-    DeepseekV3Model,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Olmo2Config,
-    Olmo2Model,
-)
 
 import manyheads as mh
 from manyheads.base import divisors
@@ -42,23 +33,12 @@ from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import OwnCounts, Projections, projections_of
 from manyheads.nn import RelativeBias
 from manyheads.spec import ModelSpec, Site
-from tests.interventions.checkpoints import (
-    BERT,
-    COMPACT,
-    DECODER,
-    SAME,
-    STOCK,
-    Reader,
-    assert_same,
-    by_hand,
-    enliven,
-    gap,
-)
+from tests.interventions import checkpoints
+from tests.refusals import refuses
 
 # ========================================================================================================== projections
 
-
-FAMILIES = {**STOCK, **COMPACT}
+FAMILIES = {**checkpoints.STOCK, **checkpoints.COMPACT}
 LAYOUTS = (
     "bert", "distilbert", "gpt2", "gpt_bigcode", "gpt_neox", "modernbert", "phi3", "qwen2", "cohere", "gpt_oss", "t5",
 )  # fmt: skip
@@ -105,9 +85,9 @@ def test_what_was_read_can_be_written_back_and_other_numbers_matter(name, made):
     for part in "qkv":
         weight, bias = found.read(part)
         found.write(part, torch.zeros_like(weight), bias)
-        assert gap(lm.model, other) > MATTERS
+        assert checkpoints.gap(lm.model, other) > MATTERS
         found.write(part, weight, bias)
-        assert gap(lm.model, other) == 0
+        assert checkpoints.gap(lm.model, other) == 0
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -124,7 +104,7 @@ def test_a_permutation_of_heads_changes_nothing(name, made):
         heads, groups = heads[::-1], groups[::-1]
     for site in lm.spec.sites:
         projections_of(other, site).select(heads, groups)
-    assert gap(lm.model, other) <= SAME
+    assert checkpoints.gap(lm.model, other) <= checkpoints.SAME
     before, after = lm.model.state_dict(), other.state_dict()
     assert any(not torch.equal(before[key], after[key]) for key in before)
 
@@ -133,7 +113,7 @@ def test_query_heads_given_to_another_group_would_matter(made):
     lm = made("qwen2")
     other = copy.deepcopy(lm.model)
     projections_of(other, lm.spec.sites[0]).select([2, 3, 0, 1, 4, 5], [0, 1, 2])
-    assert gap(lm.model, other) > MATTERS
+    assert checkpoints.gap(lm.model, other) > MATTERS
 
 
 def test_fewer_key_heads_can_be_selected_for_the_same_query_heads(made):
@@ -147,26 +127,19 @@ def test_fewer_key_heads_can_be_selected_for_the_same_query_heads(made):
     assert outputs_of(lm.model, random_inputs(lm.model))
 
 
-def test_layouts_that_keep_q_k_and_v_of_a_head_together_cannot_share_key_heads(made):
+def test_layouts_that_cannot_share_key_heads_wrong_selections_and_wrong_shapes_are_refused(made):
     lm = made("gpt_neox")
     with pytest.raises(ModelError, match="keeps q, k and v of each head together"):
         projections_of(lm.model, lm.spec.sites[0]).select(range(6), [0, 3])
-
-
-def test_wrong_selections_and_wrong_shapes_are_refused(made):
     lm = made("qwen2")
     found = projections_of(lm.model, lm.spec.sites[0])
-    with pytest.raises(ShapeError, match=r"num_heads=4 is not a multiple of num_kv_heads=3"):
-        found.select([0, 1, 2, 3], [0, 1, 2])
-    with pytest.raises(ShapeError, match=r"\[0, 0\] should be different heads of 0 to 5"):
-        found.select([0, 0], [0, 1])
+    refuses(ShapeError, r"num_heads=4 is not a multiple of num_kv_heads=3", found.select, [0, 1, 2, 3], [0, 1, 2])
+    refuses(ShapeError, r"\[0, 0\] should be different heads of 0 to 5", found.select, [0, 0], [0, 1])
     weight, bias = found.read("k")
     with pytest.raises(ShapeError, match=r"k written as \[2, 10, 48\] with bias, but it is \[3, 10, 48\] with bias"):
         found.write("k", weight[:2], bias[:2])
-    with pytest.raises(ShapeError, match=r"k written as \[3, 10, 48\] without bias"):
-        found.write("k", weight, None)
-    with pytest.raises(ShapeError, match="part='o' is no projection"):
-        found.read("o")
+    refuses(ShapeError, r"k written as \[3, 10, 48\] without bias", found.write, "k", weight, None)
+    refuses(ShapeError, "part='o' is no projection", found.read, "o")
 
 
 def test_a_module_whose_projections_are_not_found_is_named_with_what_was_sought(made):
@@ -174,15 +147,11 @@ def test_a_module_whose_projections_are_not_found_is_named_with_what_was_sought(
     site = lm.spec.sites[0]
     module = lm.model.get_submodule(site.module)
     module.strange, module.q_proj = module.q_proj, nn.Identity()
-    with pytest.raises(
-        ModelError, match=r"L0, module 'model.layers.0.self_attn' \(Qwen2Attention\): q, k and v were not"
-    ):
-        projections_of(lm.model, site)
+    message = r"L0, module 'model.layers.0.self_attn' \(Qwen2Attention\): q, k and v were not"
+    refuses(ModelError, message, projections_of, lm.model, site)
     module.q_proj, module.o_proj = module.strange, nn.Linear(3, 48)
-    with pytest.raises(
-        ModelError, match=r"the output projection, a matrix with 60 inputs \(6 heads of 10\), was found"
-    ):
-        projections_of(lm.model, site)
+    message = r"the output projection, a matrix with 60 inputs \(6 heads of 10\), was found"
+    refuses(ModelError, message, projections_of, lm.model, site)
     with pytest.raises(ModelError, match="is another call of module 'a.b', which several layers share"):
         projections_of(lm.model, Site("", 1, "a.b#2", 6, 3, 10, 10, True))
 
@@ -202,7 +171,6 @@ def test_a_modules_own_counts_follow_its_config_in_everything_else(made):
 # Heads cut out of a model: what is left computes what the whole one computes without them, and the whole one stays.
 #
 # The oracle is surgery by hand: zeros in the removed heads' input columns of each output projection of a stock model.
-
 
 FEW = (  # of each way to keep a head's weights one
     "llama", "phi3", "gpt_oss", "t5", "vit", "bert", "modernbert", "gpt2", "gpt_bigcode", "gpt_neox", "bart",
@@ -265,10 +233,10 @@ def test_what_is_left_is_smaller_and_equals_surgery_by_hand_and_the_whole_model_
     before, inputs = all_bytes(lm.model), random_inputs(lm.model)
     outputs = outputs_of(lm.model, inputs)
     small = prune_heads(lm, family.remove)
-    oracle = by_hand(lm.model, family.output, lm.spec.sites, lm.spec.select(family.remove))
-    assert_same(small.model, oracle)
+    oracle = checkpoints.by_hand(lm.model, family.output, lm.spec.sites, lm.spec.select(family.remove))
+    checkpoints.assert_same(small.model, oracle)
     assert_matters(oracle, lm.model)
-    assert small.error <= SAME and small.effect > MATTERS
+    assert small.error <= checkpoints.SAME and small.effect > MATTERS
     assert_smaller(lm, small)
     after, again = all_bytes(lm.model), outputs_of(lm.model, inputs)
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
@@ -284,7 +252,7 @@ def test_pruning_nothing_is_the_identity_to_the_bit(made):
     assert same.model is not lm.model
 
 
-def test_cuts_add_up_and_heads_keep_their_first_names(made):
+def test_cuts_add_up_and_heads_keep_their_first_names_also_after_a_layer_was_emptied(made):
     lm = made("gpt2")
     once = prune_heads(lm, "L0H1, L0H3, L1H2")
     twice = prune_heads(prune_heads(lm, "L0H1"), "L0H2, L1H2")
@@ -292,34 +260,26 @@ def test_cuts_add_up_and_heads_keep_their_first_names(made):
     inputs = random_inputs(lm.model)
     assert difference(outputs_of(twice.model, inputs), outputs_of(once.model, inputs)) == 0
     assert twice.before == lm.spec and twice.weights_hash_before == lm.weights_hash
-
-
-def test_heads_keep_their_names_after_a_layer_was_emptied_too(made):
-    lm = made("gpt2")
     small = prune_heads(prune_heads(lm, "L0", empty_layers=True), "L0H3")  # what is L0 now was L1
     assert removed_text(small) == "L0, L1H3"
-    assert_same(small.model, by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
 
 
-def test_a_model_that_is_not_all_in_memory_is_refused(made):
-    lm = made("bert")
-    lm.model.cls.predictions.transform.dense.to("meta")
-    with pytest.raises(ModelError, match="keeps 2 of its weights on disk or elsewhere .* load it without device_map"):
-        prune_heads(lm, "L0H1")
-
-
-def test_a_mapping_a_text_and_a_list_mean_the_same_heads(made):
+def test_a_mapping_a_text_and_a_list_mean_the_same_heads_and_those_that_say_nothing_can_go(made):
     lm = made("bert")
     removed = [
         prune_heads(lm, heads).removed for heads in ({0: [1], 1: [0]}, "L0H1, L1H0", ["L1H0", mh.Head("", 0, 1)])
     ]
     assert removed[0] == removed[1] == removed[2]
+    zeroed = prune_heads(lm, "L0H1").zeroed()
+    small = prune_heads(zeroed, "L0H1")
+    assert small.effect == 0 and small.error <= checkpoints.SAME
 
 
 def test_half_precision_is_judged_in_full_and_stays_half(fresh):
-    model = STOCK["mistral"].make(fresh).to(torch.bfloat16)
+    model = checkpoints.STOCK["mistral"].make(fresh).to(torch.bfloat16)
     small = prune_heads(mh.load(model, tokenizer=False), "L*H2-3")
-    assert small.error <= SAME
+    assert small.error <= checkpoints.SAME
     assert {weight.dtype for weight in small.model.parameters()} == {torch.bfloat16}
 
 
@@ -347,9 +307,11 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 @pytest.mark.turns(5)
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
-    sizes = {**DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984}
+    sizes = {
+        **checkpoints.DECODER, "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "vocab_size": 1984,
+    }  # fmt: skip
     heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 16}
-    model = LlamaForCausalLM(LlamaConfig(**{**sizes, **heads}))
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**{**sizes, **heads}))
     lm = mh.load(model.to(torch.bfloat16).eval(), tokenizer=False)
     assert lm.spec.sites  # probed before it is measured
     weights = sum(weight.numel() * weight.element_size() for weight in lm.model.parameters())
@@ -376,7 +338,7 @@ def test_the_attention_implementation_can_be_changed_after_pruning(name, made):
     inputs = random_inputs(small)
     fused = outputs_of(small, inputs)
     small.set_attn_implementation("eager")
-    assert difference(outputs_of(small, inputs), fused) <= SAME
+    assert difference(outputs_of(small, inputs), fused) <= checkpoints.SAME
     with torch.no_grad():
         maps = copy.deepcopy(small)(**inputs, output_attentions=True).attentions
     assert [one.shape[1] for one in maps] == [
@@ -391,7 +353,7 @@ def test_a_cache_holds_only_what_is_left_and_generation_goes_on(made):
     with torch.no_grad():
         cache = small.model(ids, use_cache=True).past_key_values
     assert [layer.keys.shape[1] for layer in cache.layers] == [2, 3]
-    oracle = by_hand(lm.model, "o_proj", lm.spec.sites, small.removed)
+    oracle = checkpoints.by_hand(lm.model, "o_proj", lm.spec.sites, small.removed)
     assert torch.equal(generated(small.model, ids), generated(oracle, ids))
 
 
@@ -400,19 +362,11 @@ def test_the_same_shape_form_equals_what_is_left(made):
     for name in ("bert", "gpt_neox", "t5", "cohere"):
         small = prune_heads(made(name), FAMILIES[name].remove)
         whole = small.zeroed()
-        assert_same(whole.model, small.model)
+        checkpoints.assert_same(whole.model, small.model)
         assert whole.spec.num_parameters == small.before.num_parameters
 
 
-def test_heads_that_say_nothing_already_can_go(made):
-    lm = made("bert")
-    zeroed = prune_heads(lm, "L0H1").zeroed()
-    small = prune_heads(zeroed, "L0H1")
-    assert small.effect == 0 and small.error <= SAME
-
-
 # ------------------------------------------------------------------------------------------------------- empty layers
-
 
 EMPTIED = {"bert": "L1", "gpt2": "L0, L1H3", "llama": "L0", "opt": "L1", "bart": "decoder:L0, cross:L1", "vit": "L0"}
 
@@ -425,10 +379,10 @@ def test_a_layer_may_lose_all_heads_where_that_is_said(name, made):
     with pytest.raises(HeadError, match=r"Say empty_layers=True \(--empty-layers\) if that is meant, or keep one head"):
         prune_heads(lm, EMPTIED[name])
     small = prune_heads(lm, EMPTIED[name], empty_layers=True)
-    oracle = by_hand(lm.model, family.output, lm.spec.sites, small.removed)
-    assert_same(small.model, oracle)
+    oracle = checkpoints.by_hand(lm.model, family.output, lm.spec.sites, small.removed)
+    checkpoints.assert_same(small.model, oracle)
     assert_matters(oracle, lm.model)
-    assert_same(small.zeroed().model, oracle)
+    checkpoints.assert_same(small.zeroed().model, oracle)
     assert len(small.spec.sites) < len(lm.spec.sites)
     if lm.model.can_generate() and name != "bert":
         ids = random_inputs(lm.model)["input_ids"]
@@ -451,7 +405,7 @@ def test_of_multi_query_attention_query_heads_go_and_the_key_head_stays(made):
     lm = made("gpt_bigcode")
     small = prune_heads(lm, "L0H0, L0H2-3")
     assert (small.spec.sites[0].num_heads, small.spec.sites[0].num_kv_heads) == (1, 1)
-    assert_same(small.model, by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
 
 
 def test_layers_that_share_a_position_bias_lose_the_same_heads_or_none(made):
@@ -461,10 +415,8 @@ def test_layers_that_share_a_position_bias_lose_the_same_heads_or_none(made):
     ) as refused:
         prune_heads(lm, "encoder:L0-1H2")
     assert str(refused.value).endswith("'encoder:L0H2, encoder:L1H2, encoder:L2H2'.")
-    with pytest.raises(
-        HeadError, match="'cross' .* all of them must lose equally many heads. .*: 'cross:L0H1, cross:L1H3, cross:L2H"
-    ):
-        prune_heads(lm, "cross:L0H1, cross:L1H3")
+    message = "'cross' .* all of them must lose equally many heads. .*: 'cross:L0H1, cross:L1H3, cross:L2H"
+    refuses(HeadError, message, prune_heads, lm, "cross:L0H1, cross:L1H3")
     with pytest.raises(HeadError, match="cannot be left without heads: the layers of its stack share one bias"):
         prune_heads(lm, "encoder:L0", empty_layers=True)
 
@@ -478,17 +430,18 @@ def test_a_cut_in_the_wrong_place_is_never_handed_out(made, monkeypatch):
     with pytest.raises(ModelError, match=r"without L0H0-1 differs by .* It is built in a way that is not known here"):
         prune_heads(lm, "L0H0-1")
     monkeypatch.setattr(Projections, "select", lambda self, heads, kv_heads: None)
-    with pytest.raises(ModelError, match=r"without L0H0-1 differs by"):
-        prune_heads(lm, "L0H0-1")
+    refuses(ModelError, r"without L0H0-1 differs by", prune_heads, lm, "L0H0-1")
 
 
-def test_only_loaded_models_and_heads_that_there_are(made):
+def test_only_loaded_models_all_in_memory_and_heads_that_there_are(made):
     lm = made("bert")
     with pytest.raises(ModelError, match=r"takes a loaded model, not a BertForMaskedLM: use mh.load\(model\)"):
         prune_heads(lm.model, "L0H0")
-    with pytest.raises(HeadError, match="there is no head 5 in L0: heads are 0 to 4"):
-        prune_heads(lm, "L0H5")
+    refuses(HeadError, "there is no head 5 in L0: heads are 0 to 4", prune_heads, lm, "L0H5")
     assert isinstance(prune_heads(lm, "L0H4"), PrunedModel)
+    lm.model.cls.predictions.transform.dense.to("meta")
+    with pytest.raises(ModelError, match="keeps 2 of its weights on disk or elsewhere .* load it without device_map"):
+        prune_heads(lm, "L0H1")
 
 
 # ---- layers in which a head's weights do not stand apart are refused by name; of ours all that belongs to a head goes
@@ -497,29 +450,23 @@ def test_only_loaded_models_and_heads_that_there_are(made):
 def small_one(cls, config):
     with torch.no_grad():
         model = cls(config).eval()
-        enliven(model)
+        checkpoints.enliven(model)
     return mh.load(model, tokenizer=False)
 
 
-def test_a_norm_over_all_heads_together_is_refused_by_name():
-    lm = small_one(Olmo2Model, Olmo2Config(**{**DECODER, "head_dim": 8}))
+def test_norms_over_all_heads_latent_attention_and_shared_weights_are_refused_by_name():
+    lm = small_one(hf.Olmo2Model, hf.Olmo2Config(**{**checkpoints.DECODER, "head_dim": 8}))
     with pytest.raises(ModelError, match="layers.0.self_attn.*its q_norm norms all heads together.*Zero these heads"):
         prune_heads(lm, "L0H0-1")
-
-
-def test_latent_attention_is_refused_by_name():
     sizes = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10}
-    config = DeepseekV3Config(
-        **{**DECODER, **sizes, "num_key_value_heads": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    config = hf.DeepseekV3Config(
+        **{**checkpoints.DECODER, **sizes, "num_key_value_heads": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
            "first_k_dense_replace": 2, "n_group": 1, "topk_group": 1}
     )  # fmt: skip
     del config.head_dim
     with pytest.raises(ModelError, match=r"layers.0.self_attn' \(DeepseekV3Attention\) is latent attention"):
-        prune_heads(small_one(DeepseekV3Model, config), "L0H0")
-
-
-def test_layers_that_share_their_weights_are_refused_whichever_is_meant():
-    lm = small_one(AlbertModel, AlbertConfig(**{**BERT, "embedding_size": 24}))
+        prune_heads(small_one(hf.DeepseekV3Model, config), "L0H0")
+    lm = small_one(hf.AlbertModel, hf.AlbertConfig(**{**checkpoints.BERT, "embedding_size": 24}))
     for layer in (0, 1):
         with pytest.raises(ModelError, match=f"L{layer} is one of several layers .* that share the module"):
             prune_heads(lm, {layer: [1]})
@@ -528,11 +475,11 @@ def test_layers_that_share_their_weights_are_refused_whichever_is_meant():
 def test_torchs_own_layer_is_refused_and_ours_can_be_cut():
     torchs, ours = nn.MultiheadAttention(20, 4, batch_first=True), mh.MultiHeadAttention(20, 4, 2, batch_first=True)
     with pytest.raises(ModelError, match="torch's own layer takes the width of a head to be embed_dim / num_heads"):
-        prune_heads(mh.load(Reader(torchs).eval(), tokenizer=False), "L0H0")
-    lm = mh.load(Reader(ours).eval(), tokenizer=False)
+        prune_heads(mh.load(checkpoints.Reader(torchs).eval(), tokenizer=False), "L0H0")
+    lm = mh.load(checkpoints.Reader(ours).eval(), tokenizer=False)
     small = prune_heads(lm, "L0H0-1")
     assert small.model.layer.num_heads == 2 and small.model.layer.num_kv_heads == 1
-    assert_same(small.model, by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
 
 
 @pytest.mark.parametrize(
@@ -551,11 +498,13 @@ def test_what_belongs_to_a_head_of_our_own_layer_goes_with_it(options):
     with torch.no_grad():
         for weight in layer.parameters():
             weight.normal_()
-    lm = mh.load(Reader(layer).eval(), tokenizer=False)
+    lm = mh.load(checkpoints.Reader(layer).eval(), tokenizer=False)
     small = prune_heads(lm, "L0H1, L0H3")
-    assert_same(small.model, by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
+    checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
     with pytest.raises(ModelError, match="ALiBi's slopes follow from the number of heads"):
-        prune_heads(mh.load(Reader(mh.MultiHeadAttention(20, 4, alibi=True)).eval(), tokenizer=False), "L0H1")
+        prune_heads(
+            mh.load(checkpoints.Reader(mh.MultiHeadAttention(20, 4, alibi=True)).eval(), tokenizer=False), "L0H1"
+        )
 
 
 # ---- which heads may be cut: whole groups, or evenly; and the nearest choice that may, against all choices there are
@@ -617,16 +566,13 @@ def test_what_stays_is_what_the_definition_says(case):
         assert kept.kv_heads == tuple(sorted({head * num_kv_heads // num_heads for head in kept.heads}))
 
 
-def test_all_may_go_where_that_is_said():
-    assert nearest_in_layer(6, 3, set(range(6)), empty=True) == set(range(6))
-    assert nearest_in_layer(6, 3, set(range(6))) == {1, 2, 3, 4, 5}
-    assert kept_of(site(6, 3), range(6)) == Kept((), ())
-
-
-def test_a_legal_choice_is_taken_as_it_is():
+def test_a_legal_choice_is_taken_as_it_is_and_all_may_go_where_that_is_said():
     model = spec(site(6, 3), site(6, 3, 1), site(4, 4, 2))
     kept = require_legal(model, model.select("L0H2-3, L2H1, L2H3"), {}, False)
     assert kept == {("", 0): Kept((0, 1, 4, 5), (0, 2)), ("", 2): Kept((0, 2), (0, 2))}
+    assert nearest_in_layer(6, 3, set(range(6)), empty=True) == set(range(6))
+    assert nearest_in_layer(6, 3, set(range(6))) == {1, 2, 3, 4, 5}
+    assert kept_of(site(6, 3), range(6)) == Kept((), ())
 
 
 @pytest.mark.parametrize(
@@ -648,16 +594,13 @@ def test_the_nearest_plan_is_named_in_the_grammar(asked, nearest, changes):
     require_legal(model, model.select(nearest), {}, False)
 
 
-@pytest.mark.parametrize(
-    ("rule", "asked", "nearest"),
-    [
-        (SAME_HEADS, "L0H1", "L0H1, L1H1, L2H1"),
-        (SAME_HEADS, "L0-1H1, L0H2", "L0H1, L1H1, L2H1"),
-        (SAME_NUMBER, "L0H1, L1H0", "L0H1, L1H0, L2H3"),
-        (SAME_NUMBER, "L0H1", "L0H1, L1H3, L2H3"),
-        (SAME_NUMBER, "L0H0-1, L1H0, L2H3", "L0H1, L1H0, L2H3"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "asked", "nearest"), [
+    (SAME_HEADS, "L0H1", "L0H1, L1H1, L2H1"),
+    (SAME_HEADS, "L0-1H1, L0H2", "L0H1, L1H1, L2H1"),
+    (SAME_NUMBER, "L0H1, L1H0", "L0H1, L1H0, L2H3"),
+    (SAME_NUMBER, "L0H1", "L0H1, L1H3, L2H3"),
+    (SAME_NUMBER, "L0H0-1, L1H0, L2H3", "L0H1, L1H0, L2H3"),
+])  # fmt: skip
 def test_layers_that_share_a_bias_lose_alike(rule, asked, nearest):
     model = spec(*(site(4, 4, layer) for layer in range(3)))
     with pytest.raises(HeadError) as refused:

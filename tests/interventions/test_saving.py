@@ -45,6 +45,7 @@ from tests.interventions.checkpoints import (
 )
 from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer
 from tests.processes import assert_killed, in_child
+from tests.refusals import refuses
 
 EXTRA = {  # what a config can say of one half or with other means
     "llama with biases": Family(
@@ -190,8 +191,7 @@ def test_stock_transformers_never_loads_a_compact_folder(name, found):
     folder = found.folders[name]
     cls = getattr(transformers, found.forms[name].loads_as)
     for loader in (cls, transformers.AutoModel):
-        with pytest.raises(OSError, match="no file named model.safetensors"):
-            loader.from_pretrained(folder)
+        refuses(OSError, "no file named model.safetensors", loader.from_pretrained, folder)
     shutil.copy(folder / "pruned.safetensors", folder / "model.safetensors")  # not even under their name
     with quietly(), pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         cls.from_pretrained(folder)
@@ -292,8 +292,7 @@ def test_a_damaged_mark_is_refused_with_what_is_wrong(what, compact_folder, tmp_
     folder = shutil.copytree(compact_folder, tmp_path / "copy")
     mark = folder / "manyheads.json"
     mark.write_text(json.dumps(change(json.loads(mark.read_text()))))
-    with pytest.raises(ModelError, match=said):
-        mh.load(folder, tokenizer=False)
+    refuses(ModelError, said, mh.load, folder, tokenizer=False)
 
 
 def test_any_flipped_bit_of_the_weights_is_refused_and_older_folders_without_a_checksum_load(
@@ -311,8 +310,7 @@ def test_any_flipped_bit_of_the_weights_is_refused_and_older_folders_without_a_c
     weights.write_bytes(whole)
     for wrong in ("", None, said["weights_sha256"].upper()):
         mark.write_text(json.dumps({**said, "weights_sha256": wrong}))
-        with pytest.raises(ModelError, match="their checksum differs"):
-            mh.load(folder, tokenizer=False)
+        refuses(ModelError, "their checksum differs", mh.load, folder, tokenizer=False)
     mark.write_text(json.dumps({name: value for name, value in said.items() if name != "weights_sha256"}))
     older = mh.load(folder, tokenizer=False)
     assert older.weights_hash == mh.load(compact_folder, tokenizer=False).weights_hash
@@ -338,21 +336,16 @@ def test_a_folder_that_is_saved_anew_while_it_is_read_is_read_once_more(compact_
 def test_damaged_files_and_another_models_weights_are_refused(compact_folder, tmp_path):
     folder = shutil.copytree(compact_folder, tmp_path / "copy")
     (folder / "manyheads.json").write_text("{")
-    with pytest.raises(ModelError, match="manyheads.json cannot be read .* the file is damaged"):
-        mh.load(folder, tokenizer=False)
+    refuses(ModelError, "manyheads.json cannot be read .* the file is damaged", mh.load, folder, tokenizer=False)
     shutil.copy(compact_folder / "manyheads.json", folder)
     (folder / "pruned.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ModelError, match="the weights in .*copy are damaged"):
-        mh.load(folder, tokenizer=False)
+    refuses(ModelError, "the weights in .*copy are damaged", mh.load, folder, tokenizer=False)
     (folder / "pruned.safetensors").write_bytes(save_tensors({"a": torch.zeros(3)}))
-    with pytest.raises(
-        ModelError, match=r"pruned\.safetensors is damaged, or of another model: its bytes are not those"
-    ):
-        mh.load(folder, tokenizer=False)
+    message = r"pruned\.safetensors is damaged, or of another model: its bytes are not those"
+    refuses(ModelError, message, mh.load, folder, tokenizer=False)
     shutil.copy(compact_folder / "pruned.safetensors", folder)
     transformers.BertConfig(**BERT, architectures=["BertModel"]).save_pretrained(folder)
-    with pytest.raises(ModelError, match="does not fit the BertModel of its config.json"):
-        mh.load(folder, tokenizer=False)
+    refuses(ModelError, "does not fit the BertModel of its config.json", mh.load, folder, tokenizer=False)
 
 
 # ---- a pruned model's folder: its card and tokenizer too, written whole or not at all, never over anything else
@@ -453,20 +446,16 @@ def test_a_stock_form_that_does_not_pass_its_trial_gives_way_and_is_said(fresh, 
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        ({"fault": "OSError: no such thing"}, "it does not load: OSError: no such thing"),
-        ({"error": float("nan")}, "its outputs differ by nan"),
-        ({"error": 0.0, "tokens": [1, 2], "wanted": [1, 3]}, r"it generates \[1, 2\], not \[1, 3\]"),
-        ({"error": 0.0, "tokens": None, "wanted": None, "auto": False}, "no Auto class of transformers leads to it"),
-    ],
-)
+@pytest.mark.parametrize(("result", "said"), [
+    ({"fault": "OSError: no such thing"}, "it does not load: OSError: no such thing"),
+    ({"error": float("nan")}, "its outputs differ by nan"),
+    ({"error": 0.0, "tokens": [1, 2], "wanted": [1, 3]}, r"it generates \[1, 2\], not \[1, 3\]"),
+    ({"error": 0.0, "tokens": None, "wanted": None, "auto": False}, "no Auto class of transformers leads to it"),
+])  # fmt: skip
 @pytest.mark.sampled(2)
 def test_a_compact_form_that_does_not_pass_is_not_left_behind(result, said, small, tmp_path, trusting):
     trusting.results = [{"error": 0.0, "tokens": None, "wanted": None, "auto": True}, result]
-    with pytest.raises(ModelError, match=f"was not saved: {said}"):
-        small.save(tmp_path / "out")
+    refuses(ModelError, f"was not saved: {said}", small.save, tmp_path / "out")
     assert os.listdir(tmp_path) == []
 
 
@@ -481,7 +470,6 @@ def test_a_process_that_dies_is_told(small, tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------ written whole or not at all
-
 
 FAILURES = {
     "a full disk": OSError(errno.ENOSPC, "No space left on device"),
@@ -557,35 +545,23 @@ def test_somebody_elses_checkpoint_and_the_models_own_are_never_replaced(small, 
     tiny_llama().save_pretrained(tmp_path / "theirs")
     lm = mh.load(tmp_path / "theirs", tokenizer=False)
     for pruned in (small, mh.prune_heads(lm, "L*H0-1")):
-        with pytest.raises(FileAccessError, match="not of an earlier save by manyheads"):
-            pruned.save(tmp_path / "theirs")
+        refuses(FileAccessError, "not of an earlier save by manyheads", pruned.save, tmp_path / "theirs")
     mh.prune_heads(lm, "L*H0-1").save(tmp_path / "mine")
     again = mh.prune_heads(mh.load(tmp_path / "mine", tokenizer=False), "L*H0-1")
-    with pytest.raises(FileAccessError, match="the model was loaded from there"):
-        again.save(tmp_path / "mine")
+    refuses(FileAccessError, "the model was loaded from there", again.save, tmp_path / "mine")
     assert mh.load(tmp_path / "theirs", tokenizer=False).spec.layers == lm.spec.layers
 
 
-def test_a_place_that_cannot_be_is_refused_before_anything_is_written(small, tmp_path):
+def test_what_transformers_did_not_make_whole_is_not_saved_nor_where_it_cannot_be(small, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileAccessError, match="it is a file. Name a folder"):
-        small.save(tmp_path / "file")
-    with pytest.raises(FileAccessError, match="its folder does not exist"):
-        small.save(tmp_path / "no" / "out")
+    refuses(FileAccessError, "it is a file. Name a folder", small.save, tmp_path / "file")
+    refuses(FileAccessError, "its folder does not exist", small.save, tmp_path / "no" / "out")
+    other, out = prune_heads(mh.load(Reader().eval(), tokenizer=False), "L0H1"), tmp_path / "out"
+    refuses(ModelError, "is a Reader, no model of transformers', so there is no checkpoint", other.save, out)
+    refuses(ModelError, "Reader is no model of transformers', so it cannot be built anew", other.zeroed)
 
-
-def test_a_model_that_transformers_did_not_make_is_not_saved(tmp_path):
-    small = prune_heads(mh.load(Reader().eval(), tokenizer=False), "L0H1")
-    with pytest.raises(ModelError, match="is a Reader, no model of transformers', so there is no checkpoint"):
-        small.save(tmp_path / "out")
-    with pytest.raises(ModelError, match="Reader is no model of transformers', so it cannot be built anew"):
-        small.zeroed()
-
-
-def test_a_class_that_came_with_a_checkpoint_is_not_saved_without_its_code(small, tmp_path):
     class Strange(type(small.model)):
         pass
 
     small.model.__class__ = Strange
-    with pytest.raises(ModelError, match="is a Strange of .*, which transformers does not have"):
-        small.save(tmp_path / "out")
+    refuses(ModelError, "is a Strange of .*, which transformers does not have", small.save, out)

@@ -33,6 +33,7 @@ from tests.models.tiny import (
     tiny_t5,
     tiny_tokenizer,
 )
+from tests.refusals import refuses
 
 SINK, RECENT = 2, 3
 LENGTHS = (23, 6, 4, 31)
@@ -247,12 +248,9 @@ def test_a_text_whose_first_piece_is_padding_alone_begins_where_it_begins(fresh)
             for size in (9, 1, 8, 8):
                 rows = slice(begin, begin := begin + size)
                 result = lm.model(
-                    input_ids=inputs["input_ids"][:, rows],
-                    attention_mask=seen[:, :begin],
-                    position_ids=places[:, rows],
-                    past_key_values=cache,
-                    use_cache=True,
-                )
+                    input_ids=inputs["input_ids"][:, rows], attention_mask=seen[:, :begin],
+                    position_ids=places[:, rows], past_key_values=cache, use_cache=True,
+                )  # fmt: skip
                 cache = result.past_key_values
                 pieces.append(result.logits)
         with dense(lm, begins, layers={**{2: []}, **HEADS} if name == "gemma2" else HEADS) as model, torch.no_grad():
@@ -386,14 +384,11 @@ def test_a_later_step_acts_on_what_streams(fresh):
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("make", "heads", "words"),
-    [
-        (tiny_bert, "L0H1", r"rows of L0 look ahead, and a streaming head keeps what came before"),
-        (tiny_t5, "encoder:L1", "rows of encoder:L1 look ahead"),
-        (tiny_t5, "cross:L0H0", "cross:L0 attends to another text, which has no last keys before a row"),
-    ],
-)
+@pytest.mark.parametrize(("make", "heads", "words"), [
+    (tiny_bert, "L0H1", r"rows of L0 look ahead, and a streaming head keeps what came before"),
+    (tiny_t5, "encoder:L1", "rows of encoder:L1 look ahead"),
+    (tiny_t5, "cross:L0H0", "cross:L0 attends to another text, which has no last keys before a row"),
+])  # fmt: skip
 @pytest.mark.sampled(2)
 def test_what_cannot_stream_is_refused_before_anything_runs(make, heads, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=tiny_tokenizer())
@@ -401,7 +396,7 @@ def test_what_cannot_stream_is_refused_before_anything_runs(make, heads, words, 
         raise AssertionError("inside")
 
 
-def test_rows_that_look_ahead_and_packed_texts_are_refused_when_they_come(fresh):
+def test_what_looks_ahead_is_packed_or_cut_back_is_refused_when_it_comes(fresh):
     layer, x = mh.MultiHeadAttention(M, H, batch_first=True).eval(), normal(fresh, B, Q, M)
     with pytest.raises(PlanError, match="rows of L0 look ahead"), mh.applied(layer, STEP):
         layer(x, need_weights=False)
@@ -409,14 +404,9 @@ def test_rows_that_look_ahead_and_packed_texts_are_refused_when_they_come(fresh)
     ids, place = torch.randint(5, VOCAB_SIZE, (1, 17), generator=fresh), torch.cat([torch.arange(9), torch.arange(8)])
     with pytest.raises(PlanError, match=r"several texts are packed into one .* read the texts one by one, or padded"):
         edited(lm, STEP, {"input_ids": ids, "position_ids": place[None], "use_cache": False})
-
-
-def test_a_cache_that_is_cut_back_is_refused(fresh):
     lm = loaded("llama", fresh)
     ids = torch.tensor([[7, 8, 9, 10] * 6])
     options = {"max_new_tokens": 12, "do_sample": False, "prompt_lookup_num_tokens": 4, "pad_token_id": 0}
-    with (
-        mh.applied(lm, mh.Ablate("L0H1", kind="streaming", sink=1, recent=3)),
-        pytest.raises(PlanError, match=r"L0: its cache holds \d+ tokens where \d+ were read: tokens were taken back"),
-    ):
-        lm.model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    words = r"L0: its cache holds \d+ tokens where \d+ were read: tokens were taken back"
+    with mh.applied(lm, mh.Ablate("L0H1", kind="streaming", sink=1, recent=3)):
+        refuses(PlanError, words, lm.model.generate, ids, attention_mask=torch.ones_like(ids), **options)

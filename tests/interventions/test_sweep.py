@@ -247,14 +247,11 @@ def test_also_after_an_exception(calls, fresh):
     assert hook_counts(lm.model) == before and not OPEN.taps
 
 
-def test_nan_is_refused_with_the_metrics_name(fresh):
+def test_nan_is_refused_with_the_metrics_name_and_progress_counts_batches(fresh):
     lm, corpus, _ = corpus_of("llama", fresh)
     bad = choose_metric(lm, lambda outputs, inputs: outputs.logits.sum((1, 2)) * torch.nan)[0]
     with pytest.raises(StatisticError, match="gave NaN or infinity for the model as it is"):
         sweep(lm, [Plan(Ablate("L1H1"))], corpus, bad)
-
-
-def test_progress_counts_batches(fresh):
     lm, corpus, metric = corpus_of("llama", fresh, 30)
     told = []
     sweep(lm, [Plan(Ablate("L1H1"))], corpus, metric, progress=lambda done, of: told.append((done, of)))

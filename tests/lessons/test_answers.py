@@ -11,10 +11,10 @@ from manyheads.lessons import Progress, Right
 from manyheads.lessons.answers import judge
 from manyheads.lessons.parameters import DIMENSIONS, factor_of, read_quantity
 from manyheads.lessons.progress import state_folder
+from tests.refusals import refuses
 
 # ============================================================================================================== judging
 # How an answer is judged: numbers as people write them, units, rounding, mistakes that are known, nonsense.
-
 
 CACHE = Right(10.0, "So it is.", "Count again.", unit="GiB", mistakes={80.0: "That is MHA."})
 COUNT = Right(1_050_624.0, "So it is.", "Count again.", unit="parameters", mistakes={1_048_576.0: "No biases."})
@@ -61,50 +61,47 @@ def test_a_right_number_is_right_however_it_is_written(right, given):
         assert verdict.right and verdict.points == 3 and verdict.answered and verdict.words.startswith("Right. "), each
 
 
-@pytest.mark.parametrize(
-    ("right", "given", "said"),
-    [
-        (CACHE, "10.7 GB", "10.7 GB is right in GB; the question asks for GiB."),
-        (CACHE, "10 GB", "The number is right, the unit is not: 10 GiB are 10.7 GB."),
-        (CACHE, "10.7", "That is the number in GB; the question asks for GiB."),
-        (CACHE, "10240", "That is the number in MiB; the question asks for GiB."),
-        (CACHE, "80", "That is MHA."),
-        (CACHE, "80 GiB", "That is MHA."),
-        (CACHE, "85.9 GB", "That is MHA."),
-        (CACHE, "3", "Count again."),
-        (CACHE, "10.2", "Close, but not there: work it out to three figures. Count again."),
-        (COUNT, "1,048,576", "No biases."),
-        (COUNT, "1.04858M", "No biases."),
-        (COUNT, "1M", "Close, but not there"),
-        (COUNT, "1.06M", "Close, but not there"),
-        (COUNT, "1.05", "Count again."),
-        (PERCENT, "0.8", "That is the share; the question asks for percent."),
-        (PERCENT, "20", "Look again."),
-        (TIME, "0.5", "That is the number in s; the question asks for ms."),
-        (TIME, "5 s", "Look again."),
-        (EXACT, "12.1", "Close, but not there"),
-        (EXACT, "-12", "Look again."),
-        (FREE, "10 GB", "The figure is right in another unit: GB is not the one."),
-        (FREE, "10 MiB", "The figure is right in another unit: MiB is not the one."),
-        (CACHE, "10 MiB", "The number is right, the unit is not: 10 GiB are 10,240 MiB."),
-        (CACHE, "85.9", "Read in GB: That is MHA."),
-        (CACHE, "80 GB", "Read in GiB: That is MHA."),
-        (CACHE, "10.7 GiB", "That is the number in GB, not in GiB: 10 GiB are 10.7 GB."),
-        (CACHE, "85.9 GiB", "Read in GB: That is MHA."),
-        (FREE, "10.7 GiB", "The figure is right in another unit: GiB is not the one."),
-        (TIME, "0.5 ms", "That is the number in s, not in ms: 500 ms are 0.5 s."),
-        (Right(8.0, "", "Count.", unit="GB"), "8 Gb", "Gb are bits, 8 to a byte. The number is right"),
-        (Right(17.2, "", "", unit="GFLOP"), "17.2 TFLOP", "The number is right, the unit is not: 17.2 GFLOP are"),
-        (COUNT, "1.05 B", "The figure is right, the unit is not: it is in M, not in B."),
-        (COUNT, "1,050,625", "Count again."),
-        (DROPPED, "0.578", "Read as a share: Not divided."),
-        (FIT, "78643.2", "Round down."),
-        (FIT, "78644", "Round down."),
-        (FIT, "78,642", "Whole."),
-        (SHARE, "0.34", "Close, but not there"),
-        (SHARE, "-0.333", "Look again."),
-    ],
-)
+@pytest.mark.parametrize(("right", "given", "said"), [
+    (CACHE, "10.7 GB", "10.7 GB is right in GB; the question asks for GiB."),
+    (CACHE, "10 GB", "The number is right, the unit is not: 10 GiB are 10.7 GB."),
+    (CACHE, "10.7", "That is the number in GB; the question asks for GiB."),
+    (CACHE, "10240", "That is the number in MiB; the question asks for GiB."),
+    (CACHE, "80", "That is MHA."),
+    (CACHE, "80 GiB", "That is MHA."),
+    (CACHE, "85.9 GB", "That is MHA."),
+    (CACHE, "3", "Count again."),
+    (CACHE, "10.2", "Close, but not there: work it out to three figures. Count again."),
+    (COUNT, "1,048,576", "No biases."),
+    (COUNT, "1.04858M", "No biases."),
+    (COUNT, "1M", "Close, but not there"),
+    (COUNT, "1.06M", "Close, but not there"),
+    (COUNT, "1.05", "Count again."),
+    (PERCENT, "0.8", "That is the share; the question asks for percent."),
+    (PERCENT, "20", "Look again."),
+    (TIME, "0.5", "That is the number in s; the question asks for ms."),
+    (TIME, "5 s", "Look again."),
+    (EXACT, "12.1", "Close, but not there"),
+    (EXACT, "-12", "Look again."),
+    (FREE, "10 GB", "The figure is right in another unit: GB is not the one."),
+    (FREE, "10 MiB", "The figure is right in another unit: MiB is not the one."),
+    (CACHE, "10 MiB", "The number is right, the unit is not: 10 GiB are 10,240 MiB."),
+    (CACHE, "85.9", "Read in GB: That is MHA."),
+    (CACHE, "80 GB", "Read in GiB: That is MHA."),
+    (CACHE, "10.7 GiB", "That is the number in GB, not in GiB: 10 GiB are 10.7 GB."),
+    (CACHE, "85.9 GiB", "Read in GB: That is MHA."),
+    (FREE, "10.7 GiB", "The figure is right in another unit: GiB is not the one."),
+    (TIME, "0.5 ms", "That is the number in s, not in ms: 500 ms are 0.5 s."),
+    (Right(8.0, "", "Count.", unit="GB"), "8 Gb", "Gb are bits, 8 to a byte. The number is right"),
+    (Right(17.2, "", "", unit="GFLOP"), "17.2 TFLOP", "The number is right, the unit is not: 17.2 GFLOP are"),
+    (COUNT, "1.05 B", "The figure is right, the unit is not: it is in M, not in B."),
+    (COUNT, "1,050,625", "Count again."),
+    (DROPPED, "0.578", "Read as a share: Not divided."),
+    (FIT, "78643.2", "Round down."),
+    (FIT, "78644", "Round down."),
+    (FIT, "78,642", "Whole."),
+    (SHARE, "0.34", "Close, but not there"),
+    (SHARE, "-0.333", "Look again."),
+])  # fmt: skip
 def test_a_wrong_number_is_told_which_mistake_it_is(right, given, said):
     verdict = number(right, given)
     assert not verdict.right and verdict.points == 0 and verdict.answered
@@ -133,15 +130,12 @@ def test_what_is_no_answer_is_told_and_costs_nothing(right, given, said):
     assert (verdict.right, verdict.points, verdict.answered) == (False, 0, False) and said in verdict.words
 
 
-def test_of_a_right_answer_and_a_mistake_the_nearer_counts():
+def test_of_a_right_answer_and_a_mistake_the_nearer_counts_and_tolerance_can_be_set():
     near = Right(100.4, "", "", mistakes={100.0: "You forgot the rest."})
     assert number(near, "100.4").right and number(near, "100.3").right
     assert number(near, "100").words == "Not yet. You forgot the rest."
     same = Right(4.0, "", "", mistakes={4.0: "never said"})
     assert number(same, "4").right, "a mistake that is the right answer for these inputs is none"
-
-
-def test_tolerance_can_be_set():
     assert number(Right(100.0, "", "", tolerance=5), "104").right
     assert not number(Right(0.5, "", "", tolerance=0), "0.501").right
 
@@ -183,13 +177,10 @@ def test_a_word_is_taken_with_quotes_an_article_and_a_full_stop():
     assert not judge(Right(".", "", ""), "text", (), 1, ",").right
 
 
-def test_counted_from_one_and_units_of_the_question_are_understood():
+def test_counted_from_one_units_and_mistakes_that_are_right_here_are_understood():
     assert "Count from 0" in judge(Right(4.0, "", ""), "number", (), 1, "5", "Which row? Count from 0.").words
     assert judge(Right(4.0, "", ""), "number", (), 1, "4 sheep", "How many sheep?").right
     assert not judge(Right(4.0, "", ""), "number", (), 1, "4 apples", "How many sheep?").answered
-
-
-def test_a_mistake_that_is_right_with_these_inputs_is_dropped():
     assert Right(4.0, "", "", mistakes={4: "x", 5.0: "y"}).mistakes == {5.0: "y"}
     assert Right("Cat", "", "", mistakes={"cat": "x"}).mistakes == {}
 
@@ -249,8 +240,7 @@ def test_where_nothing_can_be_written_points_last_as_long_as_the_run(tmp_path):
     progress = Progress(tmp_path / "a-file" / "state")  # no folder can be made there, whoever we are
     progress.reach("masks", "a", 2)
     assert progress.of("masks", {"a": 2}) == (1, 2) and "cannot write" in progress.trouble
-    with pytest.raises(FileAccessError, match="cannot write"):
-        progress.reset()
+    refuses(FileAccessError, "cannot write", progress.reset)
 
 
 def test_the_folder_is_the_users_own(monkeypatch, tmp_path):

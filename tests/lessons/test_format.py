@@ -12,6 +12,7 @@ from manyheads.lessons import CellBlock, ProseBlock, shelf
 from manyheads.lessons.lesson import CheckBlock, InterviewBlock, LessonError, read_lesson
 from manyheads.lessons.shelf import fact_references, fill_facts
 from manyheads.studio.views import lessons as learning
+from tests.refusals import refuses
 
 DOCUMENTS = (Path(__file__).parents[2] / "docs" / "reference" / "lessons.md").read_text(encoding="utf-8")
 HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
@@ -93,49 +94,42 @@ def test_minutes_are_counted_from_what_is_read_run_and_answered():
     assert seconds("", "".join(map(asked.format, range(80)))) == 3600 + 120, "240 words are 72 seconds"
 
 
-@pytest.mark.parametrize(
-    ("text", "here", "nowhere"),
-    [
-        ("<script>alert(1)</script>", "&lt;script&gt;", "<script"),
-        ("a <img src=x onerror=alert(1)> b", "&lt;img", "<img"),
-        ("![a picture](https://example.org/x.png)", "a picture", "<img"),
-        ("[a link](javascript:alert(1))", "javascript", "href"),
-        ("```html\n<b>bold</b>\n```", "&lt;b&gt;", "<b>"),
-        ("a | b\n--|--\n<i>1</i> | 2", "<td>&lt;i&gt;", "<i>"),
-    ],
-)
+@pytest.mark.parametrize(("text", "here", "nowhere"), [
+    ("<script>alert(1)</script>", "&lt;script&gt;", "<script"),
+    ("a <img src=x onerror=alert(1)> b", "&lt;img", "<img"),
+    ("![a picture](https://example.org/x.png)", "a picture", "<img"),
+    ("[a link](javascript:alert(1))", "javascript", "href"),
+    ("```html\n<b>bold</b>\n```", "&lt;b&gt;", "<b>"),
+    ("a | b\n--|--\n<i>1</i> | 2", "<td>&lt;i&gt;", "<i>"),
+])  # fmt: skip
 def test_html_in_a_lesson_is_shown_and_never_used(text, here, nowhere):
     html = learning._html(read_lesson("a-page", f"{HEAD}\n{text}\n").parts[0].text, shelf.load)
     assert here in html and nowhere not in html
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("---\ntitle", "title"), "has no head"),
-        (("title: A title\n", ""), "lacks title: it needs title, summary"),
-        (("sources:", "minutes: 5\nsources:"), "says minutes, which means nothing"),
-        (("sources:", "order: first\nsources:"), "order: 'first' is no whole number of 0 or more"),
-        (("title: A cell\n", ""), "cell 'one-head' lacks title"),
-        (("```cell one-head", "```cell One Head"), "a name is small letters, digits and hyphens"),
-        (("scale: none", "scale"), "'scale' is no line 'name: value'"),
-        (("scale: none", "scale: none\nscale: none"), "says something twice"),
-        (("answer: choice", "answer: number"), "choices: .* are for choice"),
-        (("choices: stay as they are | become more even\n", ""), "choices: .* are for choice"),
-        (("answer: choice", "answer: guess"), "answer: is one of number, choice, text"),
-        (("points: 3", "points: 0"), "points: '0' is no whole number of 1 or more"),
-        (("```check shifted-row", "```check one-head"), "has two blocks called 'one-head'"),
-        (("cell: one-head\n", ""), "predict 'looks-most' lacks cell"),
-        (("cell: one-head", "cell: other"), "predict 'looks-most': no cell on this page is 'other'"),
-        (("points:\n- because\n- and so\n", ""), "interview 'why' lacks points or an answer"),
-        (("answer:\nIt is *so*.\n\n- truly\n", ""), "interview 'why' lacks points or an answer"),
-        (("question: Why?\n", ""), "interview 'why' lacks question"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (("---\ntitle", "title"), "has no head"),
+    (("title: A title\n", ""), "lacks title: it needs title, summary"),
+    (("sources:", "minutes: 5\nsources:"), "says minutes, which means nothing"),
+    (("sources:", "order: first\nsources:"), "order: 'first' is no whole number of 0 or more"),
+    (("title: A cell\n", ""), "cell 'one-head' lacks title"),
+    (("```cell one-head", "```cell One Head"), "a name is small letters, digits and hyphens"),
+    (("scale: none", "scale"), "'scale' is no line 'name: value'"),
+    (("scale: none", "scale: none\nscale: none"), "says something twice"),
+    (("answer: choice", "answer: number"), "choices: .* are for choice"),
+    (("choices: stay as they are | become more even\n", ""), "choices: .* are for choice"),
+    (("answer: choice", "answer: guess"), "answer: is one of number, choice, text"),
+    (("points: 3", "points: 0"), "points: '0' is no whole number of 1 or more"),
+    (("```check shifted-row", "```check one-head"), "has two blocks called 'one-head'"),
+    (("cell: one-head\n", ""), "predict 'looks-most' lacks cell"),
+    (("cell: one-head", "cell: other"), "predict 'looks-most': no cell on this page is 'other'"),
+    (("points:\n- because\n- and so\n", ""), "interview 'why' lacks points or an answer"),
+    (("answer:\nIt is *so*.\n\n- truly\n", ""), "interview 'why' lacks points or an answer"),
+    (("question: Why?\n", ""), "interview 'why' lacks question"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_page_is_told(change, words):
     assert change[0] in PAGE
-    with pytest.raises(LessonError, match=words):
-        read_lesson("a-page", PAGE.replace(*change))
+    refuses(LessonError, words, read_lesson, "a-page", PAGE.replace(*change))
 
 
 @given(st.text(alphabet="-`:|\n #<>&{}abctitle cell check predict interview", max_size=200))
@@ -147,44 +141,42 @@ def test_any_page_is_read_or_refused(text):
             assert "'any'" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("```cell one-head", "```cell two-heads"), "no cell on this page|no cell is called 'two-heads'"),
-        (("scale: none", "scale: much"), "scale='much' is no choice: use one of"),
-        (("scale: none", "wings: 2"), "'wings' is no parameter of cell 'one-head'"),
-        (("amount: 4", "amount: 400"), "amount='400' is no number from 0.5 to 10"),
-        (("amount: 4", "wings: 4"), "'wings' is no parameter of check 'shifted-row': it has scores, operation, amount"),
-        (("{amount}", "{wings}"), r"\{wings\} is no input. It has scores, operation, amount"),
-        (("run: changed-row\n", ""), "no check is called 'shifted-row'"),
-        (("run: changed-row", "run: looks-most"), "'looks-most' is a prediction on a cell: write ```predict"),
-        (("question: Where", "run: changed-row\nquestion: Where"), "'changed-row' is no prediction: write ```check"),
-        (("{{example-shape of=X}}", "{{example-size}}"), "no fact is called 'example-size'"),
-        (("{{example-shape of=X}}", "{{example-shape of=Z}}"), "of='Z' is no choice"),
-        (("{{example-shape of=X}}", "{{example-shape X}}"), "'X' in {{example-shape X}} is no input"),
-        (("{{example-shape of=X}}", "{{example-shape 'X}}"), "cannot be read: No closing quotation"),
-        (("It is *so*.", "It is {{nothing}}."), "no fact is called 'nothing'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (("```cell one-head", "```cell two-heads"), "no cell on this page|no cell is called 'two-heads'"),
+    (("scale: none", "scale: much"), "scale='much' is no choice: use one of"),
+    (("scale: none", "wings: 2"), "'wings' is no parameter of cell 'one-head'"),
+    (("amount: 4", "amount: 400"), "amount='400' is no number from 0.5 to 10"),
+    (("amount: 4", "wings: 4"), "'wings' is no parameter of check 'shifted-row': it has scores, operation, amount"),
+    (("{amount}", "{wings}"), r"\{wings\} is no input. It has scores, operation, amount"),
+    (("run: changed-row\n", ""), "no check is called 'shifted-row'"),
+    (("run: changed-row", "run: looks-most"), "'looks-most' is a prediction on a cell: write ```predict"),
+    (("question: Where", "run: changed-row\nquestion: Where"), "'changed-row' is no prediction: write ```check"),
+    (("{{example-shape of=X}}", "{{example-size}}"), "no fact is called 'example-size'"),
+    (("{{example-shape of=X}}", "{{example-shape of=Z}}"), "of='Z' is no choice"),
+    (("{{example-shape of=X}}", "{{example-shape X}}"), "'X' in {{example-shape X}} is no input"),
+    (("{{example-shape of=X}}", "{{example-shape 'X}}"), "cannot be read: No closing quotation"),
+    (("It is *so*.", "It is {{nothing}}."), "no fact is called 'nothing'"),
+])  # fmt: skip
 def test_a_page_that_asks_for_what_is_not_there_is_refused(change, words):
     assert change[0] in PAGE
     with pytest.raises(LessonError, match=words):
         shelf.checked(read_lesson("a-page", PAGE.replace(*change)))
 
 
-def test_a_right_answer_that_cannot_be_given_is_our_fault_and_told():
+def test_two_topics_cannot_use_one_name_nor_a_right_answer_be_one_that_cannot_be_given():
     page = read_lesson("a-page", PAGE.replace("choices: stay as they are |", "choices: go away |"))
     with pytest.raises(LessonError, match="'stay as they are' is right, and cannot be given"):
         shelf.answer(page, page.checks["shifted-row"], "go away", shelf.load)
+    from manyheads.lessons.pages import one_head as stepbystep
+
+    refuses(LessonError, "'one-head' is another topic's name already", shelf.joined, "CELLS", (stepbystep, stepbystep))
 
 
 def test_facts_are_asked_with_their_inputs_also_over_a_line():
     asked = 'A {{first a=1 b="two words"}} and {{second\nc=3}}; {not this}.'
     assert fact_references("here", asked) == [("first", {"a": "1", "b": "two words"}), ("second", {"c": "3"})]
-    assert (
-        fill_facts("here", asked, lambda name, inputs: name[0] + "".join(inputs.values()))
-        == "A f1two words and s3; {not this}."
-    )
+    filled = fill_facts("here", asked, lambda name, inputs: name[0] + "".join(inputs.values()))
+    assert filled == "A f1two words and s3; {not this}."
 
 
 def test_a_fact_whose_model_is_missing_says_so_in_its_place(monkeypatch):
@@ -196,13 +188,6 @@ def test_a_fact_whose_model_is_missing_says_so_in_its_place(monkeypatch):
 
     monkeypatch.setattr(shelf, "FACTS", {"lost": Fact(fail)})
     assert shelf.say("It is {{lost}}.", lambda name: None) == "It is (a number that cannot be had here: there is none)."
-
-
-def test_two_topics_cannot_use_one_name():
-    from manyheads.lessons.pages import one_head as stepbystep
-
-    with pytest.raises(LessonError, match="'one-head' is another topic's name already"):
-        shelf.joined("CELLS", (stepbystep, stepbystep))
 
 
 def test_the_formats_own_description_is_a_page_of_it():

@@ -13,6 +13,7 @@ from manyheads.lessons.pages import kv_cache as caching
 from manyheads.lessons.pages import pruning as redundancy
 from manyheads.lessons.pages import what_heads_learn as evidence
 from manyheads.lessons.parameters import read_values
+from tests.refusals import refuses
 
 TOPICS = (archetypes, caching, circuits, evidence, redundancy)
 
@@ -82,8 +83,7 @@ def test_reading_through_a_cache_is_the_same_and_kv_heads_must_divide(load):
     assert np.allclose(result.table("all at once").values, result.table("one by one").values, atol=1e-5)
     assert result.table("cache").values[:, 2].tolist() == [2 * 3 * 4 * n for n in range(1, 10)]
     for cell in ("decode", "cache-table"):
-        with pytest.raises(ShapeError, match="not a multiple"):
-            ran(caching, cell, load, kv_heads=5)
+        refuses(ShapeError, "not a multiple", ran, caching, cell, load, kv_heads=5)
     rows = right(caching, "rows-computed", load, prompt=3, new=3)
     assert rows.answer == 3 + 4 + 5 and "one row too many a step" in rows.mistakes[4 + 5 + 6]
 
@@ -100,16 +100,14 @@ def test_the_rule_is_as_good_as_the_head_on_our_sentences_and_shuffled_weights_f
     table = ran(evidence, "gold-accuracy", load, weights=evidence.SHUFFLED).table("right, in percent")
     (best,) = [at for at, row in enumerate(table.rows) if row.startswith("best")]
     assert table.values[0, 2] < 20 and table.values[best, 1] < table.values[best, 0] < 50
-    with pytest.raises(HeadError, match="there is no layer 9"):
-        ran(evidence, "gold-accuracy", load, head="L9H0")
+    refuses(HeadError, "there is no layer 9", ran, evidence, "gold-accuracy", load, head="L9H0")
 
 
 def test_the_best_of_many_is_luck_that_does_not_come_twice(load):
     chosen, other = ran(evidence, "luck", load).table("on average").values[0]
     assert chosen > 25 + 15 and abs(other - 25) < 2
-    assert (
-        right(evidence, "competing", load).answer != right(evidence, "competing", load, special="are left out").answer
-    )
+    without = right(evidence, "competing", load, special="are left out")
+    assert right(evidence, "competing", load).answer != without.answer
     resting = ran(evidence, "resting", load)
     assert resting.table("weight").values.mean() > 5 * resting.table("what is moved").values.mean()
 
@@ -138,19 +136,14 @@ def test_heads_for_the_same_token_stand_in_for_each_other_by_distance_of_vectors
         table.values[:, 0].sum() > float(words.split("vector by ")[1].split()[0]) and "lengths do not add up" in words
     )
     for heads in ("L1H1", "L0"):
-        with pytest.raises(LessonError, match="name 2 to 6"):
-            ran(redundancy, "together", load, heads=heads)
+        refuses(LessonError, "name 2 to 6", ran, redundancy, "together", load, heads=heads)
 
 
-@pytest.mark.turns(4)
-def test_weight_off_the_first_token_is_what_is_said_and_a_mark_counts(load):
+def test_weight_off_the_first_token_is_what_is_said_and_a_layer_left_empty_is_told_in_the_cells_words(load):
     result = ran(redundancy, "all-heads", load)
     busy = result.table("weight off [CLS]").values
     assert busy[3, 11] > 80, "L3H11 looks at marks, which are no words"
     assert "weight off the first token rank heads alike" in result.words
-
-
-def test_a_layer_that_would_be_left_empty_is_told_in_the_cells_own_words(load):
     with pytest.raises(LessonError, match="these are all heads of layer 1: keep one in each layer"):
         ran(redundancy, "cut", load, heads="L0H1, L1")
 
@@ -172,8 +165,7 @@ def test_the_induction_head_finds_nothing_without_the_previous_token_head(load):
     assert probe.table("without L0H0").values[2, 2] == pytest.approx(100 / 12), "one row in twelve: [CLS] is before it"
     blunt = ran(circuits, "repeats", load, sharpness=2).table("with L0H0").values[2, 0]
     assert right(circuits, "least-mass", load, sharpness=2, keys=25).answer < blunt < 99
-    with pytest.raises(TextError, match="24 at the most"):
-        ran(circuits, "induction-pair", load, text="red " * 40)
+    refuses(TextError, "24 at the most", ran, circuits, "induction-pair", load, text="red " * 40)
 
 
 def test_names_are_the_topics_own():

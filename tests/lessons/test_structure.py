@@ -28,6 +28,7 @@ from manyheads.lessons.pages import split_merge as looptime
 from manyheads.lessons.pages import split_merge as splitting
 from manyheads.reference import worked_example
 from manyheads.studio.views import lessons as learning
+from tests.refusals import refuses
 
 SENTENCE = "A small dog ran home because it was cold."
 
@@ -88,29 +89,22 @@ def test_heads_of_a_token_are_the_models_own_rows(load, minilm):
         ran("why-many-heads", "heads-of-token", load, sentence=SENTENCE, token=20)
 
 
-def test_the_papers_figures_are_those_of_its_table_and_not_those_in_circulation():
+def test_the_papers_figures_are_those_of_its_table_and_as_many_weights_are_not_1_time_as_many():
     assert said("bleu-by-heads") == "24.9 (1 head), 25.5 (4 heads), 25.8 (8 heads), 25.8 (16 heads), 25.4 (32 heads)"
     assert said("bleu-circulated").startswith("25.8, 27.1, 27.5, 28.0, 28.0 for 1, 2, 4, 8, 16")
-
-
-def test_as_many_weights_are_not_1_time_as_many():
     assert "that is 1" not in right("why-many-heads", "cost-ratio").words
     assert right("why-many-heads", "cost-ratio").words.endswith("h times 1 / h, as many weights.")
 
 
-@pytest.mark.parametrize(
-    ("slug", "cell", "given", "words"),
-    [
-        ("counting", "attention-cost", {"d_model": 513}, "d_model=513 is not a multiple of heads=8: use one of"),
-        ("counting", "attention-by-length", {"heads": 7}, "d_model=512 is not a multiple of heads=7: use one of"),
-        ("split-merge", "three-ways", {"heads": 7}, "d_model=64 is not a multiple of heads=7: use one of"),
-        ("kv-cache", "cache-table", {"kv_heads": 7}, "heads=64 is not a multiple of kv_heads=7: use one of"),
-        ("kv-cache", "decode", {"kv_heads": 4}, r"heads=6 is not a multiple of kv_heads=4: use one of \[1, 2, 3, 6\]"),
-    ],
-)
+@pytest.mark.parametrize(("slug", "cell", "given", "words"), [
+    ("counting", "attention-cost", {"d_model": 513}, "d_model=513 is not a multiple of heads=8: use one of"),
+    ("counting", "attention-by-length", {"heads": 7}, "d_model=512 is not a multiple of heads=7: use one of"),
+    ("split-merge", "three-ways", {"heads": 7}, "d_model=64 is not a multiple of heads=7: use one of"),
+    ("kv-cache", "cache-table", {"kv_heads": 7}, "heads=64 is not a multiple of kv_heads=7: use one of"),
+    ("kv-cache", "decode", {"kv_heads": 4}, r"heads=6 is not a multiple of kv_heads=4: use one of \[1, 2, 3, 6\]"),
+])  # fmt: skip
 def test_what_does_not_divide_is_told_in_the_cells_own_words(slug, cell, given, words):
-    with pytest.raises(ShapeError, match=words):
-        ran(slug, cell, **given)
+    refuses(ShapeError, words, ran, slug, cell, **given)
 
 
 # ------------------------------------------------------------------------------------------------ splitting and merging
@@ -154,8 +148,7 @@ def test_what_is_timed_says_the_same_and_is_torchs_attention():
     assert (times > 0).all() and (times[:, 1] <= times[:, 0]).all() and (times[:, 0] <= times[:, 2]).all()
     assert found.words.startswith("On this machine, just now: ")
     for given in ({"d_model": 2048, "tokens": 2048}, {"d_model": 64, "heads": 64, "tokens": 1500}):
-        with pytest.raises(LessonError, match="products and .* scores a run"):
-            ran("split-merge", "loop-or-wide", **given)
+        refuses(LessonError, "products and .* scores a run", ran, "split-merge", "loop-or-wide", **given)
 
 
 def test_torchs_conventions_are_as_the_lesson_says():
@@ -222,8 +215,15 @@ def test_parameters_are_the_formulas(m, h):
     assert by_head.tolist() == [3 * m * m // h, 3 * m * m, 4 * m * m, 4 * h * m * m]
 
 
-def test_the_layer_of_the_documents_has_its_million():
+def test_the_layer_of_the_documents_has_its_million_and_flops_are_those_that_torch_counts():
     assert said("torch-layer", d_model=512, heads=8) == "1,050,624" == f"{4 * (512**2 + 512):,}"
+    from torch.utils.flop_counter import FlopCounterMode
+
+    layer = torch.nn.MultiheadAttention(64, 4, bias=False, batch_first=True)
+    x = torch.randn(1, 48, 64)
+    with FlopCounterMode(display=False) as counter:
+        layer(x, x, x)
+    assert counter.get_total_flops() == sum(counts.flops(64, 4, 48, False)[1:])
 
 
 def test_flops_are_the_formulas_and_heads_cancel():
@@ -246,16 +246,6 @@ def test_the_length_of_equal_cost_is_exact_or_rounded():
     assert not verdict.right and "n (n + 1) / 2" in verdict.words
 
 
-def test_flops_are_those_that_torch_counts():
-    from torch.utils.flop_counter import FlopCounterMode
-
-    layer = torch.nn.MultiheadAttention(64, 4, bias=False, batch_first=True)
-    x = torch.randn(1, 48, 64)
-    with FlopCounterMode(display=False) as counter:
-        layer(x, x, x)
-    assert counter.get_total_flops() == sum(counts.flops(64, 4, 48, False)[1:])
-
-
 # --------------------------------------------------------------------------------------------------------- feed-forward
 
 
@@ -271,8 +261,7 @@ def test_a_block_is_torchs_and_keeps_tokens_apart(kind, fresh):
     assert np.allclose(found, want)
     moved = ran("feed-forward", "feed-forward", kind=kind, **written | {"x": written["x"].replace("\n", "\n0 0\n", 1)})
     assert np.allclose(moved.table("out").values[[0, 2, 3]], found), "another token changes nobody else"
-    with pytest.raises(ShapeError, match="w2 is"):
-        ran("feed-forward", "feed-forward", kind=kind, **written | {"w2": "1 2"})
+    refuses(ShapeError, "w2 is", ran, "feed-forward", "feed-forward", kind=kind, **written | {"w2": "1 2"})
 
 
 def test_a_change_stays_with_its_token_in_the_feed_forward_and_reaches_all_in_attention():
@@ -294,7 +283,7 @@ def test_swiglu_keeps_the_count_at_eight_thirds():
         assert 0 <= weights[2] / weights[0] - 1 < 24 / (8 * m) and math.isclose(weights[1] / weights[0], 1.5)
 
 
-def test_llama_2_70b_has_its_parameters_where_the_documents_say():
+def test_llama_2_70b_and_every_models_parts_are_all_of_it():
     assert said("part-of", model="llama-2-70b") == "704.6M"
     assert (
         3 * 8192 * 28672
@@ -303,9 +292,6 @@ def test_llama_2_70b_has_its_parameters_where_the_documents_say():
     )
     assert right("feed-forward", "model-feed", model="llama-2-70b", of="the whole model").answer == 80 * 704_643_072
     assert round(80 * 704_643_072 / 1e9, 1) == 56.4
-
-
-def test_every_models_parts_are_all_of_it():
     for name in modelparts.MODELS:
         found = ran("feed-forward", "model-shares", model=name)
         assert np.allclose(found.table("shares").values.sum(0), 100), name
@@ -316,7 +302,6 @@ def test_every_models_parts_are_all_of_it():
 # What lessons draw: code that computes what its cell shows, arcs, diagrams, a stored training, formulas.
 #
 # Oracles: the listings themselves run in NumPy and torch, the model's own eager maps, torch's layer.
-
 
 FORMULAS = json.loads((files("manyheads.lessons") / "formulas.json").read_text("utf-8"))
 
@@ -393,10 +378,8 @@ def test_the_worked_example_is_followed_to_its_output():
         ({"x": "1 2"}, "x has 2 columns"),
         ({"kind": whole_layer.OWN, "w_o": "1 2; 3 4"}, "need 4 rows of 4"),
     ):
-        with pytest.raises(ShapeError, match=words):
-            ran("whole-layer", "whole-layer", **given)
-    with pytest.raises(ShapeError, match="d_model=8 is not a multiple of heads=3"):
-        ran("whole-layer", "random-layer", heads=3)
+        refuses(ShapeError, words, ran, "whole-layer", "whole-layer", **given)
+    refuses(ShapeError, "d_model=8 is not a multiple of heads=3", ran, "whole-layer", "random-layer", heads=3)
 
 
 # ----------------------------------------------------------------------------------------------------------- real heads

@@ -19,6 +19,7 @@ from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticEr
 from manyheads.long_context import FORMATS, SplitLayer, retrieval_scores
 from manyheads.spec import ModelSpec, Site
 from tests.long_context import head_list_readers as plain
+from tests.refusals import refuses
 
 PLACES = {"duo": "a folder", "lukv": "list.npy", **dict.fromkeys(FORMATS[3:], "list.json"), "headkv": "list.json"}
 TABLES = ("duo", "headkv", "lukv")
@@ -285,10 +286,8 @@ def test_patterns_of_minference_say_which_heads_stream(tmp_path):
     assert kept_of(split) == [(True, True, True), (True, False, True)]
     assert (split.sink, split.recent) == (100, 1000) and "largest" in split.notes["windows"]
     assert split.notes["part of a group"].endswith("L1H5") and split.layers[1].scores == (0.9, 0.4, 0.4)
-    with pytest.raises(
-        HeadError, match=r"m.json is a list for minference, which says itself .*: leave keep and threshold"
-    ):
-        mh.read_heads(tmp_path / "m.json", model(TWO), keep=0.5)
+    message = r"m.json is a list for minference, which says itself .*: leave keep and threshold"
+    refuses(HeadError, message, mh.read_heads, tmp_path / "m.json", model(TWO), keep=0.5)
 
 
 def test_one_query_head_of_a_group_keeps_the_group_and_that_is_said(tmp_path):
@@ -305,10 +304,8 @@ def test_alignment_heads_of_llama_cpp(tmp_path):
     document = {"num_layers": 2, "num_heads": 6, "ts_matrix": [], "token_alignment_heads": heads}
     split = mh.read_heads(write(tmp_path / "l.json", document), model(TWO), join="mean")
     assert kept_of(split) == [(True, False, False), (False, True, False)] and split.layers[1].scores == (0, 0.25, 0)
-    with pytest.raises(
-        ModelError, match=r"l.json lists heads of 3 layers of 6 query heads, and a model has 2 layers of 6"
-    ):
-        mh.read_heads(write(tmp_path / "l.json", {**document, "num_layers": 3}), model(TWO))
+    message = r"l.json lists heads of 3 layers of 6 query heads, and a model has 2 layers of 6"
+    refuses(ModelError, message, mh.read_heads, write(tmp_path / "l.json", {**document, "num_layers": 3}), model(TWO))
 
 
 def test_a_saved_split_is_read_and_compared_with_the_model(rng, tmp_path):
@@ -328,10 +325,8 @@ def test_a_saved_split_is_read_and_compared_with_the_model(rng, tmp_path):
 def test_a_list_of_other_weights_or_another_shape_is_refused(format, rng, tmp_path):
     place = tmp_path / PLACES[format]
     split_of(MIXED, rng).export(format, place)
-    with pytest.raises(
-        ModelError, match="split of a model, whose weights have the digest dddddddd, and those of another"
-    ):
-        mh.read_heads(place, model(MIXED, name="another", digest="e" * 16))
+    message = "split of a model, whose weights have the digest dddddddd, and those of another"
+    refuses(ModelError, message, mh.read_heads, place, model(MIXED, name="another", digest="e" * 16))
     smaller = [shape and (2, 1, 10, 6) for shape in MIXED]
     with pytest.raises(ModelError, match=r"lists .*, and a model has 6 layers of 2 or 0|6 layers of 1 or 0"):
         mh.read_heads(place, model(smaller))
@@ -340,19 +335,16 @@ def test_a_list_of_other_weights_or_another_shape_is_refused(format, rng, tmp_pa
 def test_three_layers_of_28_heads_are_no_list_of_28_layers_of_16(tmp_path):
     """A stored list of MInference for Qwen3-0.6B is like that."""
     path = write(tmp_path / "q.json", [{str(head): ["vertical_and_slash", 1000, 6096, 1.0] for head in range(28)}] * 3)
-    with pytest.raises(
-        ModelError, match=r"lists 3 layers of 28 query heads, and a model has 28 layers of 16 query heads"
-    ):
-        mh.read_heads(path, model([(16, 8, 128, 128)] * 28))
+    message = r"lists 3 layers of 28 query heads, and a model has 28 layers of 16 query heads"
+    refuses(ModelError, message, mh.read_heads, path, model([(16, 8, 128, 128)] * 28))
 
 
 def test_layers_without_attention_must_be_empty_in_a_table(tmp_path):
     rows = [[0.5, 0.2, 0.9], [0.0, 0.0, 0.1]]
     shapes = (6, 3, 8, 8), None, (6, 3, 8, 8)
-    with pytest.raises(
-        ModelError, match="lists 3 layers of 3 key/value heads, and a model has 3 layers of 3 or 0 key/value"
-    ):
-        mh.read_heads(duo_folder(tmp_path / "a", [*rows, [1.0, 1.0, 1.0]]), model(shapes), keep=0.5)
+    message = "lists 3 layers of 3 key/value heads, and a model has 3 layers of 3 or 0 key/value"
+    folder = duo_folder(tmp_path / "a", [*rows, [1.0, 1.0, 1.0]])
+    refuses(ModelError, message, mh.read_heads, folder, model(shapes), keep=0.5)
     folder = duo_folder(tmp_path / "b", [rows[0], [0.0] * 3, rows[0]])
     assert kept_of(mh.read_heads(folder, model(shapes), keep=1 / 3)) == [(False, False, True), (), (False, False, True)]
 
@@ -360,8 +352,7 @@ def test_layers_without_attention_must_be_empty_in_a_table(tmp_path):
 def test_rows_after_the_last_layer_that_attends_need_the_models_own_count(tmp_path):
     lm = model(TWO)
     folder = duo_folder(tmp_path / "a", [[0.5, 0.2, 0.9]] * 2 + [[0.0] * 3])
-    with pytest.raises(ModelError, match="lists 3 layers"):
-        mh.read_heads(folder, lm, keep=0.5)
+    refuses(ModelError, "lists 3 layers", mh.read_heads, folder, lm, keep=0.5)
     lm.model.config = SimpleNamespace(num_hidden_layers=3)
     assert len(mh.read_heads(folder, lm, keep=0.5).layers) == 2
 
@@ -372,10 +363,8 @@ def test_a_list_is_of_one_stack(rng, tmp_path):
     assert mh.read_heads(path, two).stack == "encoder"
     sites = (*two.spec.sites, *model(TWO, stack="decoder").spec.sites)
     both = SimpleNamespace(**{**vars(two), "spec": replace(two.spec, sites=sites)})
-    with pytest.raises(
-        ModelError, match=r"does not say of which stack it is, and those of a model are 'encoder', 'decoder'"
-    ):
-        mh.read_heads(path, both)
+    message = r"does not say of which stack it is, and those of a model are 'encoder', 'decoder'"
+    refuses(ModelError, message, mh.read_heads, path, both)
     replace(split_of(TWO, rng), stack="decoder").export("vllm-hook", tmp_path / "d.json")
     assert mh.read_heads(tmp_path / "d.json", both).stack == "decoder"
     with pytest.raises(ModelError, match="is of the stack 'decoder', and the stacks of a model are 'encoder'"):
@@ -395,17 +384,14 @@ def test_what_says_twice_or_never_which_heads_are_kept(tmp_path):
         ({"threshold": float("nan")}, "threshold=nan is no finite number"),
         ({"keep": 0.5, "join": "sum"}, "join='sum' is unknown: use 'maximum' or 'mean'"),
     ):
-        with pytest.raises((HeadError, StatisticError), match=words):
-            mh.read_heads(folder, model(TWO), **options)
+        refuses((HeadError, StatisticError), words, mh.read_heads, folder, model(TWO), **options)
 
 
 @pytest.mark.parametrize("format", TABLES)
 def test_layers_of_unlike_numbers_of_heads_fit_no_table(format, rng, tmp_path):
     split = split_of(RAGGED, rng)
-    with pytest.raises(
-        HeadError, match=rf"a list for {format} has as many .* heads in every layer, .*: export to minference"
-    ):
-        split.export(format, tmp_path / PLACES[format])
+    message = rf"a list for {format} has as many .* heads in every layer, .*: export to minference"
+    refuses(HeadError, message, split.export, format, tmp_path / PLACES[format])
     assert not [*tmp_path.iterdir()]
     for other in {*FORMATS} - {*TABLES}:
         split.export(other, tmp_path / "list.json")
@@ -420,24 +406,18 @@ def test_where_it_cannot_be_written(rng, tmp_path):
         split.export("hf", tmp_path / "a.json")
     with pytest.raises(FileAccessError, match=r"a.json: a list for lukv is a file that ends in \.npy"):
         split.export("lukv", tmp_path / "a.json")
-    with pytest.raises(FileAccessError, match=r"its folder does not exist"):
-        split.export("minference", tmp_path / "none" / "a.json")
-    with pytest.raises(FileAccessError, match="its folder does not exist|no such"):
-        split.export("duo", tmp_path / "none" / "a")
+    refuses(FileAccessError, r"its folder does not exist", split.export, "minference", tmp_path / "none" / "a.json")
+    refuses(FileAccessError, "its folder does not exist|no such", split.export, "duo", tmp_path / "none" / "a")
     (tmp_path / "a.json").mkdir()
-    with pytest.raises(FileAccessError, match="it is a folder"):
-        split.export("headkv", tmp_path / "a.json")
+    refuses(FileAccessError, "it is a folder", split.export, "headkv", tmp_path / "a.json")
     # One of two files that cannot be written leaves neither.
     (tmp_path / "b.json.manyheads.json").mkdir()
-    with pytest.raises(FileAccessError, match="it is a folder"):
-        split.export("headkv", tmp_path / "b.json")
+    refuses(FileAccessError, "it is a folder", split.export, "headkv", tmp_path / "b.json")
     assert not (tmp_path / "b.json").exists()
     (tmp_path / "model").mkdir()
     write(tmp_path / "model" / "config.json", {"model_type": "llama"})
-    with pytest.raises(
-        FileAccessError, match="there is a config.json that no export to duo wrote, and it would be lost"
-    ):
-        split.export("duo", tmp_path / "model")
+    message = "there is a config.json that no export to duo wrote, and it would be lost"
+    refuses(FileAccessError, message, split.export, "duo", tmp_path / "model")
     assert [*(tmp_path / "model").iterdir()] == [tmp_path / "model" / "config.json"]
     split.export("duo", tmp_path / "own")
     split.export("duo", tmp_path / "own")  # an earlier export is replaced
@@ -512,22 +492,11 @@ def test_what_is_no_list_is_refused_in_one_line_whatever_its_ending(name, tmp_pa
     assert re.fullmatch(r"[^\n]{20,400}\.", str(refused.value)) and str(path) in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("gates", "config"),
-    [
-        ("", {}),
-        ("a\tb\tc\n", {}),
-        ("nan\t1\t1\n1\t1\t1\n", {}),
-        ("1\t1\t1\n1\t1\n", {}),
-        ("1 1 1\n", {}),
-        ("1e400\t1\t1\n1\t1\t1\n", {}),
-        (None, {"sink_size": -1}),
-        (None, {"recent_size": 0}),
-        (None, {"recent_size": True}),
-        (None, {"sink_size": None}),
-        (None, {"manyheads": "x"}),
-    ],
-)
+@pytest.mark.parametrize(("gates", "config"), [
+    ("", {}), ("a\tb\tc\n", {}), ("nan\t1\t1\n1\t1\t1\n", {}), ("1\t1\t1\n1\t1\n", {}), ("1 1 1\n", {}),
+    ("1e400\t1\t1\n1\t1\t1\n", {}), (None, {"sink_size": -1}), (None, {"recent_size": 0}),
+    (None, {"recent_size": True}), (None, {"sink_size": None}), (None, {"manyheads": "x"}),
+])  # fmt: skip
 def test_a_damaged_folder_is_refused_in_one_line(gates, config, tmp_path):
     folder = duo_folder(tmp_path / "a", [[0.5, 0.2, 0.9]] * 2, **config)
     if gates is not None:
@@ -538,17 +507,13 @@ def test_a_damaged_folder_is_refused_in_one_line(gates, config, tmp_path):
 
 def test_what_is_no_file(tmp_path):
     for path in (tmp_path / "none", tmp_path, "/dev/zero", "a\0b"):
-        with pytest.raises(FileAccessError, match=r"^cannot read [^\n]*\.$"):
-            mh.read_heads(path, model(TWO), keep=0.5)
+        refuses(FileAccessError, r"^cannot read [^\n]*\.$", mh.read_heads, path, model(TWO), keep=0.5)
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(FileAccessError, match="it is a device or a pipe"):
-        mh.read_heads(tmp_path / "pipe.json", model(TWO), keep=0.5)
+    refuses(FileAccessError, "it is a device or a pipe", mh.read_heads, tmp_path / "pipe.json", model(TWO), keep=0.5)
     folder = duo_folder(tmp_path / "a", [[0.5, 0.2, 0.9]] * 2)
     (folder / "full_attention_heads.tsv").unlink()
     os.mkfifo(folder / "full_attention_heads.tsv")
-    with pytest.raises(FileAccessError, match="it is a device or a pipe"):
-        mh.read_heads(folder, model(TWO), keep=0.5)
+    refuses(FileAccessError, "it is a device or a pipe", mh.read_heads, folder, model(TWO), keep=0.5)
     with pytest.raises(FileAccessError, match="is a list for vllm-hook: retrieval scores are in files for headkv"):
         retrieval_scores(write(tmp_path / "v.json", {"params": {"important_heads": [[1, 4]]}}))
-    with pytest.raises(FileAccessError, match="there is no such file"):
-        mh.HeadSplit.open(tmp_path / "none.split.json")
+    refuses(FileAccessError, "there is no such file", mh.HeadSplit.open, tmp_path / "none.split.json")

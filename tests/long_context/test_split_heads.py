@@ -20,22 +20,14 @@ from manyheads.long_context.needles import hidden_needles
 from manyheads.long_context.split_layer import SplitLayer
 from tests.figures.pictures import KINDS, assert_is_file_of, words_in
 from tests.interventions.test_streaming import dense
+from tests.models import tiny
 from tests.models.eager import draw, eager_maps
-from tests.models.tiny import (
-    VOCAB_SIZE,
-    WORDS,
-    tiny_bert,
-    tiny_gemma2,
-    tiny_llama,
-    tiny_mistral,
-    tiny_t5,
-    tiny_tokenizer,
-)
+from tests.refusals import refuses
 
 SINK, RECENT = 2, 5
 WRITTEN = 7
 LENGTHS = (23, 31, 17, 9, 26, 30, 14, 35)
-MAKERS = {"llama": tiny_llama, "gemma2": tiny_gemma2}
+MAKERS = {"llama": tiny.tiny_llama, "gemma2": tiny.tiny_gemma2}
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +46,7 @@ def loaded(fresh, name="llama", *, tokenizer=None, **config):
 
 
 def token_rows(fresh, lengths=LENGTHS):
-    return [torch.randint(5, VOCAB_SIZE, (length,), generator=fresh).tolist() for length in lengths]
+    return [torch.randint(5, tiny.VOCAB_SIZE, (length,), generator=fresh).tolist() for length in lengths]
 
 
 def needles_in(fresh, count=5, key=3, length=33):
@@ -262,8 +254,8 @@ def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(f
 @pytest.mark.turns(5)
 def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_random_heads(fresh):
     heads = [[design.previous(), design.first()], [design.first(), design.induction(), design.first()]]
-    lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny_tokenizer(special_tokens=False))
-    rows = [(5 + torch.randperm(VOCAB_SIZE - 5, generator=fresh)[:15]).tolist() * 2 for _ in range(12)]
+    lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
+    rows = [(5 + torch.randperm(tiny.VOCAB_SIZE - 5, generator=fresh)[:15]).tolist() * 2 for _ in range(12)]
     needles = [Needle(tuple(row), (24, 27), (9, 12)) for row in rows]
     for by, random in (("effect", 2), ("needle_effect", 0), ("distant_mass", 0), ("needle", 0)):
         split = split_of(lm, rows, 0.2, by=by, needles=needles, random=random)
@@ -278,7 +270,7 @@ def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_rando
 
 def test_needles_lie_between_what_a_streaming_head_keeps_and_repeat_at_the_end(fresh):
     rows = token_rows(fresh, (60, 44, 12))
-    words = loaded(fresh, tokenizer=tiny_tokenizer(special_tokens=False))
+    words = loaded(fresh, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     for lm in (loaded(fresh), words):
         needles = hidden_needles(lm, rows, 4, 9, 6, 3)
         assert len(needles) >= 4  # none fits into the shortest
@@ -339,78 +331,65 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
         words = words_in(path)
         assert "by distant_mass" in words and "at random" in words and "L2" in words
         bare = HeadSplit.from_dict({**split.to_dict(), "evidence": {}})
-        with pytest.raises(StatisticError, match="has no curve to draw: mh.split_heads measures it"):
-            save_split(bare, path)
-        with pytest.raises(FileAccessError, match="cannot tell what kind of figure"):
-            save_split(split, tmp_path / "a.bmp")
+        refuses(StatisticError, "has no curve to draw: mh.split_heads measures it", save_split, bare, path)
+        refuses(FileAccessError, "cannot tell what kind of figure", save_split, split, tmp_path / "a.bmp")
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"keep": 0.0}, "keep=0.0 is no share of key/value heads to keep"),
-        ({"keep": 1.01}, r"keep=1\.01 is no share"),
-        ({"by": "loss"}, "by='loss' chooses no heads: use effect, needle_effect, distant_mass, needle"),
-        ({"also": ["gradient"]}, "by='gradient' chooses no heads"),
-        ({"sink": -1}, "sink=-1: give a whole number, 0 or more"),
-        ({"recent": 0}, "recent=0: give a whole number, 1 or more"),
-        ({"random": -1}, "random=-1: give a whole number, 0 or more"),
-        ({"batch": 0}, "batch=0: give a whole number, 1 or more"),
-        ({"sink": 60, "recent": 20}, r"sink \+ recent = 80 positions, and the context has 80: nothing would ever"),
-        ({"context": 7}, r"sink \+ recent = 7 positions, and the context has 7"),
-        ({"sink": 20, "recent": 12}, r"32 positions, and 1 of 8 texts are longer \(the longest has 35 tokens\)"),
-        ({"by": "needle"}, "'needle' is scored on needles, and none fits"),
-        ({"by": "needle_effect"}, "'needle_effect' is scored on needles, and none fits"),
-        ({"also": ["needle_effect"]}, "'needle_effect' is scored on needles, and none fits"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"keep": 0.0}, "keep=0.0 is no share of key/value heads to keep"),
+    ({"keep": 1.01}, r"keep=1\.01 is no share"),
+    ({"by": "loss"}, "by='loss' chooses no heads: use effect, needle_effect, distant_mass, needle"),
+    ({"also": ["gradient"]}, "by='gradient' chooses no heads"),
+    ({"sink": -1}, "sink=-1: give a whole number, 0 or more"),
+    ({"recent": 0}, "recent=0: give a whole number, 1 or more"),
+    ({"random": -1}, "random=-1: give a whole number, 0 or more"),
+    ({"batch": 0}, "batch=0: give a whole number, 1 or more"),
+    ({"sink": 60, "recent": 20}, r"sink \+ recent = 80 positions, and the context has 80: nothing would ever"),
+    ({"context": 7}, r"sink \+ recent = 7 positions, and the context has 7"),
+    ({"sink": 20, "recent": 12}, r"32 positions, and 1 of 8 texts are longer \(the longest has 35 tokens\)"),
+    ({"by": "needle"}, "'needle' is scored on needles, and none fits"),
+    ({"by": "needle_effect"}, "'needle_effect' is scored on needles, and none fits"),
+    ({"also": ["needle_effect"]}, "'needle_effect' is scored on needles, and none fits"),
+])  # fmt: skip
 @pytest.mark.sampled(7)
 def test_what_cannot_be_is_refused(options, words, fresh, unchecked_types):
-    with pytest.raises(StatisticError, match=words):
-        split_of(loaded(fresh), token_rows(fresh), **options)
+    refuses(StatisticError, words, split_of, loaded(fresh), token_rows(fresh), **options)
 
 
 def test_texts_that_cannot_be_read_are_refused(fresh):
     lm, rows = loaded(fresh), token_rows(fresh)
     for texts in (rows[:1], "one text", []):
-        with pytest.raises(TextError, match="a split needs a list of at least two texts"):
-            split_of(lm, texts)
+        refuses(TextError, "a split needs a list of at least two texts", split_of, lm, texts)
     with pytest.raises(ModelError, match="has no tokenizer, so it cannot read text: give texts as lists of token ids"):
         split_of(lm, ["the cat sat", "a dog ran"])
-    with pytest.raises(TextError, match=r"a text has 90 tokens, and LlamaForCausalLM has 80 positions"):
-        split_of(lm, [*rows, [7] * 90])
-    with pytest.raises(TextError, match=rf"token {VOCAB_SIZE + 3} is none of the {VOCAB_SIZE} tokens"):
-        split_of(lm, [*rows, [VOCAB_SIZE + 3] * 20])
+    refuses(TextError, r"a text has 90 tokens, and LlamaForCausalLM has 80 positions", split_of, lm, [*rows, [7] * 90])
+    with pytest.raises(TextError, match=rf"token {tiny.VOCAB_SIZE + 3} is none of the {tiny.VOCAB_SIZE} tokens"):
+        split_of(lm, [*rows, [tiny.VOCAB_SIZE + 3] * 20])
     for spans in (((3, 5), (4, 6)), ((9, 12), (1, 2)), ((4, 4), (1, 2))):
-        with pytest.raises(StatisticError, match="the needle comes first"):
-            Needle(tuple(range(10)), *spans)
+        refuses(StatisticError, "the needle comes first", Needle, tuple(range(10)), *spans)
 
 
-@pytest.mark.parametrize(
-    ("make", "kind", "words"),
-    [
-        (tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is of one: rows that look ahead"),
-        (tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
-        (tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
-    ],
-)
+@pytest.mark.parametrize(("make", "kind", "words"), [
+    (tiny.tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is of one: rows that look ahead"),
+    (tiny.tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
+    (tiny.tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
+])  # fmt: skip
 @pytest.mark.sampled(2)
 def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)
-    with pytest.raises(kind, match=words):
-        split_of(lm, token_rows(fresh))
+    refuses(kind, words, split_of, lm, token_rows(fresh))
 
 
 @pytest.mark.turns(4)
 def test_windows_of_one_text_count_once_and_short_texts_are_left_out(fresh):
-    lm = loaded(fresh, tokenizer=tiny_tokenizer(special_tokens=False))
+    lm = loaded(fresh, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     with torch.no_grad():  # a pass key is one unknown word here: random weights must not write it by chance
         lm.model.get_output_embeddings().weight[lm.tokenizer.unk_token_id] = 0
-    words = np.array(WORDS[:80])
+    words = np.array(tiny.WORDS[:80])
     generator = np.random.default_rng(draw(fresh))
     texts = [" ".join(generator.choice(words, size)) for size in (110, 40, 3, 30, 150)]
     split = split_of(lm, texts, by="distant_mass", needles=None)

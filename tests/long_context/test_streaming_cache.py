@@ -23,6 +23,7 @@ from tests.interventions.surgeries import assert_close, assert_matters
 from tests.interventions.test_streaming import dense
 from tests.models.eager import draw, padded
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_mistral, tiny_t5
+from tests.refusals import refuses
 
 SINK, RECENT = 3, 5
 WRITTEN = 11  # the ring goes round twice
@@ -224,7 +225,6 @@ def test_layers_without_attention_keep_their_own_states(fresh):
 
 # ------------------------------------------------------------------------------------------------- as the ablation
 
-
 WAYS = [
     {"num_beams": 3, "num_return_sequences": 2, "output_scores": True},
     {"prefill_chunk_size": 4},
@@ -405,17 +405,14 @@ def tiny_falcon(seed):
     return Family("FalconForCausalLM", sizes, "", "dense").make(torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (tiny_mistral, r"L0 of .* keeps a window of its own, of which a streaming head would see the end"),
-        (tiny_gemma2, r"L0 of .* keeps a window of its own.* Keep all of its heads"),
-        (tiny_gpt_oss, r"L0 of .* keeps a window of its own"),
-        (tiny_deepseek, r"L0 of .* has keys of 10 and values of 7 \(MLA\)"),
-        (tiny_bert, r"L0 of .* lets rows look ahead|L0 of .* attention interface"),
-        (tiny_falcon, r"L0 of .* does not attend through transformers' attention interface \(FalconAttention\)"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (tiny_mistral, r"L0 of .* keeps a window of its own, of which a streaming head would see the end"),
+    (tiny_gemma2, r"L0 of .* keeps a window of its own.* Keep all of its heads"),
+    (tiny_gpt_oss, r"L0 of .* keeps a window of its own"),
+    (tiny_deepseek, r"L0 of .* has keys of 10 and values of 7 \(MLA\)"),
+    (tiny_bert, r"L0 of .* lets rows look ahead|L0 of .* attention interface"),
+    (tiny_falcon, r"L0 of .* does not attend through transformers' attention interface \(FalconAttention\)"),
+])  # fmt: skip
 @pytest.mark.sampled(3)
 def test_a_model_that_cannot_is_refused_before_anything_runs(make, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)
@@ -457,8 +454,7 @@ def test_ways_to_generate_that_need_freed_keys_are_refused(fresh):
     with mh.streaming(lm, split) as now:
 
         def refused(words, kind=ModelError, **more):
-            with pytest.raises(kind, match=words):
-                lm.model.generate(ids, **{**options(max_new_tokens=3, min_new_tokens=3), **more})
+            refuses(kind, words, lm.model.generate, ids, **{**options(max_new_tokens=3, min_new_tokens=3), **more})
 
         refused(r"generation by assisted_generation takes tokens back", prompt_lookup_num_tokens=3)
         refused(r"generation by assisted_generation takes tokens back", assistant_model=tiny_llama(seed=1).double())
@@ -469,12 +465,9 @@ def test_ways_to_generate_that_need_freed_keys_are_refused(fresh):
         cache = now.cache()
         lm.model.generate(ids, past_key_values=cache, **options())
         refused(r"this streaming cache was used by another generate\(\) already", past_key_values=cache)
-        with pytest.raises(ModelError, match="continuous batching keeps earlier keys in pages"):
-            lm.model.init_continuous_batching()
-        with pytest.raises(ModelError, match=r"crop\(-1\): a streaming cache has freed"):
-            cache.crop(-1)
-        with pytest.raises(ModelError, match="cannot be offloaded"):
-            cache.layers[0].offload()
+        refuses(ModelError, "continuous batching keeps earlier keys in pages", lm.model.init_continuous_batching)
+        refuses(ModelError, r"crop\(-1\): a streaming cache has freed", cache.crop, -1)
+        refuses(ModelError, "cannot be offloaded", cache.layers[0].offload)
         assert not cache.is_croppable
         freed = pytest.raises(ModelError, match="has freed keys that a recording, a measurement and a plan need")
         with freed:
@@ -497,8 +490,7 @@ def test_calls_by_hand_that_cannot_be_served_are_refused(fresh):
             with pytest.raises(ModelError, match="rows look ahead"):
                 lm.model(ids, attention_mask=torch.ones(2, 1, 9, 9, dtype=torch.bool))
             window = torch.ones(9, 9, dtype=torch.bool).tril().triu(-3)[None, None]
-            with pytest.raises(ModelError, match="some rows do not see their text's first key"):
-                lm.model(ids, attention_mask=window)
+            refuses(ModelError, "some rows do not see their text's first key", lm.model, ids, attention_mask=window)
             packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
             with pytest.raises(ModelError, match="several texts are packed into one"):
                 lm.model(ids[:1], position_ids=packed, use_cache=False)
@@ -521,10 +513,8 @@ def test_a_call_that_broke_off_and_a_layer_that_goes_its_own_way_are_told(fresh,
         with pytest.raises(ZeroDivisionError):
             lm.model(ids, past_key_values=cache)
         stop.remove()
-        with pytest.raises(
-            ModelError, match=r"layers of this cache hold 18 and 0 positions: an earlier call broke off"
-        ):
-            lm.model(ids, past_key_values=cache)
+        message = r"layers of this cache hold 18 and 0 positions: an earlier call broke off"
+        refuses(ModelError, message, lm.model, ids, past_key_values=cache)
         attention = lm.model.model.layers[1].self_attn
         forward = type(attention).forward
 

@@ -115,7 +115,6 @@ def other_lse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ======================================================================================================== random models
 
-
 VOCABULARY = 60
 LARGEST_FACTOR = 40.0
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -130,13 +129,9 @@ def _encoder(
 
     def make(size: dict[str, int]) -> Any:
         sizes = {
-            "num_attention_heads": size["heads"],
-            "hidden_size": size["heads"] * size["dim"],
-            "intermediate_size": 24,
-            "num_hidden_layers": size["layers"],
-            "vocab_size": VOCABULARY,
-            "max_position_embeddings": 64,
-        }
+            "num_attention_heads": size["heads"], "hidden_size": size["heads"] * size["dim"], "intermediate_size": 24,
+            "num_hidden_layers": size["layers"], "vocab_size": VOCABULARY, "max_position_embeddings": 64,
+        }  # fmt: skip
         return cls(config(**{**sizes, **of_heads(size), **more}))
 
     return make
@@ -178,38 +173,25 @@ ARCHITECTURES: dict[str, tuple[Callable[[dict[str, int]], Any], tuple[str, ...]]
     "qwen3": (_decoder(hf.Qwen3Config, hf.Qwen3ForCausalLM), BOTH),
     "gemma2": (
         _decoder(
-            hf.Gemma2Config,
-            hf.Gemma2ForCausalLM,
-            attn_logit_softcapping=5.0,
-            query_pre_attn_scalar=7,
+            hf.Gemma2Config, hf.Gemma2ForCausalLM, attn_logit_softcapping=5.0, query_pre_attn_scalar=7,
             sliding_window=6,
         ),
         EAGER,
     ),
     "gpt_oss": (
         _decoder(
-            hf.GptOssConfig,
-            hf.GptOssForCausalLM,
-            num_local_experts=2,
-            num_experts_per_tok=1,
-            sliding_window=5,
-            **ROPE,
+            hf.GptOssConfig, hf.GptOssForCausalLM, num_local_experts=2, num_experts_per_tok=1, sliding_window=5, **ROPE,
         ),
         EAGER,
     ),
     "modernbert": (
         _encoder(
-            hf.ModernBertConfig,
-            hf.ModernBertModel,
-            local_attention=6,
-            global_attn_every_n_layers=2,
-            **NO_ENDS,
-            cls_token_id=1,
-            sep_token_id=2,
+            hf.ModernBertConfig, hf.ModernBertModel, local_attention=6, global_attn_every_n_layers=2, **NO_ENDS,
+            cls_token_id=1, sep_token_id=2,
         ),
         BOTH,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -243,14 +225,10 @@ def trial(seed: int, **given: Any) -> Trial:
     longest = one_of((3, 7, 13, 24))
     lengths = (longest, *(max(1, longest - one_of(range(longest))) for _ in range(one_of((0, 1, 2)))))
     drawn = {
-        "architecture": architecture,
-        "mask": one_of(MASKS),
-        "dtype": one_of(DTYPES),
+        "architecture": architecture, "mask": one_of(MASKS), "dtype": one_of(DTYPES),
         "implementation": one_of(ARCHITECTURES[architecture][1]),
-        "factor": LARGEST_FACTOR ** float(torch.rand((), generator=draw)),
-        "size": size,
-        "lengths": lengths,
-    }
+        "factor": LARGEST_FACTOR ** float(torch.rand((), generator=draw)), "size": size, "lengths": lengths,
+    }  # fmt: skip
     return Trial(seed, **{**drawn, **given})
 
 

@@ -17,6 +17,7 @@ from manyheads.sizing import by_part, describe_config
 from manyheads.sizing import costs as counting
 from manyheads.sizing.families.config import FAMILIES
 from manyheads.sizing.families.decoder_table import DECODERS
+from tests.refusals import refuses
 
 from ..sizing import real
 from .tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
@@ -79,19 +80,10 @@ def cached_bytes(architecture: Any, length: int) -> int:
 @pytest.mark.turns(4)
 @pytest.mark.thinned(
     family=(
-        "qwen3_next",
-        "lfm2",
-        "jamba",
-        "bamba",
-        "youtu",
-        "modernbert-decoder",
-        "llama4_text",
-        "granite_swa",
-        "afmoe",
-        "ctrl",
-        "diffllama",
-    )
-)
+        "qwen3_next", "lfm2", "jamba", "bamba", "youtu", "modernbert-decoder", "llama4_text", "granite_swa", "afmoe",
+        "ctrl", "diffllama",
+    ),
+)  # fmt: skip
 @pytest.mark.parametrize("family", OTHERS)
 @pytest.mark.sampled(2)
 def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_model(family):
@@ -177,10 +169,15 @@ def test_a_model_that_is_not_what_its_config_says_is_measured_as_it_stands():
     assert found.cache.steady == size(model.config).cache.steady
 
 
-def test_the_bundled_model_is_its_preset(minilm):
+def test_the_bundled_model_is_its_preset_and_a_folder_names_its_model(minilm, tmp_path):
     found = size(minilm)
     assert (found.name, found.num_parameters) == ("minilm", size("minilm").num_parameters)
     assert found.parameters == size("minilm").parameters
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    _, _, written = config_of("cwm")
+    (folder / "config.json").write_text(json.dumps(written))
+    assert size(folder).name == "my-model"
 
 
 def test_a_head_that_has_no_row_is_built():
@@ -208,49 +205,25 @@ def test_a_limit_of_minus_one_is_none():
     assert size(xlnet).architecture.max_positions is None and size(xlnet).ask.context == 4096
 
 
-def test_a_folder_names_its_model(tmp_path):
-    folder = tmp_path / "my-model"
-    folder.mkdir()
-    _, _, written = config_of("cwm")
-    (folder / "config.json").write_text(json.dumps(written))
-    assert size(folder).name == "my-model"
-
-
 # ---------------------------------------------------------------------------------------------------- what is refused
 
 
-def test_an_architecture_that_nobody_knows_is_refused_by_name():
+def test_a_config_that_nobody_can_read_is_refused_in_words_and_its_sizes_never_made_up():
     with pytest.raises(ModelError, match=r"'zork' is an architecture that neither manyheads nor transformers knows"):
         size({"model_type": "zork", "hidden_size": 3})
-
-
-def test_sizes_are_never_made_up():
-    with pytest.raises(
-        ModelError, match=r"config of 'jamba' lacks hidden_size, num_hidden_layers, vocab_size, which its"
-    ):
-        size({"model_type": "jamba"})
-
-
-def test_what_transformers_cannot_read_or_build_is_said():
+    message = r"config of 'jamba' lacks hidden_size, num_hidden_layers, vocab_size, which its"
+    refuses(ModelError, message, size, {"model_type": "jamba"})
     _, _, written = config_of("cwm")
-    with pytest.raises(ModelError, match=r"transformers cannot read this config of 'cwm': "):
-        size({**written, "hidden_size": "wide"})
+    refuses(ModelError, r"transformers cannot read this config of 'cwm': ", size, {**written, "hidden_size": "wide"})
     with pytest.raises(ModelError, match=r"transformers cannot build .* from this config: "):
         size({**written, "rope_parameters": {"rope_type": "unheard of"}})
-
-
-def test_a_module_without_a_config_is_refused():
-    with pytest.raises(
-        ModelError, match=r"this Linear has no config, so there is no telling its attention. Describe it"
-    ):
-        size(torch.nn.Linear(3, 3))
-    with pytest.raises(ModelError, match=r"this MultiheadAttention has no config"):
-        describe_model(torch.nn.MultiheadAttention(8, 2))
+    message = r"this Linear has no config, so there is no telling its attention. Describe it"
+    refuses(ModelError, message, size, torch.nn.Linear(3, 3))
+    refuses(ModelError, r"this MultiheadAttention has no config", describe_model, torch.nn.MultiheadAttention(8, 2))
 
 
 @pytest.mark.turns(4)
 def test_what_is_measured_takes_other_heads_only_if_they_divide():
     _, _, written = config_of("cwm")
     assert size(written, num_kv_heads=3).parameters["k"] == size(written).parameters["k"] * 3 // 2
-    with pytest.raises(ShapeError, match=r"num_heads=6 is not a multiple of num_kv_heads=4"):
-        size(written, num_kv_heads=4)
+    refuses(ShapeError, r"num_heads=6 is not a multiple of num_kv_heads=4", size, written, num_kv_heads=4)

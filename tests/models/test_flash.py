@@ -20,6 +20,7 @@ from manyheads.errors import ModelError
 from manyheads.models.taps import call as taps
 from tests.models.eager import assert_near, assert_the_models_own, draw, eager_maps, padded
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 
 # ============================================================================================================ stand-ins
 # Stand-ins for flash-attn's functions, which need a GPU: the same arguments, attention by the formula, on a CPU.
@@ -143,7 +144,6 @@ class Mute(Flash2):
 
 # =================================================================================================== under transformers
 
-
 LENGTHS = (11, 7, 17)
 MAKERS = {
     "llama": tiny_llama,
@@ -153,12 +153,9 @@ MAKERS = {
     "bert": tiny_bert,  # no causal mask
 }
 PACKAGES = {
-    "flash_attention_2": Flash2,
-    "flash_attention_3": Flash3,
-    "flash_attention_4": Flash4,
-    "someone/kernel": Flash3,
+    "flash_attention_2": Flash2, "flash_attention_3": Flash3, "flash_attention_4": Flash4, "someone/kernel": Flash3,
     "someone/mute": Mute,
-}
+}  # fmt: skip
 KNOWS_SINKS = {name for name, package in PACKAGES.items() if package in (Flash3, Flash4)}  # others are handed none
 CASES = [(model, name) for model in MAKERS for name in PACKAGES if model != "gpt_oss" or name in KNOWS_SINKS]
 three_packages = pytest.mark.parametrize(
@@ -406,7 +403,7 @@ def test_what_the_kernel_read_is_recorded_not_what_it_was_rounded_from(install, 
     assert_near(rec.layers[0].weights(text=1).double(), scores.softmax(-1)[1])
 
 
-def test_a_kernel_with_a_function_of_its_own_is_refused_where_it_hides_padding(install, fresh, monkeypatch):
+def test_kernels_that_cannot_be_read_are_refused_by_name(install, fresh, monkeypatch):
     def its_own(module, query, key, value, attention_mask, **options):
         return torch.zeros(len(query), query.shape[2], query.shape[1], value.shape[3]), None
 
@@ -414,11 +411,8 @@ def test_a_kernel_with_a_function_of_its_own_is_refused_where_it_hides_padding(i
     module = Attends("someone/kernel:its_own").eval()
     q, mask = torch.randn(2, 6, 9, 8, generator=fresh), torch.ones(2, 9).bool()
     message = r"attention 'someone/kernel:its_own' hides padding inside of a kernel, .* attn_implementation='sdpa'"
-    with pytest.raises(ModelError, match=message):
-        mh.record_call(module, q, q, mask)
+    refuses(ModelError, message, mh.record_call, module, q, q, mask)
 
-
-def test_a_function_that_calls_a_kernel_twice_is_refused(install, fresh, monkeypatch):
     def twice(*args, **options):
         flash_attention_forward(*args, **options)
         return flash_attention_forward(*args, **options)
@@ -426,22 +420,14 @@ def test_a_function_that_calls_a_kernel_twice_is_refused(install, fresh, monkeyp
     monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", twice)
     module = Attends("flash_attention_2").eval()
     q = torch.randn(2, 6, 9, 8, generator=fresh)
-    with pytest.raises(ModelError, match="made 2 calls of flash-attn's functions where one can be read"):
-        mh.record_call(module, q, q)
-
-
-def test_continuous_batching_is_refused_by_name(fresh):
-    model = tiny_llama(seed=draw(fresh))
-    message = r"continuous batching keeps earlier keys in pages, .* with attn_implementation='sdpa'"
-    with mh.tap(model), pytest.raises(ModelError, match=message):
-        model.generate_batch([[5, 6, 7], [8, 9]])
-
-
-def test_a_cache_of_pages_is_refused_by_name(install, fresh):
+    refuses(ModelError, "made 2 calls of flash-attn's functions where one can be read", mh.record_call, module, q, q)
     from transformers.generation.continuous_batching import PagedAttentionCache
 
     module = Attends("sdpa").eval()
     q = torch.randn(1, 6, 9, 8, generator=fresh)
     message = "attention 'sdpa' with a PagedAttentionCache keeps earlier keys in pages, where they cannot be read yet"
-    with pytest.raises(ModelError, match=message):
-        mh.record_call(module, q, q, cache=object.__new__(PagedAttentionCache))
+    refuses(ModelError, message, mh.record_call, module, q, q, cache=object.__new__(PagedAttentionCache))
+    model = tiny_llama(seed=draw(fresh))
+    message = r"continuous batching keeps earlier keys in pages, .* with attn_implementation='sdpa'"
+    with mh.tap(model), pytest.raises(ModelError, match=message):
+        model.generate_batch([[5, 6, 7], [8, 9]])

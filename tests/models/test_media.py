@@ -41,6 +41,7 @@ from tests.models.tiny_media import (
     tiny_whisper,
     wide,
 )
+from tests.refusals import refuses
 
 # ------------------------------------------------------------------------------------------------------------- loading
 
@@ -84,24 +85,18 @@ def test_without_a_processor_inputs_must_be_ones_own(fresh, tmp_path):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-def test_exactly_one_of_texts_image_and_audio(seeing, fresh):
+def test_a_model_says_what_it_reads_which_is_exactly_one_of_texts_image_and_audio(seeing, fresh, whisper):
     lm, picture = seeing("vit"), some_picture(fresh)
-    with pytest.raises(TextError, match="give a text, or a list of texts. Or give one of image= and audio="):
-        mh.record(lm)
+    refuses(TextError, "give a text, or a list of texts. Or give one of image= and audio=", mh.record, lm)
     with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and audio= came"):
         mh.record(lm, "a cat", audio=picture)
     with pytest.raises(RecordingError, match="sampling_rate= and transcript= are for sounds"):
         mh.record(lm, image=picture, sampling_rate=RATE)
-
-
-@pytest.mark.turns(4)
-def test_a_model_says_what_it_reads(seeing, whisper, fresh):
     with pytest.raises(ModelError, match=r"vit \(ViTModel\) reads pictures, not text: give image=, or another"):
         mh.record(seeing("vit"), "a cat")
     with pytest.raises(ModelError, match=r"reads pictures, not sounds: give image="):
         mh.record(seeing("vit"), audio=some_sound(fresh, 0.1), sampling_rate=RATE)
-    with pytest.raises(ModelError, match=r"reads sounds, not pictures: give audio="):
-        mh.record(whisper(), image=some_picture(fresh))
+    refuses(ModelError, r"reads sounds, not pictures: give audio=", mh.record, whisper(), image=some_picture(fresh))
     bert = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
     assert sense_of(bert.model) == TEXT
     with pytest.raises(ModelError, match=r"BertModel.* reads text, not pictures: give it a text"):
@@ -119,25 +114,18 @@ def test_what_is_no_picture_is_refused_in_a_line(seeing, fresh, tmp_path):
     for what, error, said in [
         (tmp_path / "none.png", FileAccessError, r"cannot read .*none\.png: there is no such file"),
         (tmp_path, FileAccessError, "it is a folder"),
-        (
-            tmp_path / "notes.txt",
-            FileAccessError,
-            r"notes\.txt is not a picture that can be read: give a \.png or \.jpg",
-        ),
+        (tmp_path / "notes.txt", FileAccessError,
+         r"notes\.txt is not a picture that can be read: give a \.png or \.jpg"),
         (tmp_path / "cut.png", FileAccessError, r"cut\.png is a damaged picture"),
-        (
-            np.zeros((3, 24, 40), np.uint8),
-            ShapeError,
-            r"\(3, 24, 40\) is not a picture: .*permute\(1, 2, 0\) puts them",
-        ),
+        (np.zeros((3, 24, 40), np.uint8), ShapeError,
+         r"\(3, 24, 40\) is not a picture: .*permute\(1, 2, 0\) puts them"),
         (np.zeros((24, 40), np.uint8), ShapeError, r"\(24, 40\) is not a picture: give \[height, width, 3\]\.$"),
         (np.full((24, 40, 3), 7.0), ShapeError, "float64 values from 7.0 to 7.0 cannot be read: give uint8"),
         (np.full((24, 40, 3), np.nan), ShapeError, "cannot be read"),
         (7, RecordingError, "a int is not a picture: give a path, a PIL image, or an array"),
         ([], RecordingError, "the list is empty: give at least one"),
-    ]:
-        with pytest.raises(error, match=said):
-            mh.record(lm, image=what)
+    ]:  # fmt: skip
+        refuses(error, said, mh.record, lm, image=what)
 
 
 @pytest.mark.turns(4)
@@ -150,19 +138,13 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
         (np.zeros((2, 9), np.float32), RATE, ShapeError, r"shape \(2, 9\), is not a sound: give one channel"),
         (np.full(9, np.nan), RATE, ShapeError, "NaN or infinite samples"),
         (tmp_path / "none.wav", None, FileAccessError, r"none\.wav: there is no such file"),
-        (
-            tmp_path / "a.wav",
-            None,
-            FileAccessError,
-            r"cannot read .*a\.wav as a sound .*: save it as a \.wav of 16-bit",
-        ),
+        (tmp_path / "a.wav", None, FileAccessError,
+         r"cannot read .*a\.wav as a sound .*: save it as a \.wav of 16-bit"),
         (some_sound(fresh, 2.5), RATE, RecordingError, "sound 0 is 2.5 s long, and whisper hears at most 2 s at once"),
-    ]:
-        with pytest.raises(error, match=said):
-            mh.record(lm, audio=what, sampling_rate=rate)
+    ]:  # fmt: skip
+        refuses(error, said, mh.record, lm, audio=what, sampling_rate=rate)
     tokens = mh.load(lm.model, processor=lm.processor, tokenizer=tiny_tokenizer(special_tokens=False))
-    with pytest.raises(TextError, match="transcript= is empty"):
-        mh.record(tokens, audio=sound, sampling_rate=RATE, transcript=" ")
+    refuses(TextError, "transcript= is empty", mh.record, tokens, audio=sound, sampling_rate=RATE, transcript=" ")
     with pytest.raises(TextError, match="the transcript has 61 tokens, but the decoder of .* has 50: shorten it"):
         mh.record(tokens, audio=sound, sampling_rate=RATE, transcript="cat " * 60)
     unmasked = wav2vec2(mask=False)
@@ -174,14 +156,9 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
 
 GRIDDED = sorted(set(PICTURES) - {"swin"})
 PREFIX = {
-    "vit": ("[CLS]",),
-    "deit": ("[CLS]", "[DIST]"),
-    "dinov2": ("[CLS]", "reg1", "reg2", "reg3", "reg4"),
-    "dinov3": ("[CLS]", "reg1", "reg2"),
-    "clip": ("[CLS]",),
-    "siglip": (),
-    "yolos": ("[CLS]",),
-}
+    "vit": ("[CLS]",), "deit": ("[CLS]", "[DIST]"), "dinov2": ("[CLS]", "reg1", "reg2", "reg3", "reg4"),
+    "dinov3": ("[CLS]", "reg1", "reg2"), "clip": ("[CLS]",), "siglip": (), "yolos": ("[CLS]",),
+}  # fmt: skip
 
 
 @pytest.mark.turns(4)
@@ -249,8 +226,7 @@ def test_a_picture_of_another_shape_has_another_grid(seeing, fresh, tmp_path):
 def test_windows_have_no_grid_and_weights_all_the_same(seeing, fresh):
     lm, picture = seeing("swin"), some_picture(fresh)
     rec = mh.record(lm, image=picture)
-    with pytest.raises(RecordingError, match="no grid of patches: its layers attend within windows: .* 16 of 16 posi"):
-        grid_of(rec)
+    refuses(RecordingError, "no grid of patches: its layers attend within windows: .* 16 of 16 posi", grid_of, rec)
     maps = eager_maps(lm.model, pixel_values=pixels(lm, [picture]))  # of the second layer of each stage, the shifted
     for layer, own in zip(rec.layers[1::2], maps, strict=True):
         assert len(own) == len(layer.lengths) > 1
@@ -264,8 +240,7 @@ def test_a_later_layer_with_other_positions_takes_the_grid_away(seeing, fresh):
     layer = rec.layers[1]
     fewer = replace(layer, q=layer.q[:, :, :4], lse=layer.lse[:, :, :4])
     less = media.settled(type(rec)({"": [rec.layers[0], fewer]}, rec.tokens, rec.provenance))
-    with pytest.raises(RecordingError, match=r"layers\.1\.attention has 4 positions, the first layer 16"):
-        grid_of(less)
+    refuses(RecordingError, r"layers\.1\.attention has 4 positions, the first layer 16", grid_of, less)
 
 
 def test_patches_that_are_mixed_before_the_first_layer_are_no_grid(fresh):
@@ -276,8 +251,7 @@ def test_patches_that_are_mixed_before_the_first_layer_are_no_grid(fresh):
         grid_of(mh.record(lm, image=some_picture(fresh)))
     mixed.remove()
     flipped = model.embeddings.register_forward_hook(lambda module, args, out: out.flip(1))
-    with pytest.raises(RecordingError, match="not in reading order"):
-        grid_of(mh.record(lm, image=some_picture(fresh)))
+    refuses(RecordingError, "not in reading order", grid_of, mh.record(lm, image=some_picture(fresh)))
     flipped.remove()
     assert grid_of(mh.record(lm, image=some_picture(fresh))).rows == 3
 
@@ -410,11 +384,8 @@ def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whi
 def test_without_a_transcript_the_decoder_reads_its_start_alone(whisper, fresh):
     lm = whisper()
     rec = mh.record(lm, audio=some_sound(fresh, 0.5), sampling_rate=RATE)
-    assert rec.stacks["decoder"][0].tokens.ids.tolist() == [[2]] and rec.stacks["cross"][0].weights().shape == (
-        3,
-        1,
-        100,
-    )
+    assert rec.stacks["decoder"][0].tokens.ids.tolist() == [[2]]
+    assert rec.stacks["cross"][0].weights().shape == (3, 1, 100)
     assert rec.provenance["decoder"] == "its start tokens alone"
     with pytest.raises(ModelError, match="has no tokenizer, so it cannot read a transcript"):
         mh.record(lm, audio=some_sound(fresh, 0.5), sampling_rate=RATE, transcript="the cat")
@@ -433,14 +404,11 @@ def test_a_wav_is_its_samples(width, dtype, scale, fresh, tmp_path):
     assert got.dtype == np.float32 and float(np.abs(got - sound).max()) < 2 / min(scale, 2**20)
 
 
-def test_three_bytes_a_sample_are_read_too(tmp_path):
+def test_three_bytes_a_sample_int16_and_a_list_of_numbers_are_sounds(fresh, tmp_path):
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:
         file.setparams((1, 3, RATE, 0, "NONE", ""))
         file.writeframes(b"\x00\x00\x40\x00\x00\xc0\xff\xff\x7f")
     assert sounds_of(tmp_path / "a.wav", None, RATE)[0].tolist() == pytest.approx([0.5, -0.5, 1], abs=1e-6)
-
-
-def test_int16_and_a_list_of_numbers_are_sounds(fresh):
     sound = (some_sound(fresh, 0.01).clip(-1, 1) * 32767).astype(np.int16)
     assert sounds_of(sound, RATE, RATE)[0].tolist() == (sound / np.float32(32768)).tolist()
     assert len(sounds_of([0.0, 0.5, 1.0], RATE, RATE)) == 1 and len(sounds_of([sound, sound], RATE, RATE)) == 2
@@ -448,7 +416,6 @@ def test_int16_and_a_list_of_numbers_are_sounds(fresh):
 
 # ================================================================================================= a text with pictures
 # A text with pictures: what is recorded, which tokens are which patch, the answer, and what is refused.
-
 
 QUESTION, ANSWER = "what is the red cat ?", "a small dog"
 TOKENS = {"qwen2.5": MARKS[2], "qwen2": MARKS[2], "llava": "<image>", "paligemma": "<image>"}
@@ -595,8 +562,7 @@ def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_
         (((ImageSpan(0, 1, 2, (32, 48)),),), (500,)),
     ):
         wrong = replace(rec, tokens=replace(rec.tokens, images=images, answers=answers))
-        with pytest.raises(RecordingError, match="cannot be saved, its tokens does not fit together"):
-            wrong.save(tmp_path / "b.heads")
+        refuses(RecordingError, "cannot be saved, its tokens does not fit together", wrong.save, tmp_path / "b.heads")
     assert not (tmp_path / "b.heads").exists()
 
 
@@ -628,10 +594,8 @@ def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
         mh.record(lm, QUESTION, answer="a cat")
     with pytest.raises(RecordingError, match="answer= and generate= are two answers: give one of them"):
         mh.record(lm, QUESTION, image=picture, answer="a cat", generate=2)
-    with pytest.raises(TextError, match="the text is empty: give at least one word"):
-        mh.record(lm, QUESTION, image=picture, answer=" ")
-    with pytest.raises(RecordingError, match="the list is empty: give at least one"):
-        mh.record(lm, QUESTION, image=[])
+    refuses(TextError, "the text is empty: give at least one word", mh.record, lm, QUESTION, image=picture, answer=" ")
+    refuses(RecordingError, "the list is empty: give at least one", mh.record, lm, QUESTION, image=[])
     writer = mh.load(tiny_gpt2(), tokenizer=tiny_tokenizer(special_tokens=False))
     with pytest.raises(ModelError, match="reads text alone: give exactly one of texts, image= and audio="):
         mh.record(writer, QUESTION, image=picture)
@@ -688,8 +652,7 @@ def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fre
         mh.record(lm, QUESTION, image=picture)
     monkeypatch.undo()
     lm.model.resampler = torch.nn.Identity()
-    with pytest.raises(ModelError, match="makes tokens of a picture that are no patches of it"):
-        mh.record(lm, QUESTION, image=picture)
+    refuses(ModelError, "makes tokens of a picture that are no patches of it", mh.record, lm, QUESTION, image=picture)
 
 
 def test_a_film_is_refused(fresh, tmp_path, monkeypatch):

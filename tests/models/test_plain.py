@@ -20,6 +20,7 @@ from manyheads.nn import RelativeBias, Rope
 from manyheads.nn import mixing as hooks
 from manyheads.nn.attention import Attended
 from tests.nn.layer_oracle import array, expected, stirred
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
@@ -322,12 +323,8 @@ class VisionBlock(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.attn, self.mlp = (
-            nn.LayerNorm(M),
-            nn.Module(),
-            nn.Sequential(nn.Linear(M, 40), nn.GELU(), nn.Linear(40, M)),
-        )
-        self.attn = TimmAttention()
+        self.norm, self.attn = nn.LayerNorm(M), TimmAttention()
+        self.mlp = nn.Sequential(nn.Linear(M, 40), nn.GELU(), nn.Linear(40, M))
 
     def forward(self, x):
         x = x + self.attn(self.norm(x))
@@ -367,14 +364,11 @@ def test_attention_by_hand_is_refused_by_the_modules_name(fresh, product):
     words = (
         r"Sequential: module '1' \(ByHand\) makes its attention weights by hand.*Nothing was recorded\. Have it call"
     )
-    with pytest.raises(ModelError, match=words):
-        mh.record_call(model, x)
-    with pytest.raises(ModelError, match=words):
-        mh.measure_call(model, x)
+    refuses(ModelError, words, mh.record_call, model, x)
+    refuses(ModelError, words, mh.measure_call, model, x)
     with pytest.raises(ModelError, match=words), tap(model):
         model(x)
-    with pytest.raises(ModelError, match=r"^ByHand: ByHand makes"):
-        mh.record_call(model[1], x)
+    refuses(ModelError, r"^ByHand: ByHand makes", mh.record_call, model[1], x)
 
 
 def test_a_hand_made_layer_beside_others_is_said(fresh, caplog):
@@ -473,29 +467,18 @@ def test_an_error_inside_a_module_leaves_nothing_behind(fresh):
 # ======================================================================================================= our own layers
 # Our own layers are recorded, guarded and edited like any model's. The oracle: NumPy, from the layer's own weights.
 
-
 D = 4
 
 OPTIONS = {
-    "plain": {},
-    "gqa": {"num_kv_heads": G},
-    "mqa": {"num_kv_heads": 1},
-    "causal": {"causal": True},
-    "window": {"causal": True, "window": 3},
-    "both sides of a window": {"window": 3},
-    "softcap": {"softcap": 1.5},
-    "sinks": {"sinks": True},
-    "alibi": {"alibi": True, "causal": True},
+    "plain": {}, "gqa": {"num_kv_heads": G}, "mqa": {"num_kv_heads": 1}, "causal": {"causal": True},
+    "window": {"causal": True, "window": 3}, "both sides of a window": {"window": 3}, "softcap": {"softcap": 1.5},
+    "sinks": {"sinks": True}, "alibi": {"alibi": True, "causal": True},
     "relative bias": {"relative_bias": RelativeBias(8, 6)},
-    "rope": {"head_dim": D, "rope": Rope(max_positions=40), "causal": True},
-    "qk_norm": {"qk_norm": True},
-    "scale": {"scale": 0.7},
-    "a scale a head": {"scale": [0.1, 0.3, 0.5, 0.7, 0.9, 1.1]},
-    "head_scale": {"head_scale": True},
-    "wide values": {"head_dim": D, "v_head_dim": 7},
-    "split": {"projections": "split", "bias": False},
-    "mh.attend": {"attend": mh.attend, "causal": True},
-}
+    "rope": {"head_dim": D, "rope": Rope(max_positions=40), "causal": True}, "qk_norm": {"qk_norm": True},
+    "scale": {"scale": 0.7}, "a scale a head": {"scale": [0.1, 0.3, 0.5, 0.7, 0.9, 1.1]},
+    "head_scale": {"head_scale": True}, "wide values": {"head_dim": D, "v_head_dim": 7},
+    "split": {"projections": "split", "bias": False}, "mh.attend": {"attend": mh.attend, "causal": True},
+}  # fmt: skip
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
@@ -625,10 +608,13 @@ def test_an_attention_that_does_something_else_is_refused_by_name(fresh):
     assert hooks._hooks == ()
 
 
-def test_training_mode_anywhere_in_a_model_is_refused_by_name(fresh):
+def test_a_compiled_layer_and_training_mode_anywhere_in_a_model_are_refused_by_name(fresh):
     model = Block().eval()
     model.inner["second"].train()
     with pytest.raises(ModelError, match=r"^inner\.second of Block is in training mode.*model\.eval\(\)"), tap(model):
+        pass
+    model.first.compile(backend="eager")
+    with pytest.raises(ModelError, match=r"'first' is compiled by torch\.compile"), tap(model):
         pass
 
 
@@ -650,10 +636,3 @@ def test_nothing_watches_when_no_tap_is_open(fresh):
             pass
         assert len(hooks._hooks) == 1
     assert hooks._hooks == ()
-
-
-def test_a_compiled_layer_is_refused_by_name():
-    model = Block().eval()
-    model.first.compile(backend="eager")
-    with pytest.raises(ModelError, match=r"'first' is compiled by torch\.compile"), tap(model):
-        pass

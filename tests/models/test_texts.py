@@ -19,19 +19,10 @@ from manyheads.models.inputs import generation
 from manyheads.models.inputs.texts import read_given
 from manyheads.recording import Words, text_seed
 from manyheads.recording.tokens import Stretch
+from tests.models import tiny
 from tests.models.eager import draw, eager_maps, implementation
-from tests.models.tiny import (
-    VOCAB_SIZE,
-    tiny_bart,
-    tiny_bert,
-    tiny_gemma2,
-    tiny_gpt2,
-    tiny_gpt_oss,
-    tiny_llama,
-    tiny_t5,
-    tiny_tokenizer,
-)
 from tests.recording.word_texts import KINDS, tokenizer
+from tests.refusals import refuses
 
 AROUND = [("", ""), ("   ", ""), ("\n\n\t", "\n"), ("", "  \n "), ("\u00a0 \u3000", "\u00a0"), ("👍🏽 ", " 👩\u200d👧")]
 BODY = "The cat didn't sit.\nThey  see dogs"
@@ -46,7 +37,7 @@ def loaded(fresh):
     def make(kind, **sizes):
         whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer(kind), unk_token="[UNK]", cls_token="[CLS]")
         whole.add_special_tokens({"sep_token": "[SEP]", "pad_token": "[CLS]"})
-        model = tiny_bert(seed=draw(fresh), vocab_size=len(whole), **{"max_position_embeddings": 400, **sizes})
+        model = tiny.tiny_bert(seed=draw(fresh), vocab_size=len(whole), **{"max_position_embeddings": 400, **sizes})
         return mh.load(model, tokenizer=whole)
 
     return make
@@ -135,33 +126,27 @@ def test_a_truncated_text_says_that_it_begins_at_its_own_first_word(loaded):
     assert tokens.stretches == (Stretch(0, 3, text_seed(text)),) and text[3:].startswith(tokens.texts[0])
 
 
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        ("\ud800", "the text is not valid Unicode: it has a lone surrogate at character 0"),
-        (["The cat", "sit \udc80"], "text 1 is not valid Unicode: it has a lone surrogate at character 4"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "said"), [
+    ("\ud800", "the text is not valid Unicode: it has a lone surrogate at character 0"),
+    (["The cat", "sit \udc80"], "text 1 is not valid Unicode: it has a lone surrogate at character 4"),
+])  # fmt: skip
 @pytest.mark.parametrize("read", [mh.record, mh.importance])
 def test_what_no_tokenizer_takes_is_refused_by_its_text_and_place(read, texts, said, loaded):
-    with pytest.raises(TextError, match=said):
-        read(loaded("wordpiece"), texts)
+    refuses(TextError, said, read, loaded("wordpiece"), texts)
 
 
 @pytest.mark.parametrize(
     ("texts", "said"), [(3, "texts is an int: give a text"), (["The cat", {}], "text 1 is a dict: give strings")]
 )
 def test_what_is_no_text_is_named_by_its_kind(texts, said):
-    with pytest.raises(TextError, match=said):
-        read_given(texts)
+    refuses(TextError, said, read_given, texts)
 
 
 def test_a_lone_surrogate_in_a_corpus_is_a_text_that_could_not_be_measured(loaded):
     lm = loaded("wordpiece")
     found = mh.measure(lm, iter(["The cat", "sit \ud800", "They see dogs"]), ["entropy"])
     assert "lone surrogate at character 4" in str(found.failures)
-    with pytest.raises(TextError, match="lone surrogate at character 0"):
-        mh.find_roles(lm, ["\ud800"] * 3)
+    refuses(TextError, "lone surrogate at character 0", mh.find_roles, lm, ["\ud800"] * 3)
 
 
 # ============================================================================================= several texts in one row
@@ -169,7 +154,6 @@ def test_a_lone_surrogate_in_a_corpus_is_a_text_that_could_not_be_measured(loade
 #
 # transformers makes such masks where it is given no attention_mask and no cache. Oracles: the model's own eager maps,
 # and each text read alone.
-
 
 EXACT = 1e-5
 PACKED = ((5, 9, 3), (2, 11, 4))  # the lengths of the texts in each row: 17 tokens
@@ -179,7 +163,7 @@ SIZES = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads"
 def tiny_qwen2(seed):
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        config = Qwen2Config(**SIZES, intermediate_size=44, vocab_size=VOCAB_SIZE, max_position_embeddings=64)
+        config = Qwen2Config(**SIZES, intermediate_size=44, vocab_size=tiny.VOCAB_SIZE, max_position_embeddings=64)
         model = Qwen2ForCausalLM(config).eval()
         for name, weight in model.named_parameters():
             if name.endswith(("q_proj.weight", "k_proj.weight")):
@@ -187,7 +171,7 @@ def tiny_qwen2(seed):
         return model
 
 
-PACKING = {"llama": lambda seed: tiny_llama(seed=seed), "qwen2": tiny_qwen2}
+PACKING = {"llama": lambda seed: tiny.tiny_llama(seed=seed), "qwen2": tiny_qwen2}
 
 
 @pytest.fixture(params=sorted(PACKING))
@@ -199,7 +183,7 @@ def model(request, fresh):
 def inputs(fresh):
     places = [torch.cat([torch.arange(n) for n in row]) for row in PACKED]
     return {
-        "input_ids": torch.randint(5, VOCAB_SIZE, (2, 17), generator=fresh),
+        "input_ids": torch.randint(5, tiny.VOCAB_SIZE, (2, 17), generator=fresh),
         "position_ids": torch.stack(places),
         "use_cache": False,
     }
@@ -240,14 +224,11 @@ def test_a_packed_text_has_the_weights_that_it_has_alone(attention, model, input
                     assert_near(packed.weights(queries=span, keys=span, text=row), one.weights())
 
 
-def test_chance_levels_go_by_what_a_packed_row_sees(model, inputs):
-    """The entropy of an even spread: over a row's own text so far, not over all that stands before it."""
+def test_chance_levels_go_by_what_a_packed_row_sees_and_saved_packed_texts_come_back(model, inputs, tmp_path):
+    # The entropy of an even spread: over a row's own text so far, not over all that stands before it.
     table = mh.measure_call(model, **inputs, statistics=["entropy", "entropy.uniform"])
     seen = torch.cat([torch.arange(1, n + 1) for row in PACKED for n in row]).double()
     assert table.column("entropy.uniform") == pytest.approx([float(seen.log().mean())] * len(table.heads))
-
-
-def test_saved_packed_texts_come_back(model, inputs, tmp_path):
     rec = mh.record_call(model, **inputs)
     rec.save(tmp_path / "packed.heads")
     again = mh.open_recording(tmp_path / "packed.heads")
@@ -266,7 +247,6 @@ def test_a_cache_makes_the_model_itself_read_the_row_as_one_text(model, inputs):
 # ============================================================================================================== targets
 # Targets of one's own: what a decoder beside an encoder reads and is measured on, against the model's own labels.
 
-
 PAIRS = [
     ("The old cat sat on the table, and the dog said: why?", "why is the cat here"),
     ("The dog sat.", "the old dog said: the cat sat on the table , and why ?"),
@@ -276,17 +256,17 @@ PAIRS = [
 
 def with_eager(model):
     model.set_attn_implementation("eager")
-    return mh.load(model, tokenizer=tiny_tokenizer())
+    return mh.load(model, tokenizer=tiny.tiny_tokenizer())
 
 
 @pytest.fixture(scope="module")
 def bart():
-    return with_eager(tiny_bart(3))
+    return with_eager(tiny.tiny_bart(3))
 
 
 @pytest.fixture(scope="module", params=["t5", "bart"])
 def lm(request, bart):
-    return bart if request.param == "bart" else with_eager(tiny_t5(seed=3))
+    return bart if request.param == "bart" else with_eager(tiny.tiny_t5(seed=3))
 
 
 def fed(lm, pairs):
@@ -350,42 +330,35 @@ def test_a_recording_has_the_targets_as_the_decoder_reads_them(lm):
             assert (layer.weights(text=text) - maps[index][text, :, :length]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ([PAIRS[0], "alone"], "text 0 has a target, and text 1 has none"),
-        ([("a cat", "")], "the target of the text is empty"),
-        ([("a cat", 3)], "the target of the text is an int"),
-        ([("a", "b", "c")], "text 0 is a tuple"),
-        ([(3, "a cat")], "text 0 is an int"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "message"), [
+    ([PAIRS[0], "alone"], "text 0 has a target, and text 1 has none"),
+    ([("a cat", "")], "the target of the text is empty"),
+    ([("a cat", 3)], "the target of the text is an int"),
+    ([("a", "b", "c")], "text 0 is a tuple"),
+    ([(3, "a cat")], "text 0 is an int"),
+])  # fmt: skip
 def test_bad_pairs_are_refused(bart, texts, message):
-    with pytest.raises(TextError, match=message):
-        mh.effect(bart, mh.Ablate("cross:L0H1"), texts)
+    refuses(TextError, message, mh.effect, bart, mh.Ablate("cross:L0H1"), texts)
 
 
 def test_pairs_are_refused_where_nothing_reads_a_target(lm):
-    decoder = mh.load(tiny_llama(), tokenizer=tiny_tokenizer(special_tokens=False))
-    with pytest.raises(TextError, match="writes no text beside the one that it reads"):
-        mh.importance(decoder, PAIRS)
-    with pytest.raises(TextError, match="this reads no targets"):
-        mh.record(lm, PAIRS, generate=2)
+    decoder = mh.load(tiny.tiny_llama(), tokenizer=tiny.tiny_tokenizer(special_tokens=False))
+    refuses(TextError, "writes no text beside the one that it reads", mh.importance, decoder, PAIRS)
+    refuses(TextError, "this reads no targets", mh.record, lm, PAIRS, generate=2)
 
 
 # ================================================================================================= text being generated
 # Text being generated is one recording: row by row what the finished text gives when it is read at once.
 
-
 PROMPTS = ["the cat sat on the mat . the dog", "a king said : why is it"]
 COUNT = 11  # past gemma2's window of 7
 
 WRITERS = {
-    "llama": tiny_llama,
-    "mqa": lambda **how: tiny_llama(1, **how),
-    "gpt2": tiny_gpt2,
-    "gemma2": tiny_gemma2,  # softcap, windows of 7 and full layers in turns
-    "gpt_oss": tiny_gpt_oss,  # sinks, a window of 5
+    "llama": tiny.tiny_llama,
+    "mqa": lambda **how: tiny.tiny_llama(1, **how),
+    "gpt2": tiny.tiny_gpt2,
+    "gemma2": tiny.tiny_gemma2,  # softcap, windows of 7 and full layers in turns
+    "gpt_oss": tiny.tiny_gpt_oss,  # sinks, a window of 5
 }
 WAYS = {
     "greedy": {},
@@ -397,7 +370,7 @@ WAYS = {
 @pytest.fixture
 def writer(fresh):
     def make(name, **how):
-        return mh.load(WRITERS[name](seed=draw(fresh), **how), tokenizer=tiny_tokenizer(special_tokens=False))
+        return mh.load(WRITERS[name](seed=draw(fresh), **how), tokenizer=tiny.tiny_tokenizer(special_tokens=False))
 
     return make
 
@@ -468,20 +441,17 @@ def test_a_text_ends_with_its_first_end_token_and_the_model_is_left_as_it_was(wr
 
 @pytest.mark.turns(4)
 def test_an_encoder_decoder_has_its_three_stacks(fresh):
-    model = tiny_t5(seed=draw(fresh), num_layers=3)  # as many layers on both sides: transformers' cache wants it so
+    model = tiny.tiny_t5(seed=draw(fresh), num_layers=3)  # as many on both sides: transformers' cache wants it so
     model.generation_config.eos_token_id = None  # which a random model may write at once
-    lm = mh.load(model, tokenizer=tiny_tokenizer(special_tokens=False))
+    lm = mh.load(model, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     rec = mh.record(lm, PROMPTS, generate=COUNT)
     read, written = rec.stacks["encoder"][0].tokens, rec.stacks["decoder"][0].tokens
     assert written.ids.shape == (2, COUNT + 1)  # its start token, and what it wrote
     seen = (read.ids >= 0).long()
     whole = mh.record_call(
-        lm.model,
-        input_ids=read.ids.clamp_min(0),
-        attention_mask=seen,
-        decoder_input_ids=written.ids.clamp_min(0),
+        lm.model, input_ids=read.ids.clamp_min(0), attention_mask=seen, decoder_input_ids=written.ids.clamp_min(0),
         use_cache=False,
-    )
+    )  # fmt: skip
     for stack, layers in rec.stacks.items():
         for got, want in zip(layers, whole.stacks[stack], strict=True):
             for text in range(2):
@@ -496,7 +466,7 @@ def test_what_an_encoder_reads_of_a_batch_is_what_it_reads_of_each_text_alone(fr
     """BART's positions are learned: with padding before it, a text would be another input."""
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     sizes |= {"encoder_attention_heads": 3, "decoder_attention_heads": 2, "max_position_embeddings": 64}
-    tokenizer = tiny_tokenizer(special_tokens=False)
+    tokenizer = tiny.tiny_tokenizer(special_tokens=False)
     config = BartConfig(vocab_size=len(tokenizer), **sizes, init_std=0.5, forced_eos_token_id=None)
     torch.manual_seed(draw(fresh))
     lm = mh.load(BartForConditionalGeneration(config).eval(), tokenizer=tokenizer)
@@ -516,8 +486,7 @@ def test_what_an_encoder_reads_of_a_batch_is_what_it_reads_of_each_text_alone(fr
 def test_a_joined_layer_is_guarded_once_more(writer, monkeypatch):
     lm = writer("llama")
     monkeypatch.setattr(generation, "new_keys", lambda num_keys, past, new: slice(0, new))
-    with pytest.raises(GuardError, match=r"layer 0 \(model\.layers\.0\.self_attn\), head \d"):
-        mh.record(lm, PROMPTS[0], generate=COUNT)
+    refuses(GuardError, r"layer 0 \(model\.layers\.0\.self_attn\), head \d", mh.record, lm, PROMPTS[0], generate=COUNT)
 
 
 @pytest.mark.turns(4)
@@ -538,18 +507,15 @@ def test_what_cannot_be_generated_is_refused_in_a_line(writer, fresh):
         mh.record(lm, PROMPTS[0], generate=4, num_beams=3)
     with pytest.raises(RecordingError, match=r"use_cache=False cannot be recorded"):
         mh.record(lm, PROMPTS[0], generate=4, use_cache=False)
-    with pytest.raises(
-        RecordingError, match=r"max_new_tokens=1 cannot be recorded .*: say how many tokens by generate="
-    ):
-        mh.record(lm, PROMPTS[0], generate=4, max_new_tokens=1)
+    message = r"max_new_tokens=1 cannot be recorded .*: say how many tokens by generate="
+    refuses(RecordingError, message, mh.record, lm, PROMPTS[0], generate=4, max_new_tokens=1)
     with pytest.raises(RecordingError, match=r"temperature would go to generate: say how many tokens to write"):
         mh.record(lm, PROMPTS[0], temperature=0.5)
     short = writer("gpt2")
     room = short.max_positions - 9
     with pytest.raises(RecordingError, match=rf"generate={room + 1} after 9 tokens is more than .* at most {room}"):
         mh.record(short, PROMPTS[0], generate=room + 1)
-    with pytest.raises(TextError, match="the text is empty"):
-        mh.record(lm, " ", generate=3)
-    encoder = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    refuses(TextError, "the text is empty", mh.record, lm, " ", generate=3)
+    encoder = mh.load(tiny.tiny_bert(seed=draw(fresh)), tokenizer=tiny.tiny_tokenizer())
     with pytest.raises(ModelError, match=r"BertModel.* cannot generate: it has no language-model head"):
         mh.record(encoder, PROMPTS[0], generate=3)

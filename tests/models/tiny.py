@@ -11,28 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import nn
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertModel,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GptOssConfig,
-    GptOssForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAGE = """
@@ -52,7 +33,7 @@ INITIAL = 0.05  # standard deviation of weights: embeddings must differ more tha
 TEXT = "The old cat sat on the table, and the dog said: why is the cat here? Zyzzyva!"
 
 
-def tiny_tokenizer(*, special_tokens: bool = True, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(*, special_tokens: bool = True, model_max_length: int | None = None) -> hf.PreTrainedTokenizerFast:
     """A fast tokenizer of whole words, lower-cased; the rest is [UNK]. `special_tokens`: [CLS], [SEP] around a text."""
     vocabulary = {word: index for index, word in enumerate((*SPECIAL, *WORDS))}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -67,36 +48,35 @@ def tiny_tokenizer(*, special_tokens: bool = True, model_max_length: int | None 
     if special_tokens:
         names |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     limit = {} if model_max_length is None else {"model_max_length": model_max_length}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names, **limit)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, **names, **limit)
 
 
-def tiny_bert(cls: type[PreTrainedModel] = BertModel, *, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any:
+def tiny_bert(
+    cls: type[hf.PreTrainedModel] = hf.BertModel, *, seed: int = 0, sharpness: float = 5.0, **config: Any
+) -> Any:
     """2 layers, 5 heads of 8, bidirectional, 64 learned positions. `cls` may be any Bert class, one with a head too."""
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 5, "hidden_size": 40, "intermediate_size": 56}
     other = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": 64, "pad_token_id": 0}
-    return _made(cls, BertConfig(**{**sizes, **other, **config}), seed, sharpness)
+    return _made(cls, hf.BertConfig(**{**sizes, **other, **config}), seed, sharpness)
 
 
 def tiny_gpt2(
-    cls: type[PreTrainedModel] = GPT2LMHeadModel, *, seed: int = 0, sharpness: float = 5.0, **config: Any
+    cls: type[hf.PreTrainedModel] = hf.GPT2LMHeadModel, *, seed: int = 0, sharpness: float = 5.0, **config: Any
 ) -> Any:
     """3 layers, 4 heads of 9, causal, 96 learned positions; q, k, v in one projection; a tied language-model head."""
     sizes = {"n_layer": 3, "n_head": 4, "n_embd": 36, "n_inner": 60, "n_positions": 96}
     other = {"vocab_size": VOCAB_SIZE, "bos_token_id": None, "eos_token_id": None}
-    return _made(cls, GPT2Config(**{**sizes, **other, **config}), seed, sharpness)
+    return _made(cls, hf.GPT2Config(**{**sizes, **other, **config}), seed, sharpness)
 
 
 def tiny_llama(num_kv_heads: int = 3, *, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any:
     """3 layers, 6 heads of 8 over `num_kv_heads` (3: GQA, 1: MQA, 6: MHA), causal, rotary positions, 80 of them."""
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": num_kv_heads, "hidden_size": 48}
     other = {
-        "intermediate_size": 68,
-        "max_position_embeddings": 80,
-        "vocab_size": VOCAB_SIZE,
-        "tie_word_embeddings": False,
-    }
+        "intermediate_size": 68, "max_position_embeddings": 80, "vocab_size": VOCAB_SIZE, "tie_word_embeddings": False,
+    }  # fmt: skip
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    return _made(LlamaForCausalLM, LlamaConfig(**{**sizes, **other, **ends, **config}), seed, sharpness)
+    return _made(hf.LlamaForCausalLM, hf.LlamaConfig(**{**sizes, **other, **ends, **config}), seed, sharpness)
 
 
 def tiny_mistral(*, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any:
@@ -104,26 +84,24 @@ def tiny_mistral(*, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 48}
     other = {"intermediate_size": 52, "max_position_embeddings": 72, "vocab_size": VOCAB_SIZE, "sliding_window": 6}
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    return _made(MistralForCausalLM, MistralConfig(**{**sizes, **other, **ends, **config}), seed, sharpness)
+    return _made(hf.MistralForCausalLM, hf.MistralConfig(**{**sizes, **other, **ends, **config}), seed, sharpness)
 
 
 def tiny_gemma2(*, seed: int = 0, sharpness: float = 5.0, **config: Any) -> Any:
     """3 layers, 4 heads of 10 over 2: sliding (window 7), full, sliding. Scores are capped at 5, and their scale is not
     1 / sqrt(head_dim): whoever forgets either gets other weights. 72 positions."""
     sizes = {
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 10,
-        "hidden_size": 44,
-    }
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "hidden_size": 44,
+    }  # fmt: skip
     rules = {"attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 7, "sliding_window": 7}
     other = {"intermediate_size": 52, "max_position_embeddings": 72, "vocab_size": VOCAB_SIZE}
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    return _made(Gemma2ForCausalLM, Gemma2Config(**{**sizes, **rules, **other, **ends, **config}), seed, sharpness)
+    return _made(
+        hf.Gemma2ForCausalLM, hf.Gemma2Config(**{**sizes, **rules, **other, **ends, **config}), seed, sharpness
+    )
 
 
-def save_tiny(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerFast | None = None) -> Path:
+def save_tiny(model: hf.PreTrainedModel, folder: Path, tokenizer: hf.PreTrainedTokenizerFast | None = None) -> Path:
     """`folder`, with the model in it, and with the tokenizer if one is given, as a hub model would lie there."""
     model.save_pretrained(folder)
     if tokenizer is not None:
@@ -131,7 +109,7 @@ def save_tiny(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokeniz
     return folder
 
 
-def _made(cls: type[PreTrainedModel], config: Any, seed: int, sharpness: float) -> Any:
+def _made(cls: type[hf.PreTrainedModel], config: Any, seed: int, sharpness: float) -> Any:
     config.initializer_range = INITIAL
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -163,7 +141,7 @@ def tiny_gpt_oss(*, seed: int = 0) -> Any:
     kinds = {"layer_types": ["sliding_attention", "full_attention"]}
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
     with _seeded(seed):
-        model = GptOssForCausalLM(GptOssConfig(**sizes, **heads, **other, **ends, **kinds, **rope)).eval()
+        model = hf.GptOssForCausalLM(hf.GptOssConfig(**sizes, **heads, **other, **ends, **kinds, **rope)).eval()
         for name, weight in model.named_parameters():
             if name.endswith("sinks"):
                 weight.normal_(mean=1.0)
@@ -176,8 +154,8 @@ def tiny_t5(*, seed: int = 0, **config: Any) -> Any:
     """2 layers of an encoder, 3 of a decoder, 4 heads of 7; scores have a bias by distance and no scale."""
     sizes = {"d_model": 30, "d_kv": 7, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
     with _seeded(seed):
-        made = T5Config(**{"vocab_size": VOCAB_SIZE, "decoder_start_token_id": 0, **sizes, **config})
-        model = T5ForConditionalGeneration(made).eval()
+        made = hf.T5Config(**{"vocab_size": VOCAB_SIZE, "decoder_start_token_id": 0, **sizes, **config})
+        model = hf.T5ForConditionalGeneration(made).eval()
         for name, weight in model.named_parameters():
             if "relative_attention_bias" in name:
                 weight.normal_(std=2.0)
@@ -190,7 +168,9 @@ def tiny_bart(seed: int = 0) -> Any:
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 48}
     ends = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 2, "bos_token_id": 2}
     with _seeded(seed):
-        return BartForConditionalGeneration(BartConfig(vocab_size=VOCAB_SIZE, init_std=0.25, **sizes, **ends)).eval()
+        return hf.BartForConditionalGeneration(
+            hf.BartConfig(vocab_size=VOCAB_SIZE, init_std=0.25, **sizes, **ends)
+        ).eval()
 
 
 @contextmanager

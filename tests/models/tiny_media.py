@@ -10,46 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers as hf
 from numpy import ndarray
-from transformers import (
-    CLIPImageProcessorPil,
-    CLIPVisionConfig,
-    CLIPVisionModel,
-    DeiTConfig,
-    DeiTModel,
-    Dinov2WithRegistersConfig,
-    Dinov2WithRegistersModel,
-    DINOv3ViTConfig,
-    DINOv3ViTModel,
-    LlamaConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
-    PaliGemmaConfig,
-    PaliGemmaForConditionalGeneration,
-    PaliGemmaProcessor,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2VLConfig,
-    Qwen2VLForConditionalGeneration,
-    Qwen2VLImageProcessorPil,
-    SiglipImageProcessorPil,
-    SiglipVisionConfig,
-    SiglipVisionModel,
-    SwinConfig,
-    SwinModel,
-    ViTConfig,
-    ViTImageProcessorPil,
-    ViTModel,
-    Wav2Vec2Config,
-    Wav2Vec2FeatureExtractor,
-    Wav2Vec2Model,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-    YolosConfig,
-    YolosModel,
-)
 
 from manyheads.models.inputs.media import picture_of
 from tests.models.tiny import VOCAB_SIZE, tiny_tokenizer
@@ -62,43 +24,45 @@ FEWER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "m
 
 
 def tiny_vit(seed: int = 0, **config: Any) -> Any:
-    return made(ViTModel, ViTConfig(**{"image_size": (HEIGHT, WIDTH), "patch_size": PATCH, **SIZES, **config}), seed)
+    return made(
+        hf.ViTModel, hf.ViTConfig(**{"image_size": (HEIGHT, WIDTH), "patch_size": PATCH, **SIZES, **config}), seed
+    )
 
 
 def tiny_deit(seed: int = 0) -> Any:
-    return made(DeiTModel, DeiTConfig(image_size=(HEIGHT, WIDTH), patch_size=PATCH, **SIZES), seed)
+    return made(hf.DeiTModel, hf.DeiTConfig(image_size=(HEIGHT, WIDTH), patch_size=PATCH, **SIZES), seed)
 
 
 def tiny_dinov2(seed: int = 0) -> Any:
     """4 registers; it takes pictures of any size."""
-    config = Dinov2WithRegistersConfig(image_size=SQUARE, patch_size=PATCH, num_register_tokens=4, **FEWER)
-    return made(Dinov2WithRegistersModel, config, seed)
+    config = hf.Dinov2WithRegistersConfig(image_size=SQUARE, patch_size=PATCH, num_register_tokens=4, **FEWER)
+    return made(hf.Dinov2WithRegistersModel, config, seed)
 
 
 def tiny_dinov3(seed: int = 0) -> Any:
-    config = DINOv3ViTConfig(image_size=SQUARE, patch_size=PATCH, num_register_tokens=2, **SIZES)
-    return made(DINOv3ViTModel, config, seed)
+    config = hf.DINOv3ViTConfig(image_size=SQUARE, patch_size=PATCH, num_register_tokens=2, **SIZES)
+    return made(hf.DINOv3ViTModel, config, seed)
 
 
 def tiny_clip(seed: int = 0) -> Any:
-    return made(CLIPVisionModel, CLIPVisionConfig(image_size=SQUARE, patch_size=PATCH, **SIZES), seed)
+    return made(hf.CLIPVisionModel, hf.CLIPVisionConfig(image_size=SQUARE, patch_size=PATCH, **SIZES), seed)
 
 
 def tiny_siglip(seed: int = 0) -> Any:
-    config = SiglipVisionConfig(image_size=SQUARE, patch_size=PATCH, **SIZES)
-    return made(SiglipVisionModel, config, seed, sharpness=2.0)  # its weights are large from the start
+    config = hf.SiglipVisionConfig(image_size=SQUARE, patch_size=PATCH, **SIZES)
+    return made(hf.SiglipVisionModel, config, seed, sharpness=2.0)  # its weights are large from the start
 
 
 def tiny_yolos(seed: int = 0) -> Any:
     """5 tokens of its own after the patches."""
-    config = YolosConfig(image_size=(HEIGHT, WIDTH), patch_size=PATCH, num_detection_tokens=5, **SIZES)
-    return made(YolosModel, config, seed)
+    config = hf.YolosConfig(image_size=(HEIGHT, WIDTH), patch_size=PATCH, num_detection_tokens=5, **SIZES)
+    return made(hf.YolosModel, config, seed)
 
 
 def tiny_swin(seed: int = 0) -> Any:
     """Windows of 4 x 4 in a grid of 16 x 16."""
     sizes = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 3]}
-    return made(SwinModel, SwinConfig(image_size=64, patch_size=4, window_size=4, **sizes), seed)
+    return made(hf.SwinModel, hf.SwinConfig(image_size=64, patch_size=4, window_size=4, **sizes), seed)
 
 
 def tiny_whisper(seed: int = 0, **config: Any) -> Any:
@@ -109,48 +73,43 @@ def tiny_whisper(seed: int = 0, **config: Any) -> Any:
     ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 3, "decoder_start_token_id": 2}
     quiet = {"suppress_tokens": None, "begin_suppress_tokens": None}
     whole = {**sizes, **heads, **limits, **ends, **quiet, **config}
-    return made(WhisperForConditionalGeneration, WhisperConfig(**whole), seed, sharpness=30.0)
+    return made(hf.WhisperForConditionalGeneration, hf.WhisperConfig(**whole), seed, sharpness=30.0)
 
 
 def tiny_wav2vec2(seed: int = 0, **config: Any) -> Any:
     """7 convolutions as in the real one: 320 samples a frame."""
     convolutions = {"conv_dim": (8,) * 7, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2}
     whole = {**convolutions, "feat_extract_norm": "layer", **SIZES, **config}
-    return made(Wav2Vec2Model, Wav2Vec2Config(**whole), seed, sharpness=20.0)
+    return made(hf.Wav2Vec2Model, hf.Wav2Vec2Config(**whole), seed, sharpness=20.0)
 
 
 def wide() -> Any:
     """A processor to pictures of 24 x 40."""
-    return ViTImageProcessorPil(size={"height": HEIGHT, "width": WIDTH})
+    return hf.ViTImageProcessorPil(size={"height": HEIGHT, "width": WIDTH})
 
 
 def square() -> Any:
     """A processor that resizes the shorter side, and cuts the middle out."""
-    return CLIPImageProcessorPil(size={"shortest_edge": SQUARE}, crop_size={"height": SQUARE, "width": SQUARE})
+    return hf.CLIPImageProcessorPil(size={"shortest_edge": SQUARE}, crop_size={"height": SQUARE, "width": SQUARE})
 
 
 def windowed() -> Any:
-    return ViTImageProcessorPil(size={"height": 64, "width": 64})
+    return hf.ViTImageProcessorPil(size={"height": 64, "width": 64})
 
 
 def spectra() -> Any:
-    return WhisperFeatureExtractor(feature_size=16, chunk_length=2)
+    return hf.WhisperFeatureExtractor(feature_size=16, chunk_length=2)
 
 
 def waves(mask: bool = True) -> Any:
-    return Wav2Vec2FeatureExtractor(return_attention_mask=mask)
+    return hf.Wav2Vec2FeatureExtractor(return_attention_mask=mask)
 
 
 PICTURES: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
-    "vit": (tiny_vit, wide),
-    "deit": (tiny_deit, wide),
-    "dinov2": (tiny_dinov2, wide),
-    "dinov3": (tiny_dinov3, wide),
-    "clip": (tiny_clip, square),
-    "siglip": (tiny_siglip, square),
-    "yolos": (tiny_yolos, wide),
+    "vit": (tiny_vit, wide), "deit": (tiny_deit, wide), "dinov2": (tiny_dinov2, wide), "dinov3": (tiny_dinov3, wide),
+    "clip": (tiny_clip, square), "siglip": (tiny_siglip, square), "yolos": (tiny_yolos, wide),
     "swin": (tiny_swin, windowed),
-}
+}  # fmt: skip
 
 
 def saved(folder: Path, model: Any, processor: Any) -> str:
@@ -195,7 +154,6 @@ def pixels(lm, pictures):
 # =============================================================================================== vision-language models
 # Small vision-language models with random weights, saved with their processors as a hub model would lie.
 
-
 SIDE = 40  # pictures of LLaVA and PaliGemma: 5 x 5 patches
 TEXT = {"hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 4}
 EYES = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
@@ -217,7 +175,7 @@ def saved_qwen(folder: Path, seed: int = 0, *, older: bool = False, template: st
     """Patches of 8 x 8 are merged 2 x 2; its vision tower attends within windows, and once to the whole picture."""
     words = tokenizer(*MARKS)
     words.chat_template = template
-    processor = Qwen2VLImageProcessorPil(
+    processor = hf.Qwen2VLImageProcessorPil(
         patch_size=PATCH, merge_size=2, size={"shortest_edge": 16 * 16, "longest_edge": 64 * 96}
     )
     start, end, image, video = words.convert_tokens_to_ids(list(MARKS))
@@ -230,9 +188,9 @@ def saved_qwen(folder: Path, seed: int = 0, *, older: bool = False, template: st
     newer |= {"fullatt_block_indexes": [1]}
     eyes |= {"embed_dim": 24, "hidden_size": 32, "mlp_ratio": 2} if older else newer
     config, cls = (
-        (Qwen2VLConfig, Qwen2VLForConditionalGeneration)
+        (hf.Qwen2VLConfig, hf.Qwen2VLForConditionalGeneration)
         if older
-        else (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration)
+        else (hf.Qwen2_5_VLConfig, hf.Qwen2_5_VLForConditionalGeneration)
     )
     _sharp(cls, config(text_config=text, vision_config=eyes, **ids), seed).save_pretrained(folder)
     processor.save_pretrained(folder)  # Qwen's own repositories: no processor_config.json
@@ -243,17 +201,17 @@ def saved_qwen(folder: Path, seed: int = 0, *, older: bool = False, template: st
 def saved_llava(folder: Path, seed: int = 0, strategy: str = "default") -> str:
     """Its CLIP has a class token, which the strategy "default" drops."""
     words = tokenizer("<image>")
-    images = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
-    processor = LlavaProcessor(
+    images = hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    processor = hf.LlavaProcessor(
         images, words, patch_size=PATCH, vision_feature_select_strategy=strategy, num_additional_image_tokens=1
     )
-    text = LlamaConfig(**TEXT, vocab_size=len(words), num_key_value_heads=2, max_position_embeddings=128)
-    eyes = CLIPVisionConfig(**EYES, image_size=SIDE, patch_size=PATCH)
+    text = hf.LlamaConfig(**TEXT, vocab_size=len(words), num_key_value_heads=2, max_position_embeddings=128)
+    eyes = hf.CLIPVisionConfig(**EYES, image_size=SIDE, patch_size=PATCH)
     image = words.convert_tokens_to_ids("<image>")
-    config = LlavaConfig(
+    config = hf.LlavaConfig(
         vision_config=eyes, text_config=text, image_token_index=image, vision_feature_select_strategy=strategy
     )
-    _sharp(LlavaForConditionalGeneration, config, seed).save_pretrained(folder)
+    _sharp(hf.LlavaForConditionalGeneration, config, seed).save_pretrained(folder)
     processor.save_pretrained(folder)
     return str(folder)
 
@@ -261,20 +219,20 @@ def saved_llava(folder: Path, seed: int = 0, strategy: str = "default") -> str:
 def saved_paligemma(folder: Path, seed: int = 0) -> str:
     """What stands before the answer reads all of itself, in both directions."""
     words = tokenizer(bos_token="<bos>", eos_token="<eos>")
-    images = SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    images = hf.SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
     images.image_seq_length = 25
-    processor = PaliGemmaProcessor(images, words)
+    processor = hf.PaliGemmaProcessor(images, words)
     eyes = {"model_type": "siglip_vision_model", "image_size": SIDE, "patch_size": PATCH, **EYES}
     eyes |= {"vision_use_head": False, "projection_dim": 32}
     text = {"model_type": "gemma", "vocab_size": len(words), "num_key_value_heads": 1, "head_dim": 8}
     image = words.convert_tokens_to_ids("<image>")
-    config = PaliGemmaConfig(
+    config = hf.PaliGemmaConfig(
         vision_config=eyes,
         text_config={**text, **TEXT, "max_position_embeddings": 128},
         image_token_index=image,
         projection_dim=32,
     )
-    _sharp(PaliGemmaForConditionalGeneration, config, seed).save_pretrained(folder)
+    _sharp(hf.PaliGemmaForConditionalGeneration, config, seed).save_pretrained(folder)
     processor.save_pretrained(folder)
     return str(folder)
 

@@ -18,18 +18,13 @@ from manyheads.nn import RelativeBias, Rope
 
 WIDTH, HEADS, LONGEST = 48, 6, 64
 OPTIONS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "rope and groups": {"num_kv_heads": 2, "causal": True, "rope": Rope(max_positions=LONGEST)},
-    "window": {"window": 7},
-    "causal and window": {"causal": True, "window": 7},
-    "alibi": {"alibi": True, "causal": True},
-    "relative bias": {"relative_bias": RelativeBias(8, 20)},
-    "softcap": {"softcap": 20.0, "causal": True},
-    "sinks and window": {"sinks": True, "causal": True, "window": 7},
-    "norms": {"qk_norm": True},
-    "learned key": {"add_bias_kv": True},
+    "none": {}, "rope and groups": {"num_kv_heads": 2, "causal": True, "rope": Rope(max_positions=LONGEST)},
+    "window": {"window": 7}, "causal and window": {"causal": True, "window": 7},
+    "alibi": {"alibi": True, "causal": True}, "relative bias": {"relative_bias": RelativeBias(8, 20)},
+    "softcap": {"softcap": 20.0, "causal": True}, "sinks and window": {"sinks": True, "causal": True, "window": 7},
+    "norms": {"qk_norm": True}, "learned key": {"add_bias_kv": True},
     "zero key": {"add_zero_attn": True, "causal": True},
-}
+}  # fmt: skip
 
 
 class Reads(torch.nn.Module):
@@ -89,10 +84,7 @@ def assert_same(program: Any, module: Any, *given: torch.Tensor, told: str) -> N
 if __name__ == "__main__":
     torch.manual_seed(int(sys.argv[2]))
     {
-        "exported": lambda: exported(strict=False),
-        "strictly": lambda: exported(strict=True),
-        "padded": padded,
-        "traced": traced,
-        "compiled": compiled,
-    }[sys.argv[1]]()
+        "exported": lambda: exported(strict=False), "strictly": lambda: exported(strict=True), "padded": padded,
+        "traced": traced, "compiled": compiled,
+    }[sys.argv[1]]()  # fmt: skip
     print("held")

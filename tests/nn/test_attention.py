@@ -16,6 +16,7 @@ from manyheads.nn import Mask, Rule, attend, attention, exact_arithmetic, log_su
 from tests.models.eager import MAKERS, draw, implementation
 from tests.models.tiny import tiny_tokenizer
 from tests.nn.conftest import BOTH, TOLERANCE, B, D, F, G, H, K, Q, assert_attended, assert_because, make_qkv, tensor
+from tests.refusals import refuses
 
 # -------------------------------------------------------------------------------------------------------- heads, widths
 
@@ -168,7 +169,7 @@ def test_texts_longer_than_the_kernels_own_blocks_equal_the_reference(rng, backe
 # ------------------------------------------------------------------------------------------------------------ gradients
 
 
-def test_gradients_flow_through_tiles_which_say_so(rng):
+def test_gradients_flow_through_tiles_which_say_so_and_without_them_the_fused_kernel_serves_parameters(rng):
     q, k, v = (x.requires_grad_() for x in make_qkv(rng, q=K, dtype=torch.float64))
     got = attend(q, k, v, mask=Mask.causal(K, K))
     assert_because(got, "tiles", "the fused kernel's lse has no gradient")
@@ -177,9 +178,6 @@ def test_gradients_flow_through_tiles_which_say_so(rng):
     sdpa = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     for ours, theirs in zip(of_ours, torch.autograd.grad(sdpa.square().sum(), (q, k, v)), strict=True):
         assert_allclose(ours, theirs, atol=1e-10)
-
-
-def test_without_gradients_the_fused_kernel_serves_parameters_too(rng):
     q, k, v = (x.requires_grad_() for x in make_qkv(rng))
     with torch.no_grad():
         got = attend(q, k, v)
@@ -230,7 +228,6 @@ def test_the_comparison_sees(qkv, backend, what):
 
 
 # --------------------------------------------------------------------------------------------------------------- masks
-
 
 LENGTHS = (11, 5)
 
@@ -345,16 +342,10 @@ AS_USER = inspect.unwrap(attend)  # without the tests' own type checks, which wo
 # ----------------------------------------------------------------------------------------------------------- empty axes
 
 EMPTY = {
-    "no texts": {"b": 0},
-    "no heads": {"h": 0, "g": 0},
-    "no queries": {"q": 0},
-    "no keys": {"k": 0},
-    "no width": {"d": 0},
-    "no values": {"f": 0},
-    "nothing": dict.fromkeys("bhgqkdf", 0),
-    "no queries and no keys": {"q": 0, "k": 0},
-    "no keys and no width": {"k": 0, "d": 0},
-}
+    "no texts": {"b": 0}, "no heads": {"h": 0, "g": 0}, "no queries": {"q": 0}, "no keys": {"k": 0},
+    "no width": {"d": 0}, "no values": {"f": 0}, "nothing": dict.fromkeys("bhgqkdf", 0),
+    "no queries and no keys": {"q": 0, "k": 0}, "no keys and no width": {"k": 0, "d": 0},
+}  # fmt: skip
 
 
 # The fused kernel ends the process with a division by zero where it is let in with an empty axis: so would this test.
@@ -381,73 +372,58 @@ def test_empty_axes_equal_the_reference(rng, sizes, sinks):
     assert_because(got, "tiles", "the fused kernel kills the process on an empty axis")
     assert_attended(got, q, k, v, sinks=sinks)
     assert_attended(attend(q, k, v, sinks=sinks, backend="tiles"), q, k, v, sinks=sinks)
-    with pytest.raises(ShapeError, match="the fused kernel kills the process on an empty axis"):
-        attend(q, k, v, backend="fused")
+    refuses(ShapeError, "the fused kernel kills the process on an empty axis", attend, q, k, v, backend="fused")
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"q": (H, Q, D)}, "q has shape (6, 7, 5): attend wants four axes (text, head, position, width)."),
-        ({"k": (B, G, K, D, 1)}, "k has shape (2, 3, 11, 5, 1): attend wants four axes"),
-        ({"v": (K, F)}, "v has shape (11, 4): attend wants four axes"),
-        ({"q": (B, H, Q, D + 1)}, "q has head width 6 and k has 5: they are multiplied, so must be equal."),
-        ({"v": (B, G, K + 1, F)}, "k has (text, head, position) (2, 3, 11) and v has (2, 3, 12): must be equal."),
-        ({"v": (B, H, K, F)}, "k has (text, head, position) (2, 3, 11) and v has (2, 6, 11): must be equal."),
-        ({"q": (B + 1, H, Q, D)}, "q has 3 texts and k has 2: must be equal."),
-        ({"q": (B, 5, Q, D)}, "num_heads=5 is not a multiple of num_kv_heads=3: every key/value head must serve"),
-        ({"q": (B, 10, Q, D)}, "heads. Use one of [1, 2, 5, 10]."),
-        ({"k": (B, 0, K, D), "v": (B, 0, K, F)}, "num_heads=6 is not a multiple of num_kv_heads=0"),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "message"), [
+    ({"q": (H, Q, D)}, "q has shape (6, 7, 5): attend wants four axes (text, head, position, width)."),
+    ({"k": (B, G, K, D, 1)}, "k has shape (2, 3, 11, 5, 1): attend wants four axes"),
+    ({"v": (K, F)}, "v has shape (11, 4): attend wants four axes"),
+    ({"q": (B, H, Q, D + 1)}, "q has head width 6 and k has 5: they are multiplied, so must be equal."),
+    ({"v": (B, G, K + 1, F)}, "k has (text, head, position) (2, 3, 11) and v has (2, 3, 12): must be equal."),
+    ({"v": (B, H, K, F)}, "k has (text, head, position) (2, 3, 11) and v has (2, 6, 11): must be equal."),
+    ({"q": (B + 1, H, Q, D)}, "q has 3 texts and k has 2: must be equal."),
+    ({"q": (B, 5, Q, D)}, "num_heads=5 is not a multiple of num_kv_heads=3: every key/value head must serve"),
+    ({"q": (B, 10, Q, D)}, "heads. Use one of [1, 2, 5, 10]."),
+    ({"k": (B, 0, K, D), "v": (B, 0, K, F)}, "num_heads=6 is not a multiple of num_kv_heads=0"),
+])  # fmt: skip
 def test_shapes_that_do_not_fit_are_an_error(sizes, message):
     shapes = {"q": (B, H, Q, D), "k": (B, G, K, D), "v": (B, G, K, F)} | sizes
     with pytest.raises(ShapeError, match=re.escape(message)):
         AS_USER(*(torch.ones(shapes[name]) for name in "qkv"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"backend": "flash"}, "backend='flash' is not a backend: use one of auto, fused, tiles."),
-        (
-            {"mask": Mask.full(K, Q)},
-            "the mask is for 11 queries and 7 keys, but q has 7 and k has 11: build it with these sizes.",
-        ),
-        ({"mask": Mask.full(Q, K).expand(3)}, "the mask is for 3 texts, but q has 2: give 1 or 2."),
-        ({"softcap": 0.0}, "softcap=0.0 is no cap"),
-        ({"softcap": -1.0}, "softcap=-1.0 is no cap: it squeezes scores into (-softcap, softcap). Use None"),
-        ({"sinks": torch.ones(1)}, "sinks has shape (1,): give one sink a query head, (6,)."),
-        ({"sinks": torch.ones(G)}, "sinks has shape (3,)"),
-        ({"bias": torch.ones(Q, K)}, "bias has shape (7, 11), but (text, head, query, key) is (2, 6, 7, 11)"),
-        ({"bias": torch.ones(B, H, 1, K)}, "bias has shape (2, 6, 1, 11)"),
-        ({"bias": torch.ones(B, G, Q, K)}, "bias has shape (2, 3, 7, 11)"),
-        ({"bias": torch.ones(3, H, Q, K)}, "only texts and heads may be 1."),
-        ({"backend": "fused", "softcap": 1.0}, "cannot serve this call: softcap is not in any fused kernel."),
-        (
-            {"backend": "fused", "bias": torch.ones(B, H, Q, K)},
-            "an additive bias would need an n x n tensor. Use backend=",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"backend": "flash"}, "backend='flash' is not a backend: use one of auto, fused, tiles."),
+    ({"mask": Mask.full(K, Q)},
+     "the mask is for 11 queries and 7 keys, but q has 7 and k has 11: build it with these sizes."),
+    ({"mask": Mask.full(Q, K).expand(3)}, "the mask is for 3 texts, but q has 2: give 1 or 2."),
+    ({"softcap": 0.0}, "softcap=0.0 is no cap"),
+    ({"softcap": -1.0}, "softcap=-1.0 is no cap: it squeezes scores into (-softcap, softcap). Use None"),
+    ({"sinks": torch.ones(1)}, "sinks has shape (1,): give one sink a query head, (6,)."),
+    ({"sinks": torch.ones(G)}, "sinks has shape (3,)"),
+    ({"bias": torch.ones(Q, K)}, "bias has shape (7, 11), but (text, head, query, key) is (2, 6, 7, 11)"),
+    ({"bias": torch.ones(B, H, 1, K)}, "bias has shape (2, 6, 1, 11)"),
+    ({"bias": torch.ones(B, G, Q, K)}, "bias has shape (2, 3, 7, 11)"),
+    ({"bias": torch.ones(3, H, Q, K)}, "only texts and heads may be 1."),
+    ({"backend": "fused", "softcap": 1.0}, "cannot serve this call: softcap is not in any fused kernel."),
+    ({"backend": "fused", "bias": torch.ones(B, H, Q, K)}, "an additive bias would need an n x n tensor. Use backend="),
+])  # fmt: skip
 @pytest.mark.parametrize("error", [ShapeError, ValueError])
 def test_options_that_do_not_fit_are_an_error(qkv, options, message, error):
-    with pytest.raises(error, match=re.escape(message)):
-        AS_USER(*qkv, **options)
+    refuses(error, re.escape(message), AS_USER, *qkv, **options)
 
 
 def test_fused_refuses_gradients_by_name(qkv):
     q, k, v = qkv
-    with pytest.raises(ShapeError, match="the fused kernel's lse has no gradient"):
-        attend(q.requires_grad_(), k, v, backend="fused")
+    refuses(ShapeError, "the fused kernel's lse has no gradient", attend, q.requires_grad_(), k, v, backend="fused")
 
 
 # =============================================================================================================== scores
 # Products that decide a weight are computed as they stand, whatever the model around them runs in.
-
 
 TF32 = torch.backends.cuda.matmul
 

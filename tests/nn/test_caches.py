@@ -16,6 +16,7 @@ from manyheads.nn import KVCache, MultiHeadAttention, Rope
 from manyheads.nn.attention import LONG_KEYS, decode_one
 from manyheads.nn.caches import FIRST_CAPACITY
 from tests.nn.layer_oracle import stirred
+from tests.refusals import refuses
 
 B, Q, M, H, G, D, F, WINDOW = 2, 19, 24, 6, 3, 8, 5, 4
 LAYERS = {
@@ -104,7 +105,7 @@ def test_a_growing_cache_copies_seldom_and_holds_everything():
     assert moves <= 2 + (300 // FIRST_CAPACITY).bit_length()
 
 
-def test_a_static_cache_takes_its_memory_once():
+def test_a_static_cache_takes_its_memory_once_and_bytes_are_the_formulas():
     cache = KVCache.static(9)
     assert cache.cache_bytes == 0
     at = cache.update(*new(2))[0].data_ptr()
@@ -112,6 +113,11 @@ def test_a_static_cache_takes_its_memory_once():
     for _ in range(7):
         assert cache.update(*new(1))[0].data_ptr() == at
     assert cache.num_keys == cache.length == 9
+    # 2 * kv_heads * head_dim * positions * batch * bytes, a layer.
+    layer, cache = MultiHeadAttention(64, 8, 2, batch_first=True).half(), KVCache.static(100)
+    with torch.no_grad():
+        layer(torch.ones(3, 4, 64).half(), cache=cache)
+    assert cache.cache_bytes == 2 * 2 * 8 * 100 * 3 * 2
 
 
 def test_a_sliding_cache_keeps_what_its_window_needs_and_its_memory_stays_flat():
@@ -124,14 +130,6 @@ def test_a_sliding_cache_keeps_what_its_window_needs_and_its_memory_stays_flat()
     assert (cache.length, cache.num_keys) == (100, 5)
     k, _ = cache.update(*new(3, fill=7.0))  # a chunk: its first query still sees the four keys before it
     assert_array_equal(k[0, 0, :, 0], [96, 97, 98, 99, 7, 7, 7])
-
-
-def test_bytes_are_the_formulas():
-    """2 * kv_heads * head_dim * positions * batch * bytes, a layer."""
-    layer, cache = MultiHeadAttention(64, 8, 2, batch_first=True).half(), KVCache.static(100)
-    with torch.no_grad():
-        layer(torch.ones(3, 4, 64).half(), cache=cache)
-    assert cache.cache_bytes == 2 * 2 * 8 * 100 * 3 * 2
 
 
 def test_a_cache_can_be_cropped_reordered_and_reset():
@@ -197,113 +195,79 @@ def test_one_query_packed_by_groups_equals_keys_and_values_repeated(fresh, keys,
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: KVCache("ring"), "kind='ring' is no kind of cache: use one of growing, static, sliding, cross."),
-        (lambda: KVCache("static"), "kind='static' with size=None: static and sliding caches take a size of 1 or more"),
-        (lambda: KVCache("growing", 4), "kind='growing' with size=4"),
-        (lambda: KVCache.sliding(0), "KVCache.sliding(0): give how many positions it holds, 1 or more."),
-        (lambda: KVCache.static(True), "KVCache.static(True): give how many positions it holds, 1 or more."),
-        (lambda: KVCache().held(), "this cache holds nothing yet: call the layer with it first."),
-        (lambda: KVCache().crop(3), "crop(3): this cache has read 0 positions and holds 0."),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: KVCache("ring"), "kind='ring' is no kind of cache: use one of growing, static, sliding, cross."),
+    (lambda: KVCache("static"), "kind='static' with size=None: static and sliding caches take a size of 1 or more"),
+    (lambda: KVCache("growing", 4), "kind='growing' with size=4"),
+    (lambda: KVCache.sliding(0), "KVCache.sliding(0): give how many positions it holds, 1 or more."),
+    (lambda: KVCache.static(True), "KVCache.static(True): give how many positions it holds, 1 or more."),
+    (lambda: KVCache().held(), "this cache holds nothing yet: call the layer with it first."),
+    (lambda: KVCache().crop(3), "crop(3): this cache has read 0 positions and holds 0."),
+])  # fmt: skip
 def test_a_cache_that_cannot_be_is_an_error(make, message):
-    with pytest.raises(ShapeError, match=re.escape(message)):
-        make()
+    refuses(ShapeError, re.escape(message), make)
 
 
 def test_overflow_says_what_was_asked_what_there_is_and_what_would_do():
     cache = KVCache.static(8)
     cache.update(*new(6))
     said = "3 new positions after 6 make 9, but this static cache holds 8: make it KVCache.static(9) or more."
-    with pytest.raises(ShapeError, match=re.escape(said)):
-        cache.update(*new(3))
+    refuses(ShapeError, re.escape(said), cache.update, *new(3))
     assert cache.length == 6  # a refused update leaves the cache as it was
     cache.update(*new(2))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda k, v: (k[:1], v[:1]),
-            "k has (batch, key/value heads, width) (1, 3, 8), but this cache holds (2, 3, 8): one cache serves one "
-            "layer",
-        ),
-        (
-            lambda k, v: (k, v[..., :2]),
-            "v has (batch, key/value heads, width) (2, 3, 2), but this cache holds (2, 3, 5)",
-        ),
-        (
-            lambda k, v: (k.double(), v.double()),
-            "k is torch.float64 on cpu, but this cache holds torch.float32 on cpu: reset() it",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda k, v: (k[:1], v[:1]),
+     "k has (batch, key/value heads, width) (1, 3, 8), but this cache holds (2, 3, 8): one cache serves one layer"),
+    (lambda k, v: (k, v[..., :2]), "v has (batch, key/value heads, width) (2, 3, 2), but this cache holds (2, 3, 5)"),
+    (lambda k, v: (k.double(), v.double()),
+     "k is torch.float64 on cpu, but this cache holds torch.float32 on cpu: reset() it"),
+])  # fmt: skip
 def test_keys_of_another_layer_are_refused(change, message):
     cache = KVCache()
     cache.update(*new(4))
-    with pytest.raises(ShapeError, match=re.escape(message)):
-        cache.update(*change(*new(1)))
+    refuses(ShapeError, re.escape(message), cache.update, *change(*new(1)))
 
 
 @pytest.mark.parametrize("kind", ["static", "sliding"])
 def test_caches_written_in_place_refuse_gradients(kind):
     k, v = new(2)
     said = f"k and v carry gradients, and a {kind} cache is written in place: decode under"
-    with pytest.raises(ShapeError, match=said):
-        KVCache(kind, 9).update(k.requires_grad_(), v)
+    refuses(ShapeError, said, KVCache(kind, 9).update, k.requires_grad_(), v)
 
 
 def test_a_cross_cache_holds_one_text():
     layer, cache = MultiHeadAttention(M, H, batch_first=True), KVCache.cross()
     x, key = torch.ones(B, 3, M), torch.ones(B, 5, M)
-    with pytest.raises(ShapeError, match="an empty cross cache without key: give the text to attend to, once."):
-        layer(x, cache=cache)
+    refuses(ShapeError, "an empty cross cache without key: give the text to attend to, once.", layer, x, cache=cache)
     layer(x, key, cache=cache)
     layer(x, key, cache=cache)
     said = "this cross cache holds another text's keys: leave key out, or reset()"
-    with pytest.raises(ShapeError, match=re.escape(said)):
-        layer(x, key.clone(), cache=cache)
+    refuses(ShapeError, re.escape(said), layer, x, key.clone(), cache=cache)
     said = "this cross cache is filled, and takes one text: reset() it for another."
-    with pytest.raises(ShapeError, match=re.escape(said)):
-        cache.update(*cache.held())
+    refuses(ShapeError, re.escape(said), cache.update, *cache.held())
 
 
 @pytest.mark.parametrize("options", [{"rope": Rope()}, {"alibi": True}, {"causal": True}, {"window": 3}], ids=str)
 def test_a_cross_cache_knows_no_distances(options):
     layer = MultiHeadAttention(M, H, batch_first=True, **options)
-    with pytest.raises(
-        ShapeError, match="a cross cache with rope, alibi, relative_bias, causal or window: those go by"
-    ):
-        layer(torch.ones(B, 3, M), torch.ones(B, 5, M), cache=KVCache.cross())
+    message = "a cross cache with rope, alibi, relative_bias, causal or window: those go by"
+    refuses(ShapeError, message, layer, torch.ones(B, 3, M), torch.ones(B, 5, M), cache=KVCache.cross())
 
 
-@pytest.mark.parametrize(
-    ("window", "message"),
-    [
-        (
-            None,
-            "a sliding cache of 4 keys, but the layer has no window: it would drop keys that the layer may look at. "
-            "Use KVCache()",
-        ),
-        (
-            6,
-            "a sliding cache of 4 keys with window=6: it would drop keys that the layer may look at. Use "
-            "KVCache.sliding(6).",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("window", "message"), [
+    (None, "a sliding cache of 4 keys, but the layer has no window: it would drop keys that the layer may look at. "
+     "Use KVCache()"),
+    (6, "a sliding cache of 4 keys with window=6: it would drop keys that the layer may look at. Use "
+     "KVCache.sliding(6)."),
+])  # fmt: skip
 def test_a_sliding_cache_that_would_lose_keys_is_refused(window, message):
     layer = MultiHeadAttention(M, H, batch_first=True, causal=True, window=window)
-    with pytest.raises(ShapeError, match=re.escape(message)):
-        layer(torch.ones(B, 3, M), cache=KVCache.sliding(4))
+    refuses(ShapeError, re.escape(message), layer, torch.ones(B, 3, M), cache=KVCache.sliding(4))
 
 
 # ------------------------------------------------------------------------------------------------------------- in int8
-
 
 EVERY_KIND = [KVCache, lambda **how: KVCache.static(Q, **how), lambda **how: KVCache.sliding(3, **how)]
 
@@ -391,21 +355,17 @@ def test_an_int8_cache_is_cropped_reordered_and_reset(fresh):
     assert not cache.filled and cache.cache_bytes == 0
 
 
-def test_a_row_that_is_not_finite_comes_back_as_nan():
+def test_what_an_int8_cache_cannot_do_is_refused_and_a_row_that_is_not_finite_comes_back_as_nan(fresh):
     k, v = torch.ones(1, 1, 3, D), torch.ones(1, 1, 3, D)
     k[0, 0, 0, 1], k[0, 0, 1, 2] = torch.inf, torch.nan
     cache = KVCache(dtype=torch.int8)
     cache.update(k, v)
     assert cache.held()[0].isnan().all(-1)[0, 0].tolist() == [True, True, False]
-
-
-def test_what_an_int8_cache_cannot_do_is_refused(fresh):
     with pytest.raises(ShapeError, match="dtype=torch.float16: a cache holds keys and values in their own dtype"):
         KVCache(dtype=torch.float16)
     layer, cache = MultiHeadAttention(M, H, batch_first=True, causal=True), KVCache(dtype=torch.int8)
     x = torch.randn(B, Q, M, generator=fresh)
-    with pytest.raises(ShapeError, match=r"and a growing cache rounds to int8: decode under torch.no_grad\(\)."):
-        layer(x, cache=cache)
+    refuses(ShapeError, r"and a growing cache rounds to int8: decode under torch.no_grad\(\).", layer, x, cache=cache)
     with torch.no_grad():
         layer(x, cache=cache)
         with pytest.raises(ShapeError, match="k is torch.float64 on cpu, but this cache holds torch.float32 on cpu"):

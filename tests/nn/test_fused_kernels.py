@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from manyheads.errors import ShapeError
 from manyheads.nn import Mask, Rule, attend, attention, log_sum_exp
 from manyheads.nn import attention as kernels
+from tests.refusals import refuses
 
 B, H, G, Q, K, D = 2, 6, 3, 37, 41, 20
 RETURNED = {"flash": (B, H, Q), "memory-efficient": (B, H, 64), "cuDNN": (B, H, Q, 1)}
@@ -113,5 +114,4 @@ def test_where_torch_would_form_the_map_because_says_so(chosen, spans, fake):
     spans(causal=False)
     q, k = fake((B, H, Q, D), (B, G, K, D), dtype=torch.float64)
     message = "torch has no fused kernel with an lse for torch.float64 and 24 wide heads on cuda. Use backend='auto'"
-    with pytest.raises(ShapeError, match=message):
-        attend(q, k, k, mask=Mask.full(Q, K), backend="fused")
+    refuses(ShapeError, message, attend, q, k, k, mask=Mask.full(Q, K), backend="fused")

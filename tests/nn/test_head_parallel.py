@@ -25,6 +25,7 @@ from manyheads.nn import HeadParallel, KVCache, MultiHeadAttention, RelativeBias
 from manyheads.nn.state_dicts import plain_state
 from manyheads.recording import gathered
 from tests.nn.layer_oracle import stirred
+from tests.refusals import refuses
 
 B, Q, K, M, H, D = 2, 7, 5, 24, 6, 8
 SAME = {"rtol": 0, "atol": 1e-10}
@@ -116,14 +117,10 @@ def divided(rank: int, meet: Path, seed: int) -> None:
 def refused_when_divided(layer: MultiHeadAttention, x: torch.Tensor, mesh: Any) -> None:
     with pytest.raises(ShapeError, match="weight_heads on a layer whose heads are divided among processes, each with"):
         layer(x, weight_heads=[1])
-    with pytest.raises(
-        ShapeError, match="heads are divided among processes: load its state before parallelize_module."
-    ):
-        load_state(layer, {}, "llama")
-    with pytest.raises(
-        ShapeError, match="this layer's heads are divided among processes already: parallelize it once."
-    ):
-        parallelize_module(layer, mesh, HeadParallel())
+    message = "heads are divided among processes: load its state before parallelize_module."
+    refuses(ShapeError, message, load_state, layer, {}, "llama")
+    message = "this layer's heads are divided among processes already: parallelize it once."
+    refuses(ShapeError, message, parallelize_module, layer, mesh, HeadParallel())
 
 
 @pytest.mark.slow  # 20 seconds
@@ -151,7 +148,5 @@ def test_what_is_no_layer_mesh_or_matrix_is_refused():
     with pytest.raises(ShapeError, match="HeadParallel divides over one dimension, and this mesh has 2: slice it."):
         parallelize_module(MultiHeadAttention(M, H), Mock(DeviceMesh, ndim=2, size=lambda: 4), HeadParallel())
     maps = {name: nn.Linear(M, M) for name in ("q", "k", "out")} | {"v": nn.Sequential(nn.Linear(M, M))}
-    with pytest.raises(
-        ShapeError, match="the v projection is a Sequential, whose rows by head are not known: only nn.Li"
-    ):
-        parallelize_module(MultiHeadAttention(M, H, projections=maps), mesh, HeadParallel())
+    message = "the v projection is a Sequential, whose rows by head are not known: only nn.Li"
+    refuses(ShapeError, message, parallelize_module, MultiHeadAttention(M, H, projections=maps), mesh, HeadParallel())

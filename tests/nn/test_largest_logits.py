@@ -13,6 +13,7 @@ from manyheads.errors import ShapeError
 from manyheads.nn import Mask, Rule, attend, largest_logits, largest_scores, max_logits
 from manyheads.reference import visible_keys
 from tests.nn.conftest import tensor
+from tests.refusals import refuses
 
 B, H, G, Q, K, D = 2, 6, 3, 101, 113, 5
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -57,14 +58,10 @@ def rules(rng):
     hides = tensor(rng, B, 1, Q, K).masked_fill(torch.from_numpy(rng.random((B, 1, Q, K)) < 0.3), -torch.inf)
     lowest = torch.where(hides == -torch.inf, torch.finfo(torch.float32).min, hides)
     return {
-        "plain": Rule(0.4),
-        "softcap": Rule(0.7, 3.0),
-        "sinks": Rule(0.4, None, 3 * tensor(rng, H)),
-        "alibi": Rule(0.4, None, None, alibi),
-        "hides": Rule(0.4, None, None, hides),
-        "lowest": Rule(0.4, 4.0, None, lowest),
-        "all": Rule(0.3, 5.0, tensor(rng, H), hides),
-    }
+        "plain": Rule(0.4), "softcap": Rule(0.7, 3.0), "sinks": Rule(0.4, None, 3 * tensor(rng, H)),
+        "alibi": Rule(0.4, None, None, alibi), "hides": Rule(0.4, None, None, hides),
+        "lowest": Rule(0.4, 4.0, None, lowest), "all": Rule(0.3, 5.0, tensor(rng, H), hides),
+    }  # fmt: skip
 
 
 def scores(q, k, rule, seen):
@@ -235,5 +232,4 @@ def test_what_does_not_fit_is_refused(rng, unchecked_types):
         max_logits(q, k, lse[..., 1:])
     with pytest.raises(ShapeError, match="give a Mask of manyheads.nn.masks"):
         max_logits(q, k, lse, torch.ones(B, H, 7, 11, dtype=torch.bool))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ShapeError, match="rows=0 are no rows to read"):
-        largest_scores(q, k, lse, Mask.full(7, 11), Rule(1.0), rows=0)
+    refuses(ShapeError, "rows=0 are no rows to read", largest_scores, q, k, lse, Mask.full(7, 11), Rule(1.0), rows=0)

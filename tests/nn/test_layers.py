@@ -18,21 +18,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 import manyheads as mh
-from manyheads.nn import (
-    FeedForward,
-    KVCache,
-    LayerCall,
-    Mask,
-    MultiHeadAttention,
-    Rope,
-    SwiGLU,
-    add_hook,
-    gated_width,
-    load_state,
-    remove_hook,
-)
+from manyheads import nn as mnn
 from manyheads.nn.feed_forward import ACTIVATIONS
 from tests.nn.layer_oracle import expected, normal, stirred
+from tests.refusals import refuses
 
 B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3
 
@@ -43,8 +32,8 @@ def twins(fresh, **options):
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=fresh) * 0.3)
-    ours = MultiHeadAttention(M, H, **options)
-    load_state(ours, theirs.state_dict(), "torch")
+    ours = mnn.MultiHeadAttention(M, H, **options)
+    mnn.load_state(ours, theirs.state_dict(), "torch")
     return theirs, ours
 
 
@@ -73,11 +62,8 @@ def test_the_layer_is_torchs_layer(fresh, options, training, average, weights):
     padding = torch.arange(K) >= torch.tensor([K, K - 2])[:, None]
     call = {"need_weights": weights, "average_attn_weights": average}
     for masks in (
-        {},
-        {"attn_mask": hide},
-        {"key_padding_mask": padding},
-        {"attn_mask": hide, "key_padding_mask": padding},
-    ):
+        {}, {"attn_mask": hide}, {"key_padding_mask": padding}, {"attn_mask": hide, "key_padding_mask": padding},
+    ):  # fmt: skip
         got, want = ours(query, key, value, **masks, **call), theirs(query, key, value, **masks, **call)
         for one, other in zip(got, want, strict=True):
             assert (one is None) == (other is None)
@@ -91,9 +77,8 @@ def test_the_arguments_stand_in_torchs_order(fresh):
     x = normal(fresh, Q, B, M)
     hide = torch.ones(Q, Q, dtype=torch.bool).triu(1)
     padding = torch.zeros(B, Q, dtype=torch.bool)
-    for one, other in zip(
-        ours(x, x, x, padding, True, hide, False, True), theirs(x, x, x, padding, True, hide, False, True), strict=True
-    ):
+    got, want = (layer(x, x, x, padding, True, hide, False, True) for layer in (ours, theirs))
+    for one, other in zip(got, want, strict=True):
         assert_allclose(one.detach(), other.detach(), atol=1e-5)
 
 
@@ -104,8 +89,8 @@ def test_it_works_inside_torchs_encoder_and_decoder(fresh, training):
         ours = copy.deepcopy(theirs)
         for name in ("self_attn", "multihead_attn"):
             if hasattr(ours, name):
-                layer = MultiHeadAttention(M, H, batch_first=True).train(training)
-                load_state(layer, getattr(theirs, name).state_dict(), "torch")
+                layer = mnn.MultiHeadAttention(M, H, batch_first=True).train(training)
+                mnn.load_state(layer, getattr(theirs, name).state_dict(), "torch")
                 setattr(ours, name, layer)
         x, memory = normal(fresh, B, Q, M), normal(fresh, B, K, M)
         inputs = (x,) if kind is nn.TransformerEncoderLayer else (x, memory)
@@ -140,33 +125,21 @@ def by_hand(layer, x, num_kv_heads):
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
-@pytest.mark.parametrize("projections", ["fused", "split"])
-def test_any_number_of_kv_heads_equals_the_one_built_by_hand(fresh, num_kv_heads, projections):
-    layer = stirred(MultiHeadAttention(M, H, num_kv_heads, batch_first=True, projections=projections), fresh)
+def test_any_number_of_kv_heads_equals_the_one_built_by_hand(fresh, num_kv_heads):
+    layer = stirred(mnn.MultiHeadAttention(M, H, num_kv_heads, batch_first=True), fresh)
     x = normal(fresh, B, Q, M)
     for weights in (True, False):
         assert_allclose(layer(x, need_weights=weights)[0].detach(), by_hand(layer, x, num_kv_heads).detach(), atol=2e-5)
 
 
-def test_as_many_kv_heads_as_heads_is_mha(fresh):
-    plain, grouped = MultiHeadAttention(M, H), MultiHeadAttention(M, H, H)
-    grouped.load_state_dict(plain.state_dict())
-    x = normal(fresh, Q, B, M)
-    assert_array_equal(plain(x)[0].detach(), grouped(x)[0].detach())
+def test_parameters_are_torchs_4_d_squared_for_every_number_of_heads_and_full_width_heads_cost_h_times_as_much():
+    def count(*sizes, **options):
+        return sum(p.numel() for p in mnn.MultiHeadAttention(*sizes, device="meta", **options).parameters())
 
-
-@pytest.mark.parametrize("heads", [1, 2, 4, 8, 16])
-def test_parameters_are_4_d_squared_for_every_number_of_heads(heads):
-    layer = MultiHeadAttention(64, heads, bias=False)
-    assert sum(p.numel() for p in layer.parameters()) == 4 * 64**2
-    assert layer.qkv_proj.weight.numel() // heads == 3 * 64**2 // heads
-
-
-def test_parameters_are_torchs_1050624_and_full_width_heads_cost_h_times_as_much():
-    assert sum(p.numel() for p in MultiHeadAttention(512, 8, device="meta").parameters()) == 1_050_624
-    for heads in (1, 2, 5):
-        wide = MultiHeadAttention(64, heads, head_dim=64, bias=False, device="meta")
-        assert sum(p.numel() for p in wide.parameters()) == 4 * heads * 64**2
+    assert count(512, 8) == 1_050_624
+    for heads in (1, 2, 4, 8, 16):
+        assert count(64, heads, bias=False) == 4 * 64**2
+        assert count(64, heads, head_dim=64, bias=False) == 4 * heads * 64**2
 
 
 # ------------------------------------------------------------------------------------------------- weights, dropout
@@ -176,7 +149,7 @@ def test_parameters_are_torchs_1050624_and_full_width_heads_cost_h_times_as_much
 def test_chosen_heads_weights_are_those_of_all_and_no_other_is_formed(fresh, heads, monkeypatch):
     from manyheads.nn import layer as layers
 
-    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, sinks=True, causal=True), fresh)
+    layer = stirred(mnn.MultiHeadAttention(M, H, G, batch_first=True, sinks=True, causal=True), fresh)
     x = normal(fresh, B, Q, M)
     _, every = layer(x, average_attn_weights=False)
     formed = []
@@ -196,7 +169,7 @@ def test_chosen_heads_weights_are_those_of_all_and_no_other_is_formed(fresh, hea
 def test_dropout_falls_on_the_weights_only_and_only_in_training(fresh):
     """Values are unit vectors and W^O is the identity, so the output *is* the dropped weights."""
     n = 40
-    layer = MultiHeadAttention(n, 1, batch_first=True, dropout=0.25, bias=False)
+    layer = mnn.MultiHeadAttention(n, 1, batch_first=True, dropout=0.25, bias=False)
     with torch.no_grad():
         layer.qkv_proj.weight[2 * n :] = torch.eye(n)
         layer.out_proj.weight.copy_(torch.eye(n))
@@ -220,11 +193,11 @@ def test_dropout_falls_on_the_weights_only_and_only_in_training(fresh):
 
 @pytest.mark.parametrize("shape", [(0, Q, M), (B, 0, M)], ids=["no texts", "no tokens"])
 @pytest.mark.parametrize(
-    "options", [{}, {"causal": True, "sinks": True}, {"softcap": 1.0}, {"alibi": True, "rope": Rope()}], ids=str
+    "options", [{}, {"causal": True, "sinks": True}, {"softcap": 1.0}, {"alibi": True, "rope": mnn.Rope()}], ids=str
 )
 @pytest.mark.parametrize("weights", [True, False])
 def test_empty_inputs_give_empty_results(shape, options, weights):
-    layer = MultiHeadAttention(M, H, batch_first=True, **options)
+    layer = mnn.MultiHeadAttention(M, H, batch_first=True, **options)
     out, maps = layer(torch.ones(shape), need_weights=weights)
     assert out.shape == shape
     assert maps is None or maps.shape == (shape[0], shape[1], shape[1])
@@ -233,7 +206,7 @@ def test_empty_inputs_give_empty_results(shape, options, weights):
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("options", [{}, {"sinks": True}, {"softcap": 1.0}, {"attend": mh.attend}], ids=list)
 def test_no_keys_at_all_give_the_output_bias(weights, options):
-    layer = MultiHeadAttention(M, H, batch_first=True, **options)
+    layer = mnn.MultiHeadAttention(M, H, batch_first=True, **options)
     with torch.no_grad():
         layer.out_proj.bias.fill_(3.0)
     out, maps = layer(torch.ones(B, Q, M), torch.ones(B, 0, M), need_weights=weights)
@@ -242,7 +215,7 @@ def test_no_keys_at_all_give_the_output_bias(weights, options):
 
 
 def test_an_empty_chunk_leaves_a_cache_as_it_was(fresh):
-    layer, cache = MultiHeadAttention(M, H, batch_first=True, causal=True), KVCache()
+    layer, cache = mnn.MultiHeadAttention(M, H, batch_first=True, causal=True), mnn.KVCache()
     with torch.no_grad():
         layer(normal(fresh, B, Q, M), cache=cache)
         out, _ = layer(torch.ones(B, 0, M), cache=cache)
@@ -260,7 +233,9 @@ def test_an_empty_chunk_leaves_a_cache_as_it_was(fresh):
 @pytest.mark.parametrize("extra", [{}, {"alibi": True}, {"softcap": 2.0}, {"sinks": True}, {"window": 3}], ids=str)
 @pytest.mark.sampled(10)
 def test_every_dtype_equals_the_reference(fresh, dtype, near, weights, extra):
-    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, causal=True, rope=Rope(base=20.0), **extra), fresh)
+    layer = stirred(
+        mnn.MultiHeadAttention(M, H, G, batch_first=True, causal=True, rope=mnn.Rope(base=20.0), **extra), fresh
+    )
     layer, x = layer.to(dtype), normal(fresh, B, Q, M, dtype=dtype)
     assert layer.rotary.cos.dtype == torch.float32
     with torch.no_grad():
@@ -275,7 +250,7 @@ def test_every_dtype_equals_the_reference(fresh, dtype, near, weights, extra):
 GRADIENTS = [
     {}, {"causal": True, "num_kv_heads": G}, {"v_head_dim": 3, "head_dim": 5}, {"sinks": True, "head_scale": True},
     {"softcap": 1.5, "qk_norm": True}, {"alibi": True, "window": 3, "causal": True},
-    {"rope": Rope(base=20.0), "add_bias_kv": True, "add_zero_attn": True},
+    {"rope": mnn.Rope(base=20.0), "add_bias_kv": True, "add_zero_attn": True},
 ]  # fmt: skip
 
 
@@ -283,7 +258,7 @@ GRADIENTS = [
 @pytest.mark.parametrize("options", GRADIENTS, ids=lambda options: ", ".join(options))
 @pytest.mark.sampled(6)
 def test_gradients_are_right_in_float64(fresh, options, weights):
-    layer = stirred(MultiHeadAttention(12, H, batch_first=True, **options).double(), fresh)
+    layer = stirred(mnn.MultiHeadAttention(12, H, batch_first=True, **options).double(), fresh)
     x = normal(fresh, 1, 4, 12, dtype=torch.float64).requires_grad_()
     names = [name for name, _ in layer.named_parameters()]
     hide = torch.tensor([[0, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
@@ -303,24 +278,21 @@ def test_a_seed_gives_one_layer_whatever_the_layout(fresh):
     layers = []
     for layout in ("fused", "split"):
         torch.manual_seed(11)
-        layers.append(MultiHeadAttention(M, H, G, batch_first=True, projections=layout))
+        layers.append(mnn.MultiHeadAttention(M, H, G, batch_first=True, projections=layout))
     x = normal(fresh, B, Q, M)
     assert_allclose(layers[0](x)[0].detach(), layers[1](x)[0].detach(), atol=1e-5)
     torch.manual_seed(11)
-    again = MultiHeadAttention(M, H, G, batch_first=True)
+    again = mnn.MultiHeadAttention(M, H, G, batch_first=True)
     assert_array_equal(again.qkv_proj.weight.detach(), layers[0].qkv_proj.weight.detach())
 
 
-def test_projections_start_with_glorots_spread():
+def test_projections_start_with_glorots_spread_and_reset_parameters_draws_afresh():
     torch.manual_seed(0)
-    layer = MultiHeadAttention(256, 8, 2)
+    layer = mnn.MultiHeadAttention(256, 8, 2)
     for part, rows in zip(layer.qkv_proj.weight.split(layer.sizes.widths), layer.sizes.widths, strict=True):
         assert float(part.detach().std()) == pytest.approx((2 / (256 + rows)) ** 0.5, rel=0.05)
     assert not layer.qkv_proj.bias.any() and not layer.out_proj.bias.any()
-
-
-def test_reset_parameters_draws_afresh():
-    layer = MultiHeadAttention(M, H, sinks=True, head_scale=True, add_bias_kv=True, qk_norm=True)
+    layer = mnn.MultiHeadAttention(M, H, sinks=True, head_scale=True, add_bias_kv=True, qk_norm=True)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.fill_(7)
@@ -330,26 +302,20 @@ def test_reset_parameters_draws_afresh():
     assert bool((layer.sinks == 0).all()) and bool((layer.head_scale == 1).all())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"projections": "split"},
-        {"qk_norm": True, "sinks": True, "head_scale": True},
-        {"add_bias_kv": True, "rope": Rope()},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [
+    {}, {"projections": "split"}, {"qk_norm": True, "sinks": True, "head_scale": True},
+    {"add_bias_kv": True, "rope": mnn.Rope()},
+], ids=str)  # fmt: skip
 def test_a_state_dict_goes_round(fresh, options):
-    one = stirred(MultiHeadAttention(M, H, G, batch_first=True, **options), fresh)
-    other = MultiHeadAttention(M, H, G, batch_first=True, **options)
+    one = stirred(mnn.MultiHeadAttention(M, H, G, batch_first=True, **options), fresh)
+    other = mnn.MultiHeadAttention(M, H, G, batch_first=True, **options)
     other.load_state_dict(one.state_dict())
     x = normal(fresh, B, Q, M)
     assert_array_equal(one(x)[0].detach(), other(x)[0].detach())
 
 
 def test_autocast_is_served(fresh):
-    layer, x = MultiHeadAttention(M, H, batch_first=True), normal(fresh, B, Q, M)
+    layer, x = mnn.MultiHeadAttention(M, H, batch_first=True), normal(fresh, B, Q, M)
     with torch.autocast("cpu", torch.bfloat16):
         out, _ = layer(x, need_weights=False)
     assert out.dtype == torch.bfloat16
@@ -357,19 +323,16 @@ def test_autocast_is_served(fresh):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_a_float_mask_may_have_another_dtype(fresh, dtype):
-    layer, x = MultiHeadAttention(M, H, batch_first=True), normal(fresh, B, Q, M)
+    layer, x = mnn.MultiHeadAttention(M, H, batch_first=True), normal(fresh, B, Q, M)
     mask = normal(fresh, Q, Q).to(dtype)
+    want = layer(x, attn_mask=mask.float())[0].detach()
     for weights in (True, False):
-        assert_allclose(
-            layer(x, attn_mask=mask, need_weights=weights)[0].detach(),
-            layer(x, attn_mask=mask.float())[0].detach(),
-            atol=1e-5,
-        )
+        assert_allclose(layer(x, attn_mask=mask, need_weights=weights)[0].detach(), want, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sinks", "head_scale"])
 def test_a_part_that_alone_is_trained_gets_its_gradient(fresh, name):
-    layer = stirred(MultiHeadAttention(M, H, batch_first=True, **{name: True}), fresh).requires_grad_(False)
+    layer = stirred(mnn.MultiHeadAttention(M, H, batch_first=True, **{name: True}), fresh).requires_grad_(False)
     part = getattr(layer, name).requires_grad_()
     (gradient,) = torch.autograd.grad(layer(normal(fresh, B, Q, M), need_weights=False)[0].square().sum(), part)
     assert bool((gradient != 0).all())
@@ -386,7 +349,7 @@ def count(layer):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(B, Q, M), (Q, M), (M,), (B, 0, M), (0, Q, M)], ids=str)
 def test_feedforward_is_its_formula(fresh, activation, shape):
-    layer, x = stirred(FeedForward(M, activation=activation), fresh), torch.randn(shape, generator=fresh)
+    layer, x = stirred(mnn.FeedForward(M, activation=activation), fresh), torch.randn(shape, generator=fresh)
     inner = ACTIVATIONS[activation](x @ layer.up_proj.weight.T + layer.up_proj.bias)
     assert_allclose(layer(x).detach(), (inner @ layer.down_proj.weight.T + layer.down_proj.bias).detach(), atol=1e-4)
 
@@ -395,7 +358,7 @@ def test_swiglu_is_its_formula_and_transformers_own(fresh):
     import transformers as t
     from transformers.models.llama.modeling_llama import LlamaMLP
 
-    layer, x = stirred(SwiGLU(M), fresh), torch.randn(B, Q, M, generator=fresh)
+    layer, x = stirred(mnn.SwiGLU(M), fresh), torch.randn(B, Q, M, generator=fresh)
     gate, up = x @ layer.gate_proj.weight.T, x @ layer.up_proj.weight.T
     want = (gate * torch.sigmoid(gate) * up) @ layer.down_proj.weight.T
     assert_allclose(layer(x).detach(), want.detach(), atol=1e-4)
@@ -408,22 +371,22 @@ def test_swiglu_is_its_formula_and_transformers_own(fresh):
 @pytest.mark.parametrize("multiple_of", [1, 8, 64, 256])
 def test_the_gated_layer_has_as_many_parameters_as_the_classic_one(embed_dim, multiple_of):
     """8/3 m rounded up: never fewer, and less than one multiple's columns more."""
-    classic = FeedForward(embed_dim, bias=False, device="meta")
-    gated = SwiGLU(embed_dim, multiple_of=multiple_of, device="meta")
+    classic = mnn.FeedForward(embed_dim, bias=False, device="meta")
+    gated = mnn.SwiGLU(embed_dim, multiple_of=multiple_of, device="meta")
     assert count(classic) == 8 * embed_dim**2
     assert gated.hidden_dim % multiple_of == 0
     assert 0 <= count(gated) - count(classic) < 3 * embed_dim * multiple_of
 
 
 def test_widths_are_those_of_known_models():
-    assert FeedForward(512, device="meta").hidden_dim == 2048
-    assert gated_width(4096, 256) == 11008
-    assert gated_width(5120, 256) == 13824  # Llama 13B
-    assert count(SwiGLU(8192, 28672, device="meta")) == 704_643_072  # Llama-2 70B: 704.6 M a layer
+    assert mnn.FeedForward(512, device="meta").hidden_dim == 2048
+    assert mnn.gated_width(4096, 256) == 11008
+    assert mnn.gated_width(5120, 256) == 13824  # Llama 13B
+    assert count(mnn.SwiGLU(8192, 28672, device="meta")) == 704_643_072  # Llama-2 70B: 704.6 M a layer
 
 
 def test_dropout_falls_on_the_inner_activations_in_training_only():
-    layer = FeedForward(M, activation="relu", dropout=0.5, bias=False)
+    layer = mnn.FeedForward(M, activation="relu", dropout=0.5, bias=False)
     with torch.no_grad():
         layer.up_proj.weight.fill_(1)
         layer.down_proj.weight.fill_(1)
@@ -432,7 +395,7 @@ def test_dropout_falls_on_the_inner_activations_in_training_only():
     assert layer.eval()(x).unique().numel() == 1
 
 
-@pytest.mark.parametrize("kind", [FeedForward, SwiGLU])
+@pytest.mark.parametrize("kind", [mnn.FeedForward, mnn.SwiGLU])
 def test_gradients_are_right_and_a_seed_gives_one_layer(fresh, kind):
     layer = stirred(kind(6).double(), fresh)
     assert torch.autograd.gradcheck(layer, torch.randn(2, 6, generator=fresh).double().requires_grad_())
@@ -443,32 +406,23 @@ def test_gradients_are_right_and_a_seed_gives_one_layer(fresh, kind):
     assert bool((pair[0] == pair[1]).all())
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FeedForward(0), "embed_dim=0 is no width: use 1 or more."),
-        (lambda: SwiGLU(8, 0), "hidden_dim=0 is no width"),
-        (
-            lambda: SwiGLU(8, multiple_of=0),
-            "multiple_of=0: the width is rounded up to a multiple of it. Use 1 or more.",
-        ),
-        (
-            lambda: FeedForward(8, activation="swish"),
-            "activation='swish' is no activation here: use one of relu, gelu, gelu_tanh, silu.",
-        ),
-        (lambda: FeedForward(8, dropout=1.0), "dropout=1.0 is no share to drop: use 0 up to, not including, 1."),
-        (lambda: FeedForward(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8: its shape is (2, 7)."),
-        (lambda: SwiGLU(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: mnn.FeedForward(0), "embed_dim=0 is no width: use 1 or more."),
+    (lambda: mnn.SwiGLU(8, 0), "hidden_dim=0 is no width"),
+    (lambda: mnn.SwiGLU(8, multiple_of=0),
+     "multiple_of=0: the width is rounded up to a multiple of it. Use 1 or more."),
+    (lambda: mnn.FeedForward(8, activation="swish"),
+     "activation='swish' is no activation here: use one of relu, gelu, gelu_tanh, silu."),
+    (lambda: mnn.FeedForward(8, dropout=1.0), "dropout=1.0 is no share to drop: use 0 up to, not including, 1."),
+    (lambda: mnn.FeedForward(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8: its shape is (2, 7)."),
+    (lambda: mnn.SwiGLU(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8"),
+])  # fmt: skip
 def test_what_does_not_fit_is_an_error(make, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make()
+    refuses(ValueError, re.escape(message), make)
 
 
 # ================================================================================================================ hooks
 # Who attends for a `MultiHeadAttention`, what hooks see of it and change, and that it compiles into one graph.
-
 
 # ------------------------------------------------------------------------------------------------- precision, gradients
 
@@ -477,7 +431,7 @@ def test_what_does_not_fit_is_an_error(make, message):
 def test_a_mask_too_large_to_form_is_left_to_tiles(fresh, monkeypatch, options):
     from manyheads.nn import mixing
 
-    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, **options), fresh)
+    layer = stirred(mnn.MultiHeadAttention(M, H, G, batch_first=True, **options), fresh)
     x, key = normal(fresh, B, Q, M), normal(fresh, B, K, M)
     with torch.no_grad():
         want, _ = layer(x, key, need_weights=False)
@@ -498,14 +452,14 @@ def test_attend_is_called_with_what_mh_attend_takes(fresh):
         calls.append((q.shape, k.shape, options))
         return mh.attend(q, k, v, **options)
 
-    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, causal=True, softcap=1.0, attend=own), fresh)
+    layer = stirred(mnn.MultiHeadAttention(M, H, G, batch_first=True, causal=True, softcap=1.0, attend=own), fresh)
     x = normal(fresh, B, Q, M)
-    plain = MultiHeadAttention(M, H, G, batch_first=True, causal=True, softcap=1.0)
+    plain = mnn.MultiHeadAttention(M, H, G, batch_first=True, causal=True, softcap=1.0)
     plain.load_state_dict(layer.state_dict())
     assert_allclose(layer(x)[0].detach(), plain(x)[0].detach(), atol=1e-5)
     ((q, k, options),) = calls
     assert (q, k) == ((B, H, Q, M // H), (B, G, Q, M // H))
-    assert isinstance(options["mask"], Mask) and options["mask"].dense is None and options["softcap"] == 1.0
+    assert isinstance(options["mask"], mnn.Mask) and options["mask"].dense is None and options["softcap"] == 1.0
 
 
 class Watcher:
@@ -515,7 +469,7 @@ class Watcher:
     def wants(self, module):
         return module is self.module and threading.get_ident() == self.thread
 
-    def seen(self, call: LayerCall):
+    def seen(self, call: mnn.LayerCall):
         mixed = call.run()
         self.calls.append((call, mixed))
         return self.edit(mixed.out)
@@ -523,15 +477,15 @@ class Watcher:
 
 @contextmanager
 def hooked(hook):
-    add_hook(hook)
+    mnn.add_hook(hook)
     try:
         yield hook
     finally:
-        remove_hook(hook)
+        mnn.remove_hook(hook)
 
 
 def test_a_hook_sees_the_call_and_leaves_the_output_as_it_was(fresh):
-    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, causal=True, rope=Rope(base=20.0)), fresh)
+    layer = stirred(mnn.MultiHeadAttention(M, H, G, batch_first=True, causal=True, rope=mnn.Rope(base=20.0)), fresh)
     x = normal(fresh, B, Q, M)
     with torch.no_grad():
         before, _ = layer(x, need_weights=False)
@@ -547,25 +501,8 @@ def test_a_hook_sees_the_call_and_leaves_the_output_as_it_was(fresh):
     assert mixed.because == "scaled_dot_product_attention with is_causal, enable_gqa"
 
 
-def test_a_hooks_edit_reaches_the_output_before_heads_are_mixed(fresh):
-    layer = stirred(MultiHeadAttention(M, H, batch_first=True), fresh)
-    x = normal(fresh, B, Q, M)
-
-    def without_head_2(out):
-        out = out.clone()
-        out[:, 2] = 0
-        return out
-
-    with torch.no_grad():
-        with hooked(Watcher(layer, without_head_2)):
-            edited, _ = layer(x)
-        pruned = copy.deepcopy(layer)
-        pruned.out_proj.weight[:, 2 * layer.head_dim : 3 * layer.head_dim] = 0
-        assert_allclose(edited, pruned(x)[0], atol=1e-5)
-
-
 def test_hooks_of_other_modules_and_threads_see_nothing_and_a_hook_goes_after_an_error(fresh):
-    layer, other = (MultiHeadAttention(M, H, batch_first=True) for _ in range(2))
+    layer, other = (mnn.MultiHeadAttention(M, H, batch_first=True) for _ in range(2))
     x = normal(fresh, B, Q, M)
     with pytest.raises(ZeroDivisionError), hooked(Watcher(layer)) as watcher:
         other(x)

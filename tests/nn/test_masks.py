@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from manyheads.errors import ShapeError
 from manyheads.nn import Mask, masks
 from manyheads.reference import visible_keys
+from tests.refusals import refuses
 
 B, H, Q, K = 2, 3, 7, 11
 SIZES = st.integers(1, 9)
@@ -66,16 +67,13 @@ def test_causal_offset_says_how_far_ahead_a_row_sees(num_rows, num_keys, offset)
     assert_array_equal(dense_of(Mask.causal(num_rows, num_keys, offset=offset))[0, 0], key <= row + offset)
 
 
-def test_causal_in_pictures():
+def test_causal_in_pictures_and_by_steps_as_at_once():
     picture = dense_of(Mask.causal(3, 5, window=2))[0, 0].astype(int)
     assert_array_equal(picture, [[0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]])  # new queries against a cache
     picture = dense_of(Mask.causal(3, 5, offset=0))[0, 0].astype(int)
     assert_array_equal(picture, [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]])  # torch's own is_causal
     picture = dense_of(Mask.causal(3, 2))[0, 0].astype(int)
     assert_array_equal(picture, [[0, 0], [1, 0], [1, 1]])  # more queries than keys: the first sees nothing
-
-
-def test_causal_by_steps_is_causal_at_once():
     whole = dense_of(Mask.causal(K, K, window=4))[0, 0]
     for length in range(1, K + 1):
         assert_array_equal(dense_of(Mask.causal(1, length, window=4))[0, 0, 0], whole[length - 1, :length])
@@ -173,27 +171,20 @@ def test_texts_are_chosen_with_their_masks(kind, chosen):
     assert mask.num_keys == K
 
 
-def test_a_mask_that_all_texts_share_stays_shared():
+def test_a_mask_that_all_texts_share_stays_shared_and_expand_gives_every_text_its_own_runs():
     mask = Mask.causal(Q, K)
     assert mask.texts(slice(1, 2)) is mask
     dense = Mask.from_dense(torch.rand(1, H, Q, K) < 0.5)
     assert dense.texts(torch.tensor([4, 2])) is dense
     each = dense.expand(5)
     assert_array_equal(dense_of(each.texts(slice(3, 5))), dense_of(dense).repeat(2, 0))
-
-
-def test_expand_gives_every_text_its_own_runs():
     mask = Mask.causal(Q, K).expand(5)
     assert tuple(mask.start.shape) == tuple(mask.stop.shape) == (5, Q)
     assert_array_equal(dense_of(mask), dense_of(Mask.causal(Q, K)).repeat(5, 0))
     assert Mask.causal(Q, K).expand(0).counts().shape == (0, Q)
-
-
-def test_expand_to_other_texts_is_an_error():
     mask = Mask.from_lengths(torch.tensor([2, 3]), 3, 3)
     assert mask.expand(2).start.shape == (2, 3)
-    with pytest.raises(ShapeError, match="a mask of 2 texts cannot serve num_texts=5: give 1 or 5"):
-        inspect.unwrap(Mask.expand)(mask, 5)
+    refuses(ShapeError, "a mask of 2 texts cannot serve num_texts=5: give 1 or 5", inspect.unwrap(Mask.expand), mask, 5)
 
 
 @pytest.mark.turns(4)
@@ -235,7 +226,7 @@ def test_trimmed_is_each_texts_own_square(seed, lengths, spare, side, kind):
         assert trimmed.dense is None
 
 
-def test_trimming_serves_a_mask_that_all_texts_share():
+def test_trimming_serves_a_mask_that_all_texts_share_and_no_texts():
     trimmed = Mask.causal(5, 5).trimmed(torch.tensor([2, 0]), torch.tensor([3, 4]))
     row = np.arange(4)
     causal = row <= row[:, None]
@@ -243,16 +234,9 @@ def test_trimming_serves_a_mask_that_all_texts_share():
     assert_array_equal(dense_of(trimmed)[0, 0], causal & (row < 3) & (row < 3)[:, None])
     dense = Mask.from_dense((torch.rand(1, H, 5, 5) < 0.5).index_fill_(3, torch.tensor([2]), False))
     assert dense.trimmed(torch.tensor([0, 1]), torch.tensor([4, 4])).visible(slice(None), slice(None)).shape[0] == 2
-
-
-def test_trimming_no_texts_gives_no_rows():
     nothing = torch.zeros(0, dtype=torch.long)
     assert Mask.causal(3, 3).trimmed(nothing, nothing).start.shape == (0, 0)
-
-
-def test_a_window_that_shows_nothing_is_refused():
-    with pytest.raises(ShapeError, match="window=0 lets a row see nothing"):
-        Mask.causal(3, 5, window=0)
+    refuses(ShapeError, "window=0 lets a row see nothing", Mask.causal, 3, 5, window=0)
 
 
 # -------------------------------------------------------------------------------------------------------- chance levels
@@ -290,21 +274,15 @@ def test_uniform_mass_is_the_mean_over_visible_keys(seed, kind, num_texts, share
     assert_allclose(got, uniform_mass(visible, column), atol=1e-12)
 
 
-def test_uniform_mass_of_a_padded_dense_mask_that_texts_share():
+def test_uniform_mass_of_shared_masks_of_rows_that_see_nothing_and_of_heads_that_do():
     rng = np.random.default_rng(5)
     visible, column = rng.random((1, 1, Q, K)) < 0.5, rng.random((B, K)) < 0.5
     mask = Mask.from_dense(torch.from_numpy(visible)).expand(B)
     got = mask.uniform_mass(torch.from_numpy(column).float())
     assert_allclose(got, uniform_mass(visible, column), atol=1e-12)
-
-
-def test_uniform_mass_of_a_row_that_sees_nothing_is_0():
     mask = Mask.causal(Q, Q, offset=-3)
     got = mask.uniform_mass(torch.ones(1, Q))[0]
     assert_array_equal(got, [0, 0, 0, 1, 1, 1, 1])
-
-
-def test_only_heads_that_see_something_have_a_chance_level():
     visible = torch.zeros(1, H, 1, K, dtype=torch.bool)
     visible[0, 1, 0, [4, 6]] = True  # one head of three, at the column's one
     column = torch.zeros(1, K)

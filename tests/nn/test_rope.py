@@ -13,6 +13,7 @@ from manyheads.errors import ShapeError
 from manyheads.nn import MultiHeadAttention, Rope
 from manyheads.nn.positions import Llama3, RelativeBias, RotaryTable, Yarn, alibi_bias, alibi_slopes, rotate
 from tests.nn.layer_oracle import alibi_slope, turned
+from tests.refusals import refuses
 
 B, H, Q, D = 2, 6, 7, 16
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
@@ -23,36 +24,22 @@ PARAMETERS = [
     {"rope_type": "llama3", "rope_theta": 500_000.0, **LLAMA3},
     {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64},
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e6,
-        "factor": 32.0,
-        "beta_fast": 16.0,
-        "beta_slow": 2.0,
+        "rope_type": "yarn", "rope_theta": 1e6, "factor": 32.0, "beta_fast": 16.0, "beta_slow": 2.0,
         "original_max_position_embeddings": 128,
     },
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 32.0,
-        "truncate": False,
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 32.0, "truncate": False,
         "original_max_position_embeddings": 128,
     },
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 8.0,
-        "mscale": 0.7,
-        "mscale_all_dim": 1.3,
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.3,
         "original_max_position_embeddings": 64,
     },
     {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 8.0,
-        "attention_factor": 1.25,
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "attention_factor": 1.25,
         "original_max_position_embeddings": 64,
     },
-]
+]  # fmt: skip
 
 
 def transformers_rotation(parameters, head_dim, length):
@@ -100,11 +87,15 @@ def test_a_rotation_is_a_complex_multiplication(fresh, interleaved, dims):
     )
 
 
-def test_scores_know_distances_only(fresh):
+def test_scores_know_distances_only_and_half_precision_is_turned_in_float32(fresh):
     q, k = torch.randn(2, 1, 1, 1, D, generator=fresh).double()
     table = RotaryTable(Rope(base=30.0), D)
     scores = [float((table(q, *table.at(i + 5, 1, None)) * table(k, *table.at(i, 1, None))).sum()) for i in (0, 3, 90)]
     assert_allclose(scores, scores[0], atol=1e-5)
+    x = torch.randn(1, 1, 1, D, generator=fresh).bfloat16()
+    table = RotaryTable(Rope(max_positions=4002), D)
+    turn = table.at(4001, 1, None)
+    assert_allclose(table(x, *turn).float(), rotate(x.float(), *turn), atol=2e-2)
 
 
 def test_a_table_follows_the_layer_to_a_device_but_never_to_a_dtype():
@@ -115,13 +106,6 @@ def test_a_table_follows_the_layer_to_a_device_but_never_to_a_dtype():
     assert not [name for name in layer.state_dict() if "rotary" in name]
 
 
-def test_half_precision_is_turned_in_float32(fresh):
-    x = torch.randn(1, 1, 1, D, generator=fresh).bfloat16()
-    table = RotaryTable(Rope(max_positions=4002), D)
-    turn = table.at(4001, 1, None)
-    assert_allclose(table(x, *turn).float(), rotate(x.float(), *turn), atol=2e-2)
-
-
 @pytest.mark.parametrize("max_positions", [9])
 def test_a_position_past_the_table_is_an_error_that_says_what_would_do(max_positions):
     layer = MultiHeadAttention(32, 2, batch_first=True, rope=Rope(max_positions=max_positions))
@@ -130,8 +114,7 @@ def test_a_position_past_the_table_is_an_error_that_says_what_would_do(max_posit
         "positions 0 to 9 were asked for, but the rotary table holds 0 to 8: "
         "build the layer with Rope(max_positions=10)"
     )
-    with pytest.raises(ShapeError, match=re.escape(message)):
-        layer(torch.ones(1, 10, 32))
+    refuses(ShapeError, re.escape(message), layer, torch.ones(1, 10, 32))
     with pytest.raises(ShapeError, match="positions 2 to 40 were asked for, but the rotary table holds 0 to 8"):
         layer(torch.ones(1, 3, 32), positions=torch.tensor([2, 40, 5]))
     with pytest.raises(ShapeError, match="positions -2 to 0 were asked for"):
@@ -141,10 +124,8 @@ def test_a_position_past_the_table_is_an_error_that_says_what_would_do(max_posit
 @pytest.mark.parametrize(("dims", "head_dim"), [(5, 16), (18, 16), (None, 15), (0, 16)])
 def test_dims_that_do_not_pair_up_are_an_error(dims, head_dim):
     shown = head_dim if dims is None else dims
-    with pytest.raises(
-        ShapeError, match=f"rope turns pairs of numbers, but {shown} of each head's {head_dim} were asked for"
-    ):
-        RotaryTable(Rope(dims=dims), head_dim)
+    message = f"rope turns pairs of numbers, but {shown} of each head's {head_dim} were asked for"
+    refuses(ShapeError, message, RotaryTable, Rope(dims=dims), head_dim)
 
 
 def test_scalings_are_what_their_parameters_say():
@@ -167,15 +148,12 @@ def test_slopes_are_the_papers(heads):
         assert_allclose(slopes, [alibi_slope(i, 6) for i in range(6)], rtol=1e-6)
 
 
-def test_slopes_are_transformers_own():
+def test_slopes_are_transformers_own_and_bias_grows_with_distance():
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
     for heads in (4, 6, 12, 16):
         theirs = build_alibi_tensor(torch.ones(1, 3), heads, torch.float32)
         assert_allclose(theirs[:, 0, 1], alibi_slopes(heads), rtol=1e-6)
-
-
-def test_bias_grows_with_distance_from_a_query_that_stands_last():
     bias = alibi_bias(torch.tensor([1.0, 0.5]), 2, 4)
     assert_allclose(bias[0, 0], [[-2, -1, 0, -1], [-3, -2, -1, 0]])
     assert_allclose(bias[0, 1], bias[0, 0] / 2)
@@ -199,7 +177,5 @@ def test_classes_of_distances_are_t5s(sizes, causal):
 
 @pytest.mark.parametrize("sizes", [(2, 128), (9, 128), (32, 16)])
 def test_classes_that_cannot_be_are_refused(sizes):
-    with pytest.raises(
-        ShapeError, match="num_buckets is an even number, 4 or more, and max_distance is more than half"
-    ):
-        RelativeBias(*sizes)
+    message = "num_buckets is an even number, 4 or more, and max_distance is more than half"
+    refuses(ShapeError, message, RelativeBias, *sizes)

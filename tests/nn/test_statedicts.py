@@ -13,21 +13,18 @@ from manyheads.errors import ShapeError
 from manyheads.nn import KVCache, MultiHeadAttention, RelativeBias, Rope, dump_state, load_state
 from manyheads.nn.state_dicts import layer_from_config
 from tests.nn.layer_oracle import stirred
+from tests.refusals import refuses
 
 B, Q, M, H, G = 2, 9, 24, 6, 3
 ROPES = {
     "default": {"rope_type": "default", "rope_theta": 50.0},
     "linear": {"rope_type": "linear", "rope_theta": 50.0, "factor": 3.0},
     "llama3": {
-        "rope_type": "llama3",
-        "rope_theta": 50.0,
-        "factor": 4.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
+        "rope_type": "llama3", "rope_theta": 50.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
     },
     "yarn": {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16},
-}
+}  # fmt: skip
 
 
 def models(kind, **options):
@@ -185,18 +182,14 @@ def test_t5_cross_attention_equals_transformers_own(fresh):
     [
         ({"kv_heads": G}, {"num_kv_heads": G}),
         ({"kv_heads": 2}, {"num_kv_heads": 2, "projections": "split"}),
-        (
-            {"one_kv_head": True, "causal": True, "num_mem_kv": 1},
-            {"num_kv_heads": 1, "causal": True, "add_bias_kv": True},
-        ),
-        (
-            {"kv_heads": 2, "value_dim_head": 7, "head_scale": True, "head_learned_sink": True},
-            {"num_kv_heads": 2, "v_head_dim": 7, "head_scale": True, "sinks": True},
-        ),
+        ({"one_kv_head": True, "causal": True, "num_mem_kv": 1},
+         {"num_kv_heads": 1, "causal": True, "add_bias_kv": True}),
+        ({"kv_heads": 2, "value_dim_head": 7, "head_scale": True, "head_learned_sink": True},
+         {"num_kv_heads": 2, "v_head_dim": 7, "head_scale": True, "sinks": True}),
         ({"kv_heads": G, "dim_context": 10}, {"num_kv_heads": G, "kdim": 10, "vdim": 10}),
     ],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.sampled(3)
 def test_x_transformers_attention_equals_its_own(fresh, theirs_has, ours_has):
     """Its query head i reads key/value head i % g: in our order that is head (i % g) * (h / g) + i // g."""
@@ -272,45 +265,25 @@ def state(**changes):
     return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
-@pytest.mark.parametrize(
-    ("family", "given", "message"),
-    [
-        (
-            "keras",
-            {},
-            "'keras' is no family of state dicts here: use one of torch, llama, gpt2, bert, t5, x-transformers.",
-        ),
-        ("llama", state(**{"q_proj.weight": None}), "llama state dict lacks q.weight (under '' it has k_proj.bias, "),
-        ("llama", {}, "has nothing): build the layer without them, or give the right prefix."),
-        (
-            "llama",
-            state(**{"q_norm.weight": torch.ones(4)}),
-            "has q_norm, and this layer has no such part: build it with them.",
-        ),
-        ("llama", state(lora=torch.ones(4)), "llama state dict has lora, and this layer has no such part"),
-        (
-            "llama",
-            state(**{"k_proj.weight": torch.ones(12, M)}),
-            "k.weight of the llama state dict has shape (12, 24) and the layer's (24, 24): build the layer with "
-            "that model's sizes.",
-        ),
-        ("t5", {}, "t5 does not scale its scores, and this layer's scale is 0.5: build it with scale=1.0."),
-        ("x-transformers", {"mem_k": torch.ones(H, 3, 4)}, "has num_mem_kv=3 learned keys, but a layer here has one."),
-        (
-            "x-transformers",
-            {"to_q.weight": torch.ones(20, M)},
-            "q.weight of the x-transformers state dict has shape (20, 24), which is not that of 6 heads: build",
-        ),
-        (
-            "torch",
-            {"in_proj_weight": torch.ones(70, M)},
-            "in_proj_weight has 70 rows for q, k and v, but this layer's are (24, 24, 24).",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("family", "given", "message"), [
+    ("keras", {}, "'keras' is no family of state dicts here: use one of torch, llama, gpt2, bert, t5, x-transformers."),
+    ("llama", state(**{"q_proj.weight": None}), "llama state dict lacks q.weight (under '' it has k_proj.bias, "),
+    ("llama", {}, "has nothing): build the layer without them, or give the right prefix."),
+    ("llama", state(**{"q_norm.weight": torch.ones(4)}),
+     "has q_norm, and this layer has no such part: build it with them."),
+    ("llama", state(lora=torch.ones(4)), "llama state dict has lora, and this layer has no such part"),
+    ("llama", state(**{"k_proj.weight": torch.ones(12, M)}),
+     "k.weight of the llama state dict has shape (12, 24) and the layer's (24, 24): build the layer with "
+     "that model's sizes."),
+    ("t5", {}, "t5 does not scale its scores, and this layer's scale is 0.5: build it with scale=1.0."),
+    ("x-transformers", {"mem_k": torch.ones(H, 3, 4)}, "has num_mem_kv=3 learned keys, but a layer here has one."),
+    ("x-transformers", {"to_q.weight": torch.ones(20, M)},
+     "q.weight of the x-transformers state dict has shape (20, 24), which is not that of 6 heads: build"),
+    ("torch", {"in_proj_weight": torch.ones(70, M)},
+     "in_proj_weight has 70 rows for q, k and v, but this layer's are (24, 24, 24)."),
+])  # fmt: skip
 def test_a_state_dict_that_does_not_fit_is_an_error(family, given, message):
-    with pytest.raises(ShapeError, match=re.escape(message)):
-        load_state(MultiHeadAttention(M, H), given, family)
+    refuses(ShapeError, re.escape(message), load_state, MultiHeadAttention(M, H), given, family)
 
 
 def test_a_layer_that_a_family_cannot_hold_is_an_error(unchecked_types):
@@ -318,25 +291,14 @@ def test_a_layer_that_a_family_cannot_hold_is_an_error(unchecked_types):
         dump_state(MultiHeadAttention(M, H, G), "torch")
     with pytest.raises(ShapeError, match="bert state dicts have no place for sinks: this layer cannot be one."):
         dump_state(MultiHeadAttention(M, H, sinks=True), "bert")
-    with pytest.raises(
-        ShapeError, match="x-transformers state dicts have no place for k.bias, out.bias, q.bias, v.bias"
-    ):
-        dump_state(MultiHeadAttention(M, H), "x-transformers")
-    with pytest.raises(
-        ShapeError, match="t5 does not scale its scores, and this layer's scale is one a head: build it"
-    ):
-        dump_state(MultiHeadAttention(M, H, scale=[1.0] * H), "t5")
-    with pytest.raises(
-        ShapeError, match="llama state dicts have no place for relative_bias: this layer cannot be one."
-    ):
-        dump_state(MultiHeadAttention(M, H, relative_bias=RelativeBias()), "llama")
-    with pytest.raises(ShapeError, match="relative_bias is a int: give RelativeBias"):
-        MultiHeadAttention(M, H, relative_bias=32)
-    with pytest.raises(
-        ShapeError, match="'fnet' is no config that a layer can be built from: use one of llama, mistral"
-    ):
-        layer_from_config(type("C", (), {"model_type": "fnet"})())
-    with pytest.raises(
-        ShapeError, match="rope_type='longrope' is not a rotation of ours. Use one of default, linear, llama3, yarn."
-    ):
-        Rope.from_parameters({"rope_type": "longrope"}, max_positions=9, head_dim=4)
+    message = "x-transformers state dicts have no place for k.bias, out.bias, q.bias, v.bias"
+    refuses(ShapeError, message, dump_state, MultiHeadAttention(M, H), "x-transformers")
+    message = "t5 does not scale its scores, and this layer's scale is one a head: build it"
+    refuses(ShapeError, message, dump_state, MultiHeadAttention(M, H, scale=[1.0] * H), "t5")
+    message = "llama state dicts have no place for relative_bias: this layer cannot be one."
+    refuses(ShapeError, message, dump_state, MultiHeadAttention(M, H, relative_bias=RelativeBias()), "llama")
+    refuses(ShapeError, "relative_bias is a int: give RelativeBias", MultiHeadAttention, M, H, relative_bias=32)
+    message = "'fnet' is no config that a layer can be built from: use one of llama, mistral"
+    refuses(ShapeError, message, layer_from_config, type("C", (), {"model_type": "fnet"})())
+    message = "rope_type='longrope' is not a rotation of ours. Use one of default, linear, llama3, yarn."
+    refuses(ShapeError, message, Rope.from_parameters, {"rope_type": "longrope"}, max_positions=9, head_dim=4)

@@ -22,15 +22,10 @@ def save_whole(path):
     lengths = torch.tensor(LENGTHS)
     shape = (3, 11)
     tokens = Tokens(
-        lengths,
-        ids=torch.randint(0, 99, shape),
-        pieces=tuple(("piece",) * length for length in LENGTHS),
-        special=torch.rand(shape) < 0.5,
-        offsets=torch.randint(0, 9, (*shape, 2)),
-        texts=("der", "Hund", "bellt"),
-        rarity=torch.rand(shape),
-        sinks=Sinks(ids=(3,), names=("x",)),
-    )
+        lengths, ids=torch.randint(0, 99, shape), pieces=tuple(("piece",) * length for length in LENGTHS),
+        special=torch.rand(shape) < 0.5, offsets=torch.randint(0, 9, (*shape, 2)), texts=("der", "Hund", "bellt"),
+        rarity=torch.rand(shape), sinks=Sinks(ids=(3,), names=("x",)),
+    )  # fmt: skip
     full = Mask.full(11, 11).trimmed(torch.zeros_like(lengths), lengths)
     dense = Mask.from_dense(full.visible(slice(None), slice(None)) & (torch.rand(3, 1, 11, 11) < 0.5))
     layers = []

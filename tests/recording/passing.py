@@ -39,15 +39,11 @@ def visible_cells(rng, kind, num_texts, num_rows, num_keys):
     """[b, 1 or h, q, k]: who may look where, before padding."""
     row, key = np.arange(num_rows)[:, None] + num_keys - num_rows, np.arange(num_keys)[None]
     seen = {
-        "bidirectional": np.ones((num_rows, num_keys), bool),
-        "causal": key <= row,
-        "window": (key <= row) & (key > row - 4),
-        "chunks": (key <= row) & (key // 5 == row // 5),
-        "packed": key // 17 == row // 17,
-        "ahead": key > row,
-        "behind": key < row - 7 - rng.integers(0, 9, row.shape),
+        "bidirectional": np.ones((num_rows, num_keys), bool), "causal": key <= row,
+        "window": (key <= row) & (key > row - 4), "chunks": (key <= row) & (key // 5 == row // 5),
+        "packed": key // 17 == row // 17, "ahead": key > row, "behind": key < row - 7 - rng.integers(0, 9, row.shape),
         "ragged": (key >= rng.integers(0, 19, row.shape)) & (key < num_keys - rng.integers(0, 19, row.shape)),
-    }.get(kind)
+    }.get(kind)  # fmt: skip
     if seen is not None:
         return np.broadcast_to(seen, (num_texts, 1, num_rows, num_keys)).copy()
     heads = H if kind == "head by head" else 1
@@ -113,15 +109,11 @@ def make_case(
         seen[text, :, own:], seen[text, :, :, length:] = False, False
         at = (slice(text, text + 1), slice(None), slice(0, own))
         got = reference.attend(
-            q[at].double().numpy(),
-            k[text : text + 1, :, :length].double().numpy(),
-            np.zeros((1, g, length, 1)),
-            mask=np.broadcast_to(seen[text, :, :own, :length], (h, own, length))[None],
-            scale=scale,
-            softcap=softcap,
+            q[at].double().numpy(), k[text : text + 1, :, :length].double().numpy(), np.zeros((1, g, length, 1)),
+            mask=np.broadcast_to(seen[text, :, :own, :length], (h, own, length))[None], scale=scale, softcap=softcap,
             sinks=None if sinks is None else sinks.double().numpy(),
             bias=None if bias is None else bias.expand(num_texts, h, -1, -1)[at][..., :length].double().numpy(),
-        )
+        )  # fmt: skip
         lse[text, :, :own] = torch.from_numpy(got.lse[0])
         maps.append(got.weights[0])
         visible.append(seen[text, :, :own, :length])

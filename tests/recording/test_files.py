@@ -22,17 +22,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-import manyheads
 from manyheads.errors import FileAccessError, RecordingError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording import LayerRecord, Recording, Sinks, Tokens, open_recording
 from manyheads.recording.file import format as lazy
 from manyheads.recording.file import safetensors_io as container
 from manyheads.spec import Site
+from tests.refusals import refuses
 
 # ============================================================================================ recordings of random bits
 # Recordings of random bits with everything a file may hold, and the comparison of two of them bit for bit.
-
 
 H, G, D, F = 6, 3, 5, 4
 LENGTHS = (7, 11, 2)
@@ -54,16 +53,13 @@ def make_tokens(fresh, lengths=LENGTHS):
     begin = torch.arange(shape[1]).expand(shape)
     pieces = tuple(tuple(f"##p{at}" for at in range(length)) for length in lengths.tolist())
     return Tokens(
-        lengths,
-        ids=ids.masked_fill(~real, -1),
-        pieces=pieces,
+        lengths, ids=ids.masked_fill(~real, -1), pieces=pieces,
         special=(torch.rand(shape, generator=fresh) < 0.3) & real,
         offsets=torch.stack([begin, begin + 1], -1) * real[..., None],
         texts=tuple("Ein Satz, «zitiert» 猫😀"[: length + 1] for length in lengths.tolist()),
-        rarity=torch.rand(shape, generator=fresh) * real,
-        rarity_because="rank in the vocabulary",
+        rarity=torch.rand(shape, generator=fresh) * real, rarity_because="rank in the vocabulary",
         sinks=Sinks(first=True, ids=(101, 7), names=("[CLS]", ","), because="0.8 of layer 3's mass"),
-    )
+    )  # fmt: skip
 
 
 def text_mask(lengths, causal=False):
@@ -118,11 +114,8 @@ def assert_same_layer(got, want):
         assert_same_bits(getattr(got.mask, name), getattr(want.mask, name), f"mask.{name}")
     for name in ("sinks", "bias"):
         assert_same_bits(getattr(got.rule, name), getattr(want.rule, name), name)
-    assert (got.rule.scale, got.rule.softcap, got.mask.num_keys) == (
-        want.rule.scale,
-        want.rule.softcap,
-        want.mask.num_keys,
-    )
+    numbers = [(one.rule.scale, one.rule.softcap, one.mask.num_keys) for one in (got, want)]
+    assert numbers[0] == numbers[1]
     assert (got.site, got.because) == (want.site, want.because)
     assert_same_tokens(got.tokens, want.tokens)
 
@@ -138,7 +131,6 @@ def assert_same_recording(got, want):
 
 
 # ========================================================================================================== bit for bit
-
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "format.md"
@@ -178,14 +170,11 @@ def test_dense_masks_come_back_with_and_without_axes_of_texts_and_heads(fresh, p
     assert_round_trip(make_recording(fresh, mask=mask), path)
 
 
-def test_a_causal_mask_that_all_texts_share_stays_shared(fresh, path):
+def test_a_causal_mask_that_all_texts_share_stays_shared_and_padding_that_a_mask_can_see_is_kept(fresh, path):
     recording = make_recording(fresh, lengths=(9, 9), mask=Mask.causal(9, 9, window=4))
     assert_round_trip(recording, path)
     assert open_recording(path).layers[0].mask.start.shape == (1, 9)
-
-
-def test_padding_that_a_mask_can_see_is_kept(fresh, path):
-    """A causal mask without padding lets padding rows see: such a layer is stored whole, so that nothing is lost."""
+    # A causal mask without padding lets padding rows see: such a layer is stored whole, so that nothing is lost.
     tokens = make_tokens(fresh)
     layer = make_layer(fresh, tokens, mask=Mask.causal(11, 11))
     layer = replace(layer, q=random_bits(fresh, (3, H, 11, D), torch.float32))
@@ -219,17 +208,14 @@ def test_cross_attention_comes_back_whole_beside_packed_stacks(fresh, path):
         assert file.get_slice("cross.layer.0.k").get_shape() == [3, G, 11, D]
 
 
-def test_keys_are_not_cut_to_the_lengths_of_queries(fresh, path):
-    """Both are padded to 8 here, but the first text has 4 queries and 8 keys."""
+def test_keys_are_not_cut_to_the_lengths_of_queries_and_bare_positions_come_back(fresh, path):
+    # Both are padded to 8 here, but the first text has 4 queries and 8 keys.
     target, source = make_tokens(fresh, (4, 8)), torch.tensor([8, 5])
     stop = torch.where(target.real, source[:, None], 0)
     mask = Mask(torch.zeros_like(stop), stop, 8)
     layer = make_layer(fresh, target, mask=mask)
     layer = replace(layer, k=random_bits(fresh, (2, G, 8, D), torch.float32))
     assert_round_trip(Recording({"": [layer]}, target), path)
-
-
-def test_bare_positions_and_lengths_of_their_own_come_back(fresh, path):
     tokens = Tokens.unnamed((7, 11, 2))
     layer = replace(make_layer(fresh, tokens, mask=Mask.full(11, 11)), lengths=torch.tensor([7, 11, 1]))
     assert_round_trip(Recording({"": [layer]}, tokens), path)
@@ -240,12 +226,9 @@ def test_no_texts_empty_texts_and_one_text_come_back(fresh, path, lengths):
     assert_round_trip(make_recording(fresh, lengths=lengths), path)
 
 
-def test_a_recording_without_layers_comes_back(fresh, path):
+def test_a_recording_without_layers_comes_back_and_any_text_half_a_surrogate_pair_too(fresh, path):
     assert_round_trip(make_recording(fresh, num_layers=0), path)
     assert_round_trip(Recording({}, make_tokens(fresh)), path)
-
-
-def test_any_text_comes_back_half_a_surrogate_pair_too(fresh, path):
     tokens = replace(make_tokens(fresh, (1, 1)), texts=("\ud83d\ude00\x00\r\n", "\udfff"), pieces=(("\ud800",), ("",)))
     assert_round_trip(Recording({}, tokens), path)
 
@@ -363,15 +346,10 @@ def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(fresh, path):
 # ------------------------------------------------------------------------------------------------- what cannot be saved
 
 
-def test_the_front_door_opens_recordings(fresh, path):
-    make_recording(fresh).save(str(path))
-    assert len(manyheads.open_recording(str(path)).layers) == 3
-
-
-def test_opening_reads_the_tokens_and_a_layer_reads_itself(fresh, path, reads):
+def test_opening_reads_the_tokens_a_layer_reads_itself_and_the_one_used_last_is_kept(fresh, path, reads):
     recording = make_recording(fresh, 5)
     recording.save(path)
-    opened = open_recording(path)
+    opened = open_recording(str(path))
     assert all(name.startswith("tokens.0.") for name in reads)
     reads.clear()
     assert (repr(opened), opened.num_bytes) == (repr(recording), recording.num_bytes)
@@ -379,6 +357,12 @@ def test_opening_reads_the_tokens_and_a_layer_reads_itself(fresh, path, reads):
     assert reads == []
     assert_same_layer(opened.layers[3], recording.layers[3])
     assert sorted(reads) == sorted([*(f"layer.3.{x}" for x in ("q", "k", "v", "lse")), "mask.0.start", "mask.0.stop"])
+    make_recording(fresh).save(path)
+    layers = open_recording(path).layers
+    assert layers[2].q.shape == layers[2].q.shape
+    reads.clear()
+    assert layers[2].site.layer == 2
+    assert reads == []
 
 
 def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(fresh, path, reads):
@@ -394,15 +378,6 @@ def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(fr
     assert layers[0] is held and layers[-len(layers)] is held and layers[::2][0] is held
     assert reads == []
     assert layers[1].site.layer == 1 and len(reads) == 4  # its mask is still that of the others
-
-
-def test_the_layer_used_last_is_kept_though_nobody_holds_it(fresh, path, reads):
-    make_recording(fresh).save(path)
-    layers = open_recording(path).layers
-    assert layers[2].q.shape == layers[2].q.shape
-    reads.clear()
-    assert layers[2].site.layer == 2
-    assert reads == []
 
 
 def test_layers_are_a_sequence_like_any_other(fresh, path):
@@ -439,7 +414,6 @@ def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(fresh, path):
 
 # ============================================================================================ saved whole or not at all
 # A recording is saved whole or not at all, and one line says why not.
-
 
 # -------------------------------------------------------------------------------------------------- whole or not at all
 
@@ -505,14 +479,11 @@ Recording({"": layers}, of).save(sys.argv[1])
 
 
 NO_ROOM = {
-    errno.ENOSPC: "the disk is full. Free some space",
-    errno.EDQUOT: "your share of the disk is used up",
-    errno.EFBIG: "files there cannot be that large",
-    errno.EACCES: "you have no permission to. Have it changed",
-    errno.EPERM: "you have no permission to",
-    errno.EROFS: "it is on a read-only file system. Use another folder",
+    errno.ENOSPC: "the disk is full. Free some space", errno.EDQUOT: "your share of the disk is used up",
+    errno.EFBIG: "files there cannot be that large", errno.EACCES: "you have no permission to. Have it changed",
+    errno.EPERM: "you have no permission to", errno.EROFS: "it is on a read-only file system. Use another folder",
     errno.EIO: os.strerror(errno.EIO),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -539,11 +510,9 @@ def test_paths_that_cannot_be_written_are_refused_each_in_its_words(fresh, tmp_p
         "nul\0l": "embedded null",
     }
     for path, words in refused.items():
-        with pytest.raises(FileAccessError, match=rf"^cannot write .*: {words}"):
-            recording.save(path)
+        refuses(FileAccessError, rf"^cannot write .*: {words}", recording.save, path)
     monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write anything
-    with pytest.raises(FileAccessError, match="you have no permission to"):
-        recording.save(file)
+    refuses(FileAccessError, "you have no permission to", recording.save, file)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"] and file.read_text() == "mine"
 
 
@@ -567,8 +536,7 @@ def test_a_new_file_has_the_permissions_that_new_files_have(fresh, path):
 
 def test_provenance_must_be_plain_data(fresh, path):
     recording = replace(make_recording(fresh), provenance={"dtype": torch.float32})
-    with pytest.raises(RecordingError, match=r"cannot be saved: its provenance must be JSON: .*dtype"):
-        recording.save(path)
+    refuses(RecordingError, r"cannot be saved: its provenance must be JSON: .*dtype", recording.save, path)
     assert not path.exists()
 
 
@@ -608,5 +576,4 @@ def test_what_does_not_fit_together_is_refused_before_anything_is_written(fresh,
 def test_a_description_too_long_for_any_header_is_refused(fresh, path, monkeypatch):
     monkeypatch.setattr(container, "HEADER_BYTES", 5_000)
     recording = replace(make_recording(fresh), provenance={"notes": "x" * 5_000})
-    with pytest.raises(RecordingError, match="put less into its provenance"):
-        recording.save(path)
+    refuses(RecordingError, "put less into its provenance", recording.save, path)

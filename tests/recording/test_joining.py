@@ -21,6 +21,7 @@ from manyheads.recording import Entropy, Received, Recording, Sinks, Tokens, gat
 from manyheads.recording.layer import together
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 LENGTHS = (11, 5, 17, 9, 6)
 PLACES = ([1, 4], [3, 0], [2])
@@ -167,8 +168,7 @@ def test_a_layer_that_is_not_split_is_kept_once(whole):
 
 def test_what_is_no_part_of_the_same_is_refused(whole):
     one, other = (cut(whole, at, 2) for at in range(2)) if whole.layers[0].site.num_kv_heads == 2 else (whole, whole)
-    with pytest.raises(RecordingError, match="every part holds the same heads: nothing is split"):
-        heads_together([whole, whole])
+    refuses(RecordingError, "every part holds the same heads: nothing is split", heads_together, [whole, whole])
     fewer = Recording({"": list(other.layers[1:])}, other.tokens, other.provenance)
     with pytest.raises(RecordingError, match=r"parts of different models: their stacks have \{'': 3\}|\{'': 2\}"):
         heads_together([one, fewer])
@@ -178,17 +178,14 @@ def test_what_is_no_part_of_the_same_is_refused(whole):
     layer = whole.layers[0]
     otherwise = replace(layer, q=layer.q + 1, rule=replace(layer.rule, scale=2.0))
     parts = [Recording({"": [each]}, whole.tokens, whole.provenance) for each in (layer, otherwise)]
-    with pytest.raises(RecordingError, match="hides other keys, or scales otherwise, in one part than in another"):
-        heads_together(parts)
-    with pytest.raises(RecordingError, match="no process group is open: call torch.distributed.init_process_group"):
-        gathered(whole)
+    refuses(RecordingError, "hides other keys, or scales otherwise, in one part than in another", heads_together, parts)
+    refuses(RecordingError, "no process group is open: call torch.distributed.init_process_group", gathered, whole)
 
 
 # ================================================================================== tensors that somebody else computed
 # Statistics of tensors that somebody else computed are those of the maps that these tensors make.
 #
 # The oracle is NumPy's softmax over dense scores, in float64.
-
 
 B, H, G, N, D = 3, 6, 2, 11, 5
 GIVEN_LENGTHS = [11, 7, 4]
@@ -260,8 +257,7 @@ def test_an_lse_in_base_2_or_of_other_scores_is_refused(fresh):
         record_tensors(q, k, lse / math.log(2))
     with pytest.raises(RecordingError, match=r"is not that of q and k, .* natural logarithm .*, or no lse"):
         record_tensors(q, k, lse, scale=0.9)
-    with pytest.raises(RecordingError, match="from which it differs by inf"):
-        record_tensors(q, k, lse * torch.nan)
+    refuses(RecordingError, "from which it differs by inf", record_tensors, q, k, lse * torch.nan)
 
 
 def test_queries_at_the_end_see_the_keys_before_them(fresh):
@@ -282,13 +278,11 @@ def test_cells_of_a_head_are_those_of_its_map(fresh, unchecked_types):
     got = recording.cells("L4H5", pairs, text=1)
     assert np.abs(got.numpy() - [weights[1, 5, query, key] for query, key in pairs]).max() < 1e-9
     assert got[2] == 0 and recording.cells("L4H5", []).shape == (0,)
-    with pytest.raises(HeadError, match="there is no head L0H5 in this recording: it holds L4H0 to L4H5"):
-        recording.cells("L0H5", pairs)
+    refuses(HeadError, "there is no head L0H5 in this recording: it holds L4H0 to L4H5", recording.cells, "L0H5", pairs)
     with pytest.raises(ShapeError, match="queries run from 3 to 7, but text 1 has 7 of them"):
         recording.cells("L4H0", [(7, 1), (3, 1)], text=1)
     for wrong in ((6, 2), [(6, 2, 1)], [(6.5, 2)]):
-        with pytest.raises(ShapeError, match=r"give a list of \(query, key\) positions, as in"):
-            recording.cells("L4H5", wrong)
+        refuses(ShapeError, r"give a list of \(query, key\) positions, as in", recording.cells, "L4H5", wrong)
 
 
 def test_what_a_model_records_is_had_from_its_q_and_k(fresh):
@@ -313,13 +307,9 @@ def test_tensors_that_do_not_fit_are_refused(fresh, unchecked_types):
         ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is of 11 queries and 10 keys, q and k of 11 and 11"),
         ((q, k.float()), {}, "q is torch.float64 on cpu, k torch.float32 on cpu: they must be alike"),
         ((q[:, :5], k), {}, "num_heads=5 is not a multiple of num_kv_heads=2"),
-        (
-            ([q, q[:2]], [k, k[:2]]),
-            {},
-            "layer 1: q has shape .2, 6, 11, 5. .* needs q and k of the first one's 3 texts",
-        ),
+        (([q, q[:2]], [k, k[:2]]), {},
+         "layer 1: q has shape .2, 6, 11, 5. .* needs q and k of the first one's 3 texts"),
         ((q, k, q[..., 0, 0]), {}, r"layer 0: lse has shape \(3, 6\)"),
         (([q.numpy()], [k]), {}, "q holds a ndarray: give torch tensors"),
-    ]:
-        with pytest.raises((ShapeError, HeadError), match=words):
-            record_tensors(*arguments, **options)
+    ]:  # fmt: skip
+        refuses((ShapeError, HeadError), words, record_tensors, *arguments, **options)

@@ -20,20 +20,18 @@ from manyheads.recording import prepare
 from manyheads.recording.exact_map import launches
 from manyheads.recording.exact_map.requests import Mass
 from tests.recording.passing import make_case
+from tests.refusals import refuses
 
 HERE = Path(__file__).parent / "kernels"
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 # Issue slots of a warp for a cell, in the loop over plain tiles: what one cell may cost on each kind of GPU.
 BUDGETS = {
-    "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5},
-    "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
-    "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5},
-    "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
-    "received by keys": {80: 10, 90: 6.8, 100: 8},
-    "everything of keys": {80: 21, 90: 18.5, 100: 23},
+    "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
+    "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5}, "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
+    "received by keys": {80: 10, 90: 6.8, 100: 8}, "everything of keys": {80: 21, 90: 18.5, 100: 23},
     "rows in float32": {80: 101, 90: 62, 100: 58},
-}
+}  # fmt: skip
 SHARED = {80: 99, 90: 227, 100: 227}  # KiB a program may have; 99 on consumers' GPUs, which are handled like sm_80
 
 
@@ -76,18 +74,14 @@ def test_all_machine_code_is_within_its_budget(tmp_path, target):
     assert_compiles_within_budget(tmp_path, f"sm_{target}")
 
 
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ("kernels", "MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is no NVIDIA GPU"),
-        ("tile", "MANYHEADS_PASS='tile' is no way to make a pass: set it to kernels, tiles or auto"),
-    ],
-)
+@pytest.mark.parametrize(("choice", "message"), [
+    ("kernels", "MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is no NVIDIA GPU"),
+    ("tile", "MANYHEADS_PASS='tile' is no way to make a pass: set it to kernels, tiles or auto"),
+])  # fmt: skip
 def test_a_forced_pass_that_is_none_here_is_refused(rng, monkeypatch, choice, message):
     monkeypatch.setenv("MANYHEADS_PASS", choice)
     case = make_case(rng, dtype=torch.float32)
-    with pytest.raises(ShapeError, match=message):
-        prepare(case.tokens, [Mass()]).run(case.layer)
+    refuses(ShapeError, message, prepare(case.tokens, [Mass()]).run, case.layer)
 
 
 def test_tiles_make_the_pass_on_a_cpu_and_say_so(rng, monkeypatch):
@@ -107,8 +101,7 @@ def test_a_machine_on_which_triton_cannot_compile_is_told_what_to_do(rng, monkey
     message = (
         r"Triton could not run the kernels of the pass on cpu: OSError: no Python.h\. Set MANYHEADS_PASS=tiles to do"
     )
-    with pytest.raises(ModelError, match=message):
-        prepare(case.tokens, [Mass()]).run(case.layer)
+    refuses(ModelError, message, prepare(case.tokens, [Mass()]).run, case.layer)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(launches, "which", lambda name: None)
     launches.no_triton.cache_clear()

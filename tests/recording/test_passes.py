@@ -36,6 +36,7 @@ from tests.recording.passing import (
     make_case,
     name_of,
 )
+from tests.refusals import refuses
 
 BEYOND = 521  # two borders of TILE_KEYS, and of rows: no power of two, no multiple of anything
 OPTIONS = ("plain", "softcap", "sinks", "bias", "hiding bias", "everything")
@@ -99,11 +100,8 @@ def test_together_is_what_each_is_alone(rng, shrink):
 
 def test_a_request_made_twice_is_planned_once(rng):
     case = make_case(rng)
-    assert prepare(case.tokens, [Mass(), Entropy(), Mass(), Band((1, 2)), Band((1, 2))]).requests == (
-        Mass(),
-        Entropy(),
-        Band((1, 2)),
-    )
+    asked = [Mass(), Entropy(), Mass(), Band((1, 2)), Band((1, 2))]
+    assert prepare(case.tokens, asked).requests == (Mass(), Entropy(), Band((1, 2)))
 
 
 # ---------------------------------------------------------------------------------------------- beyond the real borders
@@ -338,46 +336,36 @@ BREAK = {
     "a wrong base of the logarithm": (one_pass, "LOG2_E", 1.0),
     "hidden cells that still weigh something": (one_pass, "HIDDEN", -2.0),
     "a border that is never looked at": (
-        Mask,
-        "visible",
+        Mask, "visible",
         lambda self, rows, keys, **_: torch.ones(
-            1, 1, rows.stop - rows.start, keys.stop - keys.start, dtype=torch.bool
+            1, 1, rows.stop - rows.start, keys.stop - keys.start, dtype=torch.bool,
         ),
     ),
     "signed distances": (
-        Distance,
-        "add",
+        Distance, "add",
         lambda self, t, answer: answer[:, :, t.rows].add_((t.weights * (t.key_index - t.rows.start)).sum(-1)),
     ),
     "labels compared the wrong way": (
-        Match,
-        "equal_labels",
-        lambda self, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
+        Match, "equal_labels", lambda self, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
     ),
     "a band that is one key off": (
-        Band,
-        "add",
+        Band, "add",
         lambda self, t, answer: ADD_BAND(replace(self, offsets=tuple(offset + 1 for offset in OFFSETS)), t, answer),
     ),
     "the strongest key of the last tile": (
-        Strongest,
-        "add",
-        lambda self, t, answer: answer[:, :, t.rows].copy_(t.logs.max(-1).indices + t.keys.start),
+        Strongest, "add", lambda self, t, answer: answer[:, :, t.rows].copy_(t.logs.max(-1).indices + t.keys.start),
     ),
     "blocks that hold a row more": (requests, "bins", lambda length, size: (torch.arange(length) + 1) // 2 % size),
     "cells that are counted when hidden": (
-        requests,
-        "visible_cells",
-        lambda mask, lengths, size, *rest: torch.ones(len(lengths), 1, size, size),
+        requests, "visible_cells", lambda mask, lengths, size, *rest: torch.ones(len(lengths), 1, size, size),
     ),
     "a softcap that is forgotten": (Rule, "plain", True),
     "groups that leave a text out": (one_pass.Pass, "_groups", lambda self, layer: [slice(1, None)]),
     "columns that are not lined up with their tile": (
-        Linear,
-        "add_all",
+        Linear, "add_all",
         lambda t, answers: ADD_LINEAR(replace(t, keys=slice(0, t.keys.stop - t.keys.start)), answers),
     ),
-}
+}  # fmt: skip
 ADD_BAND, ADD_LINEAR = Band.add, Linear.add_all
 
 
@@ -413,15 +401,13 @@ def test_every_part_of_a_layer_matters(rng, part):
 
 @pytest.mark.parametrize("wrong", [{"size": 4, "how": "median"}, {"size": 0}])
 def test_pooling_by_an_unknown_way_or_into_nothing_is_refused(wrong):
-    with pytest.raises(StatisticError, match="pool by how='mean' or 'max', into at least one block"):
-        Pooled(**wrong)
+    refuses(StatisticError, "pool by how='mean' or 'max', into at least one block", Pooled, **wrong)
 
 
 # ============================================================================================================= pyramids
 # Regions of one head's map at every level: each cell is the mean, or the largest, of the visible weights there.
 #
 # The oracle is the map itself, as the NumPy reference makes it from q and k; a block is sliced out of it and averaged.
-
 
 MAPS = ("full", "causal", "window", "dense", "dense by head", "bias", "softcap", "sinks", "cross", "padded", "float16")
 
@@ -579,19 +565,15 @@ def test_work_is_told_of_and_can_be_stopped(fresh, monkeypatch):
     assert told[0] == (0, 53) and 2 < len(told) < 8
 
 
-@pytest.mark.parametrize(
-    ("rows", "keys", "levels", "text", "head", "said"),
-    [
-        (slice(0, 54), slice(0, 9), range(1), 0, 0, "rows 0 to 54 cannot be read: text 0 has 53 of them"),
-        (slice(0, 9), slice(5, 5), range(1), 0, 0, "keys 5 to 5 cannot be read"),
-        (slice(2, 9), slice(0, 9), range(3), 0, 0, "a region of level 2 begins at a multiple of 4"),
-        (slice(0, 9), slice(0, 9), range(0), 0, 0, "give a run of levels from 0 to 40"),
-        (slice(0, 9), slice(0, 9), range(0, 4, 2), 0, 0, "give a run of levels"),
-        (slice(0, 9), slice(0, 9), range(1), 1, 0, "text=1 is not in this recording: it holds 1 texts"),
-        (slice(0, 9), slice(0, 9), range(1), 0, 6, "head=6 is not in layer 2: it has heads 0 to 5"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "keys", "levels", "text", "head", "said"), [
+    (slice(0, 54), slice(0, 9), range(1), 0, 0, "rows 0 to 54 cannot be read: text 0 has 53 of them"),
+    (slice(0, 9), slice(5, 5), range(1), 0, 0, "keys 5 to 5 cannot be read"),
+    (slice(2, 9), slice(0, 9), range(3), 0, 0, "a region of level 2 begins at a multiple of 4"),
+    (slice(0, 9), slice(0, 9), range(0), 0, 0, "give a run of levels from 0 to 40"),
+    (slice(0, 9), slice(0, 9), range(0, 4, 2), 0, 0, "give a run of levels"),
+    (slice(0, 9), slice(0, 9), range(1), 1, 0, "text=1 is not in this recording: it holds 1 texts"),
+    (slice(0, 9), slice(0, 9), range(1), 0, 6, "head=6 is not in layer 2: it has heads 0 to 5"),
+])  # fmt: skip
 def test_what_is_no_region_is_said(rows, keys, levels, text, head, said, fresh):
     record, _ = layer_of("full", fresh, 53)
-    with pytest.raises(ShapeError, match=said):
-        read_region(record, head, rows, keys, levels, text=text)
+    refuses(ShapeError, said, read_region, record, head, rows, keys, levels, text=text)

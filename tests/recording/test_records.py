@@ -21,6 +21,7 @@ from manyheads.recording.exact_map.requests import Mass
 from manyheads.recording.media import Frames, Grid, as_json, frames_of, grid_of
 from manyheads.spec import Site
 from tests.recording.passing import RECORDED, SCALE, D, G, H, assert_near, make_record
+from tests.refusals import refuses
 
 MASKS = ("bidirectional", "causal", "window", "holes", "head by head", "dead rows")
 OPTIONS = ("plain", "softcap", "sinks", "bias", "shared bias", "everything")
@@ -58,20 +59,13 @@ def test_a_window_of_weights_is_the_map_there(rng, kind):
 @every_mask
 @every_rule
 @pytest.mark.sampled(12)
-def test_weights_at_chosen_cells_are_the_map_there(rng, kind, option):
+def test_weights_at_chosen_cells_are_the_map_there_and_project_is_the_map_times_features(rng, kind, option):
     case = make_record(rng, kind, option)
     for text, full in case.each():
         rows, keys = (torch.from_numpy(rng.integers(0, full.shape[1], 29)) for _ in range(2))
         assert_near(case.layer.weights_at(rows, keys, text=text), full[:, rows, keys])
     nothing = torch.zeros(0, dtype=torch.long)
     assert case.layer.weights_at(nothing, nothing).shape == (H, 0)
-
-
-@every_mask
-@every_rule
-@pytest.mark.sampled(12)
-def test_project_is_the_map_times_features(rng, kind, option):
-    case = make_record(rng, kind, option)
     for text, full in case.each():
         features = torch.from_numpy(rng.normal(size=(full.shape[2], 3)))
         assert_near(case.layer.project(features, text=text), full @ features, atol=3e-5)
@@ -182,10 +176,8 @@ def test_a_window_over_the_limit_is_refused_and_one_at_it_is_given(rng, monkeypa
     monkeypatch.setattr(records, "WINDOW_BYTES", 4 * H * 13 * 5)
     assert layer.weights(keys=slice(0, 5)).shape == (H, 13, 5)
     assert layer.weights(head=2).shape == (13, 13)
-    with pytest.raises(
-        WindowError, match=r"6 heads x 13 x 6 weights is .*: ask for fewer queries=, keys= or one head="
-    ):
-        layer.weights(keys=slice(0, 6))
+    message = r"6 heads x 13 x 6 weights is .*: ask for fewer queries=, keys= or one head="
+    refuses(WindowError, message, layer.weights, keys=slice(0, 6))
 
 
 def test_a_window_of_a_long_text_is_refused_before_it_is_computed():
@@ -195,10 +187,8 @@ def test_a_window_of_a_long_text_is_refused_before_it_is_computed():
     q, lse = torch.zeros(1, 16, length, 1), torch.full((1, 16, length), float(np.log(length)))
     mask, site = Mask.full(length, length), Site("", 0, "m", 16, 16, 1, 1, causal=False)
     layer = LayerRecord(site, q, q, None, lse, mask, Rule(1.0), tokens.lengths, tokens)
-    with pytest.raises(WindowError, match=r"16 heads x 100000 x 100000 weights is 640\.0 GB, above the limit of 1 GB"):
-        layer.weights()
-    with pytest.raises(MemoryError, match=r"1 heads x 100000 x 100000 weights is 40\.0 GB"):
-        layer.weights(head=3)
+    refuses(WindowError, r"16 heads x 100000 x 100000 weights is 640\.0 GB, above the limit of 1 GB", layer.weights)
+    refuses(MemoryError, r"1 heads x 100000 x 100000 weights is 40\.0 GB", layer.weights, head=3)
     assert_near(
         layer.weights(head=3, queries=slice(99_990, None), keys=slice(-7, None)) * length, torch.ones(10, 7), 1e-2
     )
@@ -206,12 +196,9 @@ def test_a_window_of_a_long_text_is_refused_before_it_is_computed():
 
 def test_what_is_not_there_is_said(rng):
     layer = make_record(rng).layer
-    with pytest.raises(ShapeError, match=r"^head=6 is not in layer 3: it has heads 0 to 5\.$"):
-        layer.weights(head=6)
-    with pytest.raises(ShapeError, match="head=-1 is not in layer 3"):
-        layer.weights(head=-1)
-    with pytest.raises(ShapeError, match=r"^text=4 is not in this recording: it holds 4 texts, counted from 0\.$"):
-        layer.weights(text=4)
+    refuses(ShapeError, r"^head=6 is not in layer 3: it has heads 0 to 5\.$", layer.weights, head=6)
+    refuses(ShapeError, "head=-1 is not in layer 3", layer.weights, head=-1)
+    refuses(ShapeError, r"^text=4 is not in this recording: it holds 4 texts, counted from 0\.$", layer.weights, text=4)
     with pytest.raises(ShapeError, match=r"a window has step 1, but slice\(0, 9, 2\) has step 2: slice the result"):
         layer.weights(queries=slice(0, 9, 2))
     with pytest.raises(ShapeError, match=r"keys run from 2 to 7, but text 1 has 7 of them\."):
@@ -235,8 +222,7 @@ def test_every_question_says_when_there_is_no_such_text(rng, ask):
         "project": lambda: layer.project(torch.zeros(13, 1), text=4),
         "tiles": lambda: list(layer.tiles(text=4)),
     }
-    with pytest.raises(ShapeError, match="text=4 is not in this recording"):
-        questions[ask]()
+    refuses(ShapeError, "text=4 is not in this recording", questions[ask])
 
 
 # ----------------------------------------------------------------------------------------------------------- recordings
@@ -266,23 +252,16 @@ def test_a_recording_of_several_stacks_or_none_says_so(rng, names):
 # ================================================================================================== pictures and sounds
 # Where positions lie in a picture or a sound: names, places and pixels agree, and survive JSON.
 
-
 GRID = Grid(3, 5, (24, 40), (8, 8), (8, 8), ("[CLS]", "reg1"), ("detection1",))
 FRAMES = Frames(62, 0.02, 0.025, (1.25, 0.5625))
 
 grids = st.builds(
     lambda rows, columns, height, width, before, after: Grid(
-        rows,
-        columns,
-        (rows * height, columns * width),
-        (height, width),
-        (height, width),
-        tuple(f"a{i}" for i in range(before)),
-        tuple(f"b{i}" for i in range(after)),
+        rows, columns, (rows * height, columns * width), (height, width), (height, width),
+        tuple(f"a{i}" for i in range(before)), tuple(f"b{i}" for i in range(after)),
     ),
-    *(st.integers(1, 9) for _ in range(4)),
-    *(st.integers(0, 4) for _ in range(2)),
-)
+    *(st.integers(1, 9) for _ in range(4)), *(st.integers(0, 4) for _ in range(2)),
+)  # fmt: skip
 
 
 def recorded(**provenance):
@@ -313,17 +292,13 @@ def test_patches_that_do_not_overlap_cover_every_pixel_once(grid):
 
 
 @given(grids)
-def test_laid_out_values_stand_where_their_names_say(grid):
+def test_laid_out_values_stand_where_their_names_say_and_the_grid_comes_back_from_json(grid):
     values = torch.arange(2 * grid.num_positions).reshape(2, -1)
     laid = grid.laid_out(values)
     assert laid.shape == (2, grid.rows, grid.columns)
     for row in range(grid.rows):
         for column in range(grid.columns):
             assert laid[:, row, column].tolist() == values[:, grid.position(row, column)].tolist()
-
-
-@given(grids)
-def test_a_grid_comes_back_from_json_as_it_was(grid):
     rec = recorded(grid=as_json(grid))
     assert grid_of(rec) == rec.grid == grid
 
@@ -341,30 +316,19 @@ def test_a_moment_is_in_the_frame_that_began_last(seconds, count):
         assert frames.at(frames.start(frame) + 0.9 * seconds) == frame
 
 
-def test_names_say_row_and_column_and_the_moment():
+def test_a_grid_that_is_not_there_is_said_and_why_and_names_say_row_column_and_moment():
     assert GRID.names[:4] == ("[CLS]", "reg1", "r0c0", "r0c1") and GRID.names[-2:] == ("r2c4", "detection1")
     assert FRAMES.names[62 - 1] == "1.22s" and FRAMES.start(3) == pytest.approx(0.06)
+    with pytest.raises(RecordingError, match=r"no grid of patches: record\(lm, image=\.\.\.\) and audio=.* make them"):
+        grid_of(recorded())
+    refuses(RecordingError, "no frames of time: it dreams", frames_of, recorded(frames=as_json("it dreams")))
 
 
 def test_what_is_not_there_is_refused_in_a_line():
-    with pytest.raises(
-        ShapeError, match="there is no patch 3,0: the picture has 3 rows and 5 columns of patches, both"
-    ):
-        GRID.position(3, 0)
-    with pytest.raises(ShapeError, match="there is no patch 0,5"):
-        GRID.pixels(0, 5)
-    with pytest.raises(ShapeError, match="position=18 is not in this grid: it has 18, counted from 0"):
-        GRID.place(18)
-    with pytest.raises(ShapeError, match=r"\(2, 17\) does not end in the grid's 18 positions"):
-        GRID.laid_out(torch.zeros(2, 17))
-    with pytest.raises(ShapeError, match="frame=62 is not in this recording: it has 62 frames"):
-        FRAMES.start(62)
-    with pytest.raises(ShapeError, match=r"seconds=1.3 is not in this recording: its frames cover 0 to 1.24 s"):
-        FRAMES.at(1.3)
-
-
-def test_a_recording_without_a_grid_says_so_and_why():
-    with pytest.raises(RecordingError, match=r"no grid of patches: record\(lm, image=\.\.\.\) and audio=.* make them"):
-        grid_of(recorded())
-    with pytest.raises(RecordingError, match="no frames of time: it dreams"):
-        frames_of(recorded(frames=as_json("it dreams")))
+    message = "there is no patch 3,0: the picture has 3 rows and 5 columns of patches, both"
+    refuses(ShapeError, message, GRID.position, 3, 0)
+    refuses(ShapeError, "there is no patch 0,5", GRID.pixels, 0, 5)
+    refuses(ShapeError, "position=18 is not in this grid: it has 18, counted from 0", GRID.place, 18)
+    refuses(ShapeError, r"\(2, 17\) does not end in the grid's 18 positions", GRID.laid_out, torch.zeros(2, 17))
+    refuses(ShapeError, "frame=62 is not in this recording: it has 62 frames", FRAMES.start, 62)
+    refuses(ShapeError, r"seconds=1.3 is not in this recording: its frames cover 0 to 1.24 s", FRAMES.at, 1.3)

@@ -34,6 +34,7 @@ from tests.recording.word_texts import (
     tokenizer,
     words_in,
 )
+from tests.refusals import refuses
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -62,12 +63,8 @@ def tokens_of(words, text=0):
 
 
 @pytest.mark.parametrize("text", WORDS_OF, ids=ascii)
-def test_words_of_a_text_are_those_a_reader_counts(text):
+def test_words_are_those_a_reader_counts_and_runs_between_white_space_those_of_split(text):
     assert [text[begin:end] for begin, end in word_spans(text)] == WORDS_OF[text]
-
-
-@pytest.mark.parametrize("text", WORDS_OF, ids=ascii)
-def test_runs_between_white_space_are_those_of_split(text):
     runs = text.replace("\u200b", " ").split()
     assert [text[begin:end] for begin, end in run_spans(text)] == runs
 
@@ -165,16 +162,13 @@ def test_tokens_of_white_space_alone_are_of_no_word(kind):
     assert len(words.units(drop="special")) == len(words.units()) - 2 == len(loose) + 2
 
 
-def test_a_token_over_two_words_is_of_the_first_and_said_to_straddle():
+def test_a_token_over_two_words_is_of_the_first_and_special_tokens_of_none_whatever_they_cover():
     words = Words.of(made_of("of the dog", [(0, 6), (6, 8), (8, 10)]))
     assert words.of_token.tolist() == [[0, 2, 2]]
     assert words.straddling.tolist() == [[True, False, False]]
     assert words.because.endswith("; tokens that straddle words: 1")
     assert [unit.text for unit in words.units()] == ["of", "dog"]  # "the" has no token that begins in it
     assert "straddle" not in Words.of(made_of("of the", [(0, 2), (2, 6)])).because
-
-
-def test_special_tokens_are_of_no_word_whatever_they_cover():
     tokens = replace(made_of("a bc", [(0, 1), (0, 4), (2, 4)]), special=torch.tensor([[False, True, False]]))
     words = Words.of(tokens)
     assert words.of_token.tolist() == [[0, -1, 1]] and not words.straddling.any()
@@ -271,15 +265,12 @@ def test_marks_say_which_pieces_are_of_a_word(name, offsets):
     assert words.of_token[0].tolist() == [-1, *want]
 
 
-def test_a_special_token_between_pieces_parts_words_without_offsets():
+def test_stray_bytes_and_special_tokens_without_offsets_part_words_and_are_kept():
     pieces, special = ("Ċ", "the", "</s>", "cat"), torch.tensor([[False, False, True, False]])
     words = Words.of(Tokens(torch.tensor([4]), torch.zeros(1, 4, dtype=torch.long), (pieces,), special))
     assert words.texts == ("\nthe cat",)
     assert words.of_token.tolist() == [[-1, 0, -1, 1]]
     assert words.units()[2] == Unit("</s>", (4, 4), (2,), -1, True)
-
-
-def test_stray_bytes_without_offsets_are_marked_and_kept():
     pieces = ("Ġa", "ðŁ", "b")
     tokens = Tokens(
         torch.tensor([3]), torch.zeros(1, 3, dtype=torch.long), (pieces,), torch.zeros(1, 3, dtype=torch.bool)
@@ -296,13 +287,10 @@ def test_what_is_no_word_is_said():
     tokens = made_up((13, 7))
     with pytest.raises(TextError, match=r"by='lines' is not a way to find words: use words, whitespace, or give spans"):
         Words.of(tokens, "lines")
-    with pytest.raises(TextError, match=r"spans of 1 texts were given for 2: give each text a list\."):
-        Words.of(tokens, [[(0, 1)]])
+    refuses(TextError, r"spans of 1 texts were given for 2: give each text a list\.", Words.of, tokens, [[(0, 1)]])
     for spans in ([(0, 2), (1, 3)], [(3, 4), (0, 1)], [(2, 2)], [(0, 99)], [(-1, 2)]):
-        with pytest.raises(
-            TextError, match=r"of text 1 does not fit: spans are \(begin, end\) of characters, in order"
-        ):
-            Words.of(tokens, [[(0, 1)], spans])
+        message = r"of text 1 does not fit: spans are \(begin, end\) of characters, in order"
+        refuses(TextError, message, Words.of, tokens, [[(0, 1)], spans])
     with pytest.raises(TextError, match="spans were given, but this recording knows no offsets to lay them on"):
         Words.of(replace(tokens, offsets=None), [[(0, 1)], [(0, 1)]])
 
@@ -335,7 +323,6 @@ def test_with_offsets_a_token_is_what_stands_in_the_text(minilm):
 
 # ===================================================================================================== weights of words
 # Pieces merge to words exactly, and so do maps of a recording: the oracle is a double loop over the map of pieces.
-
 
 # ------------------------------------------------------------------------------------------------------------- merging
 
@@ -380,17 +367,13 @@ def test_merging_is_the_double_loop(rng, how):
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_rows_that_sum_to_one_still_do(rng, how):
+def test_rows_that_sum_to_one_still_do_and_those_that_see_nothing_stay_zero(rng, how):
     weights = torch.from_numpy(rng.random((3, 9, 9)) ** 4)
     weights /= weights.sum(-1, keepdim=True)
     numbers = torch.tensor([0, 1, 1, 1, 2, 3, 3, 4, 4])
     got = merge(weights, numbers, numbers, how)
     assert_near(got.sum(-1), torch.ones(3, 5), atol=1e-12)
     assert (got - merge(weights, numbers, numbers, HOWS[HOWS.index(how) - 1])).abs().max() > 0.01  # the ways differ
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_rows_that_see_nothing_stay_zero(how):
     numbers = torch.tensor([0, 0, 1])
     assert torch.equal(merge(torch.zeros(3, 3), numbers, numbers, how), torch.zeros(2, 2))
 
@@ -412,8 +395,7 @@ def test_numbers_that_do_not_fit_the_weights_are_refused():
         merge(torch.ones(2, 3), two, two)
     with pytest.raises(ShapeError, match=r"from_words must number words 0, 1, 2 .* without a gap .*, not \[0, 2\]"):
         merge(torch.ones(2, 2), torch.tensor([0, 2]), two)
-    with pytest.raises(ShapeError, match=r"to_words must number .* not \[-2, 0\]"):
-        merge(torch.ones(2, 2), two, torch.tensor([0, -2]))
+    refuses(ShapeError, r"to_words must number .* not \[-2, 0\]", merge, torch.ones(2, 2), two, torch.tensor([0, -2]))
 
 
 # ------------------------------------------------------------------------------------------------- words of a recording
@@ -564,14 +546,10 @@ def test_an_empty_window_is_empty(rng):
 
 def test_cross_attention_without_words_of_its_keys_is_refused(rng):
     layer = replace(make_record(rng, "bidirectional", keys=(19, 6, 11, 4)).layer, tokens=made_up(RECORDED))
-    with pytest.raises(
-        RecordingError, match=r"layer\.3 looks at another text, whose words .*give them as key_words=Wo"
-    ):
-        layer.word_weights()
-    with pytest.raises(
-        ShapeError, match=r"key_words= are of 20 tokens, but text 0 has 19 here: give words of the same"
-    ):
-        layer.word_weights(key_words=Words.of(made_up((20, 6, 11, 4))))
+    message = r"layer\.3 looks at another text, whose words .*give them as key_words=Wo"
+    refuses(RecordingError, message, layer.word_weights)
+    message = r"key_words= are of 20 tokens, but text 0 has 19 here: give words of the same"
+    refuses(ShapeError, message, layer.word_weights, key_words=Words.of(made_up((20, 6, 11, 4))))
     alone = replace(make_record(rng, lengths=(13,)).layer, tokens=made_up((13,)))
     with pytest.raises(RecordingError, match=r"layer\.3 looks at its own text: .* without key_words="):
         alone.word_weights(key_words=Words.of(made_up((13,))))
@@ -586,15 +564,12 @@ def test_what_word_weights_cannot_use_is_said(rng):
         layer.word_weights(words=Words.of(made_up((11, 7))))
     with pytest.raises(ShapeError, match=r"text=1 has no words here: they are of 1 texts, counted from 0\."):
         layer.word_weights(text=1, words=Words.of(made_up((13,))))
-    with pytest.raises(ShapeError, match="text=2 is not in this recording"):
-        layer.word_weights(text=2)
-    with pytest.raises(ShapeError, match="head=6 is not in layer 3"):
-        layer.word_weights(head=6)
+    refuses(ShapeError, "text=2 is not in this recording", layer.word_weights, text=2)
+    refuses(ShapeError, "head=6 is not in layer 3", layer.word_weights, head=6)
     with pytest.raises(StatisticError, match=r"how='sum' is not a way to merge .*: use one of mean, first, max\."):
         layer.word_weights(how="sum")
     with pytest.raises(TextError, match=r"drop='all' is not what can be dropped: use one of none, special, wordless\."):
         layer.word_weights(drop="all")
-    with pytest.raises(ShapeError, match="a window has step 1"):
-        layer.word_weights(queries=slice(0, 4, 2))
+    refuses(ShapeError, "a window has step 1", layer.word_weights, queries=slice(0, 4, 2))
     assert_near(layer.word_weights(text=-1).weights, layer.word_weights(text=1).weights, atol=0)
     assert Words.of(tokens).units(-1) == Words.of(tokens).units(1)

@@ -117,10 +117,6 @@ def made_of(text, offsets):
     n = len(offsets)
     pieces = tuple(text[begin:end] for begin, end in offsets)
     return Tokens(
-        torch.tensor([n]),
-        torch.zeros(1, n, dtype=torch.long),
-        (pieces,),
-        torch.zeros(1, n, dtype=torch.bool),
-        torch.tensor([offsets]),
-        (text,),
-    )
+        torch.tensor([n]), torch.zeros(1, n, dtype=torch.long), (pieces,), torch.zeros(1, n, dtype=torch.bool),
+        torch.tensor([offsets]), (text,),
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from manyheads import reference
 from manyheads.errors import ShapeError
 from manyheads.reference import attend, batched, fused, naive, to_batched, to_fused, to_naive
+from tests.refusals import refuses
 
 # ===================================================================================================== what is the same
 # What those share who test the reference's attention, of one kernel and of many heads.
@@ -33,7 +34,6 @@ def assert_same(got, expected, **tolerance):
 
 
 # =========================================================================================================== one kernel
-
 
 B, H, G, Q, K, D, F = 2, 6, 3, 7, 11, 5, 4
 
@@ -82,17 +82,11 @@ def test_attend_equals_torch(rng, kv_heads):
     assert_allclose(attend(q, k, v, mask=mask, scale=0.3).out, expected.numpy(), atol=1e-12)
 
 
-def test_attend_equals_loops_over_cells(qkv):
+def test_attend_equals_loops_over_cells_and_causal_is_aligned_to_the_last_key(qkv):
     assert_allclose(attend(*qkv).out, by_the_cell(*qkv, visible=lambda i, j: True), atol=1e-12)
-
-
-def test_causal_is_aligned_to_the_last_key(qkv):
     expected = by_the_cell(*qkv, visible=lambda i, j: j <= i + K - Q)
     assert_allclose(attend(*qkv, causal=True).out, expected, atol=1e-12)
     assert np.abs(attend(*qkv).out - expected).max() > 0.1
-
-
-def test_causal_with_more_queries_than_keys_leaves_the_first_rows_empty(qkv):
     q, k, v = qkv
     result = attend(q, k[:, :, :4], v[:, :, :4], causal=True)
     assert_array_equal(np.isneginf(result.lse), np.broadcast_to(np.arange(Q) < Q - 4, (B, H, Q)))
@@ -132,16 +126,11 @@ def test_scores_are_scaled_then_capped_then_biased_then_masked(qkv, rng):
 @pytest.mark.parametrize(
     "option",
     [
-        {"scale": 1.0},
-        {"causal": True},
-        {"softcap": 0.5},
-        {"window": 2},
-        {"sinks": np.arange(H) / H},
-        {"bias": np.linspace(-2, 2, K)},
-        {"mask": np.arange(K) % 3 > 0},
+        {"scale": 1.0}, {"causal": True}, {"softcap": 0.5}, {"window": 2}, {"sinks": np.arange(H) / H},
+        {"bias": np.linspace(-2, 2, K)}, {"mask": np.arange(K) % 3 > 0},
     ],
     ids=lambda option: next(iter(option)),
-)
+)  # fmt: skip
 def test_every_option_matters(qkv, option):
     plain, changed = attend(*qkv), attend(*qkv, **option)
     for name in ("out", "weights", "lse"):
@@ -151,7 +140,7 @@ def test_every_option_matters(qkv, option):
 # ------------------------------------------------------------------------------------------ softmax, lse, sinks, masks
 
 
-def test_lse_rebuilds_every_weight(qkv):
+def test_lse_rebuilds_every_weight_and_huge_scores_do_not_overflow(qkv):
     q, k, v = qkv
     result = attend(q, k, v, causal=True)
     scores = np.einsum("bhqd,bhkd->bhqk", q, np.repeat(k, H // G, axis=1)) / np.sqrt(D)
@@ -159,9 +148,6 @@ def test_lse_rebuilds_every_weight(qkv):
     assert_allclose(result.weights[seen], np.exp(scores - result.lse[..., None])[seen], rtol=1e-12)
     assert_allclose(result.weights.sum(-1), 1, rtol=1e-12)
     assert seen.sum() == B * H * sum(range(K - Q + 1, K + 1))
-
-
-def test_softmax_of_huge_scores_does_not_overflow():
     weights, lse = reference.softmax_rows(np.array([[1e4, 1e4 - np.log(3), -1e4]]))
     assert_allclose(weights, [[0.75, 0.25, 0]], atol=1e-11)
     assert_allclose(lse, [1e4 + np.log(4 / 3)], rtol=1e-14)
@@ -181,13 +167,10 @@ def test_sinks_are_one_more_key_whose_column_is_dropped(qkv, rng):
     assert result.weights.sum(-1).max() < 0.999
 
 
-def test_a_sink_far_above_the_scores_takes_everything(qkv):
+def test_a_sink_far_above_the_scores_takes_everything_and_one_of_minus_infinity_nothing(qkv):
     result = attend(*qkv, sinks=np.full(H, 2000.0))
     assert_array_equal(result.weights, 0)
     assert_array_equal(result.lse, 2000)
-
-
-def test_a_sink_of_minus_infinity_is_no_sink(qkv):
     assert_same(attend(*qkv, sinks=np.full(H, -np.inf)), attend(*qkv))
 
 
@@ -246,8 +229,7 @@ def test_inputs_of_any_precision_are_computed_in_float64(rng):
 @pytest.mark.parametrize("num_kv_heads", [4, 0, 12])
 def test_kv_heads_that_do_not_divide_the_heads_are_an_error(rng, num_kv_heads):
     message = rf"num_heads=6 is not a multiple of num_kv_heads={num_kv_heads}: .*Use one of \[1, 2, 3, 6\]"
-    with pytest.raises(ShapeError, match=message):
-        reference.initialise(rng, 12, 6, num_kv_heads)
+    refuses(ShapeError, message, reference.initialise, rng, 12, 6, num_kv_heads)
     with pytest.raises(ShapeError, match=message):
         attend(np.ones((1, 6, 2, 3)), np.ones((1, num_kv_heads, 2, 3)), np.ones((1, num_kv_heads, 2, 3)))
 
@@ -257,33 +239,27 @@ def test_kv_heads_that_do_not_divide_the_heads_are_an_error(rng, num_kv_heads):
 )
 def test_shapes_that_do_not_fit_are_an_error(qkv, wrong, shape):
     arrays = dict(zip("qkv", qkv, strict=True)) | {wrong: np.ones(shape)}
-    with pytest.raises(ShapeError, match=r"must be \(b, h, q, d\), \(b, g, k, d\), \(b, g, k, f\)"):
-        as_user(attend)(**arrays)
+    refuses(ShapeError, r"must be \(b, h, q, d\), \(b, g, k, d\), \(b, g, k, f\)", as_user(attend), **arrays)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mask": np.ones((Q, K + 1), bool)}, r"mask has shape \(7, 12\).*\(2, 6, 7, 11\)"),
-        ({"mask": np.ones((3, B, H, Q, K), bool)}, "mask has shape"),
-        ({"bias": np.ones((Q + 1, K))}, r"bias has shape \(8, 11\)"),
-        ({"mask": np.zeros((Q, K))}, r"mask is float64.*bias=.*astype\(bool\)"),
-        ({"mask": np.full((Q, K), 2)}, "mask is int64 and must be booleans, or integers 0 and 1"),
-        ({"sinks": np.ones(H + 1)}, r"sinks has shape \(7,\).*\(6,\)"),
-        ({"softcap": 0.0}, "softcap=0.0 is no cap"),
-        ({"window": 0}, "window=0 shows no key"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"mask": np.ones((Q, K + 1), bool)}, r"mask has shape \(7, 12\).*\(2, 6, 7, 11\)"),
+    ({"mask": np.ones((3, B, H, Q, K), bool)}, "mask has shape"),
+    ({"bias": np.ones((Q + 1, K))}, r"bias has shape \(8, 11\)"),
+    ({"mask": np.zeros((Q, K))}, r"mask is float64.*bias=.*astype\(bool\)"),
+    ({"mask": np.full((Q, K), 2)}, "mask is int64 and must be booleans, or integers 0 and 1"),
+    ({"sinks": np.ones(H + 1)}, r"sinks has shape \(7,\).*\(6,\)"),
+    ({"softcap": 0.0}, "softcap=0.0 is no cap"),
+    ({"window": 0}, "window=0 shows no key"),
+])  # fmt: skip
 def test_options_that_do_not_fit_are_an_error(qkv, options, message):
-    with pytest.raises(ValueError, match=message):
-        as_user(attend)(*qkv, **options)
+    refuses(ValueError, message, as_user(attend), *qkv, **options)
 
 
 # =========================================================================================================== many heads
 # Multi-head attention of the reference, in all layouts of its weights, is held to pencil, to torch and to itself.
 #
 # Sizes are all different, so that no pair of swapped axes can pass.
-
 
 M = 13  # the model's width where heads need not divide it; initialise() uses 30 = H * D
 RUN = {"naive": (to_naive, naive), "batched": (to_batched, batched), "fused": (to_fused, fused)}
@@ -380,26 +356,29 @@ def test_multi_head_equals_torch(rng, layout):
 
 
 @LAYOUTS
-def test_shapes_follow_the_input(rng, weights, layout):
+def test_shapes_follow_the_input_no_tokens_are_empty_and_context_may_be_the_input_itself(rng, weights, layout):
     x = rng.normal(size=(B, Q, M))
     whole, one = run(layout, x, weights), run(layout, x[1], weights)
     assert (whole.out.shape, whole.weights.shape) == ((B, Q, M), (B, H, Q, Q))
     assert (one.out.shape, one.weights.shape) == ((Q, M), (H, Q, Q))
     assert_allclose(one.out, whole.out[1], atol=1e-12)
     assert_allclose(one.weights, whole.weights[1], atol=1e-12)
+    assert run(layout, np.zeros((0, M)), weights).weights.shape == (H, 0, 0)
+    assert run(layout, np.zeros((0, Q, M)), weights).out.shape == (0, Q, M)
+    unseen = run(layout, np.ones((Q, M)), weights, context=np.zeros((0, M)))
+    assert_array_equal(unseen.heads, 0)
+    assert_allclose(unseen.out, np.broadcast_to(weights.b_o, (Q, M)))
+    x = rng.normal(size=(Q, M))
+    assert_same(run(layout, x, weights, context=x.copy()), run(layout, x, weights))
 
 
 @LAYOUTS
-def test_a_mask_matters_and_zero_means_may_not_look(rng, weights, layout):
+def test_masks_matter_zero_means_may_not_look_and_may_differ_by_text_and_head(rng, weights, layout):
     x, mask = rng.normal(size=(B, Q, M)), np.tril(np.ones((Q, Q), int))
     result = run(layout, x, weights, mask=mask)
     assert_array_equal(result.weights > 0, np.broadcast_to(mask == 1, (B, H, Q, Q)))
     assert np.abs(result.out - run(layout, x, weights).out).max() > 0.1
     assert_same(result, run(layout, x, weights, causal=True))
-
-
-@LAYOUTS
-def test_a_mask_may_differ_by_text_and_head(rng, weights, layout):
     x, mask = rng.normal(size=(B, Q, M)), rng.random((B, H, Q, Q)) < 0.5
     assert_array_equal(run(layout, x, weights, mask=mask).weights > 0, mask)
     assert_array_equal(run(layout, x[0], weights, mask=mask[0]).weights > 0, mask[0])
@@ -436,21 +415,6 @@ def test_biases_matter(rng, weights, layout):
         assert_allclose(less, naive(x, reference.NaiveWeights(**parts)).out, atol=1e-12)
 
 
-@LAYOUTS
-def test_multi_head_of_no_tokens_is_empty(weights, layout):
-    assert run(layout, np.zeros((0, M)), weights).weights.shape == (H, 0, 0)
-    assert run(layout, np.zeros((0, Q, M)), weights).out.shape == (0, Q, M)
-    unseen = run(layout, np.ones((Q, M)), weights, context=np.zeros((0, M)))
-    assert_array_equal(unseen.heads, 0)
-    assert_allclose(unseen.out, np.broadcast_to(weights.b_o, (Q, M)))
-
-
-@LAYOUTS
-def test_context_may_be_the_input_itself(rng, weights, layout):
-    x = rng.normal(size=(Q, M))
-    assert_same(run(layout, x, weights, context=x.copy()), run(layout, x, weights))
-
-
 # ------------------------------------------------------------------------------------------- weights and their layouts
 
 
@@ -482,11 +446,8 @@ def test_parameters_are_4_d_squared_whatever_h(rng, layout, num_heads):
     assert per_head == 3 * 48**2 // num_heads
 
 
-def test_parameters_with_biases_are_torchs_for_512_wide_8_heads(rng):
+def test_parameters_with_biases_are_torchs_and_gqa_shares_them(rng):
     assert reference.count_parameters(reference.initialise(rng, 512, 8, bias=True)) == 1_050_624
-
-
-def test_gqa_shares_parameters(rng):
     weights = reference.initialise(rng, H * D, H, G, layout="batched")
     assert (weights.w_k.shape, weights.w_v.shape) == ((H * D, G * D), (H * D, G * D))
 
@@ -509,15 +470,10 @@ def test_initialise_repeats_with_its_seed():
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_heads_that_do_not_divide_the_width_are_an_error_that_lists_those_that_do(rng):
+def test_heads_that_do_not_divide_the_width_and_an_unknown_layout_are_errors(rng):
     message = r"embed_dim=12 is not a multiple of num_heads=5.*Use one of \[1, 2, 3, 4, 6, 12\] heads"
-    with pytest.raises(ShapeError, match=message):
-        reference.initialise(rng, 12, 5)
-    with pytest.raises(ShapeError, match="num_heads=0"):
-        reference.initialise(rng, 12, 0)
-
-
-def test_an_unknown_layout_is_an_error(rng):
+    refuses(ShapeError, message, reference.initialise, rng, 12, 5)
+    refuses(ShapeError, "num_heads=0", reference.initialise, rng, 12, 0)
     with pytest.raises(ValueError, match=r"layout='interleaved'.*'naive', 'batched', 'fused'"):
         reference.initialise(rng, 12, 3, layout="interleaved")
 
@@ -526,12 +482,9 @@ def test_an_unknown_layout_is_an_error(rng):
 def test_multi_head_inputs_that_do_not_fit_are_an_error(weights, layout):
     convert, function = RUN[layout]
     function, weights, x = as_user(function), convert(weights), np.ones((B, Q, M))
-    with pytest.raises(ShapeError, match=r"x has shape \(2, 7, 14\).*\[n, 13\]"):
-        function(np.ones((B, Q, M + 1)), weights)
-    with pytest.raises(ShapeError, match=r"context has shape \(13,\)"):
-        function(x, weights, context=np.ones(M))
-    with pytest.raises(ShapeError, match="the same batch axis, or none"):
-        function(x, weights, context=np.ones((B + 1, K, M)))
+    refuses(ShapeError, r"x has shape \(2, 7, 14\).*\[n, 13\]", function, np.ones((B, Q, M + 1)), weights)
+    refuses(ShapeError, r"context has shape \(13,\)", function, x, weights, context=np.ones(M))
+    refuses(ShapeError, "the same batch axis, or none", function, x, weights, context=np.ones((B + 1, K, M)))
     # [batch, n, n] where batch == heads would be read as one mask a head
     with pytest.raises(ShapeError, match=r"needs a head axis too: mask\[:, None\]"):
         function(np.ones((H, Q, M)), weights, mask=np.ones((H, Q, Q), bool))

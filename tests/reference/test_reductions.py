@@ -6,12 +6,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import ShapeError
 from manyheads.reference import reductions
+from tests.refusals import refuses
 
 SMALL = np.array([[[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.25]]])  # h q k: 1, 3, 4
 SEEN = np.array([[1, 1, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], bool)
 
 
-def test_reductions_of_a_row_by_hand():
+def test_reductions_of_a_row_and_bands_by_hand():
     ln2, ln4 = np.log(2), np.log(4)
     assert_allclose(reductions.mass(SMALL), [[1, 0, 0.75]])
     assert_allclose(reductions.entropy(SMALL), [[0.5 * ln2 + 0.5 * ln4, 0, 0.75 * ln4]])
@@ -21,6 +22,9 @@ def test_reductions_of_a_row_by_hand():
     assert_allclose(reductions.distance(SMALL), [[0.75, 0, 0.25 + 0 + 0.25]])
     assert_allclose(reductions.linear(SMALL, np.array([8, 4, 0, 16])), [[5, 0, 5]])
     assert_allclose(reductions.received(SMALL), [[0.5, 0.5, 0.5, 0.25]])
+    got = reductions.band(SMALL, [-2, 0, 1, 3])
+    assert_allclose(got, [[[0, 0.5, 0.25, 0], [0, 0, 0, 0], [0, 0.25, 0.25, 0]]])
+    assert reductions.band(SMALL, []).shape == (1, 3, 0)
 
 
 def test_the_strongest_key_is_a_visible_one_even_at_weight_0():
@@ -49,37 +53,21 @@ def test_match_by_hand(how, expected):
     assert_array_equal(of_second, [[0, expected[1], 0]])
 
 
-def test_band_by_hand():
-    got = reductions.band(SMALL, [-2, 0, 1, 3])
-    assert_allclose(got, [[[0, 0.5, 0.25, 0], [0, 0, 0, 0], [0, 0.25, 0.25, 0]]])
-    assert reductions.band(SMALL, []).shape == (1, 3, 0)
-
-
-def test_pooled_by_hand():
-    """Rows 0 1 | 2 and keys 0 1 | 2 3: position i of n lies in block i * 2 // n."""
+def test_pooled_by_hand_to_more_blocks_than_positions_by_each_heads_cells_or_another_way():
+    # Rows 0 1 | 2 and keys 0 1 | 2 3: position i of n lies in block i * 2 // n.
     assert_allclose(reductions.pooled(SMALL, SEEN, 2), [[[0.375, 0.25], [0.25, 0.25]]])
     assert_allclose(reductions.pooled(SMALL, SEEN, 2, "max"), [[[0.5, 0.25], [0.25, 0.25]]])
     hidden = SEEN.copy()
     hidden[2] = False
     assert_allclose(reductions.pooled(SMALL, hidden, 2), [[[0.375, 0.25], [np.nan, np.nan]]])
-
-
-def test_pooled_to_more_blocks_than_positions_is_the_map_itself():
     got = reductions.pooled(SMALL, SEEN, 5)
     expected = np.full((1, 5, 5), np.nan)
     expected[:, :3, :4] = np.where(SEEN, SMALL, np.nan)
     assert_allclose(got, expected)
-
-
-def test_pooled_counts_each_heads_own_cells():
     weights, seen = np.ones((2, 2, 2)), np.array([[[1, 1], [1, 1]], [[0, 0], [0, 1]]], bool)
     weights[1, 1, 1] = 0.25
     assert_allclose(reductions.pooled(weights, seen, 1), [[[1.0]], [[0.25]]])
-
-
-def test_pooled_another_way_is_an_error():
-    with pytest.raises(ShapeError, match=r"how='median' is no way to pool.*'mean', 'max'"):
-        reductions.pooled(SMALL, SEEN, 2, "median")
+    refuses(ShapeError, r"how='median' is no way to pool.*'mean', 'max'", reductions.pooled, SMALL, SEEN, 2, "median")
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)], ids=str)

@@ -18,7 +18,6 @@ from manyheads.reference.statistics import MOVABLE, ROWS, WEIGHTED, norm_masses,
 # ======================================================================================================= texts and maps
 # Random texts with all that statistics ask of them, and maps over them, for those who test statistics of maps.
 
-
 H, N = 3, 11
 CLASSES = ("punctuation", "number", "capitalised", "rare")
 COPIES = ("duplicate_mass", "induction_mass", "previous_copy_mass")
@@ -72,7 +71,6 @@ TEXTS = pytest.mark.parametrize("kind", ["bidirectional", "causal", "window", "h
 
 # ============================================================================================= statistics of whole maps
 
-
 # ---------------------------------------------------------------------------------------------------- published vectors
 
 BOS_THEN_TWICE = facts([9, 1, 2, 3, 1, 2, 3], np.tri(7, dtype=bool), special=[0])
@@ -100,16 +98,13 @@ def test_numerators_are_those_of_the_head_detector(head):
         assert_allclose(got[f"{name}_mass"][0] / 7, score, atol=5e-5, err_msg=name)
 
 
-def test_a_perfect_head_scores_1_because_only_rows_with_a_target_count():
+def test_a_perfect_head_scores_1_and_the_key_after_an_earlier_copy_may_be_the_row_itself():
     previous, induction = (statistics(PUBLISHED[head][0], BOS_THEN_TWICE) for head in list(PUBLISHED)[1:])
     assert_pair(previous, "previous_mass", 6, 6)
     assert_pair(induction, "induction_mass", 3, 3)
     assert_pair(induction, "previous_mass", 1, 6)
     assert_pair(induction, "first_mass", 4, 7)
     assert_pair(induction, "special_mass", 4, 7)
-
-
-def test_the_key_after_an_earlier_copy_may_be_the_row_itself():
     got = statistics(looks_at([0, 1, 2]), facts([5, 5, 7], np.tri(3, dtype=bool)))
     assert_pair(got, "induction_mass", 1, 1)  # row 1 follows its own copy; row 2's token is new
     assert_pair(got, "duplicate_mass", 0, 1)
@@ -123,15 +118,9 @@ def test_one_small_map_by_hand():
     visible = np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]], bool)
     weights = np.array([[[1, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0.5, 0, 0, 0.25], [0, 0, 0, 0]]])
     text = facts(
-        [101, 7, 8, 7],
-        visible,
-        special=[0],
-        sink=[0],
-        punctuation=[2],
-        rare=[1, 3],
-        relabelling=np.array([0, 2, 1, 3]),
-        value_norms=np.array([[0.5, 2, 3, 4]]),
-    )
+        [101, 7, 8, 7], visible, special=[0], sink=[0], punctuation=[2], rare=[1, 3],
+        relabelling=np.array([0, 2, 1, 3]), value_norms=np.array([[0.5, 2, 3, 4]]),
+    )  # fmt: skip
     got = statistics(weights, text)
     ln2, ln4 = np.log(2), np.log(4)
     third = 0.5 * ln2 + 0.25 * ln4
@@ -180,17 +169,14 @@ def test_one_small_map_by_hand():
         assert_pair(got, name, numerator, denominator)
 
 
-def test_words_that_copy_each_other_across_the_text():
-    """a b a b: rows 2 and 3 have an earlier copy, and what came after it."""
+def test_words_that_copy_each_other_across_the_text_of_what_their_own_rows_leave_the_sinks():
+    # a b a b: rows 2 and 3 have an earlier copy, and what came after it.
     weights = np.arange(16.0).reshape(1, 4, 4)
     got = statistics(weights, facts([1, 2, 1, 2]))
     assert_pair(got, "duplicate_mass", weights[0, 0, 2] + weights[0, 1, 3] + weights[0, 2, 0] + weights[0, 3, 1], 4)
     assert_pair(got, "induction_mass", weights[0, 2, 1] + weights[0, 3, 2], 2)
     assert_pair(got, "previous_copy_mass", weights[0, 3, 0], 1)  # nothing stands before the first a
-
-
-def test_a_match_is_of_what_its_own_rows_leave_the_sinks():
-    """Rows 0 and 2 hold the copies; what row 1 gives the sink is another matter."""
+    # Rows 0 and 2 hold the copies; what row 1 gives the sink is another matter.
     weights = np.array([[[0.5, 0.25, 0.25], [0, 1, 0], [0.3, 0.6, 0.1]]])
     text = replace(facts([7, 9, 7]), sink=np.array([False, True, False]))
     assert_pair(statistics(weights, text), "duplicate_unsunk_mass", 0.25 + 0.3, 0.75 + 0.4)
@@ -268,7 +254,6 @@ def test_every_mass_is_that_of_its_cells(rng, kind):
 
 # =========================================================================================================== identities
 # What holds for every map: its statistics' chance levels are their closed forms, and statistics agree with each other.
-
 
 CHANCE = ("uniform", "relabelled")
 
@@ -380,7 +365,7 @@ def is_offset(name):
     return name.startswith(("offset", "previous_mass", "self", "next")) and "norm" not in name
 
 
-def test_heads_do_not_mix(rng):
+def test_heads_do_not_mix_and_a_float32_map_is_measured_in_float64(rng):
     text = some_text(rng)
     weights = some_map(rng, text)
     together = statistics(weights, text)
@@ -389,6 +374,10 @@ def test_heads_do_not_mix(rng):
         for name, pair in alone.items():
             assert_pair(together, name, *together[name])
             assert_allclose([part[head] for part in together[name]], np.ravel(pair), atol=1e-12, err_msg=name)
+    weights = some_map(rng, text).astype(np.float32)
+    for name, pair in statistics(weights, text).items():
+        assert {part.dtype for part in pair} == {np.dtype(np.float64)}, name
+        assert {part.shape for part in pair} == {(H,)}, name
 
 
 def test_sinks_leave_mass_missing(rng):
@@ -413,14 +402,6 @@ def test_sink_norm_mass_weighs_by_the_values_length(rng):
     without = statistics(weights, replace(text, value_norms=None))
     assert not [name for name in without if "norm" in name] and "rarest_top" in without
     assert not [name for name in statistics(weights, replace(text, rarity=None)) if "_top" in name]
-
-
-def test_a_float32_map_is_measured_in_float64(rng):
-    text = some_text(rng)
-    weights = some_map(rng, text).astype(np.float32)
-    for name, pair in statistics(weights, text).items():
-        assert {part.dtype for part in pair} == {np.dtype(np.float64)}, name
-        assert {part.shape for part in pair} == {(H,)}, name
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
@@ -461,13 +442,10 @@ def test_the_names_are_these(rng):
         assert "." not in name or name.split(".")[1] in CHANCE
 
 
-def test_every_statistic_says_what_it_is():
+def test_every_statistic_says_what_it_is_and_a_map_of_another_text_is_an_error():
     for name, function in (ROWS | CELLS).items():
         words = inspect.getdoc(getattr(function, "func", function))
         assert words, name
-
-
-def test_a_map_of_another_text_is_an_error():
     function = inspect.unwrap(statistics)
     with pytest.raises(ShapeError, match=r"weights has shape \(3, 4, 4\).*must be \(heads, 2, 2\)"):
         function(np.zeros((3, 4, 4)), facts([1, 2]))

@@ -44,10 +44,10 @@ from manyheads.training.export import to_llama
 from manyheads.training.presets.heads import Reader, related
 from manyheads.training.presets.passkey import Passkeys
 from manyheads.training.presets.preset import live
+from tests.refusals import refuses
 
 # ========================================================================================================== definitions
 # The papers' definitions against what is computed by hand, and every reproduction in a trial.
-
 
 VOCAB, WIDTH, LAYERS, HEADS, HEAD_DIM, TEXTS, LENGTH = 29, 18, 2, 3, 6, 5, 11
 
@@ -114,15 +114,12 @@ def test_the_in_context_score_is_the_late_tokens_loss_minus_the_early_ones(fresh
     assert score == pytest.approx(by_hand, rel=1e-4)
 
 
-def test_when_a_curve_changes_is_read_between_two_measurements():
+def test_when_a_curve_changes_is_read_between_measurements_and_a_spike_is_far_over_those_before():
     history = History()
     for step, value in ((0, 1.0), (10, 1.0), (20, 0.5), (30, -0.5), (40, -1.0)):
         history.add({"step": step, "score": value})
     # From 1 to -1: 10 % is 0.8, on the line from 10 to 20 at 14; half is 0, at 25; 90 % is -0.8, at 36. Of 40 steps.
     assert olsson_phase.change(history, "score") == pytest.approx({"at_10%": 14 / 40, "at_50%": 25 / 40, "at_90%": 0.9})
-
-
-def test_a_spike_is_a_loss_far_over_those_before():
     losses = [4.0 + 0.1 * (step % 3) for step in range(30)] + [2.0 + 0.1 * (step % 3) for step in range(40)]
     assert kimi_clip.spikes_of(losses) == 0
     # The first has too few steps before it. 1.5 times the median, 2.1, of the last 20 steps is 3.15; of all it is more.
@@ -467,21 +464,17 @@ def test_a_reproduction_writes_its_page_and_keeps_its_folder_to_itself(tmp_path)
     assert cells in page and "`manyheads reproduce toy --seeds 2`: 2 seeds, " in page
     assert page == markdown(json.loads((tmp_path / "here/result.json").read_text()))
     assert made.document["rows"][0]["verdict"] == "undecided"
-    with pytest.raises(PlanError, match=r"holds another training \(seeds 2 then, 3 now\)"):
-        reproduce(toy(), tmp_path / "here")
+    refuses(PlanError, r"holds another training \(seeds 2 then, 3 now\)", reproduce, toy(), tmp_path / "here")
     for options, message in (
         ({"seeds": 0}, "seeds=0: give 1 or more"),
         ({"file": "a.json"}, "toy: it reads no file: leave a.json out"),
     ):
-        with pytest.raises(PlanError, match=message):
-            reproduce(toy(), tmp_path / "new", **options)
-    with pytest.raises(PlanError, match=r"toy: give a list of scores\."):
-        reproduce(toy(takes_file="a list of scores"), tmp_path / "new")
+        refuses(PlanError, message, reproduce, toy(), tmp_path / "new", **options)
+    refuses(PlanError, r"toy: give a list of scores\.", reproduce, toy(takes_file="a list of scores"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_every_reproduction_is_the_one_that_is_listed():
     for name in REPRODUCTIONS:
         assert named(name).name == name and named(name).not_comparable
-    with pytest.raises(PlanError, match="there is no reproduction 'zhai-colapse'.*Did you mean zhai-collapse"):
-        named("zhai-colapse")
+    refuses(PlanError, "there is no reproduction 'zhai-colapse'.*Did you mean zhai-collapse", named, "zhai-colapse")

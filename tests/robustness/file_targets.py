@@ -107,11 +107,8 @@ def padded(longest: int, texts: int) -> bytes:
     about = {"tokens": [{"sinks": sinks, "rarity_because": ""}], "masks": [longest]}
     about["stacks"] = {"": [{**layer, "because": "a test"}]}
     metadata = {
-        "recording": json.dumps(about),
-        "provenance": "{}",
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-    }
+        "recording": json.dumps(about), "provenance": "{}", "format": FORMAT, "format_version": str(FORMAT_VERSION),
+    }  # fmt: skip
     path = base() / "padded.heads"
     write_tensors(path, {n: Part(x.dtype, tuple(x.shape), lambda x=x: x) for n, x in shapes.items()}, metadata)
     return path.read_bytes()
@@ -287,7 +284,6 @@ FILE_TARGETS = (
 # ================================================================================================================ plans
 # Readers of plans' files and of the tensors beside them.
 
-
 COMPUTED = {"file": "p.safetensors", "corpus": "c", "model": "m", "texts": 2, "tokens": 9}
 # As saved before there were checksums, which would refuse every damage alike.
 PLAN = {"format": 1, "steps": [{"step": "ablate", "heads": "L0", "kind": "mean"}], "computed": COMPUTED}
@@ -330,7 +326,6 @@ PLAN_FILE_TARGETS = (
 
 # =================================================================================================== runs over a corpus
 # Readers of what a run over a corpus left in its folder: the run is gone on with, to its table.
-
 
 TEXTS = some_texts(6)
 

@@ -342,7 +342,6 @@ HEAD_FILE_TARGETS = (
 # ============================================================================================================= requests
 # The studio's server as a reader: raw requests, through its guard, to its answer and to the end of what they began.
 
-
 PLAN = [{"step": "ablate", "heads": "L0H1", "kind": "mean"}]
 WORDS = {"num_layers": 3, "embed_dim": 48, "num_heads": 6, "ffn_dim": 68, "vocab_size": 101}
 GETS = (

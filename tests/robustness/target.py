@@ -125,7 +125,6 @@ def resident(what: str = "VmRSS", process: int | str = "self") -> float:
 #
 # Everything is drawn from a `Random`, which Hypothesis can stand in for: then a failure is shrunk.
 
-
 STRANGE = (
     None, True, False, 0, 1, -1, 7, 0.5, -0.0, 1e400, 2**31, 2**40, 2**63, 2**64, -(2**70), 10**400,
     "", "a", "L0H1", "\0", "\n", "\ud800", "../..", "/etc/passwd", "é" * 300, "9" * 5000,

@@ -21,6 +21,7 @@ from manyheads.lessons import Progress
 from manyheads.lessons.progress import state_folder
 from manyheads.roles.labels import cache_folder
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
+from tests.refusals import refuses
 
 ROOT = Path(__file__).parents[2]
 KEPT_ELSEWHERE = (
@@ -130,14 +131,8 @@ def test_the_folders_of_a_user_without_a_home_are_refused_by_name_and_chosen_one
     for name in KEPT_ELSEWHERE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    with pytest.raises(
-        FileAccessError, match=r"there is no home folder to keep anything in: name a folder in MANYHEADS_C"
-    ):
-        cache_folder()
-    with pytest.raises(
-        FileAccessError, match=r"there is no home folder to keep anything in: name a folder in MANYHEADS_S"
-    ):
-        state_folder()
+    refuses(FileAccessError, r"there is no home folder to keep anything in: name a folder in MANYHEADS_C", cache_folder)
+    refuses(FileAccessError, r"there is no home folder to keep anything in: name a folder in MANYHEADS_S", state_folder)
     progress = Progress()
     progress.reach("one-head", "a", 2)
     assert "there is no home folder" in progress.trouble and progress.of("one-head", {"a": 2}) == (1, 2)
@@ -156,7 +151,6 @@ def test_points_in_a_sealed_home_are_counted_and_their_loss_is_said(sealed):
 
 # ========================================================================================================== the network
 # Nothing here goes to the network by itself: whatever is done with files on this machine asks no other.
-
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -201,14 +195,12 @@ def test_models_recordings_tables_sizes_and_lessons_ask_nobody(asked, tmp_path, 
 
 def test_a_name_that_is_not_here_is_asked_for_at_the_hub_and_only_there(asked, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match="the hub cannot be reached"):
-        mh.load("somebody/no-such-model")
+    refuses(ModelError, "the hub cannot be reached", mh.load, "somebody/no-such-model")
     assert asked and {place[0] for place in asked} == {"huggingface.co"}
 
 
 # ========================================================================================================== SECURITY.md
 # SECURITY.md promises only what a test holds, and each test that it names is there.
-
 
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -226,13 +218,10 @@ def named_in(file: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
 
-def test_every_promise_names_the_tests_that_hold_it():
+def test_every_promise_names_tests_that_are_there():
     assert len(promises()) >= 15
     for promise in promises():
         assert NAMED.search(promise), promise
-
-
-def test_every_test_that_is_named_is_there():
     found = NAMED.findall(PAGE)
     assert len(found) >= 30
     for file, test in found:

@@ -159,7 +159,6 @@ def test_free_pages_between_small_blocks_go_back_when_they_are_trimmed():
 # ============================================================================================================= the soak
 # The soak of the studio (`python -m benchmarks.soak`): what it calls flat, and a short one of the real server.
 
-
 SECONDS = [0.5 * at for at in range(1200)]  # ten minutes
 
 
@@ -192,7 +191,6 @@ def test_no_request_fails_and_no_kind_is_left_out_in_a_short_soak():
 # ========================================================================================================== large texts
 # Texts that no model could read, and sentences that cannot be: a problem in words, and the next one is read.
 
-
 RANGE = "\tab" + "\t_" * 8 + "\n"
 WORD = "1\ta\ta\tX\t_\t_\t0\troot\t_\t_\n"
 
@@ -218,19 +216,16 @@ def test_what_is_too_long_to_be_a_text_is_a_problem_and_reading_goes_on(tmp_path
     assert len(problems(tmp_path / "c.txt", lines=True)) == (1 << 18) + 1
 
 
-def test_a_long_line_counts_its_bytes_so_that_a_run_knows_how_far_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MOST_BYTES", 100)
-    (tmp_path / "a.txt").write_bytes(b"x" * 500 + b"\n\nfine\n")
-    assert [each.at for each in open_corpus(tmp_path / "a.txt").open()] == [501, 507]
-
-
-def test_json_lines_and_sentences_have_a_limit_of_their_own(tmp_path, monkeypatch):
+def test_long_lines_json_lines_and_sentences_have_limits_and_count_their_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(plaintext, "MOST_JSON", 1 << 20)
     (tmp_path / "a.jsonl").write_text('{"text": "%s"}\n{"text": "fine"}\n' % ("a" * (1 << 20)))
     assert problems(tmp_path / "a.jsonl") == [("", "this line is longer than 1 MB of JSON: break it up."), ("fine", "")]
     (tmp_path / "a.conllu").write_text("# comment\n" * 20_000 + "\n1\tfine\tfine\tX\t_\t_\t0\troot\t_\t_\n\n")
     (_, told), after = problems(tmp_path / "a.conllu")
     assert "there is no empty line for 10,000 lines" in told and after == ("fine", "")
+    monkeypatch.setattr(sources, "MOST_BYTES", 100)
+    (tmp_path / "a.txt").write_bytes(b"x" * 500 + b"\n\nfine\n")
+    assert [each.at for each in open_corpus(tmp_path / "a.txt").open()] == [501, 507]
 
 
 @pytest.mark.parametrize(

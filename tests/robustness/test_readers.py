@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refuses
 from tests.robustness.target import Target, judge, mutated
 from tests.robustness.targets import TARGETS
 
@@ -91,12 +92,9 @@ def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, mo
         return read
 
     assert of(raising(TextError("no text here.")), tmp_path) == "no text here." and of(lambda *_: 3, tmp_path) == ""
-    with pytest.raises(KeyError, match="ids"):
-        of(raising(KeyError("ids")), tmp_path)
-    with pytest.raises(AssertionError, match="a TextError without words"):
-        of(raising(TextError(" ")), tmp_path)
-    with pytest.raises(AssertionError, match=r"took \d+ MB for 4 bytes"):
-        of(lambda *_: b"x" * (400 << 20), tmp_path)
+    refuses(KeyError, "ids", of, raising(KeyError("ids")), tmp_path)
+    refuses(AssertionError, "a TextError without words", of, raising(TextError(" ")), tmp_path)
+    refuses(AssertionError, r"took \d+ MB for 4 bytes", of, lambda *_: b"x" * (400 << 20), tmp_path)
     with pytest.raises(MemoryError):
         of(lambda *_: bytearray(3 << 30), tmp_path)
     with pytest.raises(AssertionError, match=r"left \['\.manyheads-1\.tmp'\] behind"):
@@ -111,8 +109,7 @@ def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, mo
             return
 
     monkeypatch.setattr(module, "SECONDS", 0.2)
-    with pytest.raises(module.Late, match="still at it after 0.2 s"):
-        of(endless, tmp_path)
+    refuses(module.Late, "still at it after 0.2 s", of, endless, tmp_path)
 
 
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)

@@ -32,6 +32,7 @@ from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.server.serve import Guard
+from tests.refusals import refuses
 from tests.robustness import file_targets, word_targets
 from tests.robustness.file_targets import PLAN, TEXTS, lm_of_states, padded, plan_tensors, signed, split, states
 
@@ -40,22 +41,17 @@ DIGITS = "9" * 5000
 
 @pytest.mark.parametrize("asked", [f"L{DIGITS}H1", f"L0H0-{DIGITS}", "L9999999999", "L*H0-9999999999"])
 def test_a_number_that_no_model_reaches_is_no_head(asked):
-    with pytest.raises(HeadError, match="names no heads|does not name one head"):
-        parse_heads(asked, {"": (12,) * 6})
+    refuses(HeadError, "names no heads|does not name one head", parse_heads, asked, {"": (12,) * 6})
 
 
-def test_a_span_of_heads_far_past_the_last_one_is_not_counted_through():
-    assert in_layer("L*H2-999999999", "", 1, 5) == {"L*H2-999999999": (2, 3, 4)}
-
-
-def test_a_description_cannot_claim_more_than_can_be_listed():
+def test_a_description_cannot_claim_more_than_can_be_listed_nor_a_span_be_counted_through():
     spec = json.loads(word_targets.specs()[0])
     spec["sites"][0]["num_heads"] = 2**21
     with pytest.raises(RecordingError, match="site 0: num_heads=2097152 is not from 0 to 1048576: the file is damaged"):
         ModelSpec.from_dict(spec)
     for text in ("[" * 100_000, f'{{"name": {DIGITS}}}'):
-        with pytest.raises(RecordingError, match="a model's description is not JSON"):
-            ModelSpec.from_json(text)
+        refuses(RecordingError, "a model's description is not JSON", ModelSpec.from_json, text)
+    assert in_layer("L*H2-999999999", "", 1, 5) == {"L*H2-999999999": (2, 3, 4)}
 
 
 @pytest.mark.parametrize(
@@ -77,8 +73,7 @@ def test_a_config_of_damaged_numbers_is_refused_by_the_field(family, fields, wor
 
 def test_a_config_of_lists_in_lists_and_words_of_endless_layers_are_refused(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(ModelError, match=r"is not JSON \(.*\): the file is damaged"):
-        read_config(tmp_path)
+    refuses(ModelError, r"is not JSON \(.*\): the file is damaged", read_config, tmp_path)
     with pytest.raises(ShapeError, match="num_layers is above 10,000, the most that is described"):
         mh.size({"num_layers": 10**9, "embed_dim": 12, "num_heads": 3})
     with pytest.raises(ModelError, match="a config says n_layer is above 1,000, the most that is built"):
@@ -94,8 +89,7 @@ def test_a_recording_that_is_nearly_all_padding_is_refused_before_it_takes_memor
     words = (
         r"a\.heads is damaged: tokens\.0\.lengths: 4900 texts of 24899 tokens, padded to 20000 each, are nearly nothing"
     )
-    with pytest.raises(RecordingError, match=words):
-        mh.open_recording(tmp_path / "a.heads")
+    refuses(RecordingError, words, mh.open_recording, tmp_path / "a.heads")
     (tmp_path / "b.heads").write_bytes(padded(2_000, 2_000))
     opened = mh.open_recording(tmp_path / "b.heads")
     opened.layers._recent = Cache(1)  # under test a check of types has looked at a layer already
@@ -116,16 +110,13 @@ def model_folder(tmp_path, **config):
 
 
 def test_a_config_that_means_far_more_than_is_stored_is_refused_before_memory_is_asked_for(tmp_path):
-    with pytest.raises(
-        ModelError, match=r"model is damaged: its config\.json means a BertModel of [\d,]+ numbers, and its w"
-    ):
-        mh.load(model_folder(tmp_path / "a", hidden_size=40_000, num_attention_heads=5), tokenizer=False)
-    with pytest.raises(ModelError, match="num_hidden_layers is above 1,000, the most that is built: it is damaged"):
-        mh.load(model_folder(tmp_path / "b", num_hidden_layers=5_000), tokenizer=False)
-    with pytest.raises(
-        ModelError, match=r"weights of BertModel, which would be random numbers"
-    ):  # a little more is told
-        mh.load(model_folder(tmp_path / "c", num_hidden_layers=3), tokenizer=False)
+    for name, sizes, said in (
+        ("a", {"hidden_size": 40_000, "num_attention_heads": 5},
+         r"model is damaged: its config\.json means a BertModel of [\d,]+ numbers, and its w"),
+        ("b", {"num_hidden_layers": 5_000}, "num_hidden_layers is above 1,000, the most that is built: it is damaged"),
+        ("c", {"num_hidden_layers": 3}, "weights of BertModel, which would be random numbers"),
+    ):  # fmt: skip
+        refuses(ModelError, said, mh.load, model_folder(tmp_path / name, **sizes), tokenizer=False)
 
 
 def test_an_index_names_files_of_its_own_folder_alone(tmp_path):
@@ -133,36 +124,29 @@ def test_an_index_names_files_of_its_own_folder_alone(tmp_path):
     (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
     index = {"metadata": {}, "weight_map": {"a": "../elsewhere.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(
-        ModelError, match=r"names a file outside of its folder, '\.\./elsewhere\.safetensors': it is damaged"
-    ):
-        mh.load(folder, tokenizer=False)
+    message = r"names a file outside of its folder, '\.\./elsewhere\.safetensors': it is damaged"
+    refuses(ModelError, message, mh.load, folder, tokenizer=False)
     (folder / "model.safetensors.index.json").write_text("[" * 100_000)
-    with pytest.raises(ModelError, match="is not an index of weights"):
-        mh.load(folder, tokenizer=False)
+    refuses(ModelError, "is not an index of weights", mh.load, folder, tokenizer=False)
 
 
 def test_a_plans_tensors_by_a_name_that_no_file_can_have_are_refused(tmp_path):
     plan = {**PLAN, "computed": {**PLAN["computed"], "file": "\ud800"}}
     (tmp_path / "p.json").write_text(json.dumps(plan))
-    with pytest.raises(FileAccessError, match="what was computed for .* cannot be read from"):
-        open_plan(tmp_path / "p.json")
+    refuses(FileAccessError, "what was computed for .* cannot be read from", open_plan, tmp_path / "p.json")
     (tmp_path / "p.safetensors").write_bytes(plan_tensors()[0])
     (tmp_path / "p.json").write_text(json.dumps(PLAN))
     assert open_plan(tmp_path / "p.json").computed.num_texts == 2
 
 
-@pytest.mark.parametrize(
-    ("which", "change"),
-    [
-        ("half/run.safetensors", lambda said: said.pop("learned")),
-        ("half/run.safetensors", lambda said: said["learned"].pop("sinks")),
-        ("whole/finished.safetensors", lambda said: said.pop("counts")),
-        ("whole/finished.safetensors", lambda said: said["counts"].pop("texts")),
-        ("whole/finished.safetensors", lambda said: said["tally"]["sites"][0].update(num_heads=4)),
-        ("whole/finished.safetensors", lambda said: said["failures"].update(named=[["a"]])),
-    ],
-)
+@pytest.mark.parametrize(("which", "change"), [
+    ("half/run.safetensors", lambda said: said.pop("learned")),
+    ("half/run.safetensors", lambda said: said["learned"].pop("sinks")),
+    ("whole/finished.safetensors", lambda said: said.pop("counts")),
+    ("whole/finished.safetensors", lambda said: said["counts"].pop("texts")),
+    ("whole/finished.safetensors", lambda said: said["tally"]["sites"][0].update(num_heads=4)),
+    ("whole/finished.safetensors", lambda said: said["failures"].update(named=[["a"]])),
+])  # fmt: skip
 def test_a_state_that_is_signed_and_says_what_no_run_says_is_refused(which, change, tmp_path):
     folder = shutil.copytree(states() / which.split("/")[0], tmp_path / "run")
     path = folder / which.split("/")[1]
@@ -188,16 +172,13 @@ def test_labels_of_which_a_byte_was_changed_are_measured_again(tmp_path):
 
 
 def test_a_check_with_inputs_that_no_page_would_give_is_refused():
-    lesson = shelf.lessons()["output-projection"]
-    with pytest.raises(LessonError, match="cannot be asked with these inputs: take those of the page, or draw others"):
-        shelf.answer(
-            lesson, lesson.checks["first-row"], "3", shelf.load, inputs={"d_model": 512, "heads": 7, "head": 2}
-        )
-    lesson = shelf.lessons()["recap"]
-    with pytest.raises(LessonError, match="cannot be asked with these inputs"):
-        shelf.answer(
-            lesson, lesson.checks["recap-masked"], "3", shelf.load, inputs={"scores": "7", "hidden": 3, "key": 0}
-        )
+    said = "cannot be asked with these inputs: take those of the page, or draw others"
+    for slug, check, inputs in (
+        ("output-projection", "first-row", {"d_model": 512, "heads": 7, "head": 2}),
+        ("recap", "recap-masked", {"scores": "7", "hidden": 3, "key": 0}),
+    ):
+        lesson = shelf.lessons()[slug]
+        refuses(LessonError, said, shelf.answer, lesson, lesson.checks[check], "3", shelf.load, inputs=inputs)
 
 
 PATTERNS = {
@@ -214,18 +195,14 @@ PATTERNS = {
 def test_a_file_of_patterns_that_is_none_is_refused(text, kind, words, tmp_path):
     path = tmp_path / "mine.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(kind, match=rf"--pattern {re.escape(str(path))} {words}"):
-        read_patterns(path)
-    with pytest.raises(FileAccessError, match="there is no such file"):
-        read_patterns(tmp_path / "none.py")
+    refuses(kind, rf"--pattern {re.escape(str(path))} {words}", read_patterns, path)
+    refuses(FileAccessError, "there is no such file", read_patterns, tmp_path / "none.py")
 
 
 def test_pictures_and_sounds_that_claim_too_much_are_refused_and_streamed_ones_are_read(tmp_path):
     (tmp_path / "a.png").write_bytes(file_targets.wide_picture())
-    with pytest.raises(
-        FileAccessError, match=r"cannot read .*a\.png as a picture: Image size \(10000000000 pixels\) exceeds"
-    ):
-        picture_of(tmp_path / "a.png")
+    message = r"cannot read .*a\.png as a picture: Image size \(10000000000 pixels\) exceeds"
+    refuses(FileAccessError, message, picture_of, tmp_path / "a.png")
     (tmp_path / "a.wav").write_bytes(file_targets.long_sound())  # a head that was written before the end was known
     (samples,) = sounds_of(str(tmp_path / "a.wav"), None, 16_000)
     with wave.open(str(tmp_path / "b.wav"), "wb") as file:
@@ -238,21 +215,17 @@ def test_pictures_and_sounds_that_claim_too_much_are_refused_and_streamed_ones_a
     (tmp_path / "wide.wav").write_bytes(
         (tmp_path / "b.wav").read_bytes().replace(b"\x02\x00\x10\x00", b"\x08\x00\x40\x00")
     )
-    with pytest.raises(FileAccessError, match="64 bits a sample"):
-        sounds_of(str(tmp_path / "wide.wav"), None, 16_000)
+    refuses(FileAccessError, "64 bits a sample", sounds_of, str(tmp_path / "wide.wav"), None, 16_000)
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"host": "127.0.0.1", "origin": "http://["}, 403),
-        ({"host": "127.0.0.1", "content-length": "²"}, 413),
-        ({"host": "127.0.0.1", "content-length": "9" * 5000}, 413),
-        ({"host": "127.0.0.1", "content-length": "-1"}, 413),
-        ({"host": "["}, 403),
-        ({"host": "127.0.0.1", "content-length": "17"}, 0),
-    ],
-)
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"host": "127.0.0.1", "origin": "http://["}, 403),
+    ({"host": "127.0.0.1", "content-length": "²"}, 413),
+    ({"host": "127.0.0.1", "content-length": "9" * 5000}, 413),
+    ({"host": "127.0.0.1", "content-length": "-1"}, 413),
+    ({"host": "["}, 403),
+    ({"host": "127.0.0.1", "content-length": "17"}, 0),
+])  # fmt: skip
 def test_headers_that_cannot_be_read_are_refused_and_no_fault_of_ours(headers, status):
     guard = Guard(None, frozenset({"127.0.0.1"}))
     fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

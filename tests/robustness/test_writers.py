@@ -26,12 +26,12 @@ from manyheads.statistics.corpus_run.store import RunFolder
 from manyheads.studio import NotHere, Workspace
 from manyheads.training.session import alone_in
 from tests.processes import assert_killed, in_child
+from tests.refusals import refuses
 from tests.robustness.faults import WRITERS, Writer, measure_resumed, recording, write_page
 from tests.seeds import seed
 from tests.statistics.corpus_runs import assert_same_tables
 
 # =============================================================================================================== killed
-
 
 ROOT = Path(__file__).parents[2]
 KILLS, MANY = 6, 60
@@ -135,7 +135,6 @@ def written(folder: Path) -> set[tuple[str, int]]:
 # The disk is a real one, of some megabytes, where this process may mount one (as root). A limit to the size of files
 # stands in for it everywhere: the system then ends a write in the same place, with another number.
 
-
 FULL = r"the disk is full\. Free some space, or use another disk\."
 TOO_LARGE = r"files there cannot be that large\. Use another disk, or write less\."
 DISK_MB = 16
@@ -184,8 +183,7 @@ def test_on_a_full_disk_the_older_file_stays_and_the_error_says_what_to_do(name,
     writer.write(path, 1)
     before = contents(disk)
     fill(disk, 0 if name in SMALL else room)
-    with pytest.raises(FileAccessError, match=rf"^cannot write {re.escape(str(path))}: {FULL}$"):
-        writer.write(path, 2)
+    refuses(FileAccessError, rf"^cannot write {re.escape(str(path))}: {FULL}$", writer.write, path, 2)
     assert contents(disk) == before and writer.version_of(path) == 1
     assert not list(disk.rglob(".manyheads-*"))
     (disk / "filling").unlink()
@@ -220,16 +218,14 @@ def test_where_files_may_not_be_that_large_the_older_one_stays(name, limited_fil
     writer.write(path, 1)
     before = contents(tmp_path)
     limited_files(5)
-    with pytest.raises(FileAccessError, match=rf"^cannot write {re.escape(str(path))}: {TOO_LARGE}$"):
-        writer.write(path, 2)
+    refuses(FileAccessError, rf"^cannot write {re.escape(str(path))}: {TOO_LARGE}$", writer.write, path, 2)
     limited_files(resource.RLIM_INFINITY)
     assert contents(tmp_path) == before and writer.version_of(path) == 1
 
 
 def test_the_single_page_is_not_begun_on_a_full_disk(disk):
     fill(disk, 0)
-    with pytest.raises(FileAccessError, match=rf"^cannot write .*look\.html: {FULL}$"):
-        write_page(disk / "look.html")
+    refuses(FileAccessError, rf"^cannot write .*look\.html: {FULL}$", write_page, disk / "look.html")
     assert sorted(path.name for path in disk.iterdir()) == ["filling"]
 
 
@@ -267,7 +263,6 @@ def test_the_commands_say_a_full_disk_in_one_line(disk, capfd):
 
 # ====================================================================================================== several writers
 # Several processes at once: into one file or folder (the last one wins, whole), and where only one may be at work.
-
 
 VERSIONS = (2, 3, 4)  # one process each
 READS = 8  # while they write
@@ -308,8 +303,7 @@ def test_a_plan_whose_tensors_are_another_plans_is_refused(tmp_path):
     json = (tmp_path / "p.json").read_bytes()
     writer.write(tmp_path / "p.json", 3)
     (tmp_path / "p.json").write_bytes(json)
-    with pytest.raises(PlanError, match="was computed from another corpus than"):
-        writer.version_of(tmp_path / "p.json")
+    refuses(PlanError, "was computed from another corpus than", writer.version_of, tmp_path / "p.json")
 
 
 def held_elsewhere(hold, flag: Path) -> int:
@@ -331,10 +325,8 @@ def held_elsewhere(hold, flag: Path) -> int:
 def test_a_second_run_over_a_corpus_in_the_same_folder_is_refused_until_the_first_is_gone(tmp_path):
     child = held_elsewhere(lambda: RunFolder.opened(tmp_path / "run"), tmp_path / "flag")
     before = sorted(os.listdir(tmp_path / "run"))
-    with pytest.raises(
-        StatisticError, match=r"another process is still at work in .*run: wait for it, end it, or give"
-    ):
-        measure_resumed(tmp_path / "run")
+    message = r"another process is still at work in .*run: wait for it, end it, or give"
+    refuses(StatisticError, message, measure_resumed, tmp_path / "run")
     assert sorted(os.listdir(tmp_path / "run")) == before
     (tmp_path / "flag").unlink()
     assert os.waitpid(child, 0)[1] == 0
@@ -387,8 +379,7 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path):
     (inside / "same.heads").symlink_to(inside / "a.heads")
     found = Workspace.of([inside])
     assert set(found.files) == {"a.heads", "same.heads"} and "model" not in found.models
-    with pytest.raises(NotHere, match="there is no recording 'b.heads' in this workspace"):
-        found.file_of("b.heads")
+    refuses(NotHere, "there is no recording 'b.heads' in this workspace", found.file_of, "b.heads")
 
 
 def test_hidden_files_and_folders_are_not_offered(tmp_path):

@@ -234,7 +234,6 @@ WORD_TARGETS = (
 # ================================================================================================= texts to be measured
 # Readers of texts to be measured: plain ones, JSON lines, treebanks, packed or not, and folders of them.
 
-
 PARTED = b"\n--8<--\n"  # between the files of a folder
 CORPUS_TEXTS = 500  # of a corpus read to its end: no example has so many
 

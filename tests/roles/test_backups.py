@@ -20,9 +20,9 @@ from manyheads.roles import backup_heads
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
+from tests.refusals import refuses
 
 # ---------------------------------------------------------------------------------------------------- figures, by hand
-
 
 FEW = list(TEXTS[:2])
 
@@ -147,8 +147,8 @@ def test_one_text_has_no_interval_and_proves_nothing(fresh):
 # ------------------------------------------------------------------------------------------------------------- chance
 
 
-def test_p_is_the_share_of_all_flips_that_reach_as_far(fresh):
-    """Of 8 texts there are 256 flips: all of them, against the drawn ones."""
+def test_p_is_the_share_of_all_flips_that_reach_as_far_and_q_is_benjamini_and_hochbergs(fresh):
+    # Of 8 texts there are 256 flips: all of them, against the drawn ones.
     values = torch.randn(8, 5, generator=fresh, dtype=torch.float64).numpy() + np.array([0, 0.3, 1, 2, -2])
     signs = np.array([[1 - 2 * (flip >> bit & 1) for bit in range(8)] for flip in range(256)])
     want = (np.abs(signs @ values) >= np.abs(values.sum(0)) * (1 - 1e-9)).mean(0)
@@ -158,9 +158,6 @@ def test_p_is_the_share_of_all_flips_that_reach_as_far(fresh):
     assert (sign_flip_p(np.zeros((4, 2)), range(4)) == 1).all()
     assert (sign_flip_p(values, [7] * 8) == 1).all(), "one text eight times is one text"
     assert np.isnan(sign_flip_p(np.full((3, 1), np.nan), range(3))).all()
-
-
-def test_q_is_benjamini_and_hochbergs():
     p = np.array([0.01, 0.04, np.nan, 0.03, 0.005, 0.9])
     assert np.allclose(q_values(p), [0.025, 0.05, np.nan, 0.05, 0.025, 0.9], equal_nan=True)
 
@@ -211,26 +208,18 @@ def test_progress_ends_where_it_said(fresh):
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
-@pytest.mark.parametrize(
-    ("asked", "error", "match"),
-    [
-        ({"targets": "L9H0"}, HeadError, "no layer 9"),
-        ({"targets": []}, PlanError, "names no heads"),
-        ({"targets": "L0H0", "controls": -1}, StatisticError, "controls=-1: give 0 or more"),
-        (
-            {"targets": "L0H0", "among": "L0H0"},
-            StatisticError,
-            r"no head is left to look at beside the targets \(L0H0\)",
-        ),
-        ({"targets": "L0H0", "kind": "none"}, PlanError, "no way to ablate"),
-        ({"targets": "L0H0", "rows": 0}, StatisticError, "rows=0"),
-        ({"targets": "L0H0", "metric": "beauty"}, StatisticError, "metric='beauty' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "error", "match"), [
+    ({"targets": "L9H0"}, HeadError, "no layer 9"),
+    ({"targets": []}, PlanError, "names no heads"),
+    ({"targets": "L0H0", "controls": -1}, StatisticError, "controls=-1: give 0 or more"),
+    ({"targets": "L0H0", "among": "L0H0"}, StatisticError, r"no head is left to look at beside the targets \(L0H0\)"),
+    ({"targets": "L0H0", "kind": "none"}, PlanError, "no way to ablate"),
+    ({"targets": "L0H0", "rows": 0}, StatisticError, "rows=0"),
+    ({"targets": "L0H0", "metric": "beauty"}, StatisticError, "metric='beauty' is unknown"),
+])  # fmt: skip
 @pytest.mark.sampled(4)
 def test_what_cannot_be_asked_is_said(asked, error, match):
-    with pytest.raises(error, match=match):
-        backup_heads(loaded("gpt2", 0), TEXTS[0], **asked)
+    refuses(error, match, backup_heads, loaded("gpt2", 0), TEXTS[0], **asked)
 
 
 def test_a_head_that_was_not_looked_at_and_a_model_that_is_none():
@@ -238,8 +227,7 @@ def test_a_head_that_was_not_looked_at_and_a_model_that_is_none():
     found = backup_heads(lm, TEXTS[0], "L0H1", kind="zero", controls=0, among="L1H0")
     with pytest.raises(HeadError, match="there is no head L0H1 here: it is a target"):
         found["L0H1"]
-    with pytest.raises(ModelError, match="not a loaded model"):
-        backup_heads("minilm", TEXTS[0], "L0H1")
+    refuses(ModelError, "not a loaded model", backup_heads, "minilm", TEXTS[0], "L0H1")
 
 
 NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *["cat", "dog", "sat", "ran", "on", "the", "a", "mat", "king", "queen"])

@@ -14,6 +14,7 @@ from manyheads.roles import copying_scores
 from manyheads.roles.probes.copying import Products, eigenvalue_score, fold_of
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 
 def loaded(model):
@@ -159,16 +160,13 @@ def test_the_same_seed_gives_the_same_chance(fresh):
     assert (one.score == other.score).all()
 
 
-def test_products_are_chunked_sums_over_the_vocabulary(fresh, monkeypatch):
+def test_products_are_chunked_sums_over_the_vocabulary_and_eigenvalues_by_hand(fresh, monkeypatch):
     e, u = (torch.randn(23, 5, generator=fresh) for _ in range(2))
     monkeypatch.setattr("manyheads.roles.probes.copying.CHUNK_TOKENS", 7)
     got = Products.of(e, u)
     a, b = ((each - each.mean(0)).double() for each in (e, u))
     for have, want in ((got.met, a.T @ b), (got.embedded, a.T @ a), (got.read, b.T @ b)):
         torch.testing.assert_close(have, want, atol=1e-4, rtol=1e-4)
-
-
-def test_eigenvalues_by_hand():
     turned = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)  # i and -i
     each = torch.stack([torch.diag(torch.tensor([3.0, -1.0])).double(), turned, torch.zeros(2, 2).double()])
     np.testing.assert_allclose(eigenvalue_score(each), [0.5, 0, 0], atol=1e-12)
@@ -201,38 +199,23 @@ def test_a_norm_is_told_by_what_it_does(fresh):
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_models_that_cannot_copy_say_why(fresh):
-    with pytest.raises(
-        ModelError, match=r"BertModel .* has no causal self-attention: copying is about models that write"
-    ):
-        copying_scores(loaded(tiny_bert(seed=draw(fresh))))
-    with pytest.raises(
-        ModelError, match=r"GPT2Model .* has no unembedding: .* Load the model with its language-model head"
-    ):
-        copying_scores(loaded(tiny_gpt2(GPT2Model, seed=draw(fresh))))
+def test_models_that_cannot_copy_too_few_draws_and_matrices_that_are_not_found_are_refused(fresh):
+    message = r"BertModel .* has no causal self-attention: copying is about models that write"
+    refuses(ModelError, message, copying_scores, loaded(tiny_bert(seed=draw(fresh))))
+    message = r"GPT2Model .* has no unembedding: .* Load the model with its language-model head"
+    refuses(ModelError, message, copying_scores, loaded(tiny_gpt2(GPT2Model, seed=draw(fresh))))
     sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 1, "ffn_dim": 8, "vocab_size": 50}
     narrow = OPTForCausalLM(OPTConfig(**sizes, word_embed_proj_dim=10, max_position_embeddings=32)).eval()
-    with pytest.raises(
-        ModelError, match=r"L0 reads 24 numbers and writes 24, but a token is embedded in 10: what lies"
-    ):
-        copying_scores(loaded(narrow))
-
-
-def test_too_few_draws_and_a_head_that_there_is_not_are_refused(fresh):
+    message = r"L0 reads 24 numbers and writes 24, but a token is embedded in 10: what lies"
+    refuses(ModelError, message, copying_scores, loaded(narrow))
     lm = loaded(tiny_gpt2(seed=draw(fresh)))
-    with pytest.raises(StatisticError, match=r"draws=1: chance needs at least 2 draws"):
-        copying_scores(lm, draws=1)
+    refuses(StatisticError, r"draws=1: chance needs at least 2 draws", copying_scores, lm, draws=1)
     with pytest.raises(HeadError, match=r"there is no head L9H0 here: there are L0H0 to L2H3"):
         copying_scores(lm, draws=2)["L9H0"]
-
-
-def test_matrices_that_are_not_found_are_named(fresh):
     model = tiny_llama(seed=draw(fresh))
     lm = loaded(model)
     lm.spec  # noqa: B018
     model.model.layers[1].self_attn.somewhere = model.model.layers[1].self_attn.v_proj
     del model.model.layers[1].self_attn.v_proj
-    with pytest.raises(
-        ModelError, match=r"L1, module 'model\.layers\.1\.self_attn' .* keeps no value and output matrices"
-    ):
-        copying_scores(lm)
+    message = r"L1, module 'model\.layers\.1\.self_attn' .* keeps no value and output matrices"
+    refuses(ModelError, message, copying_scores, lm)

@@ -38,6 +38,7 @@ from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw, implementation
 from tests.models.tiny import tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 
 ALL = 1_000  # rows of a text: none has so many
 SAME = 2e-5  # nats: eager maps are float32, and those of large scores are coarse
@@ -114,10 +115,8 @@ def test_each_stack_of_an_encoder_decoder_is_compared_by_itself(stack, field, fr
 
 def test_a_model_of_several_stacks_is_asked_for_one(fresh):
     lm = loaded("t5", 0)
-    with pytest.raises(HeadError, match=r"several stacks, .* stack= one of 'encoder'"):
-        head_families(lm, TEXTS[0])
-    with pytest.raises(HeadError, match="has no stack 'vision'"):
-        head_families(lm, TEXTS[0], stack="vision")
+    refuses(HeadError, r"several stacks, .* stack= one of 'encoder'", head_families, lm, TEXTS[0])
+    refuses(HeadError, "has no stack 'vision'", head_families, lm, TEXTS[0], stack="vision")
 
 
 def test_row_divergences_are_the_same_formula_and_exactly_0_for_equal_rows(fresh):
@@ -183,8 +182,7 @@ def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
         assert [layer.value for layer in alone.layers] == pytest.approx([layer.value for layer in families.diversity])
         assert alone.value == pytest.approx(np.mean([layer.value for layer in families.diversity]))
         assert alone.num_rows == families.num_rows and (alone.value < 1e-9) == (plan.steps[:1] == (Copy("L*", "L*H0"),))
-    with pytest.raises(StatisticError, match="no row that sees two keys here: there is nothing to compare"):
-        head_diversity(lm, "cat")
+    refuses(StatisticError, "no row that sees two keys here: there is nothing to compare", head_diversity, lm, "cat")
 
 
 @pytest.mark.turns(4)
@@ -259,8 +257,7 @@ def test_a_table_json_and_a_line_say_what_was_found(fresh, tmp_path):
     data = json.loads(json.dumps(found.to_dict()))
     assert data["families"][0]["medoid"] in data["families"][0]["heads"] and len(data["diversity"]) == 3
     assert "12 heads in 3 families" in repr(found) and "3 families, as asked" in found.because
-    with pytest.raises(FileAccessError, match="what kind of table"):
-        found.save(tmp_path / "families.xyz")
+    refuses(FileAccessError, "what kind of table", found.save, tmp_path / "families.xyz")
 
 
 def test_progress_ends_at_all_tokens(fresh):
@@ -269,29 +266,22 @@ def test_progress_ends_at_all_tokens(fresh):
     assert told and told[-1][0] == told[-1][1]
 
 
-@pytest.mark.parametrize(
-    ("asked", "match"),
-    [
-        ({"rows": 0}, "rows=0: give how many rows"),
-        ({"rows": True}, "rows=True"),
-        ({"clusters": 0}, "clusters=0: give a number of families"),
-        ({"clusters": 13}, "clusters=13 families of 12 heads"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "match"), [
+    ({"rows": 0}, "rows=0: give how many rows"),
+    ({"rows": True}, "rows=True"),
+    ({"clusters": 0}, "clusters=0: give a number of families"),
+    ({"clusters": 13}, "clusters=13 families of 12 heads"),
+])  # fmt: skip
 def test_numbers_that_cannot_be_are_refused(asked, match):
-    with pytest.raises(StatisticError, match=match):
-        head_families(loaded("gpt2", 0), TEXTS[0], **asked)
+    refuses(StatisticError, match, head_families, loaded("gpt2", 0), TEXTS[0], **asked)
 
 
 def test_what_cannot_be_compared_is_said():
-    with pytest.raises(ModelError, match="not a loaded model"):
-        head_families("minilm", TEXTS[0])
+    refuses(ModelError, "not a loaded model", head_families, "minilm", TEXTS[0])
     one = tiny_llama(1, num_attention_heads=1, num_hidden_layers=1)
     lm = mh.load(one, tokenizer=tiny_tokenizer(special_tokens=False))
-    with pytest.raises(StatisticError, match="has one head here: there is nothing to compare"):
-        head_families(lm, TEXTS[0])
-    with pytest.raises(StatisticError, match="no row that sees two keys"):
-        head_families(loaded("gpt2", 0), "cat")
+    refuses(StatisticError, "has one head here: there is nothing to compare", head_families, lm, TEXTS[0])
+    refuses(StatisticError, "no row that sees two keys", head_families, loaded("gpt2", 0), "cat")
     with pytest.raises(HeadError, match="there is no head L7H0 here: L0H0 to L2H3"):
         head_families(loaded("gpt2", 0), TEXTS[0]).nearest("L7H0")
 
@@ -326,7 +316,7 @@ def test_linkage_is_brute_forces_at_every_number_of_groups(num, rng):
         assert as_sets(cut(merges, count)) == naive(distances, count)
 
 
-def test_linkage_is_scipys(rng):
+def test_linkage_is_scipys_and_things_that_are_the_same_come_together_first(rng):
     hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
     distances = distances_of(rng.normal(size=(150, 6)))
     merges = average_linkage(distances)
@@ -334,9 +324,6 @@ def test_linkage_is_scipys(rng):
     assert np.abs(tree[:, 2] - [height for _, _, height in merges]).max() < 1e-12
     for count in (2, 9, 40):
         assert as_sets(cut(merges, count)) == as_sets(hierarchy.fcluster(tree, count, "maxclust"))
-
-
-def test_things_that_are_the_same_come_together_first(rng):
     points = rng.normal(size=(4, 3))[[0, 1, 0, 2, 1, 3, 0]]
     assert as_sets(cut(average_linkage(distances_of(points)), 4)) == {
         frozenset({0, 2, 6}), frozenset({1, 4}), frozenset({3}), frozenset({5})
@@ -365,17 +352,14 @@ def test_planted_groups_are_found_with_their_number(sizes, rng):
     assert tried[count] == max(tried.values()) and min(tried) == 2
 
 
-def test_one_odd_thing_is_not_a_family_against_all_others(rng):
-    """Alone by far, so that setting it apart has the best silhouette; the two groups are what there is to tell."""
+def test_one_odd_thing_is_not_a_family_and_too_few_are_groups_of_their_own(rng):
+    # Alone by far, so that setting it apart has the best silhouette; the two groups are what there is to tell.
     groups = np.repeat([0, 1, 2], [6, 5, 1])
     centres = np.array([[0.0, 0], [3, 0], [0, 90]])
     distances = distances_of(centres[groups] + rng.normal(scale=0.1, size=(12, 2)))
     merges = average_linkage(distances)
     count, tried = best_cut(distances, merges)
     assert tried[2] > tried[3] and count == 3 and as_sets(cut(merges, 3)) == as_sets(groups)
-
-
-def test_too_few_things_for_silhouettes_are_groups_of_their_own():
     distances = distances_of(np.array([[0.0], [1.0]]))
     assert best_cut(distances, average_linkage(distances)) == (2, {})
 
@@ -387,24 +371,18 @@ def test_a_medoid_is_nearest_to_its_group(rng):
     assert medoid(distances_of(points), members) == members[inside.argmin()]
 
 
-def test_a_map_of_points_in_the_plane_is_the_plane(rng):
+def test_a_map_of_points_in_the_plane_is_the_plane_and_says_how_much_it_shows(rng):
     points = rng.normal(size=(20, 2)) * [3, 1]
     places, explained = flat_map(distances_of(points) ** 2)
     assert np.abs(distances_of(places) - distances_of(points)).max() < 1e-9 and explained > 1 - 1e-12
     order = rng.permutation(20)
     again, _ = flat_map(distances_of(points[order]) ** 2)
     assert np.abs(again - places[order]).max() < 1e-9, "a place hangs on distances, not on the order or on luck"
-
-
-def test_a_map_says_how_much_it_shows(rng):
     points = rng.normal(size=(400, 3)) * [4, 2, 1]
     _, explained = flat_map(distances_of(points) ** 2)
     centred = points - points.mean(0)
     values = np.linalg.eigvalsh(centred.T @ centred)
     assert explained == pytest.approx(values[1:].sum() / values.sum())
-
-
-def test_a_map_of_nothing_apart_is_one_point():
     places, explained = flat_map(np.zeros((3, 3)))
     assert not places.any() and explained == 1
 
@@ -495,8 +473,7 @@ def test_roles_colour_heads_where_they_are_given(fresh, tmp_path):
     words = words_in(tmp_path / "map.svg")
     assert "By role" in words and {"previous token", "sink", "offset", "unlabelled"} <= set(words)
     assert dots_in(tmp_path / "map.svg").count(UNLABELLED.colour.lower()) == 3
-    with pytest.raises(HeadError, match="no role is given for L2H3"):
-        save_families(found, tmp_path / "map.svg", roles=roles[:-1])
+    refuses(HeadError, "no role is given for L2H3", save_families, found, tmp_path / "map.svg", roles=roles[:-1])
 
 
 def test_labels_are_coloured_as_the_table_names_them_and_families_are_rings(fresh, tmp_path):
@@ -526,5 +503,4 @@ def test_more_families_than_hues_and_heads_that_are_all_the_same_can_be_drawn(fr
 
 
 def test_an_ending_that_is_no_figure_is_refused_before_the_work(fresh, tmp_path):
-    with pytest.raises(FileAccessError, match="what kind of figure"):
-        save_families(found_of(fresh), tmp_path / "map.txt")
+    refuses(FileAccessError, "what kind of figure", save_families, found_of(fresh), tmp_path / "map.txt")

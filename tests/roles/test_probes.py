@@ -25,6 +25,7 @@ from manyheads.roles.probes.all import LENGTHS, NEEDLE, NEEDLE_DEPTHS, PROBES, Q
 from manyheads.roles.probes.repeats import PLACES, VARIANTS, sample
 from tests.models.eager import MAKERS, draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 SAMPLES = 2
 WINDOW = 7  # of gemma2's layers 0 and 2
@@ -97,7 +98,6 @@ def assert_probe(probe, maps, ids, visible, special):
 
 
 # ------------------------------------------------------------------------------------------------- against the model
-
 
 CASES = [*(("gpt2", variant) for variant in SMALL), ("llama", "mlxterp"), ("bert", "arena"), ("bert", "olsson-entries")]
 
@@ -262,26 +262,16 @@ def test_intervals_narrow_with_texts_and_the_same_seed_gives_the_same(fresh):
 )
 @pytest.mark.sampled(4)
 def test_what_cannot_be_probed_says_why(options, said, fresh):
-    with pytest.raises(StatisticError, match=said):
-        probe_repeats(loaded("gpt2", fresh), **options)
+    refuses(StatisticError, said, probe_repeats, loaded("gpt2", fresh), **options)
 
 
-def test_a_way_to_count_that_there_is_not_is_refused():
-    with pytest.raises(
-        StatisticError, match=r"count='all' is no way to count earlier copies: use latest, sum, entries"
-    ):
-        Repeats(5, 2, True, "all")
-
-
-def test_a_model_without_a_vocabulary_is_refused():
+def test_ways_to_count_models_without_a_vocabulary_and_heads_that_there_are_not_are_refused(fresh):
+    message = r"count='all' is no way to count earlier copies: use latest, sum, entries"
+    refuses(StatisticError, message, Repeats, 5, 2, True, "all")
     lm = mh.load(Built().eval())
     lm.model.config.vocab_size = None
     object.__setattr__(lm, "spec", SimpleNamespace(vocab_size=None))
-    with pytest.raises(ModelError, match=r"Built has no vocabulary to draw random tokens from: .* models of text"):
-        probe_repeats(lm)
-
-
-def test_a_head_that_there_is_not_is_named(fresh):
+    refuses(ModelError, r"Built has no vocabulary to draw random tokens from: .* models of text", probe_repeats, lm)
     probe = probe_repeats(loaded("gpt2", fresh), length=5, samples=5)
     assert probe.after[Head("", 2, 3)] == probe.after["L2H3"]
     with pytest.raises(HeadError, match=r"there is no head L3H0 here: there are L0H0 to L2H3"):
@@ -290,7 +280,6 @@ def test_a_head_that_there_is_not_is_named(fresh):
 
 # ============================================================================================== probes as part of roles
 # Probes as part of roles: their numbers are the direct functions' own, and what cannot be asked is said.
-
 
 POSITIONS = 230  # enough for the shortest text of retrieval, too few for the next
 WHATEVER = partial(retrieval_scores, min_recall=-1.0)  # a random model answers with anything: every trial counts
@@ -324,12 +313,9 @@ def direct(lm):
     repeats = probe_repeats(lm)
     needles = WHATEVER(lm, page_texts(), NEEDLE, QUESTION, lengths=LENGTHS[:1], depths=NEEDLE_DEPTHS)
     return {
-        "random repeats": repeats.after,
-        "random repeats, offset 0": repeats.same,
-        "random repeats, offset -1": repeats.before,
-        "retrieval": needles.scores,
-        "copying": copying_scores(lm),
-    }
+        "random repeats": repeats.after, "random repeats, offset 0": repeats.same,
+        "random repeats, offset -1": repeats.before, "retrieval": needles.scores, "copying": copying_scores(lm),
+    }  # fmt: skip
 
 
 @pytest.mark.turns(5)
@@ -366,8 +352,7 @@ def test_a_probe_is_asked_by_its_name_or_question_and_roles_go_before_it(plain, 
     assert roles.role_named("offset -1") == "induction, offset -1"
     with pytest.raises(StatisticError, match=r"'copying' is a probe, and has no claims: .*probes\['copying'\].top\(\)"):
         roles.ranked("copying")
-    with pytest.raises(StatisticError, match="'copying' is a probe, which was not asked: give probes=True"):
-        plain.role_named("copying")
+    refuses(StatisticError, "'copying' is a probe, which was not asked: give probes=True", plain.role_named, "copying")
 
 
 @pytest.mark.turns(4)

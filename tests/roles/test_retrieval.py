@@ -17,6 +17,7 @@ from manyheads.roles import retrieval_scores
 from manyheads.roles.probes.retrieval import _Watched, rouge1_recall
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 MAKERS = {"gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}
 QUESTION = "what is it ?"
@@ -205,7 +206,7 @@ def test_an_answer_stops_at_the_models_end_token(copier, fresh):
     assert copier.model.generation_config.eos_token_id == ids_of(copier, "ran")[0]
 
 
-def test_what_a_tokenizer_adds_stands_before_the_context(fresh):
+def test_what_a_tokenizer_adds_stands_before_the_context_and_recall_is_the_share_of_the_needles_words(fresh):
     lm = loaded(tiny_gpt2(seed=draw(fresh)), special_tokens=True)
     shown = []
     lm.spec  # noqa: B018
@@ -214,9 +215,6 @@ def test_what_a_tokenizer_adds_stands_before_the_context(fresh):
     hook.remove()
     words = ids_of(lm, "the cat"), ids_of(lm, NEEDLE), ids_of(lm, "sat"), ids_of(lm, QUESTION)
     assert shown[0] == [lm.tokenizer.cls_token_id, *(i for part in words for i in part)]
-
-
-def test_recall_is_the_share_of_the_needles_words():
     assert rouge1_recall("The best thing, the BEST!", "the best of all the things") == pytest.approx(3 / 5)
     assert rouge1_recall("a b", "") == 0 and rouge1_recall("a b", "b a a c") == 1
 
@@ -239,8 +237,7 @@ def test_recall_is_the_share_of_the_needles_words():
 )
 def test_what_cannot_be_asked_says_why(options, error, said, fresh):
     asked = {"contexts": "the cat sat", "needle": NEEDLE, "question": QUESTION, "lengths": (3,), **options}
-    with pytest.raises(error, match=said):
-        retrieval_scores(loaded(tiny_gpt2(seed=draw(fresh))), **asked)
+    refuses(error, said, retrieval_scores, loaded(tiny_gpt2(seed=draw(fresh))), **asked)
 
 
 def test_models_that_do_not_write_one_text_are_refused(fresh):

@@ -20,6 +20,7 @@ from manyheads.statistics import DEFAULT, Sums
 from manyheads.statistics.sums import paired_interval
 from tests.models.eager import MAKERS, draw, eager_maps
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 TEXTS = [
     "the old cat sat on the table and the dog said why is the cat here",
@@ -133,8 +134,7 @@ def test_differences_are_those_of_the_two_tables(fresh):
     assert f"heads differ: {found.changed[0].head} " in repr(found)
     with pytest.raises(HeadError, match="no head L9H0 here: L0H0 to L2H3 were compared"):
         found["L9H0"]
-    with pytest.raises(StatisticError, match="this table has no 'self_mass'"):
-        found.interval("self_mass")
+    refuses(StatisticError, "this table has no 'self_mass'", found.interval, "self_mass")
 
 
 def test_the_interval_of_a_difference_pairs_the_texts():
@@ -225,29 +225,23 @@ def test_what_cannot_be_compared_is_told(fresh, minilm):
     a, b = pair("bert", fresh)
     with pytest.raises(ModelError, match="a has 2 layers of 5 heads, but minilm has 6 layers of 12 heads: give two"):
         mh.compare(a, minilm, TEXTS)
-    with pytest.raises(ModelError, match="a int is not a loaded model"):
-        mh.compare(a, 5, TEXTS)
+    refuses(ModelError, "a int is not a loaded model", mh.compare, a, 5, TEXTS)
     words = tiny_tokenizer(special_tokens=False)
     other = mh.load(b.model, tokenizer=words, name="b")
     told = (
         r"cut text 0 into different tokens \(a reads '\[CLS\]' 'the' 'old' 'cat' and b reads 'the' 'old' 'cat' 'sat'\)"
     )
-    with pytest.raises(TextError, match=told):
-        mh.compare(a, other, TEXTS)
+    refuses(TextError, told, mh.compare, a, other, TEXTS)
     with pytest.raises(TextError, match="can be read once only, and comparing reads the texts three times"):
         mh.compare(a, b, iter(TEXTS))
-    with pytest.raises(TextError, match="rows=0: give how many rows of each text to compare"):
-        mh.compare(a, b, TEXTS, rows=0)
+    refuses(TextError, "rows=0: give how many rows of each text to compare", mh.compare, a, b, TEXTS, rows=0)
     with pytest.raises(StatisticError, match="'det.to_head' is about syntax, these texts lack that annotation"):
         mh.compare(a, b, TEXTS, ["det.to_head"])
-    with pytest.raises(TextError, match="text 1 is empty"):
-        mh.compare(a, b, [TEXTS[0], " "])
+    refuses(TextError, "text 1 is empty", mh.compare, a, b, [TEXTS[0], " "])
     short = mh.load(tiny_gpt2(n_positions=8), tokenizer=words, name="short")
     long = mh.load(tiny_gpt2(n_positions=64), tokenizer=words, name="long")
-    with pytest.raises(
-        TextError, match="short has 8 positions and long 64, so they read long texts in different pieces"
-    ):
-        mh.compare(short, long, TEXTS)
+    message = "short has 8 positions and long 64, so they read long texts in different pieces"
+    refuses(TextError, message, mh.compare, short, long, TEXTS)
 
 
 @pytest.mark.turns(4)

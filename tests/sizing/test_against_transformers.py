@@ -39,21 +39,13 @@ GENERATING = [name for name, (family, _) in CASES.items() if family in (*DECODER
 STANDS_FOR_OTHERS = (
     *("llama", "llama, MQA", "mistral", "qwen2_moe, windows", "gemma2", "gemma3, layers said", "gpt_oss", "phi"),
     *(
-        "olmo2",
-        "olmoe",
-        "stablelm",
-        "dots1",
-        "ernie4_5_moe",
-        "deepseek_v2",
-        "deepseek_v3",
-        "minicpm3",
-        "gpt2",
+        "olmo2", "olmoe", "stablelm", "dots1", "ernie4_5_moe", "deepseek_v2", "deepseek_v3", "minicpm3", "gpt2",
         "gpt_neo",
     ),
     *("gpt_bigcode", "opt, narrow tables", "bloom", "falcon", "falcon, MHA with biases", "mpt", "smollm3, windows"),
     *("bert", "mpnet", "electra", "distilbert", "vit", "deit", "dinov2", "t5", "t5, gated", "bart, untied", "mbart"),
     "marian, two vocabularies",
-)
+)  # fmt: skip
 """Every way to shape a window, experts, a latent, a norm, a bias, a head and a table. All cases have their parameters
 held to the real model's in `make test`; of the slower tests it runs these, and `make test-all` the others."""
 

@@ -36,6 +36,7 @@ from manyheads.sizing.building_blocks import experts, matrix, projections
 from manyheads.sizing.costs import decoding, dense_pairs, prefill, visible_pairs
 from manyheads.sizing.families.config import FAMILIES, read_config
 from manyheads.spec import ModelSpec, Site
+from tests.refusals import refuses
 
 GIB = 2**30
 LLAMA = {
@@ -69,20 +70,14 @@ def test_heads_of_full_width_cost_their_number(num_heads):
     assert size(words).num_parameters == 4 * num_heads * d**2
 
 
-def test_llama_2_70b_is_mostly_feed_forward():
+def test_llama_2_70b_is_mostly_feed_forward_and_caches_80_10_and_1_25_gib():
     found = size("llama-2-70b")
     assert found.num_parameters == 68_976_648_192
     assert found.layers[0]["feed-forward"] == 3 * 8192 * 28672 == 704_643_072
     assert round(found.parameters["feed-forward"] / 1e9, 1) == 56.4
-
-
-def test_llama_2_70b_caches_80_10_and_1_25_gib():
     found = size("llama-2-70b", context=4096, batch=8, dtype="fp16")
-    assert [(each.name, each.cache.allocated / GIB) for each in found.variants] == [
-        ("MHA", 80.0),
-        ("GQA-8", 10.0),
-        ("MQA", 1.25),
-    ]
+    cached = [(each.name, each.cache.allocated / GIB) for each in found.variants]
+    assert cached == [("MHA", 80.0), ("GQA-8", 10.0), ("MQA", 1.25)]
     assert [each.own for each in found.variants] == [False, True, False]
     assert round(found.variants[0].cache.allocated / 1e9, 1) == 85.9  # what is often printed as "80 GB"
 
@@ -136,17 +131,14 @@ def test_gemma_3_without_its_vision_tower_is_what_remains_of_the_published_total
     assert len(towers) == 1 and round(towers.pop() / 1e9, 3) == 0.417
 
 
-def test_what_a_token_activates_is_what_was_published():
-    """The model cards of gpt-oss count what is multiplied: all but the table of words that is looked up."""
+def test_what_a_token_activates_and_deepseek_v3s_checkpoint_are_what_was_published():
+    # The model cards of gpt-oss count what is multiplied: all but the table of words that is looked up.
     for name, billions in (("gpt-oss-20b", 3.61), ("gpt-oss-120b", 5.13)):
         assert round((size(name).num_active - 201_088 * 2880) / 1e9, 2) == billions
     active = {name: round(size(name).num_active / 1e9, 1) for name in ("qwen3-30b-a3b", "qwen3-235b-a22b")}
     assert active == {"qwen3-30b-a3b": 3.4, "qwen3-235b-a22b": 22.2}
     assert round(size("deepseek-v3").num_active / 1e9, 2) == 37.55  # the paper's 37 B leaves the embedding out
-
-
-def test_deepseek_v3_is_its_checkpoint_without_the_numbers_that_balance_the_experts():
-    """One number an expert of its 58 routers, which is stored and moved by hand: transformers counts it as a buffer."""
+    # One number an expert of its 58 routers, which is stored and moved by hand: transformers counts it as a buffer.
     assert size("deepseek-v3").num_parameters + 58 * 256 == 671_026_419_200
 
 
@@ -230,12 +222,9 @@ def test_a_text_costs_its_tokens_one_by_one(length, window):
         assert operation == "head" or spent == sum(step[operation] for step in steps)
 
 
-def test_an_experts_weights_count_once_each_and_work_for_the_chosen():
+def test_experts_count_once_each_and_a_tied_head_costs_flops_and_no_parameters():
     router, routed = experts(48, 20, num_experts=5, chosen=2)
     assert (router.total, routed.total, routed.active, routed.matmul) == (240, 5 * 2880, 2 * 2880, 2880)
-
-
-def test_a_tied_head_costs_flops_and_no_parameters():
     tied, untied = size({**OWN, "tied": True}), size(OWN)
     assert untied.num_parameters - tied.num_parameters == 48 * 97
     assert tied.decode.total == untied.decode.total
@@ -256,22 +245,12 @@ def test_windows_bound_the_cache_and_latents_shrink_it():
     assert deepseek.variants[0].cache.token == 2 * 61 * 128 * (192 + 128)
 
 
-def test_dtypes_scale_the_bytes_of_weights_and_of_the_cache_each():
-    found = size(OWN, dtype="int4", cache_dtype="fp8")
-    assert found.weight_bytes == found.num_parameters / 2
-    assert found.cache.steady * 2 == size(OWN).cache.steady
-    assert {DTYPES[name] for name in DTYPES} == {64, 32, 16, 8, 4}
-
-
-def test_decoding_reads_the_weights_once_and_each_texts_cache():
+def test_decoding_reads_the_weights_once_each_texts_cache_and_more_experts_for_a_batch():
     one, many = size("llama-2-7b", batch=1), size("llama-2-7b", batch=64)
     assert one.decoding.weight_bytes == many.decoding.weight_bytes == 2 * (6_738_415_616 - 32000 * 4096)
     assert many.decoding.cache_bytes == 64 * one.decoding.cache_bytes == many.cache.allocated
     assert one.decoding.intensity < 1 < many.decoding.intensity
     assert many.decoding.flops == 64 * one.decode.total
-
-
-def test_a_batch_touches_more_experts_than_one_token_chooses():
     one, many = size("mixtral-8x7b", batch=1), size("mixtral-8x7b", batch=512)
     embedding = 32000 * 4096
     assert one.decoding.weight_bytes == 2 * (one.num_active - embedding)
@@ -315,40 +294,35 @@ def test_heads_that_stream_keep_what_their_split_counts(layers, num_kv_heads, sh
     assert whole.cache.growth == 0 and whole.fits("1GB").longest_context is None
 
 
-def test_variants_show_what_it_is_beside_what_it_could_be():
+def test_variants_show_what_it_could_be_and_dtypes_scale_the_bytes_of_each():
     assert [each.name for each in size("llama-2-7b").variants] == ["MHA", "GQA-8", "MQA"]
     assert [each.name for each in size("llama-2-7b", num_kv_heads=4).variants] == ["MHA", "GQA-4", "MQA"]
     assert [each.name for each in size({**OWN, "num_kv_heads": 1}).variants] == ["MHA", "GQA-3", "MQA"]
     assert [each.name for each in size({**OWN, "num_heads": 1, "num_kv_heads": 1}).variants] == ["MHA"]
     assert size("bert-base").variants == ()
+    found = size(OWN, dtype="int4", cache_dtype="fp8")
+    assert found.weight_bytes == found.num_parameters / 2
+    assert found.cache.steady * 2 == size(OWN).cache.steady
+    assert {DTYPES[name] for name in DTYPES} == {64, 32, 16, 8, 4}
 
 
-def test_kinds_of_attention_have_their_names():
+def test_kinds_of_attention_have_their_names_and_parts_are_known():
     kinds = {name: kind_of(preset(name)) for name in ("llama-2-70b", "llama-2-7b", "deepseek-v3")}
     assert kinds == {"llama-2-70b": "GQA-8", "llama-2-7b": "MHA", "deepseek-v3": "MLA"}
     assert kind_of(transformer(num_layers=1, embed_dim=8, num_heads=4, num_kv_heads=1)) == "MQA"
-
-
-def test_parts_are_known_and_a_matrix_counts_its_bias():
     assert matrix("q", 3, 5, bias=True).total == 20 and matrix("q", 3, 5, bias=True).matmul == 15
     assert {each.part for name in PRESETS for each in preset(name).weights} <= set(PARTS)
-
-
-def test_projections_say_where_keys_and_values_come_from():
     cross = Attention(6, 2, 10, 10, causal=False, cross=True)
     q, k, v, o = projections(48, cross, kv_inputs=30)
     assert (q.rows, k.rows, v.rows, o.rows) == ("text", "source", "source", "text")
     assert (q.matmul, k.matmul, v.matmul, o.matmul) == (48 * 60, 30 * 20, 30 * 20, 60 * 48)
 
 
-def test_a_config_is_read_from_a_file_a_folder_or_a_mapping(tmp_path):
+def test_a_config_is_read_from_a_file_a_folder_or_a_mapping_and_its_class_decides_on_the_head(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     found = [size(LLAMA), size(tmp_path), size(tmp_path / "config.json"), size(str(tmp_path))]
     assert len({each.num_parameters for each in found}) == 1
     assert found[1].name == tmp_path.name and "with its usual head" in found[0].architecture.because[0]
-
-
-def test_the_class_decides_on_the_head():
     bare = size({**LLAMA, "architectures": ["LlamaModel"]})
     assert size(LLAMA).num_parameters - bare.num_parameters == 48 * 97
     assert "without a head" in bare.architecture.because[0]
@@ -381,13 +355,10 @@ def test_default_context_is_4096_or_all_positions_and_that_is_said():
     )
 
 
-def test_an_encoder_decoder_reads_a_text_of_its_own_length():
+def test_an_encoder_decoder_reads_a_text_of_its_own_length_and_the_document_holds_every_number():
     short, long = size("transformer", context=50, source=10), size("transformer", context=50, source=100)
     assert long.cache.steady - short.cache.steady == 8 * 2 * 6 * 90 * 2 * 512
     assert long.prefill.total > short.prefill.total
-
-
-def test_the_document_holds_every_number():
     document = size("mixtral-8x7b").to_dict()
     assert document["parameters"]["total"] == 46_702_792_704 and document["parameters"]["active"] == 12_879_925_248
     assert sum(each["total"] for each in document["parameters"]["layers"]) + sum(
@@ -449,15 +420,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("what, options, kind, words", REFUSED, ids=[each[3][:40] for each in REFUSED])
 def test_what_cannot_be_is_refused_in_words(what, options, kind, words):
-    with pytest.raises(kind, match=words):
-        size(*what, **options)
+    refuses(kind, words, size, *what, **options)
 
 
 def test_what_is_no_file_is_called_what_it_is(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, said in ((tmp_path / "pipe", "it is a pipe"), (Path("/dev/zero"), "it is a device")):
-        with pytest.raises(FileAccessError, match=rf"^cannot read {path}: {said}, not a file. Give a config.json, or"):
-            size(path)
+        refuses(FileAccessError, rf"^cannot read {path}: {said}, not a file. Give a config.json, or", size, path)
     with pytest.raises(FileAccessError, match="^cannot read none.json: there is no such file. Check the spelling"):
         read_config("none.json")
 
@@ -489,16 +458,13 @@ DAMAGED = [
 @pytest.mark.parametrize("text, words", DAMAGED, ids=[each[1][:40] for each in DAMAGED])
 def test_a_damaged_or_unknown_config_is_refused_by_name(tmp_path, text, words):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ManyHeadsError, match=words):
-        size(tmp_path / "config.json")
+    refuses(ManyHeadsError, words, size, tmp_path / "config.json")
 
 
 def test_a_folder_without_a_config_and_an_unreadable_text_are_refused(tmp_path):
-    with pytest.raises(FileAccessError, match=r"has no config.json, so there is no telling what model it is"):
-        size(tmp_path)
+    refuses(FileAccessError, r"has no config.json, so there is no telling what model it is", size, tmp_path)
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00{")
-    with pytest.raises(ModelError, match=r"is not JSON \(.*\): the file is damaged"):
-        size(tmp_path)
+    refuses(ModelError, r"is not JSON \(.*\): the file is damaged", size, tmp_path)
 
 
 ANYTHING = st.none() | st.booleans() | st.integers(-3, 99) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
@@ -598,14 +564,11 @@ def test_where_every_layer_has_a_window_memory_sets_no_limit_and_an_encoder_keep
 def test_a_memory_is_bytes_or_a_number_with_its_unit(unchecked_types):
     written = {"24 GB": 24 * 10**9, "24gb": 24 * 10**9, " 64 GiB ": 2**36, "1.5TB": 15 * 10**11, "512 MiB": 2**29}
     assert {memory: memory_bytes(memory) for memory in written} == written and memory_bytes(2 * 10**9) == 2 * 10**9
-    with pytest.raises(ShapeError, match="memory=24 is 24 bytes, which holds no model: .* as '24 GB'"):
-        memory_bytes(24)
+    refuses(ShapeError, "memory=24 is 24 bytes, which holds no model: .* as '24 GB'", memory_bytes, 24)
     assert len(repr(size("llama-2-70b"))) < 160
     for memory in ("24", "GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
-        with pytest.raises(
-            ShapeError, match=r"memory=.*: give bytes as a whole number, or a text with its unit, as '24"
-        ):
-            memory_bytes(memory)
+        message = r"memory=.*: give bytes as a whole number, or a text with its unit, as '24"
+        refuses(ShapeError, message, memory_bytes, memory)
     for overhead in (-0.1, 1.0, 2.0):
         with pytest.raises(ShapeError, match="give the share of the memory that stays free, from 0 to below 1"):
             size("gpt2").fits("24 GB", overhead=overhead)
@@ -620,7 +583,6 @@ def test_what_fits_is_not_guessed_where_the_cache_cannot_be_told():
 
 # ======================================================================================================== without torch
 # Sizing is arithmetic: it runs where torch, NumPy and transformers cannot be imported.
-
 
 BLOCKED = """
 import sys

@@ -28,7 +28,6 @@ from tests.models.eager import MAKERS, draw, eager_maps, implementation, padded,
 from tests.models.tiny import (
     WORDS,
     tiny_bert,
-    tiny_gemma2,
     tiny_gpt2,
     tiny_llama,
     tiny_mistral,
@@ -309,7 +308,6 @@ def test_a_call_whose_every_layer_reads_a_cache_has_nothing_to_measure(fresh):
 # =========================================================================================================== recordings
 # A recording's statistics are those of its model: the same names, the same numbers, without the model.
 
-
 MODELS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "gqa": lambda seed: tiny_llama(2, seed=seed)}
 
 
@@ -449,7 +447,6 @@ def test_project_of_some_rows_is_those_rows_of_project(read, fresh):
 # The oracle takes q.k from the eager function of the model itself, as it multiplies them; scale, softcap, window and
 # padding are applied here, from the model's configuration.
 
-
 NAMES = ("max_logit", "max_logit_uncapped", "max_logit_unscaled")
 WINDOWED = {**{name: MAKERS[name] for name in ("bert", "gpt2", "llama", "gemma2", "gpt_oss")}, "mistral": tiny_mistral}
 EXACT = 1e-5  # q and k are the model's own float32
@@ -507,15 +504,6 @@ def test_they_are_the_maxima_of_the_models_own_scores(name, side, fresh):
     for statistic, want in by_hand(name, model, inputs).items():
         np.testing.assert_allclose(table.column(statistic), want.max(0), rtol=EXACT, atol=EXACT, err_msg=statistic)
     assert "entropy" in table.names and not np.isnan(table.column("entropy")).any()
-
-
-def test_a_softcap_and_a_scale_make_three_unlike_numbers(fresh):
-    table = mh.measure_call(tiny_gemma2(seed=draw(fresh)), **padded(fresh, (33, 21), 40), statistics="max_logit*")
-    capped, uncapped, unscaled = (table.column(name) for name in table.names)
-    assert table.names == NAMES
-    np.testing.assert_allclose(capped, 5 * np.tanh(uncapped / 5), rtol=1e-5)
-    np.testing.assert_allclose(uncapped, unscaled * 7**-0.5, rtol=1e-5)
-    assert (capped < uncapped).all()
 
 
 def test_of_a_bias_both_sides_are_told(fresh):

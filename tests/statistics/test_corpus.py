@@ -32,6 +32,7 @@ from manyheads.statistics.corpus_run import run as workers
 from manyheads.statistics.statistic import Block
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.refusals import refuses
 from tests.statistics.corpus_runs import (
     CHUNK,
     ROUNDING,
@@ -150,14 +151,11 @@ def test_nothing_of_a_stream_is_read_before_it_is_needed(small, monkeypatch):
 
 def test_what_is_no_text_at_all_is_refused_and_what_is_none_among_texts_is_named():
     lm = tiny_lm()
-    with pytest.raises(TextError, match="no text was given: a stream of texts holds none"):
-        mh.measure(lm, iter(()))
+    refuses(TextError, "no text was given: a stream of texts holds none", mh.measure, lm, iter(()))
     table = mh.measure(lm, iter(["the cat", 3]), ["entropy"])
     assert [each.reason for each in table.failures] == ["it is of type int, not a text"] and table.sums.num_texts == 1
-    with pytest.raises(TextError, match="texts is a dict: give a text, or a list of texts"):
-        mh.measure(lm, {"the": "cat"})
-    with pytest.raises(TextError, match="is not a way to read a long text"):
-        mh.measure(lm, iter(["the cat"]), long="somehow")
+    refuses(TextError, "texts is a dict: give a text, or a list of texts", mh.measure, lm, {"the": "cat"})
+    refuses(TextError, "is not a way to read a long text", mh.measure, lm, iter(["the cat"]), long="somehow")
     with pytest.raises(StatisticError, match="resume= and statistics made from a survey are for texts"):
         mh.measure(lm, image=torch.zeros(3, 3, 3), resume="x")
 
@@ -309,20 +307,14 @@ def test_texts_that_fail_are_named_counted_and_left_out(small, fresh):
     assert found.notes["corpus"] == f"a stream of texts ({len(documents):,} read)"
 
 
-def test_only_the_first_failures_are_kept_by_name(small):
+def test_only_the_first_failures_are_kept_by_name_and_where_all_fail_the_first_is_raised_itself(small):
     texts = [text for _ in range(NAMED + 5) for text in (" ", "the cat")]
     table = mh.measure(tiny_lm(), iter(texts), ["entropy"])
     assert table.failures.count == NAMED + 5 and len(table.failures.named) == NAMED
     assert [each.number for each in table.failures] == list(range(0, 2 * NAMED, 2))
-
-
-def test_where_nothing_can_be_measured_the_first_error_is_raised_itself(small):
-    with pytest.raises(StatisticError, match="what is king?"):
-        mh.measure(tiny_lm(), iter(["the king"] * CHUNK), [breaking("king")])
-    with pytest.raises(
-        TextError, match=r"no text of a stream of texts could be measured: 2 texts could not be .* empty"
-    ):
-        mh.measure(tiny_lm(), iter(["", " "]), ["entropy"])
+    refuses(StatisticError, "what is king?", mh.measure, tiny_lm(), iter(["the king"] * CHUNK), [breaking("king")])
+    message = r"no text of a stream of texts could be measured: 2 texts could not be .* empty"
+    refuses(TextError, message, mh.measure, tiny_lm(), iter(["", " "]), ["entropy"])
 
     def broken(*args, **kwargs):
         raise ZeroDivisionError("a broken tokenizer")
@@ -355,14 +347,11 @@ def test_errors_of_memory_are_known_however_they_are_wrapped():
     assert is_about_texts(wrapped(IndexError("index out of range in self"))) and is_about_texts(GuardError("no"))
 
 
-def test_a_text_that_one_tokenizer_call_cannot_read_costs_no_other(small, fresh):
+def test_a_text_that_one_tokenizer_call_cannot_read_costs_no_other_and_failures_add_in_any_order(small, fresh):
     lm, texts = tiny_lm(draw(fresh)), some_texts(20, draw(fresh))
     table = mh.measure(lm, iter([*texts[:5], "a \ud800 cat", *texts[5:]]), ["entropy"])
     assert table.failures.count == 1 and table.failures.named[0].number == 5
     assert table.sums.num_texts == 20
-
-
-def test_failures_add_in_any_order():
     every = [(number, f"d{number}", "why") for number in range(50)]
     parts = [Failures.of([Failure(*each) for each in every[start::3]]) for start in (2, 0, 1)]
     assert parts[0] + parts[1] + parts[2] == Failures.of([Failure(*each) for each in every])
@@ -395,7 +384,6 @@ def test_a_block_that_gives_nan_is_refused_by_name():
 #
 # In float64, where a text's numbers do not depend on its company in a batch: then 1e-12 is a bound on the order of
 # sums.
-
 
 EXACT = 1e-12
 TREEBANK = Path(os.environ.get("MANYHEADS_GOLD", "none")) / "en_ewt-ud-dev.conllu"
@@ -447,8 +435,7 @@ def test_shards_that_were_pickled_saved_and_left_in_runs_folders_add_to_one_run(
     assert total.table().notes["parts"] == "7" and "parts" not in want.notes
     some = sum(parts[:5])
     assert sorted((*some.missing, *(int(name.split("/")[0]) for name in some.parts))) == [*range(7)]
-    with pytest.raises(StatisticError, match=r"2 of 7 shards are missing: \d, \d\. Measure them"):
-        require_whole(some)
+    refuses(StatisticError, r"2 of 7 shards are missing: \d, \d\. Measure them", require_whole, some)
     assert some.table().notes["parts"].startswith("5 of 7, without ")
     with pytest.raises(StatisticError, match=r"both hold shard \d/7, which would count twice"):
         some + parts[2]
@@ -521,8 +508,7 @@ def test_a_shard_without_texts_or_with_bad_ones_alone_is_a_part(one_layer):
     total = sum(map(pickle.loads, map(pickle.dumps, parts)))
     assert total.missing == () and [failure.number for failure in total.failures] == [1]
     assert_equal_to_one_run(total.table(), mh.measure(one_layer, iter(["the cat sat", "  ", "a dog"]), "entropy"))
-    with pytest.raises(StatisticError, match="these sums are of no text, .*: 1 text could not be measured"):
-        parts[1].table()
+    refuses(StatisticError, "these sums are of no text, .*: 1 text could not be measured", parts[1].table)
 
 
 OTHERS = {
@@ -560,20 +546,15 @@ def test_files_that_do_not_add_are_named(one_layer, tmp_path):
         mh.HeadSums(one_layer, names).update(corpus.shard(index, 2)).save(path)
     (whole,) = merged_sums(paths[:2])
     assert_equal_to_one_run(whole.table(), mh.measure(one_layer, corpus, "entropy"))
-    with pytest.raises(
-        StatisticError, match=r"a\.sums and .*c\.sums do not add, .* \(entropy in .*a\.sums, distance in"
-    ):
-        merged_sums([paths[0], paths[2]])
-    with pytest.raises(StatisticError, match=r"a\.sums and .*d\.sums both hold shard 0/2"):
-        merged_sums([paths[0], paths[1], paths[3]])
+    message = r"a\.sums and .*c\.sums do not add, .* \(entropy in .*a\.sums, distance in"
+    refuses(StatisticError, message, merged_sums, [paths[0], paths[2]])
+    refuses(StatisticError, r"a\.sums and .*d\.sums both hold shard 0/2", merged_sums, [paths[0], paths[1], paths[3]])
 
 
 def test_what_is_no_part_is_refused_in_one_line(one_layer, tmp_path, monkeypatch):
     sums = mh.HeadSums(one_layer, "entropy")
-    with pytest.raises(StatisticError, match="nothing was measured, so there is nothing to save"):
-        sums.save(tmp_path / "x.sums")
-    with pytest.raises(StatisticError, match="these sums are of no text"):
-        sums.table()
+    refuses(StatisticError, "nothing was measured, so there is nothing to save", sums.save, tmp_path / "x.sums")
+    refuses(StatisticError, "these sums are of no text", sums.table)
     path = tmp_path / "a.sums"
     sums.update(["the cat sat"]).save(path)
     with safe_open(path, "pt") as file:
@@ -589,8 +570,7 @@ def test_what_is_no_part_is_refused_in_one_line(one_layer, tmp_path, monkeypatch
     with pytest.raises(StatisticError, match=r"b\.sums holds no sums of heads that can be read: .* is cut off"):
         mh.HeadSums.open(tmp_path / "b.sums")
     monkeypatch.setattr(store, "VERSION", store.VERSION + 1)
-    with pytest.raises(StatisticError, match="was written by an older manyheads"):
-        mh.HeadSums.open(path)
+    refuses(StatisticError, "was written by an older manyheads", mh.HeadSums.open, path)
     corpus = as_corpus(["the cat"])
     for shard, message in {
         (3, 3): "there is no shard 3/3: shards are counted from 0, so 3 of them are 0/3 to 2/3",
@@ -598,12 +578,10 @@ def test_what_is_no_part_is_refused_in_one_line(one_layer, tmp_path, monkeypatch
         (0, 2, "word"): "divided by text or file, not by 'word'",
         (0, 2, "file"): "shards by file need a file each, and 1 texts has 0 for 2 shards",
     }.items():
-        with pytest.raises(TextError, match=message):
-            corpus.shard(*shard)
+        refuses(TextError, message, corpus.shard, *shard)
     with pytest.raises(TextError, match="can be read once only, and a shard reads the beginning of it twice"):
         as_corpus(iter(["the cat"])).shard(0, 2)
-    with pytest.raises(TextError, match="is a shard already"):
-        corpus.shard(0, 2).shard(0, 2)
+    refuses(TextError, "is a shard already", corpus.shard(0, 2).shard, 0, 2)
 
 
 @pytest.mark.slow  # 512 runs

@@ -18,6 +18,7 @@ from tests.models.eager import draw, implementation
 from tests.models.test_texts import PAIRS, fed, with_eager
 from tests.models.tiny import VOCAB_SIZE, tiny_bart, tiny_gpt2, tiny_t5, tiny_tokenizer
 from tests.models.tiny_media import tiny_whisper
+from tests.refusals import refuses
 
 NEAR = 2e-6
 ANY_MAP = {name for name, statistic in STATISTICS.items() if "cross" in statistic.maps}
@@ -65,24 +66,19 @@ def by_formula(w, pieces):
     special = np.array([piece in ("[CLS]", "[SEP]") for piece in pieces])
     punctuation = np.array([piece in ".,:?!" for piece in pieces])
     out = {
-        "entropy": (entropy.sum(-1), num_rows),
-        "effective_keys": (np.exp(entropy).sum(-1), num_rows),
-        "max_weight": (w.max(-1).sum(-1), num_rows),
-        "sum_of_squares": ((w**2).sum((1, 2)), num_rows),
-        "missing_mass": ((1 - w.sum(-1)).sum(-1), num_rows),
-        "mean_position": ((w @ key).sum(-1), num_rows),
+        "entropy": (entropy.sum(-1), num_rows), "effective_keys": (np.exp(entropy).sum(-1), num_rows),
+        "max_weight": (w.max(-1).sum(-1), num_rows), "sum_of_squares": ((w**2).sum((1, 2)), num_rows),
+        "missing_mass": ((1 - w.sum(-1)).sum(-1), num_rows), "mean_position": ((w @ key).sum(-1), num_rows),
         "heaviest_key": (received.max(-1) / num_rows, 1),
-        "sharpness": ((1 - entropy / np.log(num_keys)).sum(-1), num_rows),
-        "peak_position": (peak.sum(-1), num_rows),
+        "sharpness": ((1 - entropy / np.log(num_keys)).sum(-1), num_rows), "peak_position": (peak.sum(-1), num_rows),
         "peak_distance": (np.abs(peak - row).sum(-1), num_rows),
         "coverage": (np.minimum(received, 1).sum(-1), num_keys),
         "monotonic": (np.array([np.corrcoef(ranks(of_head @ key), row)[0, 1] for of_head in w]), 1),
         "punctuation_mass.relabelled": (w[:, :, ~special].sum((1, 2)) * punctuation.sum() / (~special).sum(), num_rows),
         "entropy.uniform": (num_rows * np.log(num_keys), num_rows),
-        "max_weight.uniform": (num_rows / num_keys, num_rows),
-        "mean_position.uniform": (num_rows / 2, num_rows),
+        "max_weight.uniform": (num_rows / num_keys, num_rows), "mean_position.uniform": (num_rows / 2, num_rows),
         "coverage.uniform": (min(1, num_rows / num_keys) * num_keys, num_keys),
-    }
+    }  # fmt: skip
     classes = {"first": np.arange(num_keys) == 0, "special": special, "punctuation": punctuation}
     for name, members in (classes | {"separator": special & ~classes["first"]}).items():
         out[f"{name}_mass"] = (w[:, :, members].sum((1, 2)), num_rows)
@@ -159,7 +155,6 @@ def test_a_class_of_ones_own_is_of_the_sources_tokens_and_kinds_leave_cross_atte
 
 # ============================================================================================================ alignment
 # The alignment score is what its formulas say, computed in NumPy from a model's own eager cross-attention.
-
 
 LENGTHS = (11, 7, 2)
 
@@ -246,14 +241,15 @@ def test_rows_that_are_left_out_do_not_count(whisper, fresh):
         want = oracle(own[1][0, head], rows[0].numpy())
         assert (float(got.monotonic[0, head]), float(got.sharp[0, head])) == pytest.approx(want, abs=1e-5)
     assert not torch.allclose(got.sharp[0], whole.sharp[0], atol=1e-4)
-    with pytest.raises(ShapeError, match=r"rows has the shape \(3, 4\): give one for each of \(3, 11\)"):
-        alignment(layer, rows[:, :4])
+    refuses(ShapeError, r"rows has the shape \(3, 4\): give one for each of \(3, 11\)", alignment, layer, rows[:, :4])
 
 
-def test_no_window_of_the_map_is_held(whisper, fresh, monkeypatch):
+def test_no_window_of_the_map_is_held_and_a_layer_that_reads_its_own_text_is_refused(whisper, fresh, monkeypatch):
     rec, _, _ = recorded(whisper, fresh)
     monkeypatch.setattr(records.LayerRecord, "weights", lambda *_, **__: pytest.fail("a map was made"))
     assert bool(alignment(rec.stacks["cross"][0]).sharp.isfinite().all())
+    with pytest.raises(StatisticError, match=r"encoder\.layers\.0\.self_attn attends to its own text: take a layer of"):
+        alignment(rec.stacks["encoder"][0])
 
 
 @pytest.mark.parametrize(("step", "monotonic"), [(2, 1.0), (-2, -1.0)])
@@ -264,32 +260,17 @@ def test_a_head_that_moves_on_is_monotonic_and_one_that_sees_one_key_is_sharp(st
     assert got.monotonic.tolist() == [[pytest.approx(monotonic)]] and float(got.sharp) == pytest.approx(1, abs=1e-6)
 
 
-def test_an_even_head_is_not_sharp_and_has_no_order():
+def test_even_heads_rounding_single_rows_and_single_keys_have_no_order_and_equal_places_share_their_rank(fresh):
     got = alignment(made(torch.zeros(6, 17)))
     assert float(got.sharp) == pytest.approx(0, abs=1e-6) and bool(got.monotonic.isnan().all())
-
-
-def test_rounding_is_no_order(fresh):
     jitter = 1e-7 * torch.randn(6, 17, generator=fresh)
     assert bool(alignment(made(jitter)).monotonic.isnan().all())
     assert bool(alignment(made(1e4 * jitter)).monotonic.isfinite().all())
-
-
-def test_equal_places_share_their_rank():
     scores = torch.full((4, 9), -60.0)
     for row, key in enumerate((1, 4, 4, 8)):
         scores[row, key] = 0
     want = rank_correlation([1, 4, 4, 8])
     assert float(alignment(made(scores)).monotonic) == pytest.approx(want) and want < 1
-
-
-def test_fewer_than_two_rows_have_no_order_and_one_key_no_sharpness():
     got = alignment(made(torch.randn(1, 5)))
     assert bool(got.monotonic.isnan().all()) and 0 <= float(got.sharp) <= 1
     assert bool(alignment(made(torch.randn(3, 1))).sharp.isnan().all())
-
-
-def test_a_layer_that_reads_its_own_text_is_refused(whisper, fresh):
-    rec, _, _ = recorded(whisper, fresh)
-    with pytest.raises(StatisticError, match=r"encoder\.layers\.0\.self_attn attends to its own text: take a layer of"):
-        alignment(rec.stacks["encoder"][0])

@@ -20,6 +20,7 @@ from manyheads.errors import LostProcessError, StatisticError
 from manyheads.statistics.split_heads import Part, join
 from tests.models.eager import draw
 from tests.models.tiny import tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 ROOT = Path(__file__).parents[2]
@@ -122,8 +123,7 @@ def test_parts_that_are_not_of_one_whole_are_refused(table):
         ([second, second], "of the 6 heads of L0, number 0 is in no process"),
         ([first, replace(second, begins=[0] * 3)], "number 0 has other numbers in one process than in another"),
     ):
-        with pytest.raises(StatisticError, match=message):
-            join(parts)
+        refuses(StatisticError, message, join, parts)
     other = replace(second.table, sums=replace(second.table.sums, num_tokens=3))
     with pytest.raises(StatisticError, match="measured other texts, statistics or layers: make the same call"):
         join([first, replace(second, table=other)])
@@ -133,7 +133,6 @@ def test_parts_that_are_not_of_one_whole_are_refused(table):
 # Several processes measure what one measures: real ones, that speak by gloo, some of which die.
 #
 # Oracle: the same texts measured by one process (`ranks=ALONE`), in each of them.
-
 
 SAME = 1e-6
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "src")])

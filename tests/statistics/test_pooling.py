@@ -17,6 +17,7 @@ from manyheads.statistics import pooled_maps
 from manyheads.statistics.defined.own_pattern import pattern_statistics, targets
 from tests.models.eager import draw, eager_maps
 from tests.models.tiny import TEXT, WORDS, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 from tests.statistics.facts import written_text
 
 TOLERANCE = 1e-5
@@ -74,13 +75,10 @@ def test_minilm_shows_its_previous_token_head_cell_by_cell(minilm):
     assert got.heads[14] == Head("", 1, 2) and got["L1H2"] is not None and (got["L1H2"] == got.maps[14]).all()
 
 
-def test_nothing_visible_is_nan_and_not_zero(fresh):
+def test_nothing_visible_is_nan_and_not_zero_also_where_layers_see_differently(fresh):
     got = pooled_maps(loaded(tiny_llama(seed=draw(fresh))), TEXT, size=5)
     above = ~np.tri(5, dtype=bool)
     assert np.isnan(got.maps[:, above]).all() and not np.isnan(got.maps[:, ~above]).any()
-
-
-def test_layers_of_one_model_may_see_differently(fresh):
     lm = loaded(tiny_gemma2(seed=draw(fresh)))  # window 7, full, window 7
     got = pooled_maps(lm, TEXT, size=64)
     n = got.num_tokens
@@ -117,8 +115,7 @@ def test_a_cut_text_shows_its_first_window_and_says_so(fresh):
     assert_allclose(got.maps, blocks_of(own_maps(lm, ids), 16), atol=TOLERANCE)
     assert len(got.tokens) == 64
     assert got.because == "mean of 4 x 4 cells; the text cut to the model's 64 positions"
-    with pytest.raises(TextError, match="64 positions"):
-        pooled_maps(lm, text, long="whole")
+    refuses(TextError, "64 positions", pooled_maps, lm, text, long="whole")
 
 
 def test_several_texts_share_the_blocks_of_the_shortest(fresh):
@@ -135,10 +132,14 @@ def test_several_texts_share_the_blocks_of_the_shortest(fresh):
     assert_allclose(most.maps, np.fmax.reduce(whole), atol=TOLERANCE)
 
 
-def test_a_long_text_among_others_is_said(fresh):
+def test_a_long_text_among_others_is_said_and_progress_counts_every_token_once(fresh):
     lm = loaded(tiny_bert(seed=draw(fresh)), special_tokens=True)
     got = pooled_maps(lm, [TEXT, written_text(fresh, 150)], size=4)
     assert got.because.startswith("mean over ") and "texts and windows of 23 to 64 tokens" in got.because
+    seen = []
+    got = pooled_maps(loaded(tiny_bert(seed=draw(fresh))), [TEXT] * 3, progress=lambda *done: seen.append(done))
+    assert seen[-1] == (got.num_tokens, got.num_tokens) == (63, 63)
+    assert seen == sorted(seen)
 
 
 def test_order_and_batches_of_texts_do_not_matter(fresh, monkeypatch):
@@ -159,13 +160,6 @@ def test_cross_attention_is_left_out_though_the_decoder_reads_as_many_tokens(fre
     assert len(got.heads) == len(got.maps) == sum(site.num_heads for site in lm.spec.sites if site.stack != "cross")
 
 
-def test_progress_counts_every_token_once(fresh):
-    seen = []
-    got = pooled_maps(loaded(tiny_bert(seed=draw(fresh))), [TEXT] * 3, progress=lambda *done: seen.append(done))
-    assert seen[-1] == (got.num_tokens, got.num_tokens) == (63, 63)
-    assert seen == sorted(seen)
-
-
 def test_no_map_is_ever_held(fresh, monkeypatch):
     lm = loaded(tiny_llama(seed=draw(fresh)).double())
     whole = pooled_maps(lm, TEXT, size=4).maps
@@ -182,22 +176,17 @@ def test_no_map_is_ever_held(fresh, monkeypatch):
     assert max(rows.stop - rows.start for rows, _ in tiles) <= 8 and max(k.stop - k.start for _, k in tiles) <= 5
 
 
-def test_what_cannot_be_pooled_is_said(fresh):
+def test_what_cannot_be_pooled_is_said_and_words_are_as_they_were_written(fresh):
     lm = loaded(tiny_bert(seed=draw(fresh)))
     with pytest.raises(StatisticError, match=r"how='median' is not a way to pool: use one of mean, max"):
         pooled_maps(lm, TEXT, how="median")
-    with pytest.raises(ShapeError, match=r"size=0: a map has at least one block a side"):
-        pooled_maps(lm, TEXT, size=0)
-    with pytest.raises(TextError, match="empty"):
-        pooled_maps(lm, "  ")
+    refuses(ShapeError, r"size=0: a map has at least one block a side", pooled_maps, lm, TEXT, size=0)
+    refuses(TextError, "empty", pooled_maps, lm, "  ")
     maps = pooled_maps(lm, TEXT)
     with pytest.raises(HeadError, match=r"no head L7H0 in these maps: they hold L0H0 to L1H4"):
         maps["L7H0"]
     with pytest.raises(HeadError, match="does not name one head"):
         maps["L7"]
-
-
-def test_words_are_as_they_were_written(fresh):
     got = pooled_maps(loaded(tiny_bert(seed=draw(fresh)), special_tokens=True), "The OLD cat: Zyzzyva!")
     assert_array_equal(got.tokens, ["[CLS]", "The", "OLD", "cat", ":", "Zyzzyva", "!", "[SEP]"])
 
@@ -264,19 +253,15 @@ def test_a_pattern_scores_the_mean_weight_on_its_places(fresh, make):
     assert not np.allclose(table.column("vowels"), table.column("vowels.relabelled"), atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "match"),
-    [
-        (lambda pieces: [0], r"gave 1 answer for \d+ tokens"),
-        (lambda pieces: None, r"gave a NoneType"),
-        (lambda pieces: [-1 for _ in pieces], r"points at \[-1\].*places count from 0"),
-        (lambda pieces: [len(pieces) for _ in pieces], r"points at"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "match"), [
+    (lambda pieces: [0], r"gave 1 answer for \d+ tokens"),
+    (lambda pieces: None, r"gave a NoneType"),
+    (lambda pieces: [-1 for _ in pieces], r"points at \[-1\].*places count from 0"),
+    (lambda pieces: [len(pieces) for _ in pieces], r"points at"),
+])  # fmt: skip
 def test_a_pattern_that_names_no_places_is_refused(pattern, match):
     lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
-    with pytest.raises(StatisticError, match=match):
-        mh.measure(lm, ["the cat sat"], pattern_statistics({"mine": pattern}))
+    refuses(StatisticError, match, mh.measure, lm, ["the cat sat"], pattern_statistics({"mine": pattern}))
 
 
 def divides(pieces):
@@ -291,18 +276,15 @@ def of_two(pieces, more):
     return more
 
 
-@pytest.mark.parametrize(
-    ("pattern", "match"),
-    [
-        (divides, r"the pattern 'mine' \(test_pooling.py, line \d+\) failed on text 'the man saw': ZeroDivision"),
-        (past_the_end, r"line \d+\) failed on text 'the cat': IndexError: list index"),
-        (of_two, r"line \d+\) failed on text 'the cat': TypeError: .*missing 1 required"),
-        (lambda pieces: [0.5 for _ in pieces], r"\(test_pooling.py, line \d+\) gave 0.5 for token 0"),
-        (lambda pieces: ["ab" for _ in pieces], r"gave 'ab' for token 0"),
-        (lambda pieces: "x" * len(pieces), r"gave a str for"),
-        (lambda pieces: torch.zeros(len(pieces), 2, 2), r"gave \[\[0.0, 0.0\], \[0.0, 0.0\]\] for token 0"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "match"), [
+    (divides, r"the pattern 'mine' \(test_pooling.py, line \d+\) failed on text 'the man saw': ZeroDivision"),
+    (past_the_end, r"line \d+\) failed on text 'the cat': IndexError: list index"),
+    (of_two, r"line \d+\) failed on text 'the cat': TypeError: .*missing 1 required"),
+    (lambda pieces: [0.5 for _ in pieces], r"\(test_pooling.py, line \d+\) gave 0.5 for token 0"),
+    (lambda pieces: ["ab" for _ in pieces], r"gave 'ab' for token 0"),
+    (lambda pieces: "x" * len(pieces), r"gave a str for"),
+    (lambda pieces: torch.zeros(len(pieces), 2, 2), r"gave \[\[0.0, 0.0\], \[0.0, 0.0\]\] for token 0"),
+])  # fmt: skip
 @pytest.mark.sampled(4)
 def test_an_error_in_a_pattern_ends_the_run_and_is_said_with_file_line_and_text(pattern, match):
     """... though errors of texts alone end none: of these three texts, two may be fine."""
@@ -318,5 +300,4 @@ def test_whole_numbers_of_numpy_and_torch_are_places():
 
 @pytest.mark.parametrize("patterns", [{"mine": 3}, {"": vowels}])
 def test_what_is_no_pattern_is_refused(patterns):
-    with pytest.raises(StatisticError, match="give a name and a function"):
-        pattern_statistics(patterns)
+    refuses(StatisticError, "give a name and a function", pattern_statistics, patterns)

@@ -25,6 +25,7 @@ from manyheads.statistics.corpus_run import run as workers
 from manyheads.statistics.corpus_run import store
 from manyheads.statistics.corpus_run.store import RunFolder
 from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.refusals import refuses
 from tests.statistics.corpus_runs import (
     CHUNK,
     STATISTICS,
@@ -198,10 +199,7 @@ def test_ctrl_c_says_how_to_go_on_and_goes_through(lm, tmp_path, monkeypatch, ca
             raise KeyboardInterrupt
         return real(*args)
 
-    with (
-        monkeypatch.context() as patch,
-        caplog.at_level("WARNING", logger="manyheads"),
-    ):  # also where it is switched off
+    with monkeypatch.context() as patch, caplog.at_level("WARNING", logger="manyheads"):  # where it is off, too
         patch.setattr(workers, "measure_batch", interrupted)
         with pytest.raises(KeyboardInterrupt):
             mh.measure(lm, texts, ["entropy"], resume=tmp_path)
@@ -267,27 +265,18 @@ def test_a_run_of_other_inputs_is_refused_by_name_and_left_as_it_is(lm, tmp_path
         "sinks": lambda: mh.measure(lm, texts, ["entropy"], resume=tmp_path, sinks=want.sinks),
     }
     for name, other in others.items():
-        with pytest.raises(
-            StatisticError, match=rf"the run in .* was begun with other inputs: {name} \(.* then, .* now"
-        ):
-            other()
-    with pytest.raises(StatisticError, match=r"give another folder, or delete that one\."):
-        others["texts"]()
+        refuses(StatisticError, rf"the run in .* was begun with other inputs: {name} \(.* then, .* now", other)
+    refuses(StatisticError, r"give another folder, or delete that one\.", others["texts"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_other_code_is_another_input(lm, tmp_path, monkeypatch):
+def test_other_code_is_another_input_and_what_can_be_read_once_only_cannot_be_gone_on_with(lm, tmp_path, monkeypatch):
     mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path)
     monkeypatch.setattr(inputs, "code_digest", lambda: "other code")
     with pytest.raises(StatisticError, match=r"manyheads' own code \(the code then, other code now\)"):
         mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path)
-
-
-def test_what_can_be_read_once_only_cannot_be_gone_on_with(lm, tmp_path):
-    with pytest.raises(
-        StatisticError, match="needs texts that can be read again, and a stream of texts can be read once"
-    ):
-        mh.measure(lm, iter(["the cat"]), ["entropy"], resume=tmp_path / "x")
+    message = "needs texts that can be read again, and a stream of texts can be read once"
+    refuses(StatisticError, message, mh.measure, lm, iter(["the cat"]), ["entropy"], resume=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -298,10 +287,8 @@ def test_a_corpus_that_changed_under_an_equal_key_is_noticed(lm, tmp_path, monke
         with pytest.raises(Stopped):
             mh.measure(lm, Corpus(corpus_of(texts).open, "a file", "key", 9), ["entropy"], resume=tmp_path)
     other = Corpus(corpus_of([text * 9 for text in texts]).open, "a file", "key", 9)
-    with pytest.raises(
-        StatisticError, match=r"the corpus is not what it was when this run began: its texts from number 0"
-    ):
-        mh.measure(lm, other, ["entropy"], resume=tmp_path)
+    message = r"the corpus is not what it was when this run began: its texts from number 0"
+    refuses(StatisticError, message, mh.measure, lm, other, ["entropy"], resume=tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------- real processes
@@ -327,13 +314,10 @@ def test_a_state_that_is_damaged_says_so(lm, tmp_path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
     path.write_bytes(data)
-    with pytest.raises(
-        StatisticError, match=r"what a run left in .* cannot be gone on with: .* To begin anew, give another"
-    ):
-        mh.measure(lm, texts, ["entropy"], resume=tmp_path)
+    message = r"what a run left in .* cannot be gone on with: .* To begin anew, give another"
+    refuses(StatisticError, message, mh.measure, lm, texts, ["entropy"], resume=tmp_path)
     path.write_bytes(b"x")
-    with pytest.raises(StatisticError, match="cannot be gone on with"):
-        mh.measure(lm, texts, ["entropy"], resume=tmp_path)
+    refuses(StatisticError, "cannot be gone on with", mh.measure, lm, texts, ["entropy"], resume=tmp_path)
 
 
 def stopped_before_its_end(lm, texts, folder, monkeypatch) -> list:
@@ -416,26 +400,14 @@ def test_a_folder_of_an_older_manyheads_is_refused_in_words_and_left_as_it_is(le
 
 
 def test_a_process_that_outlived_the_first_of_its_run_keeps_others_out(lm, tmp_path):
-    with (
-        RunFolder.opened(tmp_path),
-        RunFolder.opened(tmp_path, 1),
-        RunFolder.opened(tmp_path, 2),
-    ):
+    with RunFolder.opened(tmp_path), RunFolder.opened(tmp_path, 1), RunFolder.opened(tmp_path, 2):
         assert sorted(os.listdir(tmp_path)) == ["lock", "lock-1", "lock-2"]
     (tmp_path / "lock-7").touch()  # of a process that was killed
-    with (
-        RunFolder.opened(tmp_path, 1),
-        pytest.raises(StatisticError, match="another process is still at work in .*: wait for it"),
-    ):
+    words = "another process is still at work in .*: wait for it"
+    with RunFolder.opened(tmp_path, 1), pytest.raises(StatisticError, match=words):
         mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path)
     mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["finished.safetensors", "lock", "run.safetensors"]
-
-
-def test_a_folder_that_cannot_be_written_says_so(lm, tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(FileAccessError, match="cannot write .*file"):
-        mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path / "file")
 
 
 @pytest.mark.turns(4)
@@ -452,8 +424,7 @@ def test_a_full_disk_ends_the_run_in_words_and_loses_nothing(lm, tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(safetensors_io, "_write", full)
-        with pytest.raises(FileAccessError, match="the disk is full"):
-            mh.measure(lm, texts, STATISTICS, resume=tmp_path)
+        refuses(FileAccessError, "the disk is full", mh.measure, lm, texts, STATISTICS, resume=tmp_path)
     got = mh.measure(lm, texts, STATISTICS, resume=tmp_path)
     assert_same_tables(got, mh.measure(lm, iter(texts), STATISTICS))
 
@@ -467,7 +438,8 @@ def test_two_runs_at_once_in_one_folder_are_refused(lm, tmp_path):
     mh.measure(lm, ["the cat"], ["entropy"], resume=tmp_path)
 
 
-def test_where_every_text_fails_nothing_is_kept_as_finished(lm, tmp_path):
-    with pytest.raises(TextError, match="no text of 2 texts could be measured"):
-        mh.measure(lm, [" ", ""], ["entropy"], resume=tmp_path)
+def test_where_every_text_fails_or_nothing_can_be_written_nothing_is_kept_as_finished(lm, tmp_path):
+    refuses(TextError, "no text of 2 texts could be measured", mh.measure, lm, [" ", ""], ["entropy"], resume=tmp_path)
     assert "finished.safetensors" not in os.listdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    refuses(FileAccessError, "cannot write .*file", mh.measure, lm, ["the cat"], ["entropy"], resume=tmp_path / "file")

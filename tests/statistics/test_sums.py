@@ -73,14 +73,6 @@ def test_any_split_in_any_order_adds_to_the_same_sums(data):
     assert_same_sums(total, of_texts(num, den, seeds, range(count)))
 
 
-def test_addition_is_associative_and_commutative_and_empty_is_its_zero(fresh):
-    num, den, seeds = drawn(fresh, 7)
-    a, b, c = (of_texts(num, den, seeds, part) for part in ([0, 1], [2, 3, 4], [5, 6]))
-    assert_same_sums((a + b) + c, a + (b + c))
-    assert_same_sums(a + b, b + a)
-    assert_same_sums(a + Sums.empty(HEADS, NAMES), a)
-
-
 def test_the_plain_sum_is_the_sum_over_texts_and_halves_are_disjoint(fresh):
     num, den, seeds = drawn(fresh, 11)
     sums = of_texts(num, den, seeds, range(11))
@@ -202,7 +194,6 @@ def test_memory_does_not_grow_with_the_number_of_texts(lm, fresh):
 # ========================================================================================================== chosen keys
 # Weights on chosen keys, by any rule and mask, are those of the whole map; the rarest tokens are the reference's.
 
-
 B, H, G, N, D, C = 2, 6, 3, 11, 5, 4
 
 
@@ -269,7 +260,6 @@ def test_the_rarest_tokens_of_a_batch_are_the_references(fresh):
 
 # ====================================================================================================== kinds of tokens
 # What each kind of token receives: from the model's own eager maps, token by token, and sums that add.
-
 
 NEAR = 1e-4  # shares of rows' attention, summed over some hundred rows in float32
 
@@ -385,7 +375,6 @@ def test_kinds_are_counted_only_where_asked_for(lm, fresh):
 # ================================================================================================================ sinks
 # A model's sinks are found by looking: [CLS] in minilm, the first token of a model rigged so, none in a random one.
 
-
 SENTENCES = (
     "The old dog slept by the door while rain fell on the roof.",
     "Maria sold 14 paintings in Paris, and gave half of the money away.",
@@ -406,9 +395,7 @@ def rigged_gpt2(fresh, pull=12.0):
         for block in model.transformer.h:
             attention = block.attn.c_attn
             attention.bias[:width] = 1.0  # queries all point one way
-            attention.weight[:, width : 2 * width] += (
-                pull / width * beacon[:, None]
-            )  # and only position 0's keys that way
+            attention.weight[:, width : 2 * width] += pull / width * beacon[:, None]  # and only position 0's keys so
     return model
 
 

@@ -36,6 +36,7 @@ from manyheads.statistics.sums import paired_interval
 from manyheads.statistics.table import choose, may_need_survey
 from tests.models.eager import Twice, draw, eager_maps
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 from tests.statistics.facts import written_text
 
 
@@ -52,14 +53,11 @@ def texts(fresh):
 # -------------------------------------------------------------------------------------------------------------- choose
 
 
-def test_default_and_all_are_what_the_table_says():
+def test_default_and_all_are_what_the_table_says_and_names_lists_and_your_own_can_be_mixed():
     assert tuple(each.name for each in choose("default")) == DEFAULT
     assert tuple(each.name for each in choose("all")) == tuple(STATISTICS)
     assert set(DEFAULT) < set(STATISTICS)
     assert all(STATISTICS[name].kind == "statistic" for name in DEFAULT)
-
-
-def test_names_lists_and_your_own_can_be_mixed_and_each_comes_once():
     own = class_mass("mine", lambda tokens: tokens.first, "mean weight on the first", source="a test")
     got = choose(["entropy", own, "distance", "entropy"])
     assert [each.name for each in got] == ["entropy", "mine", "distance"] and got[1] is own
@@ -72,13 +70,10 @@ def test_offsets_that_have_a_name_are_found_by_their_number_too(offset, name):
 
 
 def test_a_misspelt_name_is_told_the_nearest():
-    with pytest.raises(StatisticError, match=r"there is no statistic 'entropie': did you mean entropy"):
-        choose("entropie")
+    refuses(StatisticError, r"there is no statistic 'entropie': did you mean entropy", choose, "entropie")
     wanted = r"^there is no statistic 'qqq'\. manyheads stats --list shows them all\.$"
-    with pytest.raises(StatisticError, match=wanted):
-        choose(["distance", "qqq"])
-    with pytest.raises(StatisticError, match="no statistic was asked for: give 'default', 'all', or names"):
-        choose([])
+    refuses(StatisticError, wanted, choose, ["distance", "qqq"])
+    refuses(StatisticError, "no statistic was asked for: give 'default', 'all', or names", choose, [])
 
 
 def test_every_statistic_says_what_it_is():
@@ -159,10 +154,8 @@ def test_a_table_is_read_by_column_by_head_and_as_a_frame(lm, texts):
 
 def test_asking_a_table_for_what_it_lacks_says_what_it_has(lm, texts):
     table = mh.measure(lm, texts)
-    with pytest.raises(
-        StatisticError, match=r"this table has no 'max_weight', only entropy, effective_keys.*by name, or 'all'"
-    ):
-        table.column("max_weight")
+    message = r"this table has no 'max_weight', only entropy, effective_keys.*by name, or 'all'"
+    refuses(StatisticError, message, table.column, "max_weight")
     with pytest.raises(HeadError, match="there is no head L2H0 in this table: it holds L0H0 to L1H4"):
         _ = table["L2H0", "entropy"]
 
@@ -197,8 +190,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(lm, texts, tmp_path,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pd.DataFrame, "to_csv", full)
-    with pytest.raises(FileAccessError, match=r"cannot write .*table\.csv: the disk is full\. Free some space"):
-        table.save(path)
+    refuses(FileAccessError, r"cannot write .*table\.csv: the disk is full\. Free some space", table.save, path)
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["table.csv"]
 
     def interrupted(self, target, **_):
@@ -214,14 +206,10 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(lm, texts, tmp_path,
 
 def test_a_table_says_where_it_cannot_be_written(lm, texts, tmp_path):
     table = mh.measure(lm, texts, statistics="entropy")
-    with pytest.raises(
-        FileAccessError, match=r"what kind of table 'table\.xlsx' is: end it in \.parquet, \.csv, \.json"
-    ):
-        table.save(tmp_path / "table.xlsx")
-    with pytest.raises(
-        FileAccessError, match=r"cannot write .*nowhere/table\.csv: its folder does not exist\. Make it first"
-    ):
-        table.save(tmp_path / "nowhere" / "table.csv")
+    message = r"what kind of table 'table\.xlsx' is: end it in \.parquet, \.csv, \.json"
+    refuses(FileAccessError, message, table.save, tmp_path / "table.xlsx")
+    message = r"cannot write .*nowhere/table\.csv: its folder does not exist\. Make it first"
+    refuses(FileAccessError, message, table.save, tmp_path / "nowhere" / "table.csv")
     assert os.listdir(tmp_path) == []
 
 
@@ -239,10 +227,8 @@ def test_measure_reads_a_long_text_in_windows_and_says_so(fresh):
     lm = mh.load(tiny_bert(seed=draw(fresh), max_position_embeddings=16), tokenizer=tiny_tokenizer())
     text = "the cat sat on the table and the dog sat on the chair in the house"
     table = mh.measure(lm, [text, "the cat"])
-    assert (
-        table.notes["windows"]
-        == "1 of 2 texts is longer than the model's positions: read in 2 windows of 16, overlapping by 2"
-    )
+    windows = "1 of 2 texts is longer than the model's positions: read in 2 windows of 16, overlapping by 2"
+    assert table.notes["windows"] == windows
     assert table.sums.num_texts == 3
     assert mh.measure(lm, text, long="truncate").notes["windows"] == "the text cut to the model's 16 positions"
 
@@ -277,7 +263,6 @@ def test_rarity_is_counted_in_a_large_corpus_and_is_the_vocabularys_rank_in_a_sm
 
 # ============================================================================================================== by name
 # Claims about asking by name: a treebank's statistics have roles' own numbers, and nothing else is computed.
-
 
 SYNTAX = ["nsubj.to_head.given", "det.*", "obj.received"]
 
@@ -321,8 +306,7 @@ def test_what_is_not_named_is_not_computed(minilm, monkeypatch):
     measured = [relation.name for relations in counted for relation in relations]
     assert set(measured) == {"det"}
     for name in ("det.to_head.norm", "det.received"):
-        with pytest.raises(AssertionError, match="nobody asked for this"):
-            mh.measure(minilm, sentences, name)
+        refuses(AssertionError, "nobody asked for this", mh.measure, minilm, sentences, name)
 
 
 def test_patterns_are_a_shells(survey):
@@ -361,19 +345,15 @@ def test_a_name_that_a_treebank_lacks_is_told_with_the_nearest(survey):
         ("det.to_haed", r"^there is no statistic 'det.to_haed': did you mean det.to_head"),
         ("root.to_head", r"^'root.to_head': these texts have the relation 'root' \d+ times, and at least 20 links"),
     ):
-        with pytest.raises(StatisticError, match=told):
-            choose(name, survey)
+        refuses(StatisticError, told, choose, name, survey)
     bare = Survey(tuple(document for document in survey.documents[:0]), whole=True)
-    with pytest.raises(StatisticError, match="these texts lack that annotation"):
-        choose("pronoun", bare)
+    refuses(StatisticError, "these texts lack that annotation", choose, "pronoun", bare)
     assert Gold(()).has_syntax, "gold has syntax unless it says that it has none"
 
 
 def test_what_is_no_loaded_model_is_told_as_ever():
-    with pytest.raises(ModelError, match="not a loaded model"):
-        mh.measure("minilm", page_texts()[:2], "duplicate_*")
-    with pytest.raises(ModelError, match="not a loaded model"):
-        mh.measure("minilm", gold_corpus(), "duplicate_*")
+    refuses(ModelError, "not a loaded model", mh.measure, "minilm", page_texts()[:2], "duplicate_*")
+    refuses(ModelError, "not a loaded model", mh.measure, "minilm", gold_corpus(), "duplicate_*")
 
 
 def test_plain_texts_and_slow_tokenizers_are_told_what_is_needed(minilm):
@@ -386,10 +366,8 @@ def test_plain_texts_and_slow_tokenizers_are_told_what_is_needed(minilm):
     class Named:
         model, spec, name, tokenizer = torch.nn.Identity(), None, "mine", Slow()
 
-    with pytest.raises(
-        StatisticError, match=r"^Slow is a slow tokenizer, .* load mine with a fast one \(tokenizer=\)\.$"
-    ):
-        mh.measure(Named(), gold_corpus(), ["det.to_head"])
+    message = r"^Slow is a slow tokenizer, .* load mine with a fast one \(tokenizer=\)\.$"
+    refuses(StatisticError, message, mh.measure, Named(), gold_corpus(), ["det.to_head"])
 
 
 def test_distant_mass_takes_its_numbers_in_its_name():
@@ -398,13 +376,10 @@ def test_distant_mass_takes_its_numbers_in_its_name():
     assert (mine.name, even.name, even.kind) == ("distant_mass_16_128", "distant_mass_16_128.uniform", "chance")
     assert not may_need_survey(["distant_mass_16_128"])
     for wrong in ("distant_mass_4_0", "distant_mass_4", "distant_mass_04_64", "distant_mass_4_64.relabelled"):
-        with pytest.raises(StatisticError, match="there is no statistic"):
-            choose(wrong)
+        refuses(StatisticError, "there is no statistic", choose, wrong)
     for numbers in ((-1, 64), (4, 0), (True, 64)):
-        with pytest.raises(
-            StatisticError, match=r"distant_mass: (sink|recent)=\S+ should be a number of keys, [01] or"
-        ):
-            distant_mass(*numbers)
+        message = r"distant_mass: (sink|recent)=\S+ should be a number of keys, [01] or"
+        refuses(StatisticError, message, distant_mass, *numbers)
 
 
 # ============================================================================================================ intervals
@@ -412,7 +387,6 @@ def test_distant_mass_takes_its_numbers_in_its_name():
 #
 # Oracles: NumPy on the texts themselves for every moment, scipy's Student's t, populations made here. What
 # populations of real texts show is `python -m benchmarks.coverage`.
-
 
 DRAWS = 600
 

@@ -76,10 +76,7 @@ def new_page(browser, shared_pages, request):
             if line.type in ("error", "assert") and not line.location["url"].endswith("/favicon.ico"):
                 hear(line.type, line.text)
 
-        heard = {
-            "console": hear_line,
-            "pageerror": lambda error: hear("exception", str(error)),
-        }
+        heard = {"console": hear_line, "pageerror": lambda error: hear("exception", str(error))}  # fmt: skip
         for event, listener in heard.items():
             page.on(event, listener)
             listeners.append((page, event, listener))

@@ -273,11 +273,8 @@ def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
 @pytest.mark.turns(4)
 def test_progress_is_shown_in_the_top_line_and_covers_no_headline(fresh):
     running = {
-        "id": "ab",
-        "kind": "recording",
-        "state": "running",
-        "progress": {"words": "reading", "done": 1, "total": 2},
-    }
+        "id": "ab", "kind": "recording", "state": "running", "progress": {"words": "reading", "done": 1, "total": 2},
+    }  # fmt: skip
     answer = json.dumps({**running, "result": None, "problem": None})
     for path in ("**/api/recordings", "**/api/jobs/**"):
         fresh.route(path, lambda route: route.fulfill(status=202, content_type="application/json", body=answer))

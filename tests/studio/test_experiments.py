@@ -33,6 +33,7 @@ from manyheads.training.presets.table import stored_report
 from tests.interventions.surgeries import TEXTS, loaded, without_heads
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.refusals import refuses
 
 SAME = 1e-5
 TEXT = "the cat sat on the table and the dog said why is the cat here"
@@ -162,14 +163,10 @@ def test_of_a_text_in_windows_the_first_is_told_token_by_token(fresh):
     assert found.notes["tokens"] == "the first of 2 windows" and "which overlap" in found.notes["interval"]
 
 
-def test_before_and_after_are_named_as_recordings_are(fresh):
+def test_before_and_after_are_named_as_recordings_are_and_an_experiment_after_its_question_alone(fresh):
     found = experiments.run(loaded("llama", draw(fresh)), asked := ask(controls=0), progress=quiet)
     assert found.before_recording == recording_id("m", TEXT)
     assert found.after_recording == recording_id("m", TEXT, asked.plan)
-
-
-@pytest.mark.turns(4)
-def test_an_experiments_name_is_made_of_the_question_alone(fresh):
     lm = loaded("llama", draw(fresh))
     asks = [ask(controls=0), ask(controls=0), ask(controls=0, seed=1), ask(controls=0, text="the dog saw a bird")]
     ids = [experiments.run(lm, each, progress=quiet).id for each in asks]
@@ -345,33 +342,25 @@ def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "words"),
-    [
-        (ask({"step": "ablate", "heads": "L9H1"}), HeadError, "there is no layer 9"),
-        (ask({"step": "ablate", "heads": ""}), HeadError, "names no heads"),
-        (ask({"step": "ablate", "heads": "L1H1", "text": "a"}), PlanError, "with kind='zero'"),
-        (ask({"step": "copy", "heads": "L1", "source": "L0H1"}), PlanError, "source"),
-        (ask(text=" "), TextError, "the text is empty"),
-        (ask(text="cat"), StatisticError, "a text of one token has no next token"),
-        (ask(metric="speed"), StatisticError, "metric='speed' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "kind", "words"), [
+    (ask({"step": "ablate", "heads": "L9H1"}), HeadError, "there is no layer 9"),
+    (ask({"step": "ablate", "heads": ""}), HeadError, "names no heads"),
+    (ask({"step": "ablate", "heads": "L1H1", "text": "a"}), PlanError, "with kind='zero'"),
+    (ask({"step": "copy", "heads": "L1", "source": "L0H1"}), PlanError, "source"),
+    (ask(text=" "), TextError, "the text is empty"),
+    (ask(text="cat"), StatisticError, "a text of one token has no next token"),
+    (ask(metric="speed"), StatisticError, "metric='speed' is unknown"),
+])  # fmt: skip
 @pytest.mark.sampled(4)
 def test_what_cannot_be_done_is_told_as_the_library_tells_it(asked, kind, words, fresh):
-    with pytest.raises(kind, match=words):
-        experiments.run(loaded("llama", draw(fresh)), asked, progress=quiet)
+    refuses(kind, words, experiments.run, loaded("llama", draw(fresh)), asked, progress=quiet)
     assert OPEN.taps == ()
 
 
-def test_the_worth_of_several_heads_at_once_is_refused(fresh):
+def test_the_worth_of_several_heads_at_once_and_what_is_too_long_are_refused(fresh):
     with pytest.raises(HeadError, match="'L1' is 6 heads of LlamaForCausalLM: name one, as in 'L3H7'"):
         experiments.worth(loaded("llama", draw(fresh)), "r1", "L1", TEXT, "zero", progress=quiet)
-
-
-def test_what_is_too_long_is_refused_before_it_gets_here():
-    with pytest.raises(ValueError, match="at most 64"):
-        ask(*[{"step": "ablate", "heads": "L1H1"}] * (MAX_STEPS + 1))
+    refuses(ValueError, "at most 64", ask, *[{"step": "ablate", "heads": "L1H1"}] * (MAX_STEPS + 1))
     assert json.loads(ask().model_dump_json())["plan"][0]["step"] == "ablate"
 
 
@@ -454,8 +443,7 @@ def test_what_is_there_stays_whoever_wrote_it(fresh, tmp_path, untried):
 
 @pytest.mark.parametrize("name", ["..", "a/b", "../out", "/tmp/out", ".hidden", "a\\b", "", "a b", "x" * 81, "a\n"])
 def test_a_name_that_is_no_plain_name_is_refused_with_the_request(name):
-    with pytest.raises(ValueError, match="name"):
-        pruning(name=name)
+    refuses(ValueError, "name", pruning, name=name)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", "/tmp/out", "link"])
@@ -470,18 +458,15 @@ def test_a_name_that_leaves_the_folder_is_refused_here_too(name, fresh, tmp_path
     assert list(outside.iterdir()) == []
 
 
-def test_heads_that_cannot_go_are_told_with_the_nearest_that_can(fresh, tmp_path):
+def test_heads_that_cannot_go_are_told_with_the_nearest_that_can_and_a_pruning_that_is_stopped_writes_nothing(
+    fresh, tmp_path
+):
     lm = loaded("llama", draw(fresh))
-    with pytest.raises(HeadError, match="Nearest plan that can"):
-        experiments.save_pruned(lm, pruning("L1H1"), tmp_path, progress=quiet)
-    with pytest.raises(HeadError, match="Say empty_layers=True"):
-        experiments.save_pruned(lm, pruning("L1"), tmp_path, progress=quiet)
-    with pytest.raises(HeadError, match="names no heads"):
-        experiments.save_pruned(lm, pruning(""), tmp_path, progress=quiet)
+    refuses(HeadError, "Nearest plan that can", experiments.save_pruned, lm, pruning("L1H1"), tmp_path, progress=quiet)
+    refuses(HeadError, "Say empty_layers=True", experiments.save_pruned, lm, pruning("L1"), tmp_path, progress=quiet)
+    refuses(HeadError, "names no heads", experiments.save_pruned, lm, pruning(""), tmp_path, progress=quiet)
     assert list(tmp_path.iterdir()) == []
 
-
-def test_a_pruning_that_is_stopped_writes_nothing(fresh, tmp_path):
     def stop(words, done, total):
         if done:
             raise Stopped("no more")

@@ -46,15 +46,12 @@ def test_a_foreign_origin_is_refused(studio, origin):
     assert studio.ask("GET", "/api/workspace", headers={"Sec-Fetch-Site": "cross-site"}).status == 403
 
 
-def test_every_answer_carries_the_policy_and_shares_nothing(studio):
+def test_every_answer_carries_the_policy_and_the_page_comes_compressed_to_whoever_takes_it(studio):
     for path in ("/", "/api/workspace", "/nowhere"):
         headers = studio.get(path).headers
         assert "default-src 'none'; script-src 'self'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff" and "access-control-allow-origin" not in headers
-
-
-def test_the_page_comes_compressed_to_whoever_takes_it(studio):
     plain, packed = (studio.ask("GET", "/studio.js", headers={"Accept-Encoding": how}) for how in ("identity", "gzip"))
     assert packed.headers["content-encoding"] == "gzip" and len(packed.body) < 340_000
     assert gzip.decompress(packed.body) == plain.body and "content-encoding" not in plain.headers
@@ -108,26 +105,18 @@ def test_bodies_have_a_limit_with_and_without_a_length(studio):
     assert studio.get("/api/workspace").status == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/api/recordings", b"{", 400),
-        ("POST", "/api/recordings", {"model": "minilm", "text": "x", "more": 1}, 400),
-        (
-            "POST",
-            "/api/experiments",
-            {"model": "nobody", "text": "x", "plan": [{"step": "average", "heads": "L1"}]},
-            404,
-        ),
-        ("POST", "/api/experiments", {"model": "minilm", "text": "x", "plan": []}, 400),
-        ("POST", "/api/experiments", {"model": "minilm", "text": "x", "plan": [{"step": "explode"}]}, 400),
-        ("POST", "/api/sizes", {"preset": "nobody"}, 400),
-        ("GET", "/api/recordings/0123/atlas", None, 404),
-        ("GET", "/api/jobs/0123", None, 404),
-        ("GET", "/api/lessons/none", None, 404),
-        ("DELETE", "/api/workspace", None, 405),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "body", "status"), [
+    ("POST", "/api/recordings", b"{", 400),
+    ("POST", "/api/recordings", {"model": "minilm", "text": "x", "more": 1}, 400),
+    ("POST", "/api/experiments", {"model": "nobody", "text": "x", "plan": [{"step": "average", "heads": "L1"}]}, 404),
+    ("POST", "/api/experiments", {"model": "minilm", "text": "x", "plan": []}, 400),
+    ("POST", "/api/experiments", {"model": "minilm", "text": "x", "plan": [{"step": "explode"}]}, 400),
+    ("POST", "/api/sizes", {"preset": "nobody"}, 400),
+    ("GET", "/api/recordings/0123/atlas", None, 404),
+    ("GET", "/api/jobs/0123", None, 404),
+    ("GET", "/api/lessons/none", None, 404),
+    ("DELETE", "/api/workspace", None, 405),
+])  # fmt: skip
 def test_what_cannot_be_is_said_in_words_with_whose_fault_it_is(studio, method, path, body, status):
     said = studio.ask(method, path, body)
     assert said.status == status and said.json["words"].endswith((".", "?")) and len(said.json["words"]) > 15
@@ -261,39 +250,28 @@ def app():
     return create_app(Desk(Workspace()))
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "words"),
-    [
-        (CHECK, {"answer": "x" * 1234}, "'answer' holds 1,234 characters, and takes at most 1,000."),
-        (CHECK, {"answer": 3, "more": 1}, "'answer' is 3, and takes a text; 'more' is not known here."),
-        (CHECK, {"answer": "3", "inputs": MANY}, "'inputs' holds 21 entries, and takes at most 20."),
-        (CHECK, {"inputs": {}}, "'answer' is missing."),
-        (CELL, {"parameters": {"a": "x" * 4001}}, "'parameters.a' holds 4,001 characters, and takes at most 4,000."),
-        (CELL, None, "the request's body is missing."),
-        (CELL, [1], "the request's body is [1], and takes an object."),
-        (
-            SIZE,
-            {"words": 3, "context": -4},
-            "'words' is 3, and takes an object; 'context' is -4, and takes at least 1.",
-        ),
-        (SIZE, {"batch": "a"}, "'batch' is 'a', and takes a whole number."),
-        (RUN, {**ASK, "model": ""}, "'model' holds 0 characters, and takes at least 1."),
-        (RUN, {**ASK, "plan": []}, "'plan' holds 0 entries, and takes at least 1."),
-        (RUN, {**ASK, "plan": "all"}, "'plan' is 'all', and takes a list."),
-        (RUN, {**ASK, "plan": [{"heads": "L1"}]}, "'plan.0' does not say its 'step'."),
-        (RUN, {**ASK, "plan": [{"step": "x"}]}, "'plan.0' has the 'step' 'x', and takes one of 'ablate', "),
-        (RUN, {**ASK, "plan": [3] * 9}, "'plan.4' is 3, and takes an object; and 4 more."),
-        (RUN, {**ASK, "plan": [{**STEP, "kind": "odd"}]}, "kind' is 'odd', and takes 'zero', 'mean', "),
-        (
-            RUN,
-            {**ASK, "plan": [{**STEP, "per_position": "maybe"}]},
-            "per_position' is 'maybe', and takes true or false.",
-        ),
-        (RUN, {**ASK, "controls": 99}, "'controls' is 99, and takes at most 50."),
-        (RUN, {**ASK, "seed": 2**32}, "'seed' is 4294967296, and takes less than 4,294,967,296."),
-        ("/api/prunings", {**PRUNE, "name": "../x"}, "'name' is '../x', and takes letters, digits, "),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "words"), [
+    (CHECK, {"answer": "x" * 1234}, "'answer' holds 1,234 characters, and takes at most 1,000."),
+    (CHECK, {"answer": 3, "more": 1}, "'answer' is 3, and takes a text; 'more' is not known here."),
+    (CHECK, {"answer": "3", "inputs": MANY}, "'inputs' holds 21 entries, and takes at most 20."),
+    (CHECK, {"inputs": {}}, "'answer' is missing."),
+    (CELL, {"parameters": {"a": "x" * 4001}}, "'parameters.a' holds 4,001 characters, and takes at most 4,000."),
+    (CELL, None, "the request's body is missing."),
+    (CELL, [1], "the request's body is [1], and takes an object."),
+    (SIZE, {"words": 3, "context": -4}, "'words' is 3, and takes an object; 'context' is -4, and takes at least 1."),
+    (SIZE, {"batch": "a"}, "'batch' is 'a', and takes a whole number."),
+    (RUN, {**ASK, "model": ""}, "'model' holds 0 characters, and takes at least 1."),
+    (RUN, {**ASK, "plan": []}, "'plan' holds 0 entries, and takes at least 1."),
+    (RUN, {**ASK, "plan": "all"}, "'plan' is 'all', and takes a list."),
+    (RUN, {**ASK, "plan": [{"heads": "L1"}]}, "'plan.0' does not say its 'step'."),
+    (RUN, {**ASK, "plan": [{"step": "x"}]}, "'plan.0' has the 'step' 'x', and takes one of 'ablate', "),
+    (RUN, {**ASK, "plan": [3] * 9}, "'plan.4' is 3, and takes an object; and 4 more."),
+    (RUN, {**ASK, "plan": [{**STEP, "kind": "odd"}]}, "kind' is 'odd', and takes 'zero', 'mean', "),
+    (RUN, {**ASK, "plan": [{**STEP, "per_position": "maybe"}]}, "per_position' is 'maybe', and takes true or false."),
+    (RUN, {**ASK, "controls": 99}, "'controls' is 99, and takes at most 50."),
+    (RUN, {**ASK, "seed": 2**32}, "'seed' is 4294967296, and takes less than 4,294,967,296."),
+    ("/api/prunings", {**PRUNE, "name": "../x"}, "'name' is '../x', and takes letters, digits, "),
+])  # fmt: skip
 @pytest.mark.sampled(10)
 def test_a_body_that_does_not_fit_says_what_came_and_what_is_taken(app, path, body, words):
     said = answer(app, "POST", path, body)
@@ -311,14 +289,11 @@ def test_what_is_no_json_and_what_has_no_words_of_ours_are_said_too():
     )
 
 
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("/api/lessons/<script>", "There is no lesson '<script>' here."),
-        (f"/api/lessons/{'a' * 300}", f"There is no lesson '{'a' * 56}... here."),
-        ("/api/recordings/zz/atlas", "There is no recording 'zz' here."),
-    ],
-)
+@pytest.mark.parametrize(("path", "words"), [
+    ("/api/lessons/<script>", "There is no lesson '<script>' here."),
+    (f"/api/lessons/{'a' * 300}", f"There is no lesson '{'a' * 56}... here."),
+    ("/api/recordings/zz/atlas", "There is no recording 'zz' here."),
+])  # fmt: skip
 def test_an_address_that_cannot_name_anything_is_not_here(app, path, words):
     said = answer(app, "GET", path)
     assert (said.status, said.json()["words"]) == (404, words)

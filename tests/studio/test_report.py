@@ -21,6 +21,7 @@ from manyheads.studio import write_report
 from manyheads.studio.outside.one_file import MOST_CHARS
 from manyheads.studio.outside.snapshot import Precision, packed, read_map
 from tests.models.tiny import TEXT, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 
 HOSTILE = "</script><script>window.bad=1</script><img src=x onerror=window.bad=2> ]]> <!-- \u202eshalom"
 LONG = " ".join(page_texts())[:20_000]
@@ -297,8 +298,7 @@ def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch)
 @pytest.mark.turns(4)
 def test_a_file_that_cannot_be_written_is_said_and_leaves_nothing(tmp_path):
     model = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer())
-    with pytest.raises(FileAccessError, match="its folder does not exist"):
-        write_report(tmp_path / "none" / "page.html", model, "a cat")
+    refuses(FileAccessError, "its folder does not exist", write_report, tmp_path / "none" / "page.html", model, "a cat")
     assert not list(tmp_path.iterdir())
 
 

@@ -315,7 +315,6 @@ def test_tokens_are_labelled_as_people_read_them():
 # =============================================================================================================== scenes
 # Break it, as a scene: on the real server, a switch is the library's plan, and its dial the library's number.
 
-
 TIRED = "The animal didn't cross the street because it was too tired."
 SAME = {"step": "copy", "heads": "L*", "source": "L*H0"}
 CELLS = """(canvas) => {

@@ -36,6 +36,7 @@ from manyheads.studio.state.recordings import Recordings
 from manyheads.studio.state.workspace import ModelPlace
 from manyheads.studio.views.maps import unpack
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 from tests.robustness.faults import recording
 from tests.studio.serving import TEXT, studio_of
 
@@ -275,7 +276,6 @@ def test_a_thousand_tiles_at_once_are_answered_and_each_is_computed_once(studio)
 #
 # The built page that is committed is what `web/` builds, whole, light, and asks nobody for anything.
 
-
 ROOT = Path(__file__).parents[2]
 EXAMPLES = 10  # of each route
 SHORT = "the cat sat on the mat"
@@ -358,13 +358,10 @@ def test_the_committed_page_is_built_from_what_is_here():
     assert (STATIC / "BUILT_FROM").read_text().strip() == digest_of_web()
 
 
-def test_the_pages_types_are_generated_from_the_description_that_is_here():
+def test_the_pages_types_are_of_the_description_here_and_its_scripts_are_small():
     digest = hashlib.sha256((WEB / "openapi.json").read_bytes()).hexdigest()
     types = (WEB / "src/lib/api/schema.d.ts").read_text(encoding="utf-8")
     assert types.splitlines()[0] == f"// openapi.json sha256:{digest}"
-
-
-def test_the_script_is_under_340_kilobytes_compressed():
     assert len(gzip.compress((STATIC / "studio.js").read_bytes(), 9)) < 340_000
     for name in ("exact.js", "training.js", "circuit.js"):  # what some pages load besides
         assert len(gzip.compress((STATIC / name).read_bytes(), 9)) < 20_000
@@ -406,20 +403,17 @@ def checkpoint(folder):
     return folder
 
 
-def test_a_folder_called_like_a_bundled_model_is_not_taken_for_it(tmp_path):
-    mine = checkpoint(tmp_path / "trained" / "minilm")
-    found = Workspace.of(model=str(mine))
-    assert found.default_model == "trained/minilm" and found.models["trained/minilm"].what == str(mine)
-    assert found.models["minilm"].bundled
-
-
-def test_a_model_that_is_named_comes_first_and_once(tmp_path):
+def test_a_model_that_is_named_comes_first_and_a_folder_called_like_a_bundled_one_is_not_taken_for_it(tmp_path):
     for name in ("a", "b"):
         checkpoint(tmp_path / name)
     assert next(iter(Workspace.of([tmp_path], model="b").models)) == "b"
     found = Workspace.of([tmp_path], model=str(tmp_path / "b"))
     assert list(found.models)[:1] == ["b"] and len(found.models) == len(Workspace.of([tmp_path]).models)
     assert next(iter(Workspace.of(model="some/hub-name").models)) == "some/hub-name"
+    mine = checkpoint(tmp_path / "trained" / "minilm")
+    found = Workspace.of(model=str(mine))
+    assert found.default_model == "trained/minilm" and found.models["trained/minilm"].what == str(mine)
+    assert found.models["minilm"].bundled
 
 
 def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch):
@@ -444,10 +438,8 @@ def test_models_are_loaded_on_the_device_and_in_the_dtype_of_the_studio_and_a_mo
     workspace = Workspace.of(device="cpu", dtype="bfloat16")
     assert {entry.device for entry in workspace.model_entries()} == {"cpu, as asked"}
     assert "bfloat16, as asked; on cpu, as asked" in workspace.load("tiny-code").because
-    with pytest.raises(ModelError, match="device='toaster' cannot be used"):
-        Workspace.of(device="toaster")
-    with pytest.raises(ModelError, match="dtype='float31' is no dtype"):
-        Workspace.of(dtype="float31")
+    refuses(ModelError, "device='toaster' cannot be used", Workspace.of, device="toaster")
+    refuses(ModelError, "dtype='float31' is no dtype", Workspace.of, dtype="float31")
 
 
 def test_a_recording_is_found_although_another_file_has_gone(tmp_path):
@@ -457,8 +449,7 @@ def test_a_recording_is_found_although_another_file_has_gone(tmp_path):
     wanted = workspace.file_id("b.heads")
     (tmp_path / "a.heads").unlink()
     assert Recordings(workspace).get(wanted).title == "b.heads"
-    with pytest.raises(NotHere, match="not open any more"):
-        Recordings(workspace).get("beef")
+    refuses(NotHere, "not open any more", Recordings(workspace).get, "beef")
 
 
 def test_the_recording_that_was_opened_again_stays_longest(tmp_path, monkeypatch):
@@ -495,16 +486,13 @@ def test_one_request_is_answered_without_a_socket(folder, run):
     assert code == 0 and header["exact"] and arrays["values"][0, 0] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--get", "/api/nothing"], b"404. There is no such address here."),
-        (["--get", "nothing"], b"give a path, as /api/workspace"),
-        (["nowhere.heads"], b"there is no file or folder nowhere.heads"),
-        (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
-        ([__file__], b"is neither a recording (.heads) nor a folder"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--get", "/api/nothing"], b"404. There is no such address here."),
+    (["--get", "nothing"], b"give a path, as /api/workspace"),
+    (["nowhere.heads"], b"there is no file or folder nowhere.heads"),
+    (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
+    ([__file__], b"is neither a recording (.heads) nor a folder"),
+])  # fmt: skip
 @pytest.mark.sampled(3)
 def test_what_the_command_cannot_do_is_one_line(arguments, said, run):
     code, out, err = run(*arguments)

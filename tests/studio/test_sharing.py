@@ -27,6 +27,7 @@ from manyheads.studio.outside.lessons import digest_of_lessons, saved_lessons
 from manyheads.studio.outside.snapshot import factors_of
 from manyheads.studio.session import MAX_UPLOAD
 from tests.models.tiny import TEXT, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.refusals import refuses
 from tests.studio.driving import fragment
 from tests.studio.serving import minilm_studio
 from tests.studio.test_report import HOSTILE, LONG, MIDDLE, pinned, point
@@ -309,11 +310,9 @@ def test_72_heads_of_512_tokens_are_an_exact_page_under_6_megabytes(minilm, page
 
 def test_q_and_k_that_do_not_fit_are_refused_in_one_line(minilm, monkeypatch):
     layers = list(mh.record(minilm, "a cat").layers)
-    with pytest.raises(RecordingError, match="exact='int8': q and k are kept in float16 or float32"):
-        factors_of(layers, 0, "int8")
+    refuses(RecordingError, "exact='int8': q and k are kept in float16 or float32", factors_of, layers, 0, "int8")
     monkeypatch.setattr("manyheads.studio.outside.snapshot.MOST_BYTES", 1_000)
-    with pytest.raises(RecordingError, match="would keep .* of q and k in float32, above its limit of 1.00 kB"):
-        factors_of(layers, 0)
+    refuses(RecordingError, "would keep .* of q and k in float32, above its limit of 1.00 kB", factors_of, layers, 0)
 
 
 # --------------------------------------------------------------------------------------------------- published folders
@@ -405,20 +404,16 @@ def test_a_folder_is_replaced_only_if_it_is_an_earlier_site(minilm, tmp_path):
     assert names == {"the-dog.heads-page", "the-dog.png"}
     before = {file: file.stat().st_mtime_ns for file in site.rglob("*")}
     (tmp_path / "broken.heads").write_bytes(b"no recording at all")
-    with pytest.raises(RecordingError, match=r"broken\.heads"):
-        publish(site, [tmp_path / "broken.heads"])
+    refuses(RecordingError, r"broken\.heads", publish, site, [tmp_path / "broken.heads"])
     (site / "mine.txt").write_text("kept")
-    with pytest.raises(FileAccessError, match=r"'mine\.txt' in it is not of an earlier save"):
-        publish(site, texts=["a cat"], lm=minilm)
+    refuses(FileAccessError, r"'mine\.txt' in it is not of an earlier save", publish, site, texts=["a cat"], lm=minilm)
     assert {
         file: file.stat().st_mtime_ns for file in site.rglob("*") if file.name != "mine.txt"
     }.keys() == before.keys()
     assert json.loads((site / "manyheads-site.json").read_text())["workspace"]["files"][0]["name"] == "the-dog"
     assert {entry.name for entry in tmp_path.iterdir()} == {"site", "broken.heads"}
-    with pytest.raises(RecordingError, match="there is nothing to publish"):
-        publish(tmp_path / "none")
-    with pytest.raises(RecordingError, match="texts were given without a model"):
-        publish(tmp_path / "none", texts=["a cat"])
+    refuses(RecordingError, "there is nothing to publish", publish, tmp_path / "none")
+    refuses(RecordingError, "texts were given without a model", publish, tmp_path / "none", texts=["a cat"])
 
 
 # -------------------------------------------------------------------------------------------------- dropped recordings

@@ -16,6 +16,7 @@ from manyheads.errors import ManyHeadsError, ModelError, ShapeError
 from manyheads.sizing import MACHINES, PRESETS, by_part, layer_in_words, units
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 from manyheads.studio.views import sizes
+from tests.refusals import refuses
 
 GIB = 2**30
 EVERY_KIND = (
@@ -82,10 +83,14 @@ def test_lines_go_in_powers_of_two_as_far_as_anybody_asks():
     assert run(preset="vit-base").lines == [] and run(preset="bert-base").cache_bytes is None
 
 
-def test_other_key_value_heads_are_those_of_the_same_model():
+def test_other_key_value_heads_are_those_of_the_same_model_and_layers_that_differ_are_told_apart():
     found, want = run(preset="llama-2-70b", num_kv_heads=4), mh.size("llama-2-70b", num_kv_heads=4)
     assert found.cache_bytes == want.cache.steady and found.num_parameters == want.num_parameters
     assert [line.name for line in found.lines if line.own] == ["GQA-4"]
+    kinds = {layer.kind for layer in run(preset="gemma-2-9b").layers}
+    assert kinds == {"GQA-8, window 4,096", "GQA-8"}
+    assert {layer.kind for layer in run(preset="mixtral-8x7b").layers} == {"GQA-8, 8 experts"}
+    assert {layer.kind for layer in run(preset="transformer").layers} == {"encoder, MHA", "decoder, MHA"}
 
 
 def test_a_description_in_words_and_a_model_of_the_workspace_are_sized():
@@ -96,13 +101,6 @@ def test_a_description_in_words_and_a_model_of_the_workspace_are_sized():
     config = {"model_type": "gpt2", "n_layer": 3, "n_head": 4, "n_embd": 36, "n_positions": 96, "vocab_size": 97}
     model = run(lambda name: asked.append(name) or config, model="mine", dtype="fp32")
     assert model.num_parameters == mh.size(config).num_parameters and asked == ["mine"]
-
-
-def test_layers_that_differ_are_told_apart():
-    kinds = {layer.kind for layer in run(preset="gemma-2-9b").layers}
-    assert kinds == {"GQA-8, window 4,096", "GQA-8"}
-    assert {layer.kind for layer in run(preset="mixtral-8x7b").layers} == {"GQA-8, 8 experts"}
-    assert {layer.kind for layer in run(preset="transformer").layers} == {"encoder, MHA", "decoder, MHA"}
 
 
 # ------------------------------------------------------------------------------------------------------------- presets
@@ -132,43 +130,34 @@ def test_presets_are_all_there_and_those_in_words_describe_the_same_model():
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "words"),
-    [
-        ({}, ShapeError, "nothing was given to size: give exactly one of preset=, model= or words="),
-        ({"preset": "gpt2", "model": "m"}, ShapeError, "preset and model was given to size"),
-        ({"preset": "gpt2", "words": {}}, ShapeError, "preset and words was given to size"),
-        ({"words": {}}, ShapeError, "a description needs num_layers, embed_dim, num_heads"),
-        ({"preset": "lama"}, ModelError, "there is no preset 'lama'.*Did you mean"),
-        ({"preset": "/etc/passwd"}, ModelError, "there is no preset '/etc/passwd'"),
-        ({"preset": "llama-2-70b", "num_kv_heads": 5}, ShapeError, "not a multiple"),
-        ({"preset": "gpt2", "context": 5000}, ShapeError, "gpt2 has positions for 1,024 tokens and no more"),
-        ({"preset": "gpt2", "dtype": "fp17"}, ModelError, "dtype='fp17' is no dtype"),
-        ({"words": {"num_layers": 513, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
-        ({"words": {"num_layers": 10**9, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
-        (
-            {"words": {"num_layers": 1, "embed_dim": 10**40, "num_heads": 2}},
-            ShapeError,
-            "embed_dim is above 10,000,000",
-        ),
-        ({"words": {"num_layers": 1, "embed_dim": 7, "num_heads": 2}}, ShapeError, "give head_dim"),
-        ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "wings": 2}}, ShapeError, "has no wings"),
-        ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "name": "x" * 300}}, ShapeError, "a text of more"),
-        ({"words": {"num_layers": "many", "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers='many'"),
-        ({"words": {"model_type": "gpt2"}}, ShapeError, "a description needs num_layers"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "kind", "words"), [
+    ({}, ShapeError, "nothing was given to size: give exactly one of preset=, model= or words="),
+    ({"preset": "gpt2", "model": "m"}, ShapeError, "preset and model was given to size"),
+    ({"preset": "gpt2", "words": {}}, ShapeError, "preset and words was given to size"),
+    ({"words": {}}, ShapeError, "a description needs num_layers, embed_dim, num_heads"),
+    ({"preset": "lama"}, ModelError, "there is no preset 'lama'.*Did you mean"),
+    ({"preset": "/etc/passwd"}, ModelError, "there is no preset '/etc/passwd'"),
+    ({"preset": "llama-2-70b", "num_kv_heads": 5}, ShapeError, "not a multiple"),
+    ({"preset": "gpt2", "context": 5000}, ShapeError, "gpt2 has positions for 1,024 tokens and no more"),
+    ({"preset": "gpt2", "dtype": "fp17"}, ModelError, "dtype='fp17' is no dtype"),
+    ({"words": {"num_layers": 513, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
+    ({"words": {"num_layers": 10**9, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
+    ({"words": {"num_layers": 1, "embed_dim": 10**40, "num_heads": 2}}, ShapeError, "embed_dim is above 10,000,000"),
+    ({"words": {"num_layers": 1, "embed_dim": 7, "num_heads": 2}}, ShapeError, "give head_dim"),
+    ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "wings": 2}}, ShapeError, "has no wings"),
+    ({"words": {"num_layers": 1, "embed_dim": 8, "num_heads": 2, "name": "x" * 300}}, ShapeError, "a text of more"),
+    ({"words": {"num_layers": "many", "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers='many'"),
+    ({"words": {"model_type": "gpt2"}}, ShapeError, "a description needs num_layers"),
+])  # fmt: skip
 def test_what_cannot_be_sized_is_told(asked, kind, words):
-    with pytest.raises(kind, match=words):
-        run(**asked)
+    refuses(kind, words, run, **asked)
 
 
 def test_what_the_workspace_raises_passes_through():
     def missing(name):
         raise ModelError(f"no model {name}")
 
-    with pytest.raises(ManyHeadsError, match="no model mine"):
-        run(missing, model="mine")
+    refuses(ManyHeadsError, "no model mine", run, missing, model="mine")
 
 
 # ------------------------------------------------------------------------------------------------ the page's arithmetic

@@ -27,11 +27,11 @@ from manyheads.studio.views import circuits
 from manyheads.studio.views.maps import unpack
 from manyheads.studio.views.training import thinned
 from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.refusals import refuses
 from tests.studio.serving import TEXT, studio_of
 from tests.watching.histories import HEADS, begun, numbers
 
 # ==================================================================================================== the room Training
-
 
 GROWS = """
 import sys, time
@@ -162,7 +162,7 @@ def empty(minilm):
 
 
 @pytest.mark.turns(4)
-def test_without_a_training_the_room_says_how_to_make_one_and_loads_nothing_before(empty, new_page):
+def test_without_a_training_the_room_says_how_to_make_one_and_one_that_cannot_be_fetched_is_said(empty, new_page):
     page, asked = new_page(), []
     page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[-1]))
     page.goto(f"{empty.address}#/size")
@@ -188,7 +188,6 @@ def test_a_room_that_cannot_be_fetched_is_said(empty, new_page):
 #
 # The oracle of every number is the library's function, which tests of its own hold to plain hooks; of what is expected
 # next, stock transformers on the model's own folder.
-
 
 PAIR = dict(reading_of("tiny-code").pair)
 TEXTS, ANSWERS = (PAIR["clean"], PAIR["corrupted"]), (PAIR["right"], PAIR["wrong"])
@@ -228,21 +227,14 @@ def test_a_pair_is_read_as_stock_transformers_reads_it(lm):
     assert found.answers[0].clean == pytest.approx(found.clean.next[0].probability)
 
 
-@pytest.mark.parametrize(
-    ("changes", "about", "words", "aligned"),
-    [
-        (
-            {"corrupted": f"{TEXTS[1]} x"},
-            "texts",
-            "The clean text has 28 tokens and the corrupted one 29.*first differ at token 26. Choose",
-            False,
-        ),
-        ({"corrupted": TEXTS[0]}, "texts", "have the same tokens", True),
-        ({"right": " pathways"}, "answers", r"is 2 tokens here .*: choose a word of one token\.$", True),
-        ({"right": ""}, "answers", "There is a wrong answer and no right one", True),
-        ({"right": " path"}, "answers", "begin with the same token", True),
-    ],
-)
+@pytest.mark.parametrize(("changes", "about", "words", "aligned"), [
+    ({"corrupted": f"{TEXTS[1]} x"}, "texts",
+     "The clean text has 28 tokens and the corrupted one 29.*first differ at token 26. Choose", False),
+    ({"corrupted": TEXTS[0]}, "texts", "have the same tokens", True),
+    ({"right": " pathways"}, "answers", r"is 2 tokens here .*: choose a word of one token\.$", True),
+    ({"right": ""}, "answers", "There is a wrong answer and no right one", True),
+    ({"right": " path"}, "answers", "begin with the same token", True),
+])  # fmt: skip
 def test_what_cannot_be_patched_is_said_in_the_answer_with_the_tokens(lm, changes, about, words, aligned):
     found = circuits.reading(lm, ask(**changes), progress=quiet)
     assert found.about == about and re.search(words, found.trouble) and "first_token" not in found.trouble
@@ -321,8 +313,7 @@ def test_circuits_are_measured_and_found_as_the_library_does(lm):
     search = mh.find_circuit(lm, *TEXTS, answers=ANSWERS, keep=0.5)
     assert small.heads == [str(head) for head in search.heads] and small.kept == pytest.approx(search.faithfulness)
     assert small.keep == 0.5 and small.kept >= 0.5
-    with pytest.raises(HeadError, match="L9"):
-        circuits.alone(lm, ask(AloneAsk, heads="L9H9"), progress=quiet)
+    refuses(HeadError, "L9", circuits.alone, lm, ask(AloneAsk, heads="L9H9"), progress=quiet)
 
 
 def hooks_of(lm):

@@ -22,6 +22,7 @@ from manyheads.corpora import OWN_TEXT, page_texts
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.studio.outside.notebook import StudioWidget
 from tests.models.eager import eager_maps
+from tests.refusals import refuses
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 STATE = "application/vnd.jupyter.widget-state+json"
@@ -299,19 +300,12 @@ def test_a_model_in_hand_is_shown_with_its_roles_on_a_text(minilm, page_labels, 
     widget.close()
 
 
-def test_a_table_comes_back_as_it_is(minilm):
+def test_show_says_what_it_needs_and_a_table_comes_back_as_it_is(minilm, monkeypatch):
+    recording = mh.record(minilm, "a cat")
+    refuses(RecordingError, r"show\(\) was given str: give a recording", mh.show, "a text")
+    refuses(TextError, "a recording has its own text", mh.show, recording, "another")
+    refuses(RecordingError, "height=10: give a height of 320 to 4000 pixels", mh.show, recording, height=10)
+    monkeypatch.setattr("manyheads.studio.outside.show.find_spec", lambda name: None)
+    refuses(ModelError, r'pip install "manyheads\[studio\]"', mh.show, recording)
     table = mh.measure(minilm, "a cat", ["entropy"])
     assert mh.show(table) is table
-
-
-def test_show_says_what_it_needs(minilm, monkeypatch):
-    recording = mh.record(minilm, "a cat")
-    with pytest.raises(RecordingError, match=r"show\(\) was given str: give a recording"):
-        mh.show("a text")
-    with pytest.raises(TextError, match="a recording has its own text"):
-        mh.show(recording, "another")
-    with pytest.raises(RecordingError, match="height=10: give a height of 320 to 4000 pixels"):
-        mh.show(recording, height=10)
-    monkeypatch.setattr("manyheads.studio.outside.show.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r'pip install "manyheads\[studio\]"'):
-        mh.show(recording)

@@ -21,7 +21,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 # ====================================================================================================== single families
 # What single families need beyond the table of `shrink`, and inputs that no signature tells.
 
-
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 SECTIONED = {**ROPE, "mrope_section": [2, 3, 3]}
 RESNET = {

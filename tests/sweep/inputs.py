@@ -87,15 +87,9 @@ def _other_shapes(config: Any, keys: list[str]) -> dict[str, list[tuple[int, ...
 
 def _frames(config: Any) -> tuple[int, int]:
     mel = _first(
-        config,
-        "num_mel_bins",
-        "feature_size",
-        "input_dim",
-        "mel_bins",
-        "input_feat_per_channel",
-        "feature_projection_input_dim",
-        default=80,
-    )
+        config, "num_mel_bins", "feature_size", "input_dim", "mel_bins", "input_feat_per_channel",
+        "feature_projection_input_dim", default=80,
+    )  # fmt: skip
     frames = 2 * _first(config, "max_source_positions", default=FRAMES // 2)
     if _has(config, "num_mel_bins", "max_length", "patch_size"):
         frames = config.max_length
@@ -139,25 +133,18 @@ def _makers(config: Any, fresh: torch.Generator, takes: Any) -> dict[str, Callab
     grid = torch.tensor([[1, 6, 6]])
     patch = _patch_width(config)
     makers: dict[str, Callable[[], Tensor]] = {
-        "input_ids": lambda: padded(fresh, LENGTHS, side)[0],
-        "attention_mask": lambda: padded(fresh, LENGTHS, side)[1],
+        "input_ids": lambda: padded(fresh, LENGTHS, side)[0], "attention_mask": lambda: padded(fresh, LENGTHS, side)[1],
         "decoder_input_ids": lambda: padded(fresh, DECODER_LENGTHS, "right")[0],
         "decoder_attention_mask": lambda: padded(fresh, DECODER_LENGTHS, "right")[1],
-        "qformer_input_ids": lambda: padded(fresh, (9, 9), "right")[0],
-        "inputs_embeds": noise(2, LENGTHS[0], width),
-        "query_embeds": noise(2, LENGTHS[0], width),
-        "pixel_values": noise(2, *picture),
+        "qformer_input_ids": lambda: padded(fresh, (9, 9), "right")[0], "inputs_embeds": noise(2, LENGTHS[0], width),
+        "query_embeds": noise(2, LENGTHS[0], width), "pixel_values": noise(2, *picture),
         "pixel_values_videos": noise(2, _first(config, "num_frames", "frames_per_clip", default=4), *picture),
-        "input_values": noise(2, SAMPLES),
-        "input_features": mel_frames,
-        "input_features_mask": lambda: torch.ones(2, frames, dtype=torch.long),
-        "audio_mel": noise(2, frames, mel),
+        "input_values": noise(2, SAMPLES), "input_features": mel_frames,
+        "input_features_mask": lambda: torch.ones(2, frames, dtype=torch.long), "audio_mel": noise(2, frames, mel),
         "audio_mel_mask": lambda: torch.zeros(2, frames, dtype=torch.bool),
-        "bbox": lambda: torch.tensor([1, 2, 8, 9]).expand(2, LENGTHS[0], 4).clone(),
-        "grid_thw": lambda: grid,
-        "image_grid_thw": lambda: grid,
-        "merge_sizes": lambda: torch.tensor([1]),
-    }
+        "bbox": lambda: torch.tensor([1, 2, 8, 9]).expand(2, LENGTHS[0], 4).clone(), "grid_thw": lambda: grid,
+        "image_grid_thw": lambda: grid, "merge_sizes": lambda: torch.tensor([1]),
+    }  # fmt: skip
     if "hidden_states" in takes:
         makers["hidden_states"] = noise(36, patch) if "grid_thw" in takes else noise(2, LENGTHS[0], width)
     if "grid_thw" in takes or "image_grid_thw" in takes:

@@ -101,14 +101,11 @@ def page(verdicts: list[Verdict]) -> str:
     """The document. The same verdicts give the same page, apart from the versions of this environment."""
     number = dict.fromkeys(OUTCOMES, 0) | Counter(verdict.outcome for verdict in verdicts)
     head = HEAD.format(
-        counts=dict(number),
-        folders=len(exact_folders(verdicts)),
-        worst=max((verdict.worst for verdict in verdicts if verdict.outcome == EXACT), default=0.0),
-        allowed=ALLOWED,
-        transformers=transformers.__version__,
-        torch=torch.__version__.split("+")[0],
+        counts=dict(number), folders=len(exact_folders(verdicts)),
+        worst=max((verdict.worst for verdict in verdicts if verdict.outcome == EXACT), default=0.0), allowed=ALLOWED,
+        transformers=transformers.__version__, torch=torch.__version__.split("+")[0],
         minutes=sum(verdict.seconds for verdict in verdicts) / 60,
-    )
+    )  # fmt: skip
     text = head + RECORDED + "".join(_recorded(each) for each in verdicts if each.outcome in (EXACT, IN_PART))
     for outcome, title in REASONS.items():
         rows = [each for each in verdicts if each.outcome == outcome]

@@ -197,7 +197,6 @@ def _of_many(name: str, value: Any, kind: Kind) -> Any:
 
 # ============================================================================================================ relations
 
-
 LEFT = {"stage_names", "model_type", "id2label", "label2id", "num_labels", "dtype", "rope_parameters"}
 
 

@@ -24,38 +24,18 @@ from tests.sweep.judge import ALLOWED, EXACT, INEXACT, REFUSED, Verdict, compare
 from tests.sweep.oracle import own_maps, seeded
 
 SAMPLE = {
-    "bert": "bidirectional",
-    "albert": "layers that share their weights",
-    "distilbert": "no interface for its heads",
-    "modernbert": "global and local layers",
-    "gpt2": "fused qkv",
-    "gpt_neox": "partial rotation",
-    "llama": "grouped heads",
-    "opt": "learned positions, padding left",
-    "qwen3": "norms of q and k",
-    "mixtral": "experts",
-    "gemma2": "softcap and windows",
-    "cohere2": "hybrid windows",
-    "gpt_oss": "sinks",
-    "granite_swa": "sinks on the output",
-    "deepseek_v3": "latent heads, v narrower than q and k",
-    "deepseek_v4": "layers with more keys than queries, beside others",
-    "llama4_text": "chunks",
-    "jamba": "beside recurrent layers",
-    "t5": "relative bias, three stacks",
-    "bart": "encoder and decoder",
-    "whisper": "sound to text",
-    "wav2vec2": "sound",
-    "vit": "pictures",
-    "dinov2_with_registers": "registers",
-    "clip": "two towers",
-    "siglip": "torch's own layer on top",
-    "swin": "shifted windows as texts",
-    "sam_vision_model": "bias of two axes",
-    "detr": "queries of objects",
-    "bridgetower": "one mask, queries of two texts",
-    "markuplm": "a mask of one row, added",
-}
+    "bert": "bidirectional", "albert": "layers that share their weights", "distilbert": "no interface for its heads",
+    "modernbert": "global and local layers", "gpt2": "fused qkv", "gpt_neox": "partial rotation",
+    "llama": "grouped heads", "opt": "learned positions, padding left", "qwen3": "norms of q and k",
+    "mixtral": "experts", "gemma2": "softcap and windows", "cohere2": "hybrid windows", "gpt_oss": "sinks",
+    "granite_swa": "sinks on the output", "deepseek_v3": "latent heads, v narrower than q and k",
+    "deepseek_v4": "layers with more keys than queries, beside others", "llama4_text": "chunks",
+    "jamba": "beside recurrent layers", "t5": "relative bias, three stacks", "bart": "encoder and decoder",
+    "whisper": "sound to text", "wav2vec2": "sound", "vit": "pictures", "dinov2_with_registers": "registers",
+    "clip": "two towers", "siglip": "torch's own layer on top", "swin": "shifted windows as texts",
+    "sam_vision_model": "bias of two axes", "detr": "queries of objects",
+    "bridgetower": "one mask, queries of two texts", "markuplm": "a mask of one row, added",
+}  # fmt: skip
 FEW = (  # in `make test`: the others' kinds of attention are held by other folders (wav2vec2, siglip: test_media)
     "albert", "distilbert", "modernbert", "gpt_neox", "opt", "qwen3", "gemma2", "gpt_oss", "granite_swa", "deepseek_v3",
     "deepseek_v4", "llama4_text", "jamba", "t5", "whisper", "swin", "sam_vision_model", "detr",
@@ -137,7 +117,6 @@ def test_the_page_is_what_the_results_say_and_none_is_inexact():
 
 # =========================================================================================================== max logits
 # Max logits of a watched step are the largest of the scores that the model's own softmax gets, all in float64.
-
 
 QUICK = ("llama", "gemma2", "gpt_oss", "deepseek_v3", "t5", "swin")
 BY_HAND_WHERE_EAGER = ("sam_vision_model",)

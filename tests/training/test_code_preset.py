@@ -35,6 +35,7 @@ from manyheads.training.presets.code.preset import NAME_OF_FIRSTREPEATS as NAME
 from manyheads.training.presets.code.preset import NULL, TRIAL, first_repeats, read_data
 from manyheads.training.presets.induction import RepeatedTokens
 from manyheads.training.presets.preset import Setup
+from tests.refusals import refuses
 
 STAGES = (Stage(0.5, 16), Stage(1.0, 64))
 
@@ -58,14 +59,8 @@ def test_nothing_held_out_is_ever_trained_on(tmp_path):
 
 def test_a_module_is_held_out_by_its_path_alone(tmp_path):
     for path in (
-        "a.py",
-        "b/c.py",
-        "test/t.py",
-        "site-packages/x.py",
-        "encodings/cp1.py",
-        "_sysconfigdata_x.py",
-        "n.txt",
-    ):
+        "a.py", "b/c.py", "test/t.py", "site-packages/x.py", "encodings/cp1.py", "_sysconfigdata_x.py", "n.txt",
+    ):  # fmt: skip
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("x = 1\r\n")
     (tmp_path / "empty.py").write_text("")
@@ -81,17 +76,13 @@ def test_a_module_is_held_out_by_its_path_alone(tmp_path):
     (tmp_path / "a.py").write_text("x = 2\n")
     assert data_digest(read_sources(tmp_path)) != digest
     (tmp_path / "none").mkdir()
-    with pytest.raises(FileAccessError, match="holds no Python source"):
-        read_sources(tmp_path / "none")
+    refuses(FileAccessError, "holds no Python source", read_sources, tmp_path / "none")
 
 
-def test_a_batch_follows_from_seed_and_step_alone():
+def test_a_batch_follows_from_seed_and_step_alone_early_windows_are_short_and_late_ones_long():
     assert torch.equal(windows().batch(3)["ids"], windows().batch(3)["ids"])
     assert not torch.equal(windows().batch(3)["ids"], windows().batch(4)["ids"])
     assert not torch.equal(windows().batch(3)["ids"], windows(seed=5).batch(3)["ids"])
-
-
-def test_early_windows_are_short_and_late_ones_long():
     shapes = [tuple(windows().batch(step)["ids"].shape) for step in (0, 4, 5, 9)]
     assert shapes == [(8, 17), (8, 17), (2, 65), (2, 65)]
     assert all(bool((windows().batch(step)["ids"][:, 0] == BEGIN_ID).all()) for step in range(10))
@@ -123,17 +114,13 @@ def test_a_share_of_the_windows_repeats_itself(monkeypatch):
     assert not torch.equal(windows(stream=torch.arange(5000)).batch(0)["ids"], plain)
 
 
-def test_a_stream_shorter_than_a_window_is_refused():
-    with pytest.raises(PlanError, match="the stream has 64 tokens, and windows have 64: give more text"):
-        windows(64)
-
-
-def test_the_vocabulary_knows_every_text_and_begins_each():
+def test_the_vocabulary_knows_every_text_and_a_stream_shorter_than_a_window_is_refused():
     tokenizer = train_tokenizer(["def f(x):\n\treturn x\n"] * 9, 270)
     text = "naïve ☃ = '\x00'\r\n"
     got = tokenizer.encode(text)
     assert got.tokens[0] == BEGIN and tokenizer.decode(got.ids) == text
     assert stream_of([[5, 6], [7]]).tolist() == [5, 6, END_ID, 7, END_ID]
+    refuses(PlanError, "the stream has 64 tokens, and windows have 64: give more text", windows, 64)
 
 
 def test_repeated_tokens_repeat_at_a_distance_of_their_own():
@@ -229,10 +216,8 @@ def test_only_a_finished_whole_training_of_code_is_bundled(finished, tmp_path, c
     report = json.loads((finished / "report.json").read_text())
     for change, told in (({"quick": True}, "holds a trial: bundle what"), ({"preset": "heads"}, "a training of heads")):
         (finished / "report.json").write_text(json.dumps({**report, **change}))
-        with pytest.raises(ModelError, match=told):
-            bundle(finished, tmp_path / "made")
-    with pytest.raises(FileAccessError, match="cannot read .*report.json"):
-        bundle(tmp_path, tmp_path / "made")
+        refuses(ModelError, told, bundle, finished, tmp_path / "made")
+    refuses(FileAccessError, "cannot read .*report.json", bundle, tmp_path, tmp_path / "made")
     (finished / "report.json").write_text(json.dumps(report))
     monkeypatch.setattr(bundling, "MOST_BYTES", 1000)
     with pytest.raises(ModelError, match="bytes: more than 1,000 is too much to come with everything"):

@@ -21,6 +21,7 @@ from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
 from manyheads.training.export import save_llama, to_llama
 from manyheads.training.presets.code.data import as_transformers, train_tokenizer
 from manyheads.training.presets.code.preset import first_repeats
+from tests.refusals import refuses
 
 VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, WIDE, PLACES = 300, 42, 3, 6, 2, 10, 56, 64
 CONFIG = DecoderConfig(VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, WIDE, PLACES)
@@ -74,16 +75,14 @@ def test_an_export_that_differs_is_not_written(decoder, reader, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_attention_only_decoder_is_no_llama():
+def test_what_is_no_llama_and_a_text_longer_than_the_positions_are_refused(decoder):
     with pytest.raises(ModelError, match="an attention-only decoder is no Llama: export one with a feed-forward"):
         to_llama(Decoder(DecoderConfig(11, 12, 2, 3, 3, 4, None, 16)))
-
-
-def test_a_decoder_that_norms_queries_and_keys_is_no_llama():
     model = Decoder(DecoderConfig(11, 12, 2, 3, 3, 4, 16, 16, qk_norm=True))
     assert model.blocks[1].attention.q_norm.weight.shape == (4,)
-    with pytest.raises(ModelError, match="a decoder with norms of q and k is no Llama: export one without qk_norm"):
-        to_llama(model)
+    refuses(ModelError, "a decoder with norms of q and k is no Llama: export one without qk_norm", to_llama, model)
+    with pytest.raises(ShapeError, match="a text of 65 tokens is too long for 64 positions"):
+        decoder(torch.zeros(1, 65, dtype=torch.long))
 
 
 def test_padding_changes_nothing_and_the_future_is_not_seen(decoder, fresh):
@@ -93,11 +92,6 @@ def test_padding_changes_nothing_and_the_future_is_not_seen(decoder, fresh):
     with torch.no_grad():
         alone, beside = decoder(ids).logits, decoder(padded, attention_mask=mask).logits[:, :13]
     torch.testing.assert_close(alone, beside, rtol=1e-4, atol=1e-4)
-
-
-def test_a_text_longer_than_the_positions_is_refused(decoder):
-    with pytest.raises(ShapeError, match="a text of 65 tokens is too long for 64 positions"):
-        decoder(torch.zeros(1, 65, dtype=torch.long))
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_next_token(decoder, fresh):
@@ -168,8 +162,7 @@ def test_other_attention_is_what_it_says(fresh):
             expected = torch.cat(heads, -1) @ layer.out_proj.weight.double().T
         assert x.shape == out.shape and not torch.allclose(weights.sum(-1), torch.ones(()).double(), atol=0.01)
         torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
-        with pytest.raises(ModelError, match=f"a decoder with {attention} attention is no Llama"):
-            to_llama(model)
+        refuses(ModelError, f"a decoder with {attention} attention is no Llama", to_llama, model)
     # No softmax has such outputs, and nobody is told that one had.
     with pytest.raises(GuardError):
         measure_call(model, ids, statistics=["entropy"])
@@ -179,7 +172,6 @@ def test_other_attention_is_what_it_says(fresh):
 
 # ================================================================================================================ gates
 # Gates on heads: the hard concrete distribution against its formulas, and what a gate does against cut weights.
-
 
 GATED_HEADS, GATED_DIM = 6, 4
 GATED = DecoderConfig(19, 20, 2, GATED_HEADS, 3, GATED_DIM, 28)

@@ -31,6 +31,7 @@ from manyheads.training.loop import autocast, choose_precision, optimizers_of, t
 from manyheads.training.runs import Run, Settings, change_lines, paired, spread_of
 from manyheads.training.together import SINGLE, require_gpu_for_each_process, together
 from tests.processes import assert_killed, in_child
+from tests.refusals import refuses
 
 CPU = torch.device("cpu")
 BLOWN_UP = (1.0, math.nan)
@@ -163,8 +164,7 @@ def test_a_checkpoint_from_before_a_setting_was_there_goes_on(tmp_path):
     older = {name: value for name, value in saved.facts["settings"].items() if name not in ("optimizer", "qk_clip")}
     rewritten(path, saved, settings=older)
     assert train(run_of(), path).resumed_at == 12
-    with pytest.raises(ModelError, match="optimizer adamw then, muon now"):
-        train(run_of(replace(SETTINGS, optimizer="muon")), path)
+    refuses(ModelError, "optimizer adamw then, muon now", train, run_of(replace(SETTINGS, optimizer="muon")), path)
 
 
 def rewritten(path: Path, saved: checkpoints.Saved, **facts: object) -> None:
@@ -240,8 +240,7 @@ def test_random_numbers_are_put_back_on_the_models_device_alone(device, forked, 
 def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(factor, told, tmp_path):
     path, run = tmp_path / "c.safetensors", run_of(dropout=0.0)
     bad = replace(run, loss=lambda model, batch: run.loss(model, batch) * (factor if read_step(path) else 1.0))
-    with pytest.raises(ModelError, match=f"the {told} at step 5: the last checkpoint is as it was"):
-        train(bad, path)
+    refuses(ModelError, f"the {told} at step 5: the last checkpoint is as it was", train, bad, path)
     assert read_state(path).step == 5
 
 
@@ -284,8 +283,7 @@ def test_a_checkpoint_with_other_tensors_than_its_models_is_refused(where, tmp_p
     whole, facts = load_file(path), read_state(path).facts
     name = next(name for name, value in whole.items() if name.startswith(where) and value.ndim)
     save_file(whole | {name: whole[name].flatten()[:3].clone()}, path, {checkpoints.FORMAT: json.dumps(facts)})
-    with pytest.raises(ModelError, match="the checkpoint's tensors are not those of this model .*: delete it"):
-        train(run_of(), path)
+    refuses(ModelError, "the checkpoint's tensors are not those of this model .*: delete it", train, run_of(), path)
 
 
 def test_files_that_are_no_checkpoint_are_told_apart(tmp_path):
@@ -306,19 +304,14 @@ def test_files_that_are_no_checkpoint_are_told_apart(tmp_path):
     with pytest.raises(ModelError, match="is no training checkpoint: its header lacks 'manyheads.training'"):
         read_state(tmp_path / "other.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "newer.safetensors", {"manyheads.training": '{"version": 9}'})
-    with pytest.raises(ModelError, match="is of version 9, and this manyheads reads 1"):
-        read_state(tmp_path / "newer.safetensors")
-    with pytest.raises(FileAccessError, match="there is no such file"):
-        read_state(tmp_path / "nothing.safetensors")
+    refuses(ModelError, "is of version 9, and this manyheads reads 1", read_state, tmp_path / "newer.safetensors")
+    refuses(FileAccessError, "there is no such file", read_state, tmp_path / "nothing.safetensors")
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(PlanError, match="steps=0: give 1 or more"):
-        Settings(steps=0)
-    with pytest.raises(PlanError, match="precision='fp8' is none of ours: use float32 or bf16"):
-        Settings(steps=1, precision="fp8")
-    with pytest.raises(PlanError, match="optimizer='sgd' is none of ours: use adamw or muon"):
-        Settings(steps=1, optimizer="sgd")
+    refuses(PlanError, "steps=0: give 1 or more", Settings, steps=0)
+    refuses(PlanError, "precision='fp8' is none of ours: use float32 or bf16", Settings, steps=1, precision="fp8")
+    refuses(PlanError, "optimizer='sgd' is none of ours: use adamw or muon", Settings, steps=1, optimizer="sgd")
 
 
 def test_histories_keep_what_was_not_taken_apart_from_what_was():
@@ -347,16 +340,13 @@ def test_narrow_models_and_processors_without_bf16_train_in_float32(monkeypatch)
         assert (torch.ones(2, 3) @ torch.ones(3, 2)).dtype == torch.bfloat16
 
 
-def test_spreads_and_pairs_are_those_of_a_table():
+def test_spreads_pairs_and_changes_are_said_with_their_intervals():
     assert spread_of([1.0, 2.0, 6.0]) == {"each": [1.0, 2.0, 6.0], "mean": 3.0, "sd": pytest.approx(math.sqrt(7))}
     assert spread_of([4.0])["sd"] == 0.0
     # differences 1, 2, 3, 4, 5: mean 3, standard error sqrt(2.5 / 5), t of 4 degrees of freedom 2.776
     found = paired([2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0])
     assert found == {"mean": 3.0, "low": pytest.approx(3 - 1.96293, rel=1e-4), "high": pytest.approx(4.96293, rel=1e-4)}
     assert paired([2.0], [1.5]) == {"mean": 0.5, "low": None, "high": None}
-
-
-def test_a_change_is_said_with_its_interval_and_whether_it_holds():
     changes = {
         "two over one": {"mean": -0.5, "low": -0.75, "high": -0.25},
         "four over two": {"mean": 0.25, "low": -0.125, "high": 0.625},
@@ -411,14 +401,10 @@ def test_ways_stand_side_by_side_over_one_axis_a_row(tmp_path):
     save_chart(GridChart("t", "s", (), ()), tmp_path / "empty.svg")
 
 
-def test_a_training_without_numbers_still_has_a_figure(tmp_path):
+def test_a_training_without_numbers_still_has_a_figure_and_an_ending_that_is_none_is_refused(tmp_path, chart):
     save_chart(Chart("t", "s", (Panel("p", (Line("flat", (0.0,), (1.0,)),)), Panel("none", ()))), tmp_path / "a.svg")
     assert ">flat<" in (tmp_path / "a.svg").read_text()
-
-
-def test_an_ending_that_is_no_figures_is_refused(chart, tmp_path):
-    with pytest.raises(FileAccessError, match="cannot tell what kind of figure 'a.txt' is"):
-        save_chart(chart, tmp_path / "a.txt")
+    refuses(FileAccessError, "cannot tell what kind of figure 'a.txt' is", save_chart, chart, tmp_path / "a.txt")
 
 
 # ==================================================================================================== several processes
@@ -427,7 +413,6 @@ def test_an_ending_that_is_no_figures_is_refused(chart, tmp_path):
 # Oracle: the same run in one process. Sums over two or three processes are added in another order, so losses and
 # weights are compared to a few units of float32's last place (losses here are about 1, and came out 2.4e-7 apart at the
 # most).
-
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -460,11 +445,8 @@ def test_processes_that_share_uneven_batches_train_what_one_trains(world, found)
         assert each["measured"][0] == found["one"]["measured"][0], "random numbers outside of the loss are one's own"
 
 
-def test_the_first_process_alone_writes(found):
+def test_the_first_process_alone_writes_and_the_number_of_terms_matters(found):
     assert "two.safetensors" in found["files"] and "second's" not in found["files"]
-
-
-def test_the_number_of_terms_matters_where_rows_have_unlike_many(found):
     assert found["by rows"][0]["loss"] != pytest.approx(found["one"]["loss"], abs=1e-3)
 
 
@@ -527,12 +509,9 @@ def test_a_preset_whose_process_is_gone_says_how_it_goes_on_and_does(found):
     assert found["found again"][0]["losses"] == found["heads, two"][0]["losses"]
 
 
-def test_alone_nothing_is_shared():
+def test_alone_nothing_is_shared_and_more_processes_than_gpus_are_refused(monkeypatch):
     with together(torch.device("cpu")) as team:
         assert team == SINGLE and team.is_first and team.world == 1
-
-
-def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
     with pytest.raises(PlanError, match="3 processes on a machine with 2 GPUs: start one a GPU .--nproc-per-node 2."):

@@ -139,9 +139,7 @@ def test_a_way_that_diverges_is_reported_up_to_where_it_ended(tmp_path, monkeypa
 
     def loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         calls.append(0)
-        return batch_loss(model, batch) * (
-            float("inf") if len(calls) == 11 else 1.0
-        )  # in the second run, its fifth step
+        return batch_loss(model, batch) * (float("inf") if len(calls) == 11 else 1.0)  # the second run's fifth step
 
     monkeypatch.setattr(entropy_collapse, "batch_loss", loss)
     outcome = carry_out("qk-clip", tmp_path, quick=True)

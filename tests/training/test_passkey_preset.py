@@ -117,7 +117,6 @@ def test_words_follow_from_the_word_two_before_as_often_as_is_said(texts):
 
 # --------------------------------------------------------------------------------- numbers, by plain eager attention
 
-
 CONFIG = replace(
     TRIAL.config, vocab_size=len(SMALL.tokens), hidden_size=24, num_attention_heads=6, num_key_value_heads=3, head_dim=6
 )

@@ -36,6 +36,7 @@ from manyheads.training.presets.heads import (
 )
 from manyheads.training.presets.table import stored_report
 from manyheads.training.session import alone_in
+from tests.refusals import refuses
 from tests.training.stopping import whole_and_resumed
 
 LISTS = """
@@ -53,12 +54,9 @@ def test_listing_loads_no_preset_and_no_torch():
     assert ran.stdout.splitlines()[-1] == "['manyheads.training.presets.table']"
 
 
-def test_every_preset_is_the_one_that_is_listed():
+def test_every_preset_is_the_one_that_is_listed_and_a_broken_one_kills_no_other(monkeypatch):
     for name in table.PRESETS:
         assert table.preset_of(name).name == name
-
-
-def test_a_broken_preset_kills_no_other(monkeypatch):
     monkeypatch.setitem(sys.modules, "manyheads.training.presets.rul.preset", None)
     assert table.preset_of("induction").name == "induction"
     with pytest.raises(ImportError):
@@ -103,7 +101,6 @@ def test_induction_says_what_its_ablations_do_not_show(tmp_path):
 
 # =================================================================================================== heads and collapse
 # The cards, and the two presets that read them: `heads` (how many) and `collapse` (one map for all heads).
-
 
 LETTERS, NUMBERS, LENGTH, ROWS, WIDTH, HEADS = 5, 7, 11, 3, 24, 4
 
@@ -279,16 +276,13 @@ def test_the_documents_numbers_are_those_of_the_stored_reports():
         loss, right = scores["held_out_loss"], scores["all_right"]
         words = f"{loss['mean']:.3f} ± {loss['sd']:.3f} | {100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %"
         assert f"| {count} | {64 // int(count)} | {words} |" in page
-    with pytest.raises(
-        PlanError, match="no report of a training of 'gqa' comes with manyheads: there is collapse, heads"
-    ):
-        stored_report("gqa")
+    message = "no report of a training of 'gqa' comes with manyheads: there is collapse, heads"
+    refuses(PlanError, message, stored_report, "gqa")
 
 
 def test_only_a_whole_training_is_kept(tmp_path):
     (tmp_path / "report.json").write_text(json.dumps({"preset": "heads", "quick": True, "steps": None, "found": {}}))
-    with pytest.raises(ModelError, match="holds no whole training of collapse or heads"):
-        keep_report(tmp_path, tmp_path / "stored.json")
+    refuses(ModelError, "holds no whole training of collapse or heads", keep_report, tmp_path, tmp_path / "stored.json")
     report = {"preset": "heads", "quick": False, "steps": None, "found": {"a": 1}, "versions": {"torch": "2"}}
     (tmp_path / "report.json").write_text(json.dumps(report))
     keep_report(tmp_path, tmp_path / "stored.json")

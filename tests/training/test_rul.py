@@ -15,24 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyheads as mh
+from manyheads import training
 from manyheads.errors import FileAccessError, PlanError, TextError
 from manyheads.figures import save_chart
-from manyheads.training import (
-    CAP,
-    CHANNELS,
-    LENGTH,
-    RulNet,
-    Scaling,
-    carry_out,
-    cycles_read,
-    fit_ridge,
-    predicted,
-    read_cmapss,
-    rmse,
-    split,
-    windows_of,
-    write_simulated,
-)
 from manyheads.training.presets import induction
 from manyheads.training.presets.preset import Setup
 from manyheads.training.presets.rul import preset as rul
@@ -49,6 +34,7 @@ from manyheads.training.presets.rul.data import (
     simulate,
 )
 from manyheads.training.presets.rul.preset import attention_parameters, cmapss_score, features, scores
+from tests.refusals import refuses
 
 from .stopping import whole_and_resumed
 
@@ -63,7 +49,7 @@ def written(folder: Path, train: str = f"1 1 {REST}\n", test: str = f"1 1 {REST}
 
 def engine(unit: int, cycles: int, left: int = 0) -> Engine:
     """Its first sensor says the unit, its second the cycle."""
-    rows = np.zeros((cycles, len(CHANNELS)))
+    rows = np.zeros((cycles, len(training.CHANNELS)))
     rows[:, 3], rows[:, 4] = unit, np.arange(1, cycles + 1)
     return Engine(unit, rows, left)
 
@@ -74,122 +60,107 @@ def test_a_set_written_by_hand_is_read_as_it_stands(tmp_path):
     second = first.replace("1 1 -0.0007", "1 2 +1e-3").replace(" 392 ", "\t393 ")
     other = first.replace("1 1 ", "2 1 ")
     written(tmp_path, first + second + other, first + other.replace("392", "400"), "112 \r\n0\n\n")
-    fleet = read_cmapss(tmp_path)
+    fleet = training.read_cmapss(tmp_path)
     assert fleet.name == "FD001" and [each.unit for each in fleet.train] == [1, 2]
     one, two = fleet.train
     assert one.rows.shape == (2, 24) and one.rows[0, :5].tolist() == [-0.0007, -0.0004, 100.0, 518.67, 641.82]
-    assert one.rows[1, 0] == 0.001 and one.rows[:, CHANNELS.index("htBleed")].tolist() == [392, 393]
-    assert one.rows[0, CHANNELS.index("W32")] == 23.419
+    assert one.rows[1, 0] == 0.001 and one.rows[:, training.CHANNELS.index("htBleed")].tolist() == [392, 393]
+    assert one.rows[0, training.CHANNELS.index("W32")] == 23.419
     assert one.remaining.tolist() == [1, 0] and two.remaining.tolist() == [0]
     assert [each.left for each in fleet.test] == [112, 0] and fleet.test[0].remaining.tolist() == [112]
-    assert read_cmapss(tmp_path / "train_FD001.txt").digest == fleet.digest
+    assert training.read_cmapss(tmp_path / "train_FD001.txt").digest == fleet.digest
     written(tmp_path, first + second + other, first + other.replace("392", "401"), "112\n0\n")
-    assert read_cmapss(tmp_path).digest != fleet.digest
+    assert training.read_cmapss(tmp_path).digest != fleet.digest
 
 
 GOOD = f"1 1 {REST}\n"
 
 
-@pytest.mark.parametrize(
-    ("files", "told"),
-    [
-        ({"train": GOOD + "1 2 3\n"}, "train_FD001.txt, line 2: 3 columns came, and a line has 26: unit, cycle, 3 set"),
-        ({"train": f"1 1 {REST} 9\n"}, "train_FD001.txt, line 1: 27 columns came"),
-        ({"test": f"1 1 {REST.replace('2.5', 'warm', 1)}\n"}, "line 1: 'warm' came as its throttle, which is no numb"),
-        ({"train": f"1 1 {REST.replace('3.5', 'nan', 1)}\n"}, "line 1: 'nan' came as its T2, which is no number"),
-        ({"train": f"1 1 {REST.replace('4.5', '1_0', 1)}\n"}, "line 1: '1_0' came as its T24, which is no number"),
-        ({"train": f"1 1 {REST.replace('5.5', '1e999', 1)}\n"}, "line 1: '1e999' came as its T30, which is no number"),
-        ({"train": f"1 1 {REST.replace('5.5', '５', 1)}\n"}, "came as its T30, which is no number"),
-        ({"train": f"1.5 1 {REST}\n"}, "line 1: '1.5' came as its unit, which is no whole number"),
-        ({"train": f"1 2 {REST}\n"}, "line 1: cycle 2 of unit 1 came, and here follows cycle 1 of unit 1. Repair"),
-        ({"train": GOOD + f"1 3 {REST}\n"}, "line 2: cycle 3 of unit 1 came, and here follows cycle 2 of unit 1, or"),
-        ({"train": GOOD + GOOD}, "line 2: cycle 1 of unit 1 came"),
-        (
-            {"train": GOOD + f"3 1 {REST}\n"},
-            "cycle 1 of unit 3 came, and here follows cycle 2 of unit 1, or cycle 1 of",
-        ),
-        ({"train": GOOD + f"2 1 {REST}\n1 2 {REST}\n"}, "line 3: cycle 2 of unit 1 came"),
-        ({"train": GOOD + f"\n\n2 2 {REST}\n"}, "line 4: cycle 2 of unit 2 came"),
-        ({"train": "\n \n"}, "train_FD001.txt has no line with anything in it"),
-        ({"left": ""}, "RUL_FD001.txt has 0 rows, and test_FD001.txt has 1 units: each needs its row"),
-        ({"left": "7\n8\n"}, "RUL_FD001.txt has 2 rows, and test_FD001.txt has 1 units"),
-        ({"left": "7 8\n"}, "RUL_FD001.txt, line 1: 2 columns came, and a line has one"),
-        ({"left": "-1\n"}, "RUL_FD001.txt, line 1: -1 came, and nothing has less than 0 cycles left"),
-        ({"left": "many\n"}, "RUL_FD001.txt, line 1: 'many' came as its number of cycles left, which is no number"),
-        ({"left": "7.5\n"}, "'7.5' came as its number of cycles left, which is no whole number"),
-    ],
-)
+@pytest.mark.parametrize(("files", "told"), [
+    ({"train": GOOD + "1 2 3\n"}, "train_FD001.txt, line 2: 3 columns came, and a line has 26: unit, cycle, 3 set"),
+    ({"train": f"1 1 {REST} 9\n"}, "train_FD001.txt, line 1: 27 columns came"),
+    ({"test": f"1 1 {REST.replace('2.5', 'warm', 1)}\n"}, "line 1: 'warm' came as its throttle, which is no numb"),
+    ({"train": f"1 1 {REST.replace('3.5', 'nan', 1)}\n"}, "line 1: 'nan' came as its T2, which is no number"),
+    ({"train": f"1 1 {REST.replace('4.5', '1_0', 1)}\n"}, "line 1: '1_0' came as its T24, which is no number"),
+    ({"train": f"1 1 {REST.replace('5.5', '1e999', 1)}\n"}, "line 1: '1e999' came as its T30, which is no number"),
+    ({"train": f"1 1 {REST.replace('5.5', '５', 1)}\n"}, "came as its T30, which is no number"),
+    ({"train": f"1.5 1 {REST}\n"}, "line 1: '1.5' came as its unit, which is no whole number"),
+    ({"train": f"1 2 {REST}\n"}, "line 1: cycle 2 of unit 1 came, and here follows cycle 1 of unit 1. Repair"),
+    ({"train": GOOD + f"1 3 {REST}\n"}, "line 2: cycle 3 of unit 1 came, and here follows cycle 2 of unit 1, or"),
+    ({"train": GOOD + GOOD}, "line 2: cycle 1 of unit 1 came"),
+    ({"train": GOOD + f"3 1 {REST}\n"}, "cycle 1 of unit 3 came, and here follows cycle 2 of unit 1, or cycle 1 of"),
+    ({"train": GOOD + f"2 1 {REST}\n1 2 {REST}\n"}, "line 3: cycle 2 of unit 1 came"),
+    ({"train": GOOD + f"\n\n2 2 {REST}\n"}, "line 4: cycle 2 of unit 2 came"),
+    ({"train": "\n \n"}, "train_FD001.txt has no line with anything in it"),
+    ({"left": ""}, "RUL_FD001.txt has 0 rows, and test_FD001.txt has 1 units: each needs its row"),
+    ({"left": "7\n8\n"}, "RUL_FD001.txt has 2 rows, and test_FD001.txt has 1 units"),
+    ({"left": "7 8\n"}, "RUL_FD001.txt, line 1: 2 columns came, and a line has one"),
+    ({"left": "-1\n"}, "RUL_FD001.txt, line 1: -1 came, and nothing has less than 0 cycles left"),
+    ({"left": "many\n"}, "RUL_FD001.txt, line 1: 'many' came as its number of cycles left, which is no number"),
+    ({"left": "7.5\n"}, "'7.5' came as its number of cycles left, which is no whole number"),
+])  # fmt: skip
 def test_whatever_is_wrong_is_named_with_file_line_and_what_came(files, told, tmp_path):
     written(tmp_path, **files)
     with pytest.raises(TextError) as refused:
-        read_cmapss(tmp_path)
+        training.read_cmapss(tmp_path)
     assert told in str(refused.value)
 
 
 def test_folders_without_a_set_or_with_several_are_refused(tmp_path):
-    with pytest.raises(TextError, match="holds no train_<set>.txt: give the folder of a C-MAPSS set"):
-        read_cmapss(tmp_path)
+    refuses(TextError, "holds no train_<set>.txt: give the folder of a C-MAPSS set", training.read_cmapss, tmp_path)
     written(tmp_path)
     (tmp_path / "train_FD003.txt").write_text(GOOD)
     with pytest.raises(TextError, match="holds 2 sets .train_FD001.txt, train_FD003.txt.: give one of these files"):
-        read_cmapss(tmp_path)
+        training.read_cmapss(tmp_path)
     with pytest.raises(FileAccessError, match="cannot read .*test_FD003.txt: there is no such file"):
-        read_cmapss(tmp_path / "train_FD003.txt")
-    with pytest.raises(TextError, match="test_FD001.txt is no train_<set>.txt"):
-        read_cmapss(tmp_path / "test_FD001.txt")
-    with pytest.raises(FileAccessError, match="nowhere: there is no such file"):
-        read_cmapss(tmp_path / "nowhere")
+        training.read_cmapss(tmp_path / "train_FD003.txt")
+    refuses(TextError, "test_FD001.txt is no train_<set>.txt", training.read_cmapss, tmp_path / "test_FD001.txt")
+    refuses(FileAccessError, "nowhere: there is no such file", training.read_cmapss, tmp_path / "nowhere")
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=5), st.integers(0, 40))
 @settings(max_examples=25, deadline=None)
 def test_windows_never_mix_engines_and_know_what_was_left(cycles, left):
     engines = [engine(unit, count, left) for unit, count in enumerate(cycles, 1)]
-    plain = Scaling((3, 4), np.zeros(2), np.ones(2))
-    windows = windows_of(engines, plain)
-    assert len(windows) == sum(max(1, count - LENGTH + 1) for count in cycles)
-    assert windows.padded == sum(count < LENGTH for count in cycles)
+    plain = training.Scaling((3, 4), np.zeros(2), np.ones(2))
+    windows = training.windows_of(engines, plain)
+    assert len(windows) == sum(max(1, count - training.LENGTH + 1) for count in cycles)
+    assert windows.padded == sum(count < training.LENGTH for count in cycles)
     read = windows.all()
-    assert read.shape == (len(windows), LENGTH, 2)
-    assert torch.equal(read[:, :, 0], (windows.engine[:, None] + 1.0).expand(-1, LENGTH))
+    assert read.shape == (len(windows), training.LENGTH, 2)
+    assert torch.equal(read[:, :, 0], (windows.engine[:, None] + 1.0).expand(-1, training.LENGTH))
     assert bool((read[:, :, 1].diff(dim=1) >= 0).all())
     ends = torch.tensor(cycles)[windows.engine]
     assert torch.equal(read[:, -1, 1], (ends - (windows.left - left)).float())
 
 
-def test_an_engine_shorter_than_a_window_begins_with_its_first_cycle_again():
-    windows = windows_of([engine(1, 3, 9)], Scaling((3, 4), np.zeros(2), np.ones(2)))
+def test_short_engines_begin_again_windows_are_spread_over_each_life_and_the_target_is_capped():
+    windows = training.windows_of([engine(1, 3, 9)], training.Scaling((3, 4), np.zeros(2), np.ones(2)))
     assert windows.all()[0, :, 1].tolist() == [1.0] * 28 + [2.0, 3.0] and windows.left.tolist() == [9]
-
-
-def test_a_number_of_windows_is_spread_over_each_life_to_its_end():
     engines = [engine(1, 100), engine(2, 40)]
-    plain = Scaling((3, 4), np.zeros(2), np.ones(2))
-    assert windows_of(engines, plain, 3).left.tolist() == [70, 35, 0, 10, 5, 0]
-    last = windows_of(engines, plain, 1)
+    plain = training.Scaling((3, 4), np.zeros(2), np.ones(2))
+    assert training.windows_of(engines, plain, 3).left.tolist() == [70, 35, 0, 10, 5, 0]
+    last = training.windows_of(engines, plain, 1)
     assert last.left.tolist() == [0, 0] and last.all()[:, -1, 1].tolist() == [100, 40]
-
-
-def test_the_target_is_capped():
-    windows = windows_of([engine(1, 300)], Scaling((4,), np.zeros(1), np.ones(1)))
-    assert windows.left[0] == 270 and windows.capped[0] == CAP == 125
+    windows = training.windows_of([engine(1, 300)], training.Scaling((4,), np.zeros(1), np.ones(1)))
+    assert windows.left[0] == 270 and windows.capped[0] == training.CAP == 125
     assert windows.capped[-126:].tolist() == list(range(125, -1, -1))
 
 
 def test_scaling_is_of_the_engines_trained_on_and_leaves_out_what_never_changes():
     engines = [engine(unit, 40 + unit) for unit in range(1, 12)]
-    trained, held = split(engines)
+    trained, held = training.split(engines)
     assert [each.unit for each in held] == [5, 10] and len(trained) == 9
-    scaling = Scaling.of(trained)
+    scaling = training.Scaling.of(trained)
     assert scaling.names == ["T2", "T24"] and len(scaling.constant) == 22 and "epr" in scaling.constant
     rows = np.concatenate([scaling.scaled(each) for each in trained])
     np.testing.assert_allclose(rows.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(rows.std(0), 1, rtol=1e-5)
     louder = [replace(each, rows=each.rows * 1000) for each in held]
-    again, _ = split([*trained[:4], louder[0], *trained[4:8], louder[1], trained[8]])
-    assert np.array_equal(Scaling.of(again).mean, scaling.mean), "engines held out must not count"
+    again, _ = training.split([*trained[:4], louder[0], *trained[4:8], louder[1], trained[8]])
+    assert np.array_equal(training.Scaling.of(again).mean, scaling.mean), "engines held out must not count"
     with pytest.raises(TextError, match="no setting and no sensor of these engines ever changes"):
-        Scaling.of([replace(engines[0], rows=engines[0].rows[:1])])
+        training.Scaling.of([replace(engines[0], rows=engines[0].rows[:1])])
 
 
 UP = ("T24", "T30", "T50", "Nf", "Nc", "Ps30", "NRf", "NRc", "BPR", "htBleed")
@@ -204,7 +175,7 @@ def fleet():
 
 @pytest.mark.turns(4)
 def test_what_is_written_passes_the_reader_and_comes_back_to_the_last_digit(tmp_path, fleet):
-    read = read_cmapss(write_simulated(tmp_path / "made", 5, 30, 12))
+    read = training.read_cmapss(training.write_simulated(tmp_path / "made", 5, 30, 12))
     for theirs, ours in ((read.train, fleet[0]), (read.test, fleet[1])):
         assert [(each.unit, each.left) for each in theirs] == [(each.unit, each.left) for each in ours]
         for one, other in zip(theirs, ours, strict=True):
@@ -212,7 +183,7 @@ def test_what_is_written_passes_the_reader_and_comes_back_to_the_last_digit(tmp_
 
 
 def test_every_file_says_that_it_is_simulated(tmp_path):
-    write_simulated(tmp_path, 0, 1, 1)
+    training.write_simulated(tmp_path, 0, 1, 1)
     files = sorted(each.name for each in tmp_path.iterdir())
     written_files = [f"{kind}_SIMULATED_FD001.txt" for kind in ("RUL", "test", "train")]
     assert files == [written_files[0], "SIMULATED.txt", *written_files[1:]]
@@ -220,12 +191,11 @@ def test_every_file_says_that_it_is_simulated(tmp_path):
     first = (tmp_path / "train_SIMULATED_FD001.txt").read_text().split("\n")[0]
     assert first.endswith("  ") and len(first.split()) == 26 and first.split()[4] == "100.0"
     (tmp_path / "taken").write_text("")
-    with pytest.raises(FileAccessError, match="cannot write .*taken"):
-        write_simulated(tmp_path / "taken", 0, 1, 1)
+    refuses(FileAccessError, "cannot write .*taken", training.write_simulated, tmp_path / "taken", 0, 1, 1)
 
 
 def test_sensors_begin_where_fd001s_do_and_go_the_way_of_a_worn_compressor(fleet):
-    rows = {name: [each.rows[:, CHANNELS.index(name)] for each in fleet[0]] for name in CHANNELS}
+    rows = {name: [each.rows[:, training.CHANNELS.index(name)] for each in fleet[0]] for name in training.CHANNELS}
     assert {*UP, *DOWN, *STILL} == set(SENSORS)
     for response in RESPONSES:
         new = np.mean([each[:20].mean() for each in rows[response.name]])
@@ -254,13 +224,10 @@ def test_health_stays_then_falls_ever_faster_until_it_is_gone():
         assert fell[-20:].sum() > 3 * fell[-80:-60].sum()
 
 
-def test_seeds_make_other_engines_and_the_same_seed_the_same(fleet):
+def test_seeds_make_other_engines_and_test_engines_stop_before_they_fail(fleet):
     again, other = simulate(5, 30, 12), simulate(6, 30, 12)
     assert all(np.array_equal(a.rows, b.rows) for a, b in zip(fleet[0], again[0], strict=True))
     assert [len(each.rows) for each in fleet[0]] != [len(each.rows) for each in other[0]]
-
-
-def test_test_engines_stop_before_they_fail_and_train_engines_do_not(fleet):
     assert {each.left for each in fleet[0]} == {0}
     for each in fleet[1]:
         assert TEST_LEFT[0] <= each.left <= TEST_LEFT[1] and len(each.rows) >= TEST_SHORTEST
@@ -269,13 +236,13 @@ def test_test_engines_stop_before_they_fail_and_train_engines_do_not(fleet):
 
 
 def test_the_attention_reads_2_30_512_and_has_1050624_parameters():
-    net = RulNet(15)
+    net = training.RulNet(15)
     seen = []
     net.block.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape)))
     assert net(torch.randn(2, 30, 15)).shape == (2,)
     assert seen == [(2, 30, 512)] and net.block(torch.randn(2, 30, 512)).shape == (2, 30, 512)
     assert attention_parameters(net) == 1_050_624 == 4 * (512**2 + 512)
-    without = RulNet(15, attention=False)
+    without = training.RulNet(15, attention=False)
     sizes = [sum(each.numel() for each in one.parameters()) for one in (net, without)]
     assert sizes[0] - sizes[1] == 1_050_624, "the twin lacks the attention and nothing else"
     assert {name for name, _ in net.named_parameters()} >= {name for name, _ in without.named_parameters()}
@@ -283,7 +250,7 @@ def test_the_attention_reads_2_30_512_and_has_1050624_parameters():
 
 def test_the_block_is_attention_added_normed_and_a_feedforward_added_normed():
     torch.manual_seed(0)
-    block = RulNet(3, 12, 8).block
+    block = training.RulNet(3, 12, 8).block
     assert block.attention is not None
     x = torch.randn(2, 7, 24)
     attended = block.attention(x, x, x)[0]
@@ -294,13 +261,13 @@ def test_the_block_is_attention_added_normed_and_a_feedforward_added_normed():
 
 def test_cycles_read_are_the_mean_of_the_weights_that_the_layer_itself_returns():
     torch.manual_seed(1)
-    net = RulNet(5, 12, 8).eval()
-    windows = torch.randn(3, LENGTH, 5)
+    net = training.RulNet(5, 12, 8).eval()
+    windows = torch.randn(3, training.LENGTH, 5)
     assert net.block.attention is not None
     with torch.no_grad():
         inner = net.lstm(windows)[0]
         weights = net.block.attention(inner, average_attn_weights=False)[1]
-    read = cycles_read(net, windows)
+    read = training.cycles_read(net, windows)
     torch.testing.assert_close(read, weights.mean(2), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(read.sum(2), torch.ones(3, 8))
     assert mh.record_call(net, windows).layers[0].site.num_heads == 8
@@ -308,7 +275,7 @@ def test_cycles_read_are_the_mean_of_the_weights_that_the_layer_itself_returns()
 
 def test_scores_are_the_formulas_by_hand():
     predictions, true = np.array([10.0, 33.0, 57.0]), np.array([20.0, 33.0, 50.0])
-    assert rmse(predictions, true) == pytest.approx(math.sqrt((100 + 0 + 49) / 3))
+    assert training.rmse(predictions, true) == pytest.approx(math.sqrt((100 + 0 + 49) / 3))
     assert cmapss_score(predictions, true) == pytest.approx(math.exp(10 / 13) - 1 + 0 + math.exp(7 / 10) - 1)
     assert cmapss_score(true + 5, true) > cmapss_score(true - 5, true), "late is worse than early"
     both = scores(np.array([120.0]), np.array([140]), 125)
@@ -319,27 +286,27 @@ def test_scores_are_the_formulas_by_hand():
 
 def test_ridge_finds_a_line_and_takes_the_penalty_that_validating_engines_like():
     random = np.random.default_rng(2)
-    windows = random.normal(size=(400, LENGTH, 3)).astype(np.float32)
+    windows = random.normal(size=(400, training.LENGTH, 3)).astype(np.float32)
     found = features(windows)
     assert found.shape == (400, 9)
-    ramp = np.tile(np.arange(LENGTH, dtype=np.float32)[None, :, None], (1, 1, 1))
+    ramp = np.tile(np.arange(training.LENGTH, dtype=np.float32)[None, :, None], (1, 1, 1))
     assert features(ramp)[0] == pytest.approx([14.5, 14.5, 27.0])  # mean, rise in half a window, last five
     left = 60 + 30 * found[:, 0] - 9 * found[:, 4]
-    ridge = fit_ridge(windows[:300], left[:300], windows[300:], left[300:])
-    assert ridge.penalty == 0.1 and rmse(ridge(windows[300:]), left[300:]) < 0.1
-    noise = fit_ridge(windows[:20], random.normal(size=20), windows[300:], np.zeros(100))
+    ridge = training.fit_ridge(windows[:300], left[:300], windows[300:], left[300:])
+    assert ridge.penalty == 0.1 and training.rmse(ridge(windows[300:]), left[300:]) < 0.1
+    noise = training.fit_ridge(windows[:20], random.normal(size=20), windows[300:], np.zeros(100))
     assert noise.penalty == 1e6
 
 
 def test_predictions_stay_between_nothing_and_the_cap():
     torch.manual_seed(4)
-    net, windows = RulNet(3, 12, 8).eval(), torch.randn(300, LENGTH, 3) + torch.randn(300, 1, 1)
+    net, windows = training.RulNet(3, 12, 8).eval(), torch.randn(300, training.LENGTH, 3) + torch.randn(300, 1, 1)
     with torch.no_grad():
         net.dense.weight.mul_(20)
         own = net(windows)
         net.dense.bias.add_(0.5 - own.mean())
         own = (net(windows) * 125).numpy()
-    found = predicted(net, windows, 125)
+    found = training.predicted(net, windows, 125)
     assert own.min() < 0 and own.max() > 125, "there must be something to cut off"
     np.testing.assert_allclose(found, own.clip(0, 125), rtol=1e-4, atol=1e-3)
 
@@ -376,7 +343,7 @@ def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     assert metrics["validating_rmse"].notna().sum() == 4 * 3
     heads = pd.read_parquet(tmp_path / "whole/heads.parquet")
     back = heads[heads["statistic"] == "cycles_back"]
-    assert len(back) == 2 * 3 * 8 and back["value"].between(0, LENGTH - 1).all()
+    assert len(back) == 2 * 3 * 8 and back["value"].between(0, training.LENGTH - 1).all()
     watched = heads[heads["statistic"] == "entropy"]
     assert set(watched["run"]) == {"attention-0", "attention-1"} and watched["value"].between(0, 3.41).all()  # ln 30
     save_chart(whole.findings.chart, tmp_path / "figure.svg")
@@ -386,17 +353,17 @@ def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
 
 @pytest.mark.turns(4)
 def test_given_data_are_read_instead_and_not_called_simulated(tmp_path):
-    place = write_simulated(tmp_path / "given", 9, 6, 3)
+    place = training.write_simulated(tmp_path / "given", 9, 6, 3)
     for each in list(place.iterdir()):
         each.rename(each.with_name(each.name.replace("SIMULATED_", "")))
-    outcome = carry_out(rul.PRESET, tmp_path / "out", quick=True, steps=1, data=place)
+    outcome = training.carry_out(rul.PRESET, tmp_path / "out", quick=True, steps=1, data=place)
     assert not outcome.report["found"]["simulated"] and outcome.report["facts"]["data"] == "as given: FD001"
     assert outcome.report["said"][0] == "The engines are those of FD001, as given."
     assert not (tmp_path / "out/SIMULATED").exists()
     with pytest.raises(PlanError, match="holds another training .facts"):
-        carry_out(rul.PRESET, tmp_path / "out", quick=True, steps=1)
+        training.carry_out(rul.PRESET, tmp_path / "out", quick=True, steps=1)
 
 
 def test_data_for_a_preset_that_makes_its_own_are_refused(tmp_path):
     with pytest.raises(PlanError, match="given as data, and induction makes its own: leave it out"):
-        carry_out(induction.PRESET, tmp_path / "out", quick=True, data=tmp_path)
+        training.carry_out(induction.PRESET, tmp_path / "out", quick=True, data=tmp_path)

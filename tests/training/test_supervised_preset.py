@@ -52,16 +52,13 @@ def test_a_heads_map_is_the_recorded_one(model, fresh):
                 torch.testing.assert_close(ours[text].detach(), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_the_pull_is_the_kl_from_the_pattern_over_the_rows_that_have_one():
+def test_the_pull_is_the_kl_from_the_pattern_and_moves_its_own_head_and_no_other(model, fresh):
     weights = torch.tensor([[[1.0, 0, 0], [0.25, 0.75, 0], [0.5, 0.125, 0.375]]])
     previous, first = (PATTERNS[name].keys(3) for name in ("previous", "first"))
     assert (previous.tolist(), first.tolist()) == ([NOWHERE, 0, 1], [NOWHERE, 0, 0])
     assert float(pattern_loss(weights, previous)) == pytest.approx((math.log(4) + math.log(8)) / 2)
     assert float(pattern_loss(weights, first)) == pytest.approx((math.log(4) + math.log(2)) / 2)
     assert math.isfinite(float(pattern_loss(torch.zeros(1, 3, 3), first))), "a weight of 0 must not end a training"
-
-
-def test_the_pull_moves_its_own_head_and_no_other(model, fresh):
     ids = torch.randint(VOCAB, (TEXTS, LENGTH), generator=fresh)
     pattern_loss(head_weights(model, ids, Head("", 0, 1)), PATTERNS["previous"].keys(LENGTH)).backward()
     below, above = (block.attention.qkv_proj for block in model.blocks)

@@ -17,6 +17,7 @@ from manyheads.heads import Head
 from manyheads.watching import RULES, AlertRule, alerts, history, rules_with
 from manyheads.watching.history import HeadHistory, open_history
 from tests.processes import assert_killed, in_child
+from tests.refusals import refuses
 
 # Layers of unlike size, and a stack without a name beside one that has one.
 HEADS = [Head("", 0, 0), Head("", 0, 1), Head("", 0, 2), Head("", 2, 0), Head("cross", 1, 0)]
@@ -61,8 +62,7 @@ def test_what_is_written_is_what_pandas_and_we_read(tmp_path, monkeypatch):
     curves = open_history(path)
     assert curves.facts.items() >= FACTS.items() and curves.facts["statistics"] == STATISTICS
     np.testing.assert_array_equal(curves.of("L2H0"), [numbers(step)[3] for step in range(0, 80, 10)])
-    with pytest.raises(HeadError, match="no head L5H0 in this history: it holds L0H0 to cross:L1H0"):
-        curves.of("L5H0")
+    refuses(HeadError, "no head L5H0 in this history: it holds L0H0 to cross:L1H0", curves.of, "L5H0")
 
 
 def test_a_refresh_reads_the_parts_that_changed_and_no_other(tmp_path, monkeypatch):
@@ -126,8 +126,7 @@ def test_a_run_that_goes_on_cuts_away_what_it_repeats(tmp_path, monkeypatch, cap
     with HeadHistory(path, HEADS, STATISTICS, FACTS) as writer:
         assert writer.last_step == 90
         writer.append(40, numbers(40))
-        with pytest.raises(ShapeError, match=r"step 40 after step 40: the steps of a history grow\."):
-            writer.append(40, numbers(40))
+        refuses(ShapeError, r"step 40 after step 40: the steps of a history grow\.", writer.append, 40, numbers(40))
     assert_holds(path, [0, 10, 20, 30, 40])
     assert "held steps up to 90: those from step 40 on are cut away" in caplog.text
 
@@ -135,10 +134,8 @@ def test_a_run_that_goes_on_cuts_away_what_it_repeats(tmp_path, monkeypatch, cap
 def test_only_a_run_with_a_name_begins_anew_in_its_own_folder(tmp_path):
     path, nameless = tmp_path / "heads.parquet", {**FACTS, "run": None}
     written(path, [1, 10, 20], nameless)
-    with (
-        HeadHistory(path, HEADS, STATISTICS, nameless) as writer,
-        pytest.raises(FileAccessError, match=r"holds steps 1 to 20 of an earlier run, and this one begins again at"),
-    ):
+    words = r"holds steps 1 to 20 of an earlier run, and this one begins again at"
+    with HeadHistory(path, HEADS, STATISTICS, nameless) as writer, pytest.raises(FileAccessError, match=words):
         writer.append(1, numbers(1))
     assert_holds(path, [1, 10, 20])
     other = tmp_path / "named.parquet"
@@ -159,23 +156,17 @@ def test_only_a_run_with_a_name_begins_anew_in_its_own_folder(tmp_path):
 def test_the_file_of_another_run_is_refused(change, message, tmp_path):
     path = tmp_path / "heads.parquet"
     written(path, [0, 10])
-    with pytest.raises(
-        FileAccessError,
-        match=rf"heads\.parquet belongs to another run \({message}\): give another path, or delete it\.",
-    ):
-        written(path, [20], **change)
+    message = rf"heads\.parquet belongs to another run \({message}\): give another path, or delete it\."
+    refuses(FileAccessError, message, written, path, [20], **change)
     assert_holds(path, [0, 10])
 
 
 def test_one_process_writes_at_a_time(tmp_path):
     path = tmp_path / "heads.parquet"
-    with (
-        HeadHistory(path, HEADS, STATISTICS, FACTS) as writer,
-        pytest.raises(FileAccessError, match="is being written already, by this process or another"),
-    ):
+    words = "is being written already, by this process or another"
+    with HeadHistory(path, HEADS, STATISTICS, FACTS) as writer, pytest.raises(FileAccessError, match=words):
         HeadHistory(path, HEADS, STATISTICS, FACTS)
-    with pytest.raises(FileAccessError, match="is closed: open it again to add step 3"):
-        writer.append(3, numbers(3))
+    refuses(FileAccessError, "is closed: open it again to add step 3", writer.append, 3, numbers(3))
 
 
 def test_on_a_full_disk_the_steps_before_stay_and_later_ones_may_follow(tmp_path):
@@ -224,17 +215,14 @@ NO_HISTORIES = {
 def test_a_table_that_is_no_history_is_refused_in_one_line(columns, message, tmp_path):
     path = tmp_path / "table.parquet"
     pd.DataFrame(columns).to_parquet(path)
-    with pytest.raises(RecordingError, match=rf"^{re.escape(str(path))} .*{message}[^\n]*$"):
-        open_history(path)
+    refuses(RecordingError, rf"^{re.escape(str(path))} .*{message}[^\n]*$", open_history, path)
 
 
 def test_what_is_no_parquet_is_refused_in_one_line(tmp_path):
-    with pytest.raises(FileAccessError, match="there is no such file"):
-        open_history(tmp_path / "nothing.parquet")
+    refuses(FileAccessError, "there is no such file", open_history, tmp_path / "nothing.parquet")
     empty = tmp_path / "empty.parquet"
     empty.write_bytes(b"")
-    with pytest.raises(RecordingError, match=r"empty\.parquet cannot be read as Parquet: it is empty\."):
-        open_history(empty)
+    refuses(RecordingError, r"empty\.parquet cannot be read as Parquet: it is empty\.", open_history, empty)
     with pytest.raises(RecordingError, match=r"is no history of heads: it holds empty\.txt\."):
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "empty.txt").touch()
@@ -254,19 +242,15 @@ def test_what_is_no_parquet_is_refused_in_one_line(tmp_path):
 
 def test_values_of_the_wrong_size_are_refused(tmp_path):
     with HeadHistory(tmp_path / "heads.parquet", HEADS, STATISTICS, FACTS) as writer:
-        with pytest.raises(
-            ShapeError, match=r"values.shape=\(2, 2\) at step 4, but .* takes \(5 heads, 2 statistics\)"
-        ):
-            writer.append(4, numbers(4)[:2])
-        with pytest.raises(ShapeError, match="step=-1: steps count from 0"):
-            writer.append(-1, numbers(0))
+        message = r"values.shape=\(2, 2\) at step 4, but .* takes \(5 heads, 2 statistics\)"
+        refuses(ShapeError, message, writer.append, 4, numbers(4)[:2])
+        refuses(ShapeError, "step=-1: steps count from 0", writer.append, -1, numbers(0))
     with pytest.raises(ShapeError, match="a statistic cannot be called 'head'"):
         HeadHistory(tmp_path / "other.parquet", HEADS, ["head"], FACTS)
 
 
 # =============================================================================================================== alerts
 # Alerts: the first watched step at which a head is past a limit, whatever came before or after.
-
 
 FOUR_HEADS = [Head("", 0, 0), Head("", 0, 1), Head("", 0, 2), Head("cross", 1, 0)]
 STEPS = np.array([1, 50, 100, 150, 200, 250, 300])
@@ -284,34 +268,24 @@ def raised(statistic: str, curves: dict[int, list[float]], rules=RULES, usual: f
     ]
 
 
-def test_a_head_alerts_once_at_the_first_step_past_the_limit():
+def test_a_head_alerts_once_at_the_first_step_past_the_limit_in_the_order_of_steps():
     curve = [1, 99, 100, NAN, 101.5, 20, 130]
     assert raised("max_logit", {2: curve}) == ["L0H2: max logit went over 100 at step 200 101.5 True"]
     curve = [5, 0.09, 0.05, 0.1, 3, NAN, NAN]
     assert raised("entropy", {3: curve}) == ["cross:L1H0: entropy fell under 0.1 nats at step 50 0.09 False"]
     assert raised("max_logit", {0: [NAN] * 7, 1: [-np.inf] * 7}) == []
     assert raised("max_logit", {1: [np.inf] * 7})[0].startswith("L0H1: max logit went over 100 at step 1 inf")
-
-
-def test_alerts_come_in_the_order_of_their_steps():
     curves = {0: [0, 0, 0, 0, 0, 0.95, 0.95], 3: [0, 0.91, 0, 0, 0, 0, 0], 1: [0, 0, 0, 0, 0, 0.99, 0]}
-    assert [line.split(" at ")[1] for line in raised("first_mass", curves, usual=0.5)] == [
-        "step 50 0.91 False",
-        "step 250 0.95 True",
-        "step 250 0.99 False",
-    ]
+    moments = [line.split(" at ")[1] for line in raised("first_mass", curves, usual=0.5)]
+    assert moments == ["step 50 0.91 False", "step 250 0.95 True", "step 250 0.99 False"]
 
 
-def test_a_head_is_dead_after_five_steps_far_below_its_layers_even_share():
-    # Of three heads an even share is 1/3, and a tenth of it 0.0333; the only head of its layer has all.
+def test_a_head_is_dead_after_five_steps_far_below_its_share_and_limits_are_changed_by_name():
     assert raised("output_share", {1: [0.5, 0.03, 0.03, 0.03, 0.03, 0.03, 0.03]}) == [
         "L0H1: output fell under 0.1 of an even share for 5 watched steps at step 250 0.03 True"
     ]
     assert raised("output_share", {1: [0.03, 0.03, 0.03, 0.03, 0.04, 0.03, 0.03]}) == []
     assert raised("output_share", {3: [0.09] * 7, 1: [0.09] * 7})[0].startswith("cross:L1H0: output fell under")
-
-
-def test_limits_are_changed_by_name():
     assert raised("max_logit", {0: [10] * 7}, rules_with({"max_logit": 7.5})) == [
         "L0H0: max logit went over 7.5 at step 1 10 True"
     ]
@@ -327,12 +301,6 @@ def test_before_there_are_steps_nothing_is_wrong():
     assert rule.condition == "mean distance over 3 tokens"
     (alert,) = alerts(FOUR_HEADS[:1], ["distance"], [7], np.array([[[3.5]]]), [rule])
     assert alert.to_dict() == {
-        "head": "L0H0",
-        "rule": "own",
-        "statistic": "distance",
-        "limit": 3.0,
-        "step": 7,
-        "value": 3.5,
-        "lasts": True,
+        "head": "L0H0", "rule": "own", "statistic": "distance", "limit": 3.0, "step": 7, "value": 3.5, "lasts": True,
         "words": "L0H0: mean distance went over 3 tokens at step 7",
-    }
+    }  # fmt: skip

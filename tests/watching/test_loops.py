@@ -49,11 +49,8 @@ class Reporter(TrainerCallback):
 
 def fitted(model, data, folder, *callbacks, **options):
     arguments = {
-        "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "max_steps": 5,
-        "report_to": "none",
-    }
+        "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 5, "report_to": "none",
+    }  # fmt: skip
     arguments |= {"logging_steps": 1000, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "seed": 7}
     trainer = Trainer(
         model, TrainingArguments(str(folder), **{**arguments, **options}), train_dataset=data, callbacks=list(callbacks)

@@ -18,27 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from torch import Tensor, nn
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    CohereConfig,
-    CohereForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    StableLmConfig,
-    StableLmForCausalLM,
-)
 
 import manyheads as mh
 from manyheads.errors import ModelError, PlanError
@@ -46,6 +27,7 @@ from manyheads.watching.qk_clip import split_factor
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
 from tests.processes import forked
+from tests.refusals import refuses
 
 ROOT = Path(__file__).parents[2]
 AT_TAU = 1e-5
@@ -65,14 +47,14 @@ MAKERS = {
     "bert: MHA with biases": (tiny_bert, {}),
     "gpt2: fused, transposed": (tiny_gpt2, {}),
     "gemma2: softcap": (tiny_gemma2, {}),
-    "qwen2: GQA with biases": (Qwen2ForCausalLM, Qwen2Config(**GQA)),
-    "gpt_neox: fused by head": (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES)),
-    "phi3: fused GQA": (Phi3ForCausalLM, Phi3Config(**GQA, original_max_position_embeddings=64)),
-    "olmo2: a norm over all heads": (Olmo2ForCausalLM, Olmo2Config(**GQA)),
-    "cohere: a norm's row a head": (CohereForCausalLM, CohereConfig(**GQA, use_qk_norm=True)),
-    "stablelm: a norm a head": (StableLmForCausalLM, StableLmConfig(**GQA, qk_layernorm=True)),
-    "deepseek_v3: MLA": (DeepseekV3ForCausalLM, DeepseekV3Config(**MLA, q_lora_rank=18)),
-    "deepseek_v3: MLA, q in one": (DeepseekV3ForCausalLM, DeepseekV3Config(**MLA, q_lora_rank=None)),
+    "qwen2: GQA with biases": (hf.Qwen2ForCausalLM, hf.Qwen2Config(**GQA)),
+    "gpt_neox: fused by head": (hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig(**SIZES)),
+    "phi3: fused GQA": (hf.Phi3ForCausalLM, hf.Phi3Config(**GQA, original_max_position_embeddings=64)),
+    "olmo2: a norm over all heads": (hf.Olmo2ForCausalLM, hf.Olmo2Config(**GQA)),
+    "cohere: a norm's row a head": (hf.CohereForCausalLM, hf.CohereConfig(**GQA, use_qk_norm=True)),
+    "stablelm: a norm a head": (hf.StableLmForCausalLM, hf.StableLmConfig(**GQA, qk_layernorm=True)),
+    "deepseek_v3: MLA": (hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config(**MLA, q_lora_rank=18)),
+    "deepseek_v3: MLA, q in one": (hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config(**MLA, q_lora_rank=None)),
 }
 QUICK = ("llama: GQA", "gpt2: fused, transposed", "phi3: fused GQA", "olmo2: a norm over all heads", "deepseek_v3: MLA")
 
@@ -121,7 +103,7 @@ class Spy:
 
 @contextmanager
 def spied(model: nn.Module):
-    spy, maps, masks = Spy(model), AttentionInterface._global_mapping, AttentionMaskInterface._global_mapping
+    spy, maps, masks = Spy(model), hf.AttentionInterface._global_mapping, hf.AttentionMaskInterface._global_mapping
     maps["spy"], masks["spy"] = spy, masks["eager"]
     try:
         with implementation(model, "spy"), torch.no_grad():
@@ -518,8 +500,7 @@ def test_weights_that_cannot_be_scaled_by_head_are_refused_before_anything_chang
     model = tiny_llama(3, seed=draw(fresh)).train()
     broken(model)
     before = {path: parameter.detach().clone() for path, parameter in model.named_parameters()}
-    with pytest.raises(ModelError, match="QKClip cannot clip L.*" + BROKEN[broken]):
-        mh.QKClip(model)
+    refuses(ModelError, "QKClip cannot clip L.*" + BROKEN[broken], mh.QKClip, model)
     assert all(torch.equal(parameter, before[path]) for path, parameter in model.named_parameters())
     assert all(module.training for module in model.modules())
     assert not model._forward_pre_hooks and not model._forward_hooks
@@ -527,10 +508,9 @@ def test_weights_that_cannot_be_scaled_by_head_are_refused_before_anything_chang
 
 def test_a_norm_that_all_heads_share_is_refused(fresh):
     with pytest.raises(ModelError, match=r"its q_norm norms each head after the projection.*\[8\], shared by all 6"):
-        mh.QKClip(Qwen3ForCausalLM(Qwen3Config(**GQA, head_dim=8)))
+        mh.QKClip(hf.Qwen3ForCausalLM(hf.Qwen3Config(**GQA, head_dim=8)))
     ours = mh.MultiHeadAttention(M, 5, qk_norm=True)
-    with pytest.raises(ModelError, match=r"its q_norm norms each head.*that is \[6\], shared by all 5 heads"):
-        mh.QKClip(OneLayer(ours))
+    refuses(ModelError, r"its q_norm norms each head.*that is \[6\], shared by all 5 heads", mh.QKClip, OneLayer(ours))
 
 
 class Looped(nn.Module):
@@ -546,10 +526,8 @@ class Looped(nn.Module):
 
 def test_a_layer_that_attends_twice_in_a_forward_pass_is_refused(fresh):
     model = Looped(random_layer("ours, fused", fresh))
-    with (
-        mh.QKClip(model),
-        pytest.raises(ModelError, match=r"module 'inner.layer#2': it attends several times in a forw"),
-    ):
+    words = r"module 'inner.layer#2': it attends several times in a forw"
+    with mh.QKClip(model), pytest.raises(ModelError, match=words):
         model(torch.randn(2, N, M, generator=fresh, dtype=torch.float64))
 
 
@@ -574,11 +552,9 @@ def test_what_the_names_do_not_tell_the_trial_does(how, message, fresh):
 def test_options_and_other_models_are_refused_by_one_line(fresh, unchecked_types):
     model = random_layer("torch's", fresh)
     for tau in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(PlanError, match=r"tau=.* is no limit for a score: give a number above 0"):
-            mh.QKClip(model, tau=tau)
+        refuses(PlanError, r"tau=.* is no limit for a score: give a number above 0", mh.QKClip, model, tau=tau)
     for alpha in (-0.1, 1.5):
-        with pytest.raises(PlanError, match=r"alpha=.* is no share of the clip"):
-            mh.QKClip(model, alpha=alpha)
+        refuses(PlanError, r"alpha=.* is no share of the clip", mh.QKClip, model, alpha=alpha)
     with pytest.raises(ModelError, match=r"a torch module is watched, not a LoadedModel"):
         mh.QKClip(mh.models.LoadedModel.__new__(mh.models.LoadedModel))
     llama = tiny_llama(seed=draw(fresh))

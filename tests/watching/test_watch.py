@@ -23,6 +23,7 @@ from manyheads.watching import open_history
 from tests.models.eager import draw
 from tests.models.random_models import built, float64_beside, trial
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gpt2, tiny_llama
+from tests.refusals import refuses
 
 NAMES = ["max_logit", "entropy", "first_mass", "previous_mass", "missing_mass"]
 peft_warns = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21
@@ -358,19 +359,12 @@ def packed(fresh):
 
 
 MODELS = {
-    "sdpa": llama(),
-    "eager": llama(by="eager"),
-    "flex": llama(by="flex_attention"),
-    "sdpa, dropout": llama(dropout=0.2),
-    "eager, dropout": llama(by="eager", dropout=0.2),
-    "checkpointed": llama(checkpointed=True),
-    "checkpointed, dropout": llama(checkpointed=True, dropout=0.2),
-    "plain modules": plain,
-    "frozen parts": frozen,
-    "adapters": adapted,
-    "gpt2": lambda seed: tiny_gpt2(seed=seed),
+    "sdpa": llama(), "eager": llama(by="eager"), "flex": llama(by="flex_attention"),
+    "sdpa, dropout": llama(dropout=0.2), "eager, dropout": llama(by="eager", dropout=0.2),
+    "checkpointed": llama(checkpointed=True), "checkpointed, dropout": llama(checkpointed=True, dropout=0.2),
+    "plain modules": plain, "frozen parts": frozen, "adapters": adapted, "gpt2": lambda seed: tiny_gpt2(seed=seed),
     "bert": masked_bert,
-}
+}  # fmt: skip
 
 
 def padded(fresh):
@@ -633,18 +627,15 @@ class ByHand(nn.Module):
 def test_what_cannot_be_watched_is_refused_in_words(fresh):
     model = tiny_gpt2(seed=draw(fresh))
     for every in (0, -3, True):
-        with pytest.raises(PlanError, match=r"every=.*whole number of 1 or more"):
-            mh.watch(model, every=every)
-    with pytest.raises(PlanError, match=r"rows=0"):
-        mh.watch(model, rows=0)
+        refuses(PlanError, r"every=.*whole number of 1 or more", mh.watch, model, every=every)
+    refuses(PlanError, r"rows=0", mh.watch, model, rows=0)
     with pytest.raises(StatisticError, match="'punctuation_mass' is about a text's words"):
         mh.watch(model, statistics=["punctuation_mass"])
     with pytest.raises(StatisticError, match="'image_mass' is about the pictures in a text, which a watch"):
         mh.watch(model, statistics=["image_mass"])
     with pytest.raises(StatisticError, match=r"no statistic 'entropie': a watch has max_logit, .*entropy"):
         mh.watch(model, statistics=["entropie"])
-    with pytest.raises(StatisticError, match="give a list of names"):
-        mh.watch(model, statistics="entropy")
+    refuses(StatisticError, "give a list of names", mh.watch, model, statistics="entropy")
     with pytest.raises(StatisticError, match="'distance' depends on where a row stands"):
         mh.watch(model, statistics=["distance"], rows=4)
     with mh.watch(model), pytest.raises(ModelError, match="watched already: close that watch"):
@@ -653,16 +644,12 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
         mh.watch(model.transformer)
     with mh.QKClip(model), pytest.raises(ModelError, match="has a clip already, and two would both scale its heads"):
         mh.QKClip(model)
-    with pytest.raises(PlanError, match="step=-1: give the number of steps that were done before"):
-        mh.watch(model, step=-1)
-    with pytest.raises(PlanError, match="every=0: give a whole number"):
-        mh.HeadWatch(every=0)
-    with pytest.raises(PlanError, match="tau=-1.0 is no limit for a score"):
-        mh.HeadWatch(qk_clip=-1.0)
+    refuses(PlanError, "step=-1: give the number of steps that were done before", mh.watch, model, step=-1)
+    refuses(PlanError, "every=0: give a whole number", mh.HeadWatch, every=0)
+    refuses(PlanError, "tau=-1.0 is no limit for a score", mh.HeadWatch, qk_clip=-1.0)
     with mh.watch(model) as seen:
         pass
-    with pytest.raises(ModelError, match="this watch is closed: make another one"):
-        seen.step()
+    refuses(ModelError, "this watch is closed: make another one", seen.step)
     with mh.watch(line := nn.Linear(2, 2)), pytest.raises(ModelError, match="made no attention call"):
         line(torch.randn(1, 2))
     with mh.watch(by_hand := ByHand()), pytest.raises(ModelError, match="by hand"):
@@ -686,13 +673,11 @@ def test_a_file_that_is_there_is_gone_on_with_or_refused_before_anything_is_trai
 
     out.mkdir()  # as a training leaves it that was killed before its first step
     steps(3)
-    with pytest.raises(FileAccessError, match=r"holds the steps 1 to 2 of an earlier training: give another path, del"):
-        steps(1)
+    refuses(FileAccessError, r"holds the steps 1 to 2 of an earlier training: give another path, del", steps, 1)
     steps(3, step=3)
     assert open_history(out).steps.tolist() == [1, 2, 4, 6]
     (tmp_path / "other.parquet").write_text("no table")
-    with pytest.raises(RecordingError, match="other.parquet"):
-        mh.watch(model, out=tmp_path / "other.parquet")
+    refuses(RecordingError, "other.parquet", mh.watch, model, out=tmp_path / "other.parquet")
     with mh.watch(model, every=1, out=out, step=6) as seen, pytest.raises(KeyError), seen:
         model(**inputs)
         seen.step()

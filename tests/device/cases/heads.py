@@ -17,17 +17,13 @@ from tests.device.simulated import counted_waits
 
 CORPUS = [*TEXTS, "a king found the old book", "she told the child a long story about rain , snow , fire and wind"]
 STEPS = {
-    "zero": mh.Ablate("L0H1, L1"),
-    "mean": mh.Ablate("L0H1, L1", kind="mean"),
+    "zero": mh.Ablate("L0H1, L1"), "mean": mh.Ablate("L0H1, L1", kind="mean"),
     "mean per position": mh.Ablate("L0H1", kind="mean", per_position=True),
     "resample": mh.Ablate("L0H1, L1H0", kind="resample"),
     "resample a text": mh.Ablate("L0H1", kind="resample", text=TEXTS[1]),
-    "first": mh.Ablate("L0H1, L1H0", kind="first"),
-    "scale": mh.Scale("L0H1", 0.5),
-    "average": mh.Average("L0H1, L0H2"),
-    "copy": mh.Copy("L0H1, L0H2", source="L0H0"),
-    "skip": mh.SkipOutputProjection("L0"),
-}
+    "first": mh.Ablate("L0H1, L1H0", kind="first"), "scale": mh.Scale("L0H1", 0.5), "average": mh.Average("L0H1, L0H2"),
+    "copy": mh.Copy("L0H1, L0H2", source="L0H0"), "skip": mh.SkipOutputProjection("L0"),
+}  # fmt: skip
 
 
 def logits(lm, text, plan, corpus):

@@ -17,6 +17,7 @@ from tests.device.conftest import MAKERS, TEXTS, assert_same, each
 from tests.device.simulated import counted_waits
 from tests.models.eager import draw
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_llama, tiny_tokenizer
+from tests.refusals import refuses
 
 # ====================================================================================== half precision, and two devices
 # Models in half precision, and models that are split over two devices with accelerate's hooks.
@@ -105,7 +106,6 @@ def test_half_precision(name, dtype, both):
 # =========================================================================================== parts on different devices
 # Calls by hand whose parts are on different devices: one clear line, before torch names an operation deep inside.
 
-
 B, H, G, Q, K, D, F = 2, 6, 3, 7, 11, 8, 5
 WIDTH = 48
 
@@ -113,8 +113,7 @@ WIDTH = 48
 def test_attend(fresh):
     q, k, v = (torch.randn(*shape, generator=fresh) for shape in ((B, H, Q, D), (B, G, K, D), (B, G, K, F)))
     for mixed in ((q.to("cuda"), k, v), (q, k.to("cuda"), v), (q.to("cuda:1"), k.to("cuda"), v.to("cuda"))):
-        with pytest.raises(ShapeError, match=r"q is torch.float32 on .*, k is .* on .*: they must be alike"):
-            mh.attend(*mixed)
+        refuses(ShapeError, r"q is torch.float32 on .*, k is .* on .*: they must be alike", mh.attend, *mixed)
     sinks, bias = torch.randn(H, generator=fresh), torch.randn(1, H, Q, K, generator=fresh)
     with pytest.raises(ShapeError, match=r"sinks is on cuda:0 and q on cpu: move one, as in sinks.to\(q.device\)"):
         mh.attend(q, k, v, sinks=sinks.to("cuda"))
@@ -144,8 +143,7 @@ def test_a_layer(moved, fresh):
 def test_our_layer_and_its_caches(fresh):
     host = mh.MultiHeadAttention(WIDTH, H, rope=Rope(), batch_first=True).eval()
     device, x = copy.deepcopy(host).to("cuda"), torch.randn(B, Q, WIDTH, generator=fresh)
-    with pytest.raises(ShapeError, match=r"query is on cuda:0 and the layer on cpu: move one"):
-        host(x.to("cuda"))
+    refuses(ShapeError, r"query is on cuda:0 and the layer on cpu: move one", host, x.to("cuda"))
     with pytest.raises(ShapeError, match=r"key is on cpu and the layer on cuda:0: move one"):
         mh.MultiHeadAttention(WIDTH, H).to("cuda")(x.to("cuda"), x)
     with pytest.raises(ShapeError, match=r"attn_mask is on cpu, but the layer and its input are on cuda:0: move it"):
@@ -167,16 +165,13 @@ def test_inputs_on_another_device_than_the_model(fresh):
         with pytest.raises(ModelError, match=r"LlamaForCausalLM takes its inputs on cpu, and some .*ids.to\('cpu'\)"):
             call(model, input_ids=ids.to("cuda"))
     model.to("cuda")
-    with pytest.raises(ModelError, match=r"takes its inputs on cuda:0, and some are on another device"):
-        mh.record_call(model, ids)
+    refuses(ModelError, r"takes its inputs on cuda:0, and some are on another device", mh.record_call, model, ids)
     layer, x = nn.MultiheadAttention(WIDTH, H, batch_first=True).eval(), torch.randn(B, Q, WIDTH, generator=fresh)
-    with pytest.raises(ModelError, match="MultiheadAttention takes its inputs on cpu"):
-        mh.record_call(layer, x, x.to("cuda"), x)
+    refuses(ModelError, "MultiheadAttention takes its inputs on cpu", mh.record_call, layer, x, x.to("cuda"), x)
 
 
 # ============================================================================================= how often the host waits
 # How often the host waits for the device: a few times a layer, however long the text and however many tiles.
-
 
 # A layer: what the guard saw, large scores or answers, value norms, tops.
 WAITS = {"record": 2, "default": 2, "all": 5, "logits": 2}

@@ -57,7 +57,6 @@ def tiles(monkeypatch):
 #
 # The interpreter touches real memory, so a kernel that strays would read or spoil whatever lies there, unseen.
 
-
 PAGE, NEVER = mmap.PAGESIZE, 0xA5
 MPROTECT = ctypes.CDLL(None, use_errno=True).mprotect
 

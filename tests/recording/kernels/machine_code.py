@@ -93,12 +93,9 @@ def measured(name, kernel, target, **constants):
     loop = min(loops, key=lambda counts: counts.total() / counts["MUFU.EX2"])
     per_cell = {name: count / loop["MUFU.EX2"] * cells for name, count in loop.items()}
     return facts | {
-        "slots": sum(per_cell.values()),
-        "local": per_cell.get("LDL", 0) + per_cell.get("STL", 0),
-        "shuffles": per_cell.get("SHFL", 0),
-        "ahead": "LDGSTS" in loop,
-        "compares": per_cell.get("FSET", 0),
-    }
+        "slots": sum(per_cell.values()), "local": per_cell.get("LDL", 0) + per_cell.get("STL", 0),
+        "shuffles": per_cell.get("SHFL", 0), "ahead": "LDGSTS" in loop, "compares": per_cell.get("FSET", 0),
+    }  # fmt: skip
 
 
 ROWS, KEYS = {"BY_KEY": False, "MATCHES": ()}, {"BY_KEY": True, "MATCHES": (), "STATS": RECEIVED}
@@ -112,15 +109,12 @@ LINE_SUMS = {
 }
 EVERYTHING = LINE_SUMS["everything of rows"]
 LINE_SUMS |= {
-    "rows of half precision": EVERYTHING | {"dtype": torch.float16},
-    "rows of wide heads": EVERYTHING | {"dim": 256},
-    "rows of narrow heads": EVERYTHING | {"dim": 64},
-    "rows with a softcap": EVERYTHING | {"SOFTCAP": 50.0},
+    "rows of half precision": EVERYTHING | {"dtype": torch.float16}, "rows of wide heads": EVERYTHING | {"dim": 256},
+    "rows of narrow heads": EVERYTHING | {"dim": 64}, "rows with a softcap": EVERYTHING | {"SOFTCAP": 50.0},
     "rows in float32": EVERYTHING | {"dtype": torch.float32},
     "keys in float32": LINE_SUMS["everything of keys"] | {"dtype": torch.float32},
-    "one row": EVERYTHING | {"ones": True},
-    "a million rows": EVERYTHING | {"wide_strides": True},
-}
+    "one row": EVERYTHING | {"ones": True}, "a million rows": EVERYTHING | {"wide_strides": True},
+}  # fmt: skip
 TARGETS = (80, 90, 100)
 CASES = {f"{name} sm_{target}": ("line_sums", target, how) for target in TARGETS for name, how in LINE_SUMS.items()}
 for target in TARGETS:

@@ -1,0 +1,19 @@
+"""Bad input gets an error of a kind and in words: one line of a test for each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def refuses(
+    error: type[BaseException] | tuple[type[BaseException], ...],
+    message: str,
+    call: Callable,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """`call(*args, **kwargs)` raises `error`, in whose words `message`, a regular expression, is found."""
+    with pytest.raises(error, match=message):
+        call(*args, **kwargs)
