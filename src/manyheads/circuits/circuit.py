@@ -180,7 +180,7 @@ def find_circuit(
     measures = [_Measure.of(lm, pairs, texts, metric, answers, first_token, num_tokens) for texts in sides]
     search, measure = measures[0], measures[1] if sides[1] is not sides[0] else measures[0]
 
-    circuit_heads, steps, costs = _search(search, list(lm.spec.heads), float(keep), progress)
+    circuit_heads, steps, costs = search.fewest(float(keep), progress)
     paths: list[PathEffect] = []
     if edges:
         texts = [_chosen(value, sides[1], pairs.num_texts) for value in (clean, corrupted, answers)]
@@ -295,26 +295,6 @@ def _chosen(value: Any, texts: Sequence[int], count: int) -> Any:
     return [value[text] for text in texts] if is_list else value
 
 
-def _search(
-    measure: _Measure, heads: list[Head], keep: float, progress: Progress | None
-) -> tuple[list[Head], list[tuple[int, float]], list[float]]:
-    """The heads that are left, how many were left with what after each step, and what each of them costs."""
-    circuit_heads, total = list(heads), len(heads)
-    steps = [(total, 1.0)]
-    while True:
-        alone = measure.of_sets([[head for head in circuit_heads if head != gone] for gone in circuit_heads])
-        if not circuit_heads or max(alone) < keep:
-            return circuit_heads, steps, [steps[-1][1] - value for value in alone]
-        cheapest = sorted(circuit_heads, key=dict(zip(circuit_heads, alone, strict=True)).__getitem__, reverse=True)
-        # All prefixes at once, the first of which is known to do: a run of cheap heads goes in one step.
-        prefixes = measure.of_sets([cheapest[count:] for count in range(1, len(cheapest) + 1)])
-        longest = max(count for count, value in enumerate(prefixes, 1) if value >= keep or count == 1)
-        circuit_heads = [head for head in circuit_heads if head in set(cheapest[longest:])]
-        steps.append((len(circuit_heads), prefixes[longest - 1]))
-        if progress is not None:
-            progress(total - len(circuit_heads), total)
-
-
 @dataclass(eq=False)
 class _Measure:
     """Faithfulness of sets of heads on some pairs. `levels` of the clean and the corrupted runs, once known."""
@@ -357,3 +337,21 @@ class _Measure:
         )
         self.levels, self.because = swept.levels, swept.because
         return (1 + swept.changes.mean(0) / gap_of(swept.levels, self.metric)).tolist()
+
+    def fewest(self, keep: float, progress: Progress | None) -> tuple[list[Head], list[tuple[int, float]], list[float]]:
+        """The heads that are left, how many were left with what after each step, and what each of them costs."""
+        circuit_heads = list(self.lm.spec.heads)
+        total = len(circuit_heads)
+        steps = [(total, 1.0)]
+        while True:
+            alone = self.of_sets([[head for head in circuit_heads if head != gone] for gone in circuit_heads])
+            if not circuit_heads or max(alone) < keep:
+                return circuit_heads, steps, [steps[-1][1] - value for value in alone]
+            cheapest = sorted(circuit_heads, key=dict(zip(circuit_heads, alone, strict=True)).__getitem__, reverse=True)
+            # All prefixes at once, the first of which is known to do: a run of cheap heads goes in one step.
+            prefixes = self.of_sets([cheapest[count:] for count in range(1, len(cheapest) + 1)])
+            longest = max(count for count, value in enumerate(prefixes, 1) if value >= keep or count == 1)
+            circuit_heads = [head for head in circuit_heads if head in set(cheapest[longest:])]
+            steps.append((len(circuit_heads), prefixes[longest - 1]))
+            if progress is not None:
+                progress(total - len(circuit_heads), total)

@@ -474,8 +474,27 @@ def prune(
     chosen = None
     if heads is None:
         assert lowest is not None and texts is not None
-        chosen, scores = _lowest(talk, lm, lowest, texts, empty_layers)
+        # Imports torch, for which --help is not to wait.
+        from manyheads.interventions.prune import ways_to_lose
+
+        ways_to_lose(lm.spec, lowest, empty_layers=empty_layers)  # a number that cannot be is known before reading
+        # Heads are chosen on one half of the texts; their loss is measured on the other, which had no part in it.
+        with talk.step("reading the texts without each head or group") as progress:
+            chosen = interventions.lowest_heads(
+                lm, texts.texts[::2], lowest, empty_layers=empty_layers, progress=progress
+            )
         heads = str(chosen.heads)
+        with talk.step("reading the other texts without all of them") as progress:
+            held_out = texts.texts[1::2] or texts.texts
+            lost = interventions.effect(lm, Ablate(heads), held_out, metric=chosen.metric, progress=progress)
+        span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
+        control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
+        scores = (
+            f"The {lowest} least important of {len(lm.spec.heads)} heads by zero ablation"
+            f"{f', {chosen.because};' if chosen.ways else ','} {chosen.metric} on {chosen.num_texts} of "
+            f"{texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
+            f"by {lost.change:+.4g}{span}; as many random heads: {control}"
+        )
         evidence = f"{scores}. {evidence}" if evidence else scores
     with talk.step(f"removing {heads} and checking what is left"):
         pruned = interventions.prune_heads(lm, heads, empty_layers=empty_layers)
@@ -487,28 +506,6 @@ def prune(
     else:
         rows = [*pruned_lines(pruned, saved), *([] if chosen is None else lowest_lines(chosen))]
         print_whole(f"  {label:<{FACT_WIDTH}}{clean(text)}" if label else clean(text) for label, text in rows)
-
-
-def _lowest(talk: Talk, lm: Any, count: int, texts: Texts, empty_layers: bool) -> tuple[Lowest, str]:
-    """The least important heads that can go together, and the evidence in words: how chosen, what is lost with them."""
-    # Imports torch, for which --help is not to wait.
-    from manyheads.interventions.prune import ways_to_lose
-
-    ways_to_lose(lm.spec, count, empty_layers=empty_layers)  # a number that cannot be is known before reading
-    # Heads are chosen on one half of the texts and the loss is measured on the other, which had no part in the choice.
-    with talk.step("reading the texts without each head or group") as progress:
-        lowest = interventions.lowest_heads(lm, texts.texts[::2], count, empty_layers=empty_layers, progress=progress)
-    with talk.step("reading the other texts without all of them") as progress:
-        held_out = texts.texts[1::2] or texts.texts
-        lost = interventions.effect(lm, Ablate(str(lowest.heads)), held_out, metric=lowest.metric, progress=progress)
-    span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
-    control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
-    return lowest, (
-        f"The {count} least important of {len(lm.spec.heads)} heads by zero ablation"
-        f"{f', {lowest.because};' if lowest.ways else ','} {lowest.metric} on {lowest.num_texts} of {texts.origin}. "
-        f"On {lost.num_texts} others, all of them gone change {lost.metric} "
-        f"by {lost.change:+.4g}{span}; as many random heads: {control}"
-    )
 
 
 def pruned_document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:

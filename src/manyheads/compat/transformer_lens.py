@@ -97,7 +97,7 @@ def detect_head(
     scores, counts = [], []
     for read in reads:
         _require_length(read.ids, limit)
-        scores.append(by_layer([_score(layer, read.text, question) for layer in read.layers], NOT_REQUESTED))
+        scores.append(by_layer([question.score(layer, read.text) for layer in read.layers], NOT_REQUESTED))
         counts = [layer.site.num_heads for layer in read.layers]
     if not scores:
         raise TextError("no text was given: give at least one.")
@@ -236,6 +236,47 @@ class Question:
             log.warning("the detection pattern holds other values than 0 and 1, which error_measure='mul' multiplies")
         return Question(pattern, measure, exclude_bos, exclude_current)
 
+    def score(self, layer: LayerRecord, text: int) -> Float[Tensor, "h"]:
+        """How well each head of a layer fits. Errors: StatisticError, ShapeError."""
+        if self.measure == "abs":
+            mask = one_text(layer, text).mask
+            ahead = mask.stop > torch.arange(1, mask.num_queries + 1, device="cpu")
+            if bool(ahead.any() if mask.dense is None else mask.dense.triu(1).any()):
+                raise StatisticError(
+                    f"{layer.site.module} looks ahead, and error_measure='abs' is for causal models, whose maps are "
+                    f"lower-triangular: use 'mul'."
+                )
+        # sum(A * D), sum(A) and sum |A - D|, over the cells that are not left out
+        length = layer.num_queries(text)
+        if isinstance(self.pattern, Kind):
+            on_pattern, all_that_counts = self.requests(self.pattern)
+            plan = prepare(layer.tokens.text(text), (on_pattern, all_that_counts))
+            reduced = plan.run(one_text(layer, text))
+            hits, total = (reduced[request][0].double().sum(-1) for request in (on_pattern, all_that_counts))
+            num_cells = plan.matches(on_pattern, Mask.causal(length, length)).sum()
+            apart = total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
+        elif len(self.pattern) != length:
+            raise ShapeError(
+                f"the detection pattern is of {len(self.pattern)} tokens, but text {text} has {length} (with what was "
+                f"prepended): give a row and a column a token."
+            )
+        else:
+            hits, total, apart = torch.zeros(3, layer.site.num_heads, dtype=torch.float64)
+            for rows, weights in row_blocks(layer, text):
+                weights, expected = weights.double(), self.pattern[rows].double()
+                counts = torch.ones_like(expected)
+                if self.exclude_bos:
+                    counts[:, 0] = 0
+                if self.exclude_current:
+                    counts[torch.arange(len(counts)), torch.arange(rows.start, rows.stop)] = 0
+                hits += (weights * expected * counts).sum((-2, -1))
+                total += (weights * counts).sum((-2, -1))
+                apart += ((weights - expected).abs() * counts).sum((-2, -1))
+        if self.measure == "mul":
+            return (hits / total).float()
+        # Rounded as theirs, in Python and before it is taken from 1: equal figures must be equal to the last digit.
+        return torch.tensor([1 - round(distance, ABS_DECIMALS) for distance in (apart / length).tolist()])
+
     def requests(self, kind: Kind) -> tuple[Match, Match]:
         """The weight on the pattern, and the weight that counts."""
         hits = Match(self._visible(kind.labels), earlier=True, elsewhere=kind.elsewhere or self.exclude_current)
@@ -262,47 +303,6 @@ def _require_length(ids: Any, limit: int | None) -> Any:
         most = "" if limit is None else f" and fewer than the model's {limit} positions"
         raise TextError(f"a text has {len(ids)} tokens: detect_head takes texts of more than 1{most}.")
     return ids
-
-
-def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "h"]:
-    if question.measure == "abs":
-        mask = one_text(layer, text).mask
-        ahead = mask.stop > torch.arange(1, mask.num_queries + 1, device="cpu")
-        if bool(ahead.any() if mask.dense is None else mask.dense.triu(1).any()):
-            raise StatisticError(
-                f"{layer.site.module} looks ahead, and error_measure='abs' is for causal models, whose maps are lower-"
-                f"triangular: use 'mul'."
-            )
-    # sum(A * D), sum(A) and sum |A - D|, over the cells that are not left out
-    length = layer.num_queries(text)
-    if isinstance(question.pattern, Kind):
-        on_pattern, all_that_counts = question.requests(question.pattern)
-        plan = prepare(layer.tokens.text(text), (on_pattern, all_that_counts))
-        reduced = plan.run(one_text(layer, text))
-        hits, total = (reduced[request][0].double().sum(-1) for request in (on_pattern, all_that_counts))
-        num_cells = plan.matches(on_pattern, Mask.causal(length, length)).sum()
-        apart = total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
-    elif len(question.pattern) != length:
-        raise ShapeError(
-            f"the detection pattern is of {len(question.pattern)} tokens, but text {text} has {length} (with what was "
-            f"prepended): give a row and a column a token."
-        )
-    else:
-        hits, total, apart = torch.zeros(3, layer.site.num_heads, dtype=torch.float64)
-        for rows, weights in row_blocks(layer, text):
-            weights, expected = weights.double(), question.pattern[rows].double()
-            counts = torch.ones_like(expected)
-            if question.exclude_bos:
-                counts[:, 0] = 0
-            if question.exclude_current:
-                counts[torch.arange(len(counts)), torch.arange(rows.start, rows.stop)] = 0
-            hits += (weights * expected * counts).sum((-2, -1))
-            total += (weights * counts).sum((-2, -1))
-            apart += ((weights - expected).abs() * counts).sum((-2, -1))
-    if question.measure == "mul":
-        return (hits / total).float()
-    # Rounded as theirs, in Python and before it is taken from 1: equal figures must be equal to the last digit.
-    return torch.tensor([1 - round(distance, ABS_DECIMALS) for distance in (apart / length).tolist()])
 
 
 def prepends_by_default(lm: Any) -> bool:

@@ -77,6 +77,23 @@ class Block(NamedTuple):
             return True
         return any(MARKED.search(line) for line in self.lines if not line.startswith("#"))
 
+    def tokens(self) -> Sequence[Token]:
+        """Its rows, parsed; none where it is comments alone. Errors: TextError, with the line where it can be told."""
+        if self.problem:
+            raise TextError(self.problem)
+        try:
+            return parse_token_and_metadata("\n".join(self.lines), field_parsers=dict(VERBATIM))
+        except (ParseException, ValueError) as error:  # ValueError: a number of thousands of digits
+            # conllu does not say which line it cannot read: find it by reading them one by one.
+            place = "a line"
+            for number, line in enumerate(self.lines, self.number):
+                try:
+                    parse_token_and_metadata(line, field_parsers=dict(VERBATIM))
+                except (ParseException, ValueError):
+                    place = f"line {number:,}"
+                    break
+            raise TextError(f"{place} is not CoNLL-U ({str(error).rstrip('.')}).") from error
+
 
 def treebank_documents(lines: Iterable[Line], name: str, unit: str = "sentence") -> Iterator[Document]:
     """A treebank's sentences by their sent_id, or its passages.
@@ -139,7 +156,7 @@ def _document(block: Block, declared: str | None, where: str) -> Document | None
     """A sentence is called by its sent_id, or after its first line. Comments alone are no sentence."""
     name = block.comments.get("sent_id") or where
     try:
-        tokens = _parsed(block)
+        tokens = block.tokens()
         if not tokens:
             return None
         text, words = read_words(tokens, block.comments.get("text"))
@@ -167,23 +184,6 @@ def _document(block: Block, declared: str | None, where: str) -> Document | None
         return Document("", name, at=block.at, problem=f"{place}{error}")
     has_syntax = any(token["head"] is not None for token in tokens if "head" in token)
     return Document(text, name, Gold(words, mentions, has_syntax), block.at)
-
-
-def _parsed(block: Block) -> Sequence[Token]:
-    if block.problem:
-        raise TextError(block.problem)
-    try:
-        return parse_token_and_metadata("\n".join(block.lines), field_parsers=dict(VERBATIM))
-    except (ParseException, ValueError) as error:  # ValueError: a number of thousands of digits
-        # conllu does not say which line it cannot read: find it by reading them one by one.
-        place = "a line"
-        for number, line in enumerate(block.lines, block.number):
-            try:
-                parse_token_and_metadata(line, field_parsers=dict(VERBATIM))
-            except (ParseException, ValueError):
-                place = f"line {number:,}"
-                break
-        raise TextError(f"{place} is not CoNLL-U ({str(error).rstrip('.')}).") from error
 
 
 def _joined(sentences: Sequence[Document]) -> Document:

@@ -66,7 +66,20 @@ def save_families(
     count = f"{len(found.heads)} heads in {len(found.families)} families"
     subtitle = f"{count}; the map shows {found.explained:.0%} of all squared distances between them"
     sheet.heading(MARGIN, title or f"{found.model}: which heads look alike", subtitle, below=40)
-    if unnamed := _draw_map(sheet, found, colours, None if roles is None else hues):
+
+    # The map: dots, their rings, and as many names as fit.
+    places, dot = _placed(found.map), _radius(len(found.heads))
+    for (x, y), colour, ring in zip(places.tolist(), colours, hues, strict=True):
+        sheet.axes.add_artist(Circle((x, y), dot, facecolor=colour, edgecolor=PAPER, linewidth=0.8 * POINT, zorder=3))
+        if roles is not None and ring != ALONE:
+            sheet.axes.add_artist(Circle((x, y), dot + RING, facecolor=ring, edgecolor="none", zorder=2))
+    typical = {family.medoid for family in found.families}
+    names = _names(places, found.heads, typical)
+    for head, box in names.items():
+        weight, colour = ("bold", INK) if head in typical else ("normal", FADED)
+        sheet.text(box[0], box[3] - 1, _name(head), TINY, weight=weight, colour=colour)
+
+    if unnamed := len(found.heads) - len(names):
         notes[0] += f" {unnamed} name{' is' if unnamed == 1 else 's are'} left out for want of room."
     left, y = MARGIN + SIDE + GAP, TOP + 4
     y = _draw_key(sheet, left, y, "Dot: its label" if roles is not None else "Dot: its family", legend)
@@ -113,28 +126,6 @@ def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str],
     ]
 
 
-def _draw_map(sheet: Sheet, found: HeadFamilies, colours: list[str], rings: list[str] | None) -> int:
-    """Draw the dots, their rings, and as many names as fit. Returns how many did not."""
-    # On the sheet: both axes on one scale, the middle of the map in the middle of its square.
-    low, high = found.map.min(0), found.map.max(0)
-    # heads that all look the same have one place between them: its size is 0, and must not be divided by
-    scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
-    middle = np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
-    places = (found.map - (low + high) / 2) * np.array([1, -1]) * scale + middle
-    dot = _radius(len(found.heads))
-    for (x, y), colour in zip(places.tolist(), colours, strict=True):
-        sheet.axes.add_artist(Circle((x, y), dot, facecolor=colour, edgecolor=PAPER, linewidth=0.8 * POINT, zorder=3))
-    for (x, y), colour in zip(places.tolist(), rings or [], strict=bool(rings)):
-        if colour != ALONE:
-            sheet.axes.add_artist(Circle((x, y), dot + RING, facecolor=colour, edgecolor="none", zorder=2))
-    typical = {family.medoid for family in found.families}
-    names = _names(places, found.heads, typical)
-    for head, box in names.items():
-        weight, colour = ("bold", INK) if head in typical else ("normal", FADED)
-        sheet.text(box[0], box[3] - 1, _name(head), TINY, weight=weight, colour=colour)
-    return len(found.heads) - len(names)
-
-
 def _names(places: Float64[ndarray, "n 2"], heads: Sequence[Head], typical: set[Head]) -> dict[Head, Box]:
     """Where names stand that meet no dot and no other name: typical heads choose first, then those that lie apart.
 
@@ -177,6 +168,14 @@ def _radius(count: int) -> float:
 
 def _name(head: Head) -> str:
     return f"L{head.layer}H{head.index}"
+
+
+def _placed(places: Float64[ndarray, "n 2"]) -> Float64[ndarray, "n 2"]:
+    """Places on the sheet, both axes on one scale, the middle of the map in the middle of its square."""
+    low, high = places.min(0), places.max(0)
+    # heads that all look the same have one place between them: its size is 0, and must not be divided by
+    scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
+    return (places - (low + high) / 2) * np.array([1, -1]) * scale + np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
 
 
 def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> None:

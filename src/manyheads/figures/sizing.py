@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from matplotlib.colors import to_hex
@@ -64,35 +64,34 @@ def save_sizing(sizing: Sizing, path: str | os.PathLike[str]) -> None:
     words = f"{units.count(sizing.num_parameters)} parameters,{active} {weights}"
     sheet.notes(MARGIN, MARGIN + 40, [words], LINE, BODY, INK)
     sheet.notes(MARGIN, MARGIN + 40 + LINE, [shape_in_words(sizing.architecture), layers], LINE, BODY)
-    _draw_parts(sheet, columns, parts, top + 20)
-    sheet.notes(MARGIN, chart_top, [CAPTION], LINE)
-    if charted:
-        _draw_chart(sheet, sizing, chart_top + 74)
-    sheet.save(path)
 
-
-def _draw_parts(sheet: Sheet, columns: Sequence[_Column], parts: Sequence[str], top: Pixels) -> None:
-    """A row a part, a column of bars for each thing that is counted; every bar is a share of its column."""
+    # A row a part, a column of bars for each thing that is counted; every bar is a share of its column.
+    first = top + 20 + 32  # the first row's baseline
     room = (WIDTH - 2 * MARGIN - LABELS - GAP * (len(columns) - 1)) / len(columns)
     totals = [sum(column.values.values()) for column in columns]
     # one scale for all columns: bars of different columns may be compared
     most = max(max(column.values.values()) / total for column, total in zip(columns, totals, strict=True))
     full = (room - FIGURES) / most  # pixels of a share of 1: the longest bar just fits
     for row, part in enumerate(parts):
-        sheet.text(MARGIN + LABELS - 14, top + 32 + ROW * row, part, BODY, align="right")
+        sheet.text(MARGIN + LABELS - 14, first + ROW * row, part, BODY, align="right")
     for index, (column, total) in enumerate(zip(columns, totals, strict=True)):
         left = MARGIN + LABELS + index * (room + GAP)
-        sheet.text(left, top, column.title, BODY, weight="bold", width=room)
+        sheet.text(left, top + 20, column.title, BODY, weight="bold", width=room)
         for row, part in enumerate(parts):
             if not column.values.get(part):
                 continue
-            y, share = top + 32 + ROW * row, column.values[part] / total
+            y, share = first + ROW * row, column.values[part] / total
             # a part that is there has at least a line of a pixel, however small its share
             length = max(share * full, 1)
             sheet.box(left, y - BAR + 2, length, BAR, fill=BAR_COLOUR)
             label = f"{column.words[part]}  {share:.1%}" if share >= 0.0005 else column.words[part]
             sheet.text(left + length + 8, y, label, SMALL)
-        sheet.lines([((left - 0.5, top + 14), (left - 0.5, top + 18 + ROW * len(parts)))])
+        sheet.lines([((left - 0.5, top + 34), (left - 0.5, top + 38 + ROW * len(parts)))])
+
+    sheet.notes(MARGIN, chart_top, [CAPTION], LINE)
+    if charted:
+        _draw_chart(sheet, sizing, chart_top + 74)
+    sheet.save(path)
 
 
 def _draw_chart(sheet: Sheet, sizing: Sizing, top: Pixels) -> None:

@@ -68,6 +68,25 @@ class Parameter:
         """The choice that leaves the others as the reader has them; None where no choice fills any."""
         return next((choice for choice in self.choices if choice not in self.fills), None) if self.fills else None
 
+    def read(self, value: Value) -> Value:
+        """The value in its kind, as an answer is read. Errors: LessonError for one beyond its limits or choices."""
+        if self.kind == "number":
+            # 4,096 and 4 096 are thousands, 0,5 is a half. What has a unit is no number here.
+            quantity = read_quantity(value) if isinstance(value, str) else Quantity(float(value), "")
+            read = math.nan if quantity is None or quantity.unit else quantity.value
+            low = -MAX_NUMBER if self.low is None else self.low
+            high = MAX_NUMBER if self.high is None else self.high
+            if not low <= read <= high or (self.whole and read != int(read)):  # NaN is not within
+                kind = "whole number" if self.whole else "number"
+                raise LessonError(f"{self.name}={str(value)[:40]!r} is no {kind} from {low:,g} to {high:,g}: give one.")
+            return int(read) if self.whole else read
+        value = str(value)
+        if self.kind == "choice" and value not in self.choices:
+            raise LessonError(f"{self.name}={value[:40]!r} is no choice: use one of {', '.join(self.choices)}.")
+        if len(value) > MAX_TEXT:
+            raise LessonError(f"{self.name} has {len(value):,} characters: give {MAX_TEXT:,} at the most.")
+        return value
+
 
 def text(name: str, label: str, value: str, *, others: Sequence[str] = ()) -> Parameter:
     return Parameter(name, label, "text", value, others=tuple(others))
@@ -108,7 +127,7 @@ def read_values(parameters: Sequence[Parameter], changes: Mapping[str, Value], w
     known = {parameter.name: parameter for parameter in parameters}
     if unknown := sorted(set(changes) - set(known)):
         raise LessonError(f"{unknown[0][:40]!r} is no parameter of {where}: it has {', '.join(known) or 'none'}.")
-    values = Values({name: _read(parameter, changes.get(name, parameter.value)) for name, parameter in known.items()})
+    values = Values({name: parameter.read(changes.get(name, parameter.value)) for name, parameter in known.items()})
     for parameter in parameters:
         filled = parameter.fills.get(str(values[parameter.name]), {})
         # a default that a choice fills is no change of the reader's: only values that differ from it are
@@ -170,27 +189,6 @@ def singular(words: str) -> str:
     return _ONE.sub(
         lambda match: f"1 {match['kind']}{'time' if match['noun'] == 'times' else match['noun'][:-1]}", words
     )
-
-
-def _read(parameter: Parameter, value: Value) -> Value:
-    if parameter.kind == "number":
-        # As an answer is read: 4,096 and 4 096 are thousands, 0,5 is a half. What has a unit is no number here.
-        quantity = read_quantity(value) if isinstance(value, str) else Quantity(float(value), "")
-        read = math.nan if quantity is None or quantity.unit else quantity.value
-        low = -MAX_NUMBER if parameter.low is None else parameter.low
-        high = MAX_NUMBER if parameter.high is None else parameter.high
-        if not low <= read <= high or (parameter.whole and read != int(read)):  # NaN is not within
-            kind = "whole number" if parameter.whole else "number"
-            raise LessonError(
-                f"{parameter.name}={str(value)[:40]!r} is no {kind} from {low:,g} to {high:,g}: give one."
-            )
-        return int(read) if parameter.whole else read
-    value = str(value)
-    if parameter.kind == "choice" and value not in parameter.choices:
-        raise LessonError(f"{parameter.name}={value[:40]!r} is no choice: use one of {', '.join(parameter.choices)}.")
-    if len(value) > MAX_TEXT:
-        raise LessonError(f"{parameter.name} has {len(value):,} characters: give {MAX_TEXT:,} at the most.")
-    return value
 
 
 def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:

@@ -215,6 +215,11 @@ def split_heads(
     written = _written(lm, reporting, plans[own_place::step], sink + recent)
     rows = [len(row) for row in reporting.rows]
     size = {"context": context or max(rows), "batch": batch, "element_bytes": lm.dtype.itemsize}
+    flat = {name: np.concatenate(list(scores.values())) for name, scores in criteria.items()}
+    agreement = {  # None where a criterion gives all heads the same score
+        f"{a} ~ {b}": None if min(np.ptp(flat[a]), np.ptp(flat[b])) == 0 else rank_correlation(flat[a], flat[b])
+        for a, b in combinations(sorted(flat), 2)
+    }
     evidence: dict[str, Any] = {
         "texts": {
             "choosing": choosing.num_texts, "reporting": reporting.num_texts, "left_out": left_out,
@@ -224,7 +229,7 @@ def split_heads(
             name: [scores[place].tolist() if place in scores else [] for place in range(len(layers))]
             for name, scores in criteria.items()
         },
-        "agreement": _agreement(criteria),
+        "agreement": agreement,
         "curve": curve,
         "loss": curve[own_place]["loss"],
         "recall": recall,
@@ -438,15 +443,6 @@ def _effects(
 def _by_layer(split: HeadSplit, values: Float64[ndarray, "plan"]) -> dict[int, ndarray]:
     ends = np.cumsum([layer.num_kv_heads for _, layer in split.dividable])[:-1]
     return dict(zip((place for place, _ in split.dividable), np.split(values, ends), strict=True))
-
-
-def _agreement(criteria: Mapping[str, Mapping[int, ndarray]]) -> dict[str, float | None]:
-    """Spearman's rank correlation of each two criteria; None where one of them gives all heads the same score."""
-    flat = {name: np.concatenate(list(scores.values())) for name, scores in criteria.items()}
-    return {
-        f"{a} ~ {b}": None if min(np.ptp(flat[a]), np.ptp(flat[b])) == 0 else rank_correlation(flat[a], flat[b])
-        for a, b in combinations(sorted(flat), 2)
-    }
 
 
 # --------------------------------------------------------------------------------------------- the other half's numbers

@@ -211,6 +211,10 @@ class LayerRecord:
             raise ShapeError(f"{text=} is not in this recording: it holds {len(self.lengths)} texts, counted from 0.")
         return text % len(self.lengths)
 
+    def mask_of(self, text: int) -> Mask:
+        """The mask of one text alone."""
+        return self.mask.expand(len(self.lengths)).texts(slice(text, text + 1))
+
     def num_queries(self, text: int) -> int:
         """How many rows one text's map has: its tokens."""
         return int(self.lengths[text])
@@ -236,6 +240,14 @@ class SmallMaps(NamedTuple):
     maps: Float[Tensor, "h row_blocks key_blocks"]
     rows_read: int
     rows_in_all: int
+
+
+def spread_evenly(count: int, length: int) -> Int[Tensor, "count"]:
+    """`count` of `length` rows: the middles of equal stretches.
+
+    Their beginnings would favour rows that see least, where attention is causal.
+    """
+    return ((torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) * length / count).long()
 
 
 def one_text(layer: LayerRecord, text: int, rows: Int[Tensor, "r"] | None = None) -> Layer:

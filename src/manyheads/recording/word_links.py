@@ -316,7 +316,7 @@ def _even_spread(
     The first axis has size 1 unless heads see different keys.
     """
     (from_words, rows), (to_words, columns) = numbered(queries), numbered(keys)
-    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1))
+    mask = layer.mask_of(text)
     visible = mask.visible(rows, columns)[0].double()
     counts = mask.counts()[:, rows, None] if mask.dense is None else mask.dense[0, :, rows].sum(-1)[..., None].cpu()
     merging = Merging(from_words, to_words)

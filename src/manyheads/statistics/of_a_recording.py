@@ -18,7 +18,7 @@ from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import LayerRecord, MaskLike, Received, Recording, Sinks, Tokens, prepare, record_tensors
-from manyheads.recording.layer import one_text
+from manyheads.recording.layer import one_text, spread_evenly
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import UNSEEN, WORDY, finish, maximum_columns, requests_of
 from manyheads.statistics.sinks import Parked
@@ -63,7 +63,13 @@ def measure_recording(
         raise StatisticError(
             f"{refused}: asked of words or of the model's weights, which this recording does not hold."
         )
-    rows_of = {index: _sampled_rows(layers, index, most_cells) for index in texts}
+    rows_of: dict[int, Int[Tensor, "r"] | None] = dict.fromkeys(texts)  # the rows that are read of each text; None: all
+    if most_cells is not None:
+        for index in texts:
+            cells = sum(layer.site.num_heads * int(layer.mask_of(index).counts().sum()) for layer in layers)
+            if cells > most_cells:
+                length = layers[0].num_queries(index)
+                rows_of[index] = spread_evenly(max(1, length * most_cells // cells), length)
     sampled = [rows for rows in rows_of.values() if rows is not None]
     if sinks is None:
         sinks = Sinks() if wordless or sampled else sinks_of(recording, texts[0])
@@ -133,22 +139,6 @@ def statistics_of(
             f"look at themselves. Are heads and positions swapped? The axes are (text, head, position, width)."
         )
     return measure_recording(recording, statistics, text=None)
-
-
-def _sampled_rows(layers: Sequence[LayerRecord], text: int, most_cells: int | None) -> Int[Tensor, "r"] | None:
-    """Rows spread evenly over a text whose maps have more visible cells than `most_cells`; None where all are read."""
-    if most_cells is None:
-        return None
-    texts = slice(text, text + 1)
-    cells = sum(
-        layer.site.num_heads * int(layer.mask.expand(len(layer.lengths)).texts(texts).counts().sum())
-        for layer in layers
-    )
-    if cells <= most_cells:
-        return None
-    length = layers[0].num_queries(text)
-    count = max(1, length * most_cells // cells)
-    return ((torch.arange(count, dtype=torch.float64) + 0.5) * length / count).long()
 
 
 def sinks_of(recording: Recording, text: int = 0) -> Sinks:

@@ -107,7 +107,7 @@ def choose(
         plain = tuple(name for name in more if NAMED[name].kind == "statistic")
         request = {"default": (*DEFAULT, *plain), "all": (*STATISTICS, *more)}.get(request, (request,))
     annotated = Annotated(survey, images)
-    names = [item if isinstance(item, Statistic) else _names(str(item), annotated) for item in request]
+    names = [item if isinstance(item, Statistic) else annotated.names_of(str(item)) for item in request]
     listed = [name for part in names if isinstance(part, list) for name in part]
     known = {name: statistic for name in listed if (statistic := named(name)) is not None}
     known |= annotated.statistics([name for name in listed if name not in known])
@@ -171,6 +171,27 @@ class Annotated:
             chosen += coreference.coreference_statistics(ranks, of_coreference)
         return {statistic.name: statistic for statistic in chosen}
 
+    def names_of(self, item: str) -> list[str]:
+        """The names that one item of a request stands for. Errors: StatisticError where there is none."""
+        item = ALIASES.get(item, item)
+        if (statistic := named(item)) is not None:
+            if statistic.asks & IMAGES and not self.images:
+                raise StatisticError(
+                    f"{item!r} is about the pictures in a text, and here are none: give measure a text and image=."
+                )
+            return [statistic.name]
+        # As what is annotated, what is about pictures is there for a pattern only where they are.
+        pool = [name for name in (*NAMED, *self.names) if self.images or name not in OF_IMAGES]
+        names = [name for name in pool if matches(name, item)] if SHELL & {*item} else [item] if item in pool else []
+        if names:
+            return names
+        if lack := self.lack(item):
+            raise StatisticError(lack)
+        near = difflib.get_close_matches(item, pool, 3)
+        guess = f": did you mean {', '.join(near)}?" if near else "."
+        lead = "no statistic is called like" if SHELL & {*item} else "there is no statistic"
+        raise StatisticError(f"{lead} {item!r}{guess} {HOW_TO_LIST}.")
+
     def lack(self, name: str) -> str:
         """Why nothing of these texts has this name, where it is that of a treebank; "" where it is not."""
         relation, _, kind = name.partition(".")
@@ -199,28 +220,6 @@ class Annotated:
 def matches(name: str, pattern: str) -> bool:
     """Whether a name fits a shell's pattern; "det.*" fits "det", too."""
     return fnmatchcase(name, pattern) or (pattern.endswith(".*") and fnmatchcase(name, pattern[:-2]))
-
-
-def _names(item: str, annotated: Annotated) -> list[str]:
-    """The names that one item of a request stands for. Errors: StatisticError where there is none."""
-    item = ALIASES.get(item, item)
-    if (statistic := named(item)) is not None:
-        if statistic.asks & IMAGES and not annotated.images:
-            raise StatisticError(
-                f"{item!r} is about the pictures in a text, and here are none: give measure a text and image=."
-            )
-        return [statistic.name]
-    # As what is annotated, what is about pictures is there for a pattern only where they are.
-    pool = [name for name in (*NAMED, *annotated.names) if annotated.images or name not in OF_IMAGES]
-    names = [name for name in pool if matches(name, item)] if SHELL & {*item} else [item] if item in pool else []
-    if names:
-        return names
-    if lack := annotated.lack(item):
-        raise StatisticError(lack)
-    near = difflib.get_close_matches(item, pool, 3)
-    guess = f": did you mean {', '.join(near)}?" if near else "."
-    lead = "no statistic is called like" if SHELL & {*item} else "there is no statistic"
-    raise StatisticError(f"{lead} {item!r}{guess} {HOW_TO_LIST}.")
 
 
 def table_markdown() -> str:

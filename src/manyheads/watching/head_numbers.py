@@ -31,6 +31,7 @@ from manyheads.nn import Mask
 from manyheads.nn.largest_logits import largest_scores
 from manyheads.recording import Layer, Maximum, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Pass
+from manyheads.recording.layer import spread_evenly
 from manyheads.spec import CROSS
 from manyheads.statistics import OF_CROSS, STATISTICS, Facts, Statistic, named
 from manyheads.statistics.defined.pictures import IMAGES
@@ -223,9 +224,7 @@ def adapted_weight(projection: nn.Module, width: int) -> Float[Tensor, "hf m"]:
 
 def sampled(layer: Layer, rows: int) -> Layer:
     """Some of a layer's rows, evenly spread over the longest text: every row of any text is as likely one of them."""
-    num_rows = layer.mask.num_queries
-    # From the middle of equal stretches: the first row, which sees one key alone, would weigh too much.
-    index = ((torch.arange(rows, dtype=torch.float64, device="cpu") + 0.5) * num_rows / rows).long()
+    index = spread_evenly(rows, layer.mask.num_queries)
     mask, rule = layer.mask, layer.rule
     runs, on_device = (mask.start[:, index], mask.stop[:, index]), index.to(layer.q.device, non_blocking=True)
     dense = None if mask.dense is None else mask.dense[:, :, on_device]

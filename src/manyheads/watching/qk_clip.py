@@ -443,6 +443,32 @@ class HeadRows:
         with torch.no_grad():
             parameter.mul_(factor)
 
+    def require_own(self, site: Site, module: nn.Module, names: dict[int, list[str]]) -> None:
+        """Errors: ModelError unless the parameter is a plain one of this site alone, that trains, and makes q or k."""
+        owner, where = self.owner, f"its {self.path.removeprefix(site.module).lstrip('.') or self.name}"
+        adapted = "base_layer" in self.path.split(".") or hasattr(owner, "base_layer")
+        if adapted or any("lora" in name.lower() for name, _ in owner.named_children()):
+            _refuse(site, module, f"{where} carries an adapter (LoRA), so that q or k is made of a sum of weights, and "
+                                  f"scaling one of them would not scale the sum. Merge it, or do without")  # fmt: skip
+        parameter = owner._parameters.get(self.name)
+        if parameter is None:
+            _refuse(site, module, f"the {self.name} of {where} is computed, not a parameter (a parametrization, a "
+                                  f"weight norm, or FSDP1: use fully_shard)")  # fmt: skip
+        plain = isinstance(owner, FusedProjections | nn.MultiheadAttention) or is_transposed(owner)
+        plain = plain or type(owner).forward is nn.Linear.forward
+        if self.rows.shape[1] > 1 and parameter.ndim == 2 and not plain:
+            _refuse(site, module, f"{where} is a {type(owner).__name__}, which is not known to be a plain linear map")
+        if not parameter.is_floating_point() or parameter.itemsize < 2:
+            _refuse(site, module, f"{where} is quantised ({parameter.dtype}), and cannot be scaled in place")
+        if parameter.is_meta:
+            _refuse(site, module, f"{where} is not in memory (offloaded)")
+        if len(names[id(parameter)]) > 1:
+            _refuse(site, module, f"the same weight is used in several places ({', '.join(names[id(parameter)])}): one "
+                                  f"clip would act on all of them")  # fmt: skip
+        if not parameter.requires_grad:
+            _refuse(site, module, f"the {self.name} of {where} is frozen (requires_grad=False), and the clip would "
+                                  f"change it. Train without the clip, or unfreeze it")  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class QueryKeyWeights:
@@ -516,7 +542,7 @@ def query_key_weights(model: nn.Module, site: Site, k: Float[Tensor, "b g k d"] 
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
     for part in parts:
-        _require_own(site, module, part, names)
+        part.require_own(site, module, names)
     return QueryKeyWeights(site, module, tuple(parts), untried)
 
 
@@ -642,32 +668,6 @@ def _of_linear(site: Site, holder: nn.Module, name: str, part: str, rows: Int[Te
     if getattr(holder, "bias", None) is not None:
         parts.append(HeadRows(path, holder, "bias", 0, part, rows))
     return parts
-
-
-def _require_own(site: Site, module: nn.Module, part: HeadRows, names: dict[int, list[str]]) -> None:
-    """Errors: ModelError unless the parameter is a plain one of this site alone, that trains, and makes q or k."""
-    owner, where = part.owner, f"its {part.path.removeprefix(site.module).lstrip('.') or part.name}"
-    adapted = "base_layer" in part.path.split(".") or hasattr(owner, "base_layer")
-    if adapted or any("lora" in name.lower() for name, _ in owner.named_children()):
-        _refuse(site, module, f"{where} carries an adapter (LoRA), so that q or k is made of a sum of weights, and "
-                              f"scaling one of them would not scale the sum. Merge it, or do without")  # fmt: skip
-    parameter = owner._parameters.get(part.name)
-    if parameter is None:
-        _refuse(site, module, f"the {part.name} of {where} is computed, not a parameter (a parametrization, a weight "
-                              f"norm, or FSDP1: use fully_shard)")  # fmt: skip
-    plain = isinstance(owner, FusedProjections | nn.MultiheadAttention) or is_transposed(owner)
-    if part.rows.shape[1] > 1 and parameter.ndim == 2 and not plain and type(owner).forward is not nn.Linear.forward:
-        _refuse(site, module, f"{where} is a {type(owner).__name__}, which is not known to be a plain linear map")
-    if not parameter.is_floating_point() or parameter.itemsize < 2:
-        _refuse(site, module, f"{where} is quantised ({parameter.dtype}), and cannot be scaled in place")
-    if parameter.is_meta:
-        _refuse(site, module, f"{where} is not in memory (offloaded)")
-    if len(names[id(parameter)]) > 1:
-        _refuse(site, module, f"the same weight is used in several places ({', '.join(names[id(parameter)])}): one "
-                              f"clip would act on all of them")  # fmt: skip
-    if not parameter.requires_grad:
-        _refuse(site, module, f"the {part.name} of {where} is frozen (requires_grad=False), and the clip would change "
-                              f"it. Train without the clip, or unfreeze it")  # fmt: skip
 
 
 def _refuse(site: Site, module: nn.Module | None, reason: str) -> NoReturn:

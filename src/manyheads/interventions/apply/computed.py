@@ -64,6 +64,41 @@ class Computed:
     num_tokens: int = 0
     file: str = ""
 
+    @classmethod
+    def read(cls, plan_file: Path, about: Any) -> Computed:
+        """The tensors that a plan names, all of them checked. Errors: PlanError, FileAccessError."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        types = {"file": str, "corpus": str, "model": str, "texts": int, "tokens": int}
+        if not isinstance(about, dict) or {k: type(v) for k, v in about.items()} not in (types, {**types, SUM: str}):
+            raise PlanError(f"{plan_file}: 'computed' should hold {', '.join(types)}: the file is damaged.")
+        beside = plan_file.parent / Path(about["file"]).name  # the name alone: a plan may not point into other folders
+        try:
+            # At once: safe_open opens a file twice, and another plan may take its place between.
+            data = read_bytes(beside)
+            tensors = load(data)
+            metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__")
+        except (OSError, ValueError, RecursionError, SafetensorError, KeyError, RuntimeError) as error:
+            # ValueError: a name that no file can have; KeyError, RuntimeError: a type or a shape that torch has not
+            cause = getattr(error, "strerror", None) or error
+            raise FileAccessError(
+                f"what was computed for {plan_file} cannot be read from {beside}: {cause}."
+            ) from error
+        for key in ("corpus", "model"):
+            if not isinstance(metadata, dict) or metadata.get(key) != about[key]:
+                raise PlanError(
+                    f"{beside} was computed from another {key} than {plan_file} says: compute it anew, corpus=."
+                )
+        # After the digests: a file of another plan should be called that, and not damaged.
+        if SUM in about and hashlib.sha256(data).hexdigest() != about[SUM]:
+            raise PlanError(
+                f"{beside} is damaged: its bytes are not those that {plan_file} names. Compute it anew, corpus=."
+            )
+        if fault := _fault_in(tensors):
+            raise PlanError(f"{beside} is damaged: {fault}. Compute it anew, corpus=.")
+        return cls(tensors, about["corpus"], about["model"], about["texts"], about["tokens"], str(beside))
+
     def means(self, step: Ablate, site: Site, heads: list[int], places: Int[Tensor, "s q"]) -> Float[Tensor, "s n q f"]:
         """The mean outputs of heads, the same for every row, or each row's own by its position.
 
@@ -349,39 +384,7 @@ def open_plan(path: str | os.PathLike[str]) -> Prepared:
         raise type(error)(f"{source}: {error}") from error
     # The tensors are named beside the steps, in the same document, which `Plan` ignores.
     about = json.loads(text).get("computed")
-    return Prepared((plan,), Computed() if about is None else _read_tensors(source, about))
-
-
-def _read_tensors(plan_file: Path, about: Any) -> Computed:
-    """The tensors that a plan names, all of them checked. Errors: PlanError, FileAccessError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    types = {"file": str, "corpus": str, "model": str, "texts": int, "tokens": int}
-    if not isinstance(about, dict) or {k: type(v) for k, v in about.items()} not in (types, {**types, SUM: str}):
-        raise PlanError(f"{plan_file}: 'computed' should hold {', '.join(types)}: the file is damaged.")
-    beside = plan_file.parent / Path(about["file"]).name  # the name alone: a plan may not point into other folders
-    try:
-        data = read_bytes(beside)  # at once: safe_open opens a file twice, and another plan may take its place between
-        tensors = load(data)
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__")
-    except (OSError, ValueError, RecursionError, SafetensorError, KeyError, RuntimeError) as error:
-        # ValueError: a name that no file can have; KeyError, RuntimeError: a type or a shape that torch has not
-        cause = getattr(error, "strerror", None) or error
-        raise FileAccessError(f"what was computed for {plan_file} cannot be read from {beside}: {cause}.") from error
-    for key in ("corpus", "model"):
-        if not isinstance(metadata, dict) or metadata.get(key) != about[key]:
-            raise PlanError(
-                f"{beside} was computed from another {key} than {plan_file} says: compute it anew, corpus=."
-            )
-    # After the digests: a file of another plan should be called that, and not damaged.
-    if SUM in about and hashlib.sha256(data).hexdigest() != about[SUM]:
-        raise PlanError(
-            f"{beside} is damaged: its bytes are not those that {plan_file} names. Compute it anew, corpus=."
-        )
-    if fault := _fault_in(tensors):
-        raise PlanError(f"{beside} is damaged: {fault}. Compute it anew, corpus=.")
-    return Computed(tensors, about["corpus"], about["model"], about["texts"], about["tokens"], str(beside))
+    return Prepared((plan,), Computed() if about is None else Computed.read(source, about))
 
 
 def _fault_in(tensors: Mapping[str, Tensor]) -> str:

@@ -87,8 +87,24 @@ def cut_model(model: nn.Module, cuts: Sequence[KeptHeads]) -> None:
             projections = projections_of(model, cut.site)
             if cut.heads:
                 projections.select(cut.heads, cut.kv_heads)
-            else:
-                _empty(model, cut.site, *projections.output_and_name())
+            else:  # an `EmptyAttention` takes the site's place, over the output projection's bias
+                output, inside = projections.output_and_name()
+                parent, _, name = cut.site.module.rpartition(".")
+                if not name:
+                    raise ModelError(f"{cut.site} is the whole model: without heads nothing of it would be left.")
+                if inside is not None and "." in inside:
+                    raise ModelError(
+                        f"{cut.site}: its output projection, {inside!r}, lies too deep in it to be left alone there."
+                    )
+                old = output.weight
+                assert isinstance(old, nn.Parameter)
+                shape = (0, old.shape[1]) if is_transposed(output) else (old.shape[0], 0)
+                output.weight = nn.Parameter(old.new_empty(shape), old.requires_grad)
+                for attribute in ("in_features", "nx"):
+                    if hasattr(output, attribute):
+                        object.__setattr__(output, attribute, 0)
+                empty = EmptyAttention(model.get_submodule(cut.site.module), cut.site, inside, output)
+                model.get_submodule(parent).add_module(name, empty.eval())
         before = remembered.get(cut.site.module)
         if before is not None:  # numbers of the cut model become numbers of its architecture
             heads, kv_heads = (
@@ -98,24 +114,6 @@ def cut_model(model: nn.Module, cuts: Sequence[KeptHeads]) -> None:
             cut = KeptHeads(before.site, heads, kv_heads)
         remembered[cut.site.module] = cut
     object.__setattr__(model, REMEMBERED, tuple(remembered.values()))
-
-
-def _empty(model: nn.Module, site: Site, output: nn.Module, inside: str | None) -> None:
-    """Put an `EmptyAttention` in the site's place, over the output projection's bias."""
-    parent, _, name = site.module.rpartition(".")
-    if not name:
-        raise ModelError(f"{site} is the whole model: without heads nothing of it would be left.")
-    if inside is not None and "." in inside:
-        raise ModelError(f"{site}: its output projection, {inside!r}, lies too deep in it to be left alone there.")
-    old = output.weight
-    assert isinstance(old, nn.Parameter)
-    shape = (0, old.shape[1]) if is_transposed(output) else (old.shape[0], 0)
-    output.weight = nn.Parameter(old.new_empty(shape), old.requires_grad)
-    for attribute in ("in_features", "nx"):
-        if hasattr(output, attribute):
-            object.__setattr__(output, attribute, 0)
-    empty = EmptyAttention(model.get_submodule(site.module), site, inside, output)
-    model.get_submodule(parent).add_module(name, empty.eval())
 
 
 def built_anew(model: Any) -> Any:

@@ -19,10 +19,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.nn import Mask, exact_arithmetic
+from manyheads.nn import exact_arithmetic
 from manyheads.nn.scores import finite
 from manyheads.recording.exact_map.one_pass import LOG2_E
-from manyheads.recording.layer import LayerRecord
+from manyheads.recording.layer import LayerRecord, spread_evenly
 
 HOWS = ("mean", "max")
 DEEPEST = 40  # levels: a map of 2^40 tokens a side in one cell
@@ -85,7 +85,7 @@ def read_region(
             )
     num_rows = rows.stop - rows.start
     strips = _Strips(layer, head, text, keys)
-    chosen = _chosen_rows(strips.mask, rows, keys, 1 << levels[-1], most_cells)
+    chosen = strips.chosen(rows, 1 << levels[-1], most_cells)
     finest = levels[0] if len(chosen) == num_rows else levels[-1]
     block = 1 << finest
     rows_a_block = ((chosen - rows.start) // block).bincount(minlength=-(-num_rows // block)).tolist()
@@ -98,33 +98,29 @@ def read_region(
     return Region(tuple(out), len(chosen), num_rows)
 
 
-def _chosen_rows(mask: Mask, rows: slice, keys: slice, block: int, most_cells: int | None) -> Int[Tensor, "r"]:
-    """All rows, or as many of each block as `most_cells` lets read, spread evenly within it."""
-    start = mask.start[0, rows].clamp(keys.start, keys.stop)
-    stop = mask.stop[0, rows].clamp(keys.start, keys.stop)
-    cells = int((stop - start).clamp_min(0).sum())
-    if most_cells is None or cells <= most_cells or block == 1:
-        return torch.arange(rows.start, rows.stop, device="cpu")
-    count = max(1, min(block, int(block * most_cells / cells)))
-    # The middles of equal stretches: the first rows of each would
-    # favour rows that see least, where attention is causal.
-    within = ((torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) * block / count).long()
-    chosen = (torch.arange(rows.start, rows.stop, block, device="cpu")[:, None] + within).flatten()
-    chosen = chosen[chosen < rows.stop]
-    # A last block shorter than the others keeps at least its first row, else it would look absent.
-    last = rows.start + (rows.stop - 1 - rows.start) // block * block
-    return chosen if bool((chosen >= last).any()) else torch.cat([chosen, torch.tensor([last], device="cpu")])
-
-
 class _Strips:
     """Reads one head's weights over some keys, a strip of rows at a time."""
 
     def __init__(self, layer: LayerRecord, head: int, text: int, keys: slice) -> None:
-        texts = slice(text, text + 1)
         self.layer, self.head, self.text, self.keys = layer, head, text, keys
-        self.mask, self.rule = layer.mask.expand(len(layer.lengths)).texts(texts), layer.rule.texts(texts)
+        self.mask, self.rule = layer.mask_of(text), layer.rule.texts(slice(text, text + 1))
         # A dense mask has one plane for all heads, or one for each: index 0 is right for the first kind alone.
         self.mask_head = 0 if self.mask.dense is None or self.mask.dense.shape[1] == 1 else head
+
+    def chosen(self, rows: slice, block: int, most_cells: int | None) -> Int[Tensor, "r"]:
+        """All rows, or as many of each block as `most_cells` lets read, spread evenly within it."""
+        start = self.mask.start[0, rows].clamp(self.keys.start, self.keys.stop)
+        stop = self.mask.stop[0, rows].clamp(self.keys.start, self.keys.stop)
+        cells = int((stop - start).clamp_min(0).sum())
+        if most_cells is None or cells <= most_cells or block == 1:
+            return torch.arange(rows.start, rows.stop, device="cpu")
+        count = max(1, min(block, int(block * most_cells / cells)))
+        blocks = torch.arange(rows.start, rows.stop, block, device="cpu")
+        chosen = (blocks[:, None] + spread_evenly(count, block)).flatten()
+        chosen = chosen[chosen < rows.stop]
+        # A last block shorter than the others keeps at least its first row, else it would look absent.
+        last = rows.start + (rows.stop - 1 - rows.start) // block * block
+        return chosen if bool((chosen >= last).any()) else torch.cat([chosen, torch.tensor([last], device="cpu")])
 
     @exact_arithmetic()
     def pooled(

@@ -120,7 +120,17 @@ def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> P
             f"{subject} gave {form} for {len(pieces)} tokens: return a list with a place, several places or None for "
             f"each token."
         )
-    points = [_places(answer, token, subject) for token, answer in enumerate(result)]
+    points: Points = []
+    for token, answer in enumerate(cast("Sequence[Any]", result)):
+        plain = answer.tolist() if hasattr(answer, "tolist") else answer  # whole numbers of NumPy and torch too
+        several = () if plain is None else [plain] if hasattr(plain, "__index__") else plain
+        try:
+            places = tuple(dict.fromkeys(index(place) for place in several))
+        except (TypeError, ValueError) as error:  # a float, a word, a tensor of many numbers
+            raise PatternError(
+                f"{subject} gave {answer!r} for token {token}: return a place (a whole number), several places or None."
+            ) from error
+        points.append(places)
     for places in points:
         if any(not 0 <= place < len(pieces) for place in places):
             raise PatternError(
@@ -133,21 +143,6 @@ def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> P
             f"tokens use class_mass, which costs next to nothing."
         )
     return points
-
-
-def _places(answer: Any, token: int, subject: str) -> tuple[int, ...]:
-    """The answer for one token: None, a place, or several; whole numbers of NumPy and torch too."""
-    if answer is None:
-        return ()
-    plain = answer.tolist() if hasattr(answer, "tolist") else answer
-    try:
-        if hasattr(plain, "__index__"):
-            return (index(plain),)
-        return tuple(dict.fromkeys(index(place) for place in plain))
-    except (TypeError, ValueError) as error:  # a float, a word, a tensor of many numbers
-        raise PatternError(
-            f"{subject} gave {answer!r} for token {token}: return a place (a whole number), several places or None."
-        ) from error
 
 
 def _location(pattern: Any, error: BaseException | None = None) -> str:

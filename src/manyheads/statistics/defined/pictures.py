@@ -22,7 +22,7 @@ a time, O(rows * patches * d). Oracle: NumPy on a model's own eager maps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Float64
@@ -114,20 +114,16 @@ def _entropies(facts: Facts, rows: Bool[Tensor, "b q"]) -> PerText:
             num_visible = (facts.uniform(column)[text] * facts.visible[text]).round()
             sees_all = rows[text] & (num_visible == image.grid.num_patches)
             step = max(1, MOST_CELLS // (layer.q.shape[1] * image.grid.num_patches))
-            for part in _runs(sees_all, step):
-                weights = window_weights(layer, text, range(layer.q.shape[1]), part, image.span).double().cpu()
+            # Neighbouring rows are read together, at most so many at a time.
+            places = sees_all.nonzero()[:, 0]
+            runs = torch.tensor_split(places, (places.diff() > 1).nonzero()[:, 0] + 1)
+            for part in (part for run in runs if len(run) for part in run.split(step)):
+                span = slice(int(part[0]), int(part[-1]) + 1)
+                weights = window_weights(layer, text, range(layer.q.shape[1]), span, image.span).double().cpu()
                 entropy = _entropy_of_pieces(weights.unflatten(-1, (image.rows, image.columns)))
                 num[text] += entropy.nan_to_num(0.0).sum(-1)
                 den[text] += (~entropy.isnan()).sum(-1)
     return PerText(num, den)
-
-
-def _runs(chosen: Bool[Tensor, "q"], most: int) -> Iterator[slice]:
-    """Neighbouring chosen rows, at most so many at a time."""
-    places = chosen.nonzero()[:, 0]
-    for run in torch.tensor_split(places, (places.diff() > 1).nonzero()[:, 0] + 1):
-        for part in run.split(most) if len(run) else ():
-            yield slice(int(part[0]), int(part[-1]) + 1)
 
 
 def _entropy_of_pieces(weights: Float64[Tensor, "*maps r c"]) -> Float64[Tensor, "*maps"]:

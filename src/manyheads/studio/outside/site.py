@@ -127,6 +127,29 @@ class _Entry(NamedTuple):
     atlas: Atlas
     telling: list[_Telling]
 
+    def card(self, place: Path) -> str:
+        """Its card in the index. Its text is data: escaped, and never markup."""
+        text = " ".join(self.text.split())
+        picture = (place / INSIDE / f"{self.name}.png").read_bytes()
+        width, height = struct.unpack(">II", picture[16:24])
+        links = "".join(
+            f'<li><a href="studio.html#/head/{escape(weight.head)}?file={self.name}&amp;pin={weight.query}">'
+            f"{escape(weight.reader)} → {escape(weight.read)}</a> {weight.share:.0%}, {escape(weight.head)}</li>"
+            for weight in self.telling
+        )
+        facts = f"{self.opened.model} · {len(self.atlas.heads)} heads · {self.num_tokens:,} tokens · {self.words}"
+        return CARD.format(
+            name=self.name,
+            address=f"studio.html#/atlas?file={self.name}",
+            inside=INSIDE,
+            width=width,
+            height=height,
+            title=escape(text[:TITLE] + "…" * (len(text) > TITLE)),
+            excerpt=escape(text[:EXCERPT] + "…" * (len(text) > EXCERPT)) if len(text) > TITLE else "",
+            facts=escape(facts),
+            heads=f'<ul class="heads">{links}</ul>\n' if links else "",
+        )
+
 
 def publish(
     folder: str | os.PathLike[str],
@@ -179,7 +202,7 @@ def publish(
             (HEAD + STUDIO).format(**facts, program="studio", mark=MARK, rooms=rooms_of(lessons)), encoding="utf-8"
         )
         count = f"{len(entries)} texts" if len(entries) > 1 else "a text"
-        cards = "\n".join(_card(entry, place) for entry in entries)
+        cards = "\n".join(entry.card(place) for entry in entries)
         index = (HEAD + INDEX).format(
             **facts, program="site", texts=count, cards=cards, caveat=escape(entries[0].atlas.caveat)
         )
@@ -257,30 +280,6 @@ def _write(
     telling = sorted(best.values(), reverse=True)[:TELLING]
     written = info.written or opened.title
     return _Entry(name, opened, written, snapshot_words, len(snapshot.data), info.num_tokens, atlas, telling)
-
-
-def _card(entry: _Entry, place: Path) -> str:
-    """A recording's card in the index. Its text is data: escaped, and never markup."""
-    text = " ".join(entry.text.split())
-    picture = (place / INSIDE / f"{entry.name}.png").read_bytes()
-    width, height = struct.unpack(">II", picture[16:24])
-    links = "".join(
-        f'<li><a href="studio.html#/head/{escape(weight.head)}?file={entry.name}&amp;pin={weight.query}">'
-        f"{escape(weight.reader)} → {escape(weight.read)}</a> {weight.share:.0%}, {escape(weight.head)}</li>"
-        for weight in entry.telling
-    )
-    facts = f"{entry.opened.model} · {len(entry.atlas.heads)} heads · {entry.num_tokens:,} tokens · {entry.words}"
-    return CARD.format(
-        name=entry.name,
-        address=f"studio.html#/atlas?file={entry.name}",
-        inside=INSIDE,
-        width=width,
-        height=height,
-        title=escape(text[:TITLE] + "…" * (len(text) > TITLE)),
-        excerpt=escape(text[:EXCERPT] + "…" * (len(text) > EXCERPT)) if len(text) > TITLE else "",
-        facts=escape(facts),
-        heads=f'<ul class="heads">{links}</ul>\n' if links else "",
-    )
 
 
 def _picture(opened: Opened, atlas: Atlas) -> bytes:

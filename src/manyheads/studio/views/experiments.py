@@ -436,7 +436,17 @@ def sentence(outcome: Effect) -> str:
         return f"{action}, nothing changes: {outcome.notes['unchanged']} has no effect here."
     if abs(outcome.change) < ROUNDING:
         return f"{action}, nothing changes (what differs is rounding); {_control_words(outcome)}."
-    return f"{action}, {_change_words(outcome)}; {_control_words(outcome)}."
+    size, verb = f"{abs(outcome.change):.3g}", "rises" if outcome.change > 0 else "falls"
+    if outcome.metric == "cosine":
+        change = f"the text's embedding turns by {outcome.change:.3g} (1 - cosine)"
+    elif outcome.metric == "kl":
+        change = f"what is predicted moves by {outcome.change:.3g} nats a token (KL divergence)"
+    elif outcome.metric == "loss":
+        levels = f", from {outcome.before:.4g} to {outcome.after:.4g}" if outcome.before is not None else ""
+        change = f"the loss {verb} by {size} nats a token{levels}"
+    else:
+        change = f"{outcome.metric} {verb} by {size}{f' {outcome.unit}' if outcome.unit else ''}"
+    return f"{action}, {change}; {_control_words(outcome)}."
 
 
 def _step_words(step: Step) -> str:
@@ -457,19 +467,6 @@ def _step_words(step: Step) -> str:
             return f"without the output projection of {step.layer}"
         case SkipPositions():
             return "without positions"
-
-
-def _change_words(outcome: Effect) -> str:
-    size = f"{abs(outcome.change):.3g}"
-    if outcome.metric == "cosine":
-        return f"the text's embedding turns by {outcome.change:.3g} (1 - cosine)"
-    if outcome.metric == "kl":
-        return f"what is predicted moves by {outcome.change:.3g} nats a token (KL divergence)"
-    verb = "rises" if outcome.change > 0 else "falls"
-    if outcome.metric == "loss":
-        levels = f", from {outcome.before:.4g} to {outcome.after:.4g}" if outcome.before is not None else ""
-        return f"the loss {verb} by {size} nats a token{levels}"
-    return f"{outcome.metric} {verb} by {size}{f' {outcome.unit}' if outcome.unit else ''}"
 
 
 def _control_words(outcome: Effect) -> str:

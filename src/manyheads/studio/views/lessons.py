@@ -15,7 +15,7 @@ from markdown_it.token import Token
 
 from manyheads.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lessons.answers import Verdict
-from manyheads.lessons.lesson import Block, CheckBlock, InterviewBlock
+from manyheads.lessons.lesson import CheckBlock, InterviewBlock
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema import lessons as bodies
@@ -51,7 +51,34 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
     """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random. Raises NotHere."""
     page = _page(slug)
     seed = secrets.randbelow(MAX_SEED) if seed is None and page.fresh else seed
-    parts = [_part(part, seed, load) for part in page.parts]
+    parts: list[bodies.Part] = []
+    for part in page.parts:
+        match part:
+            case ProseBlock():
+                parts.append(bodies.Prose(kind="prose", html=_html(part.text, load)))
+            case CellBlock():
+                parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
+                code = [
+                    bodies.Listing.of(listing, lines=[bodies.CodeLine.of(line) for line in listing.lines])
+                    for listing in shelf.CELLS[part.run].code
+                ]
+                parts.append(bodies.LiveCell.of(part, kind="cell", cell=part.name, parameters=parameters, code=code))
+            case InterviewBlock():
+                question, points = shelf.say(part.question, load), [shelf.say(point, load) for point in part.points]
+                answer = _html(part.answer, load)
+                parts.append(
+                    bodies.Interview(
+                        kind="interview", interview=part.name, question=question, points=points, html=answer
+                    )
+                )
+            case CheckBlock():
+                inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
+                question, choices = shelf.ask(part, inputs)
+                parts.append(
+                    bodies.Check.of(
+                        part, kind="check", check=part.name, question=question, choices=list(choices), inputs=inputs
+                    )
+                )
     return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
 
 
@@ -93,33 +120,6 @@ def _entry(entries: Any, name: str, where: str, kind: str) -> Any:
     if name not in entries:
         raise NotHere(f"{where} has no {kind} {name[:60]!r}. It has: {', '.join(entries) or 'none'}.")
     return entries[name]
-
-
-def _part(part: Block, seed: int | None, load: Load) -> bodies.Part:
-    match part:
-        case ProseBlock():
-            return bodies.Prose(kind="prose", html=_html(part.text, load))
-        case CellBlock():
-            parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
-            listings = shelf.CELLS[part.run].code
-            code = [
-                bodies.Listing.of(code, lines=[bodies.CodeLine.of(line) for line in code.lines]) for code in listings
-            ]
-            return bodies.LiveCell.of(part, kind="cell", cell=part.name, parameters=parameters, code=code)
-        case InterviewBlock():
-            return bodies.Interview(
-                kind="interview",
-                interview=part.name,
-                question=shelf.say(part.question, load),
-                points=[shelf.say(point, load) for point in part.points],
-                html=_html(part.answer, load),
-            )
-        case CheckBlock():
-            inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
-            question, choices = shelf.ask(part, inputs)
-            return bodies.Check.of(
-                part, kind="check", check=part.name, question=question, choices=list(choices), inputs=inputs
-            )
 
 
 def _html(text: str, load: Load) -> str:

@@ -284,7 +284,7 @@ def _visible_cells(layer: LayerRecord, head: int, rows: slice, keys: slice, text
 
 def _visible(layer: LayerRecord, rows: slice, keys: slice, text: int) -> Bool[Tensor, "h q k"]:
     """The same for all heads of a layer: one mask stands for them where they see the same."""
-    return layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, keys)[0]
+    return layer.mask_of(text).visible(rows, keys)[0]
 
 
 def _slice_of(span: str, length: int) -> slice:

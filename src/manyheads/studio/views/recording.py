@@ -42,10 +42,21 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         part_words = f"part {text + 1} of {count}: {characters}; {opened.model} reads {most:,} tokens at once"
     elif count > 1:
         part_words = f"text {text + 1} of {count}"
+    # The whole text that a part belongs to; put together again where only its windows are known.
+    if opened.written is not None:
+        written = opened.written
+    elif not (texts.texts and texts.stretches):
+        written = texts.texts[text] if texts.texts else ""
+    else:
+        written = ""
+        for window, stretch in zip(texts.texts, texts.stretches, strict=True):
+            # Windows overlap: each one replaces what lies beyond its beginning. After a gap nothing more can be joined.
+            if stretch.text == texts.stretches[text].text and stretch.begin <= len(written):
+                written = written[: stretch.begin] + window
     return RecordingInfo.of(
         opened,
         model_here=is_listed and len(texts.texts) > 0,
-        written=_written(opened, text),
+        written=written[:MOST_WRITTEN],
         part_words=part_words,
         text=text,
         embed_dim=lm.spec.embed_dim if lm is not None else None,
@@ -156,20 +167,3 @@ def _stack_read(layer: LayerRecord, main: LayerRecord) -> str:
     if ids is None or main_ids is None or ids.shape != main_ids.shape or not bool((ids == main_ids).all()):
         return layer.site.stack
     return ""
-
-
-def _written(opened: Opened, text: int) -> str:
-    """The whole text that a part belongs to; put together again where only its windows are known."""
-    tokens = opened.recording.tokens
-    if opened.written is not None:
-        return opened.written[:MOST_WRITTEN]
-    if not tokens.texts:
-        return ""
-    if not tokens.stretches:
-        return tokens.texts[text][:MOST_WRITTEN]
-    joined = ""
-    for window, stretch in zip(tokens.texts, tokens.stretches, strict=True):
-        # Windows overlap: each one replaces what lies beyond its beginning. After a gap nothing more can be joined.
-        if stretch.text == tokens.stretches[text].text and stretch.begin <= len(joined):
-            joined = joined[: stretch.begin] + window
-    return joined[:MOST_WRITTEN]
