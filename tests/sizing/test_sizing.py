@@ -387,7 +387,6 @@ REFUSED = [
     (("gpt2",), {"num_kv_heads": 5}, ShapeError, r"num_heads=12 is not a multiple of num_kv_heads=5"),
     (("gpt2",), {"num_kv_heads": 0}, ShapeError, r"num_kv_heads=0: give a whole number of at least 1"),
     (("gpt2",), {"streaming": 1.5}, ShapeError, r"streaming=1.5: give the share of key/value heads that stream"),
-    (("gpt2",), {"streaming": True}, ShapeError, r"streaming=True: give the share"),
     (("gpt2",), {"streaming": 0.5, "recent": 0}, ShapeError, r"recent=0: give a whole number of tokens, at least 1"),
     (("gpt2",), {"streaming": 0.5, "sink": -1}, ShapeError, r"sink=-1: give a whole number of tokens, at least 0"),
     (("bert-base",), {"streaming": 0.5}, ShapeError, r"no head of bert-base has a cache of its own of over 384 tokens"),
