@@ -361,6 +361,8 @@ def test_an_answer_is_one_token(fresh):
         TextError, match=rf"the answer '{word} cat' has 2 tokens .* and a logit is of one.*first_token=True"
     ):
         logit_attribution(lm, TEXTS[0], f"{word} cat")
+    with pytest.raises(TextError, match=r"a word of one token, or first_token=True"):  # the blank is there already
+        logit_attribution(lm, TEXTS[0], f" {word} cat")
     first = logit_attribution(lm, TEXTS[0], f"{word} cat", first_token=True)
     np.testing.assert_array_equal(first.per_text, logit_attribution(lm, TEXTS[0], word).per_text)
 

@@ -28,7 +28,7 @@ def no_other_process(monkeypatch):
 @pytest.mark.turns(4)
 def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(run, tmp_path):
     ran = run("prune", "L3H7, L4H0-1", "--out", "smaller", "--evidence", "a hunch")
-    assert ran.code == 0, ran.err
+    assert ran.code == 0 and "an earlier save" not in ran.err, ran.err
     assert ran.lines[0] == "minilm without L3H7, L4H0-1: 3 heads removed"
     assert "parameters  22,713,216 -> 22,565,472 (-0.7%)" in ran.out
     assert "saved       smaller, compact: in a fresh process on cpu, off by 1.5e-07" in ran.out
@@ -40,6 +40,8 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     with pytest.raises(mh.ModelError, match=r"compact form.*mh\.size\(mh\.load\('smaller'\)\.spec\)"):
         mh.size("smaller")  # its config.json is the whole model's
     assert mh.size(lm.spec).num_parameters == sum(weight.numel() for weight in lm.model.parameters())
+    again = run("prune", "L9H0", "--out", "smaller")  # refused for its heads, after the folder was looked at
+    assert again.code == 2 and "smaller holds an earlier save, which this one replaces" in again.err
 
 
 @pytest.mark.turns(4)

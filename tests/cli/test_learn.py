@@ -206,6 +206,7 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("nothing",), "there is no lesson 'nothing'. There are: "),
+    (("one-hed",), "there is no lesson 'one-hed'. Did you mean 'one-head'? There are: "),
     (("--run", "x"), "need a lesson"),
     (("masks", "--device", "toaster"), "--device='toaster' cannot be used: "),
     (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: masked-scores, "),

@@ -87,7 +87,7 @@ def listed(tmp_path):
 
 
 def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minilm):
-    ran = run("heads", "import", str(listed), "--save", "a.split.json")
+    ran = run("heads", "import", str(listed), "--model", "minilm", "--save", "a.split.json")
     assert (ran.code, ran.err.count("manyheads: ")) == (0, 0)
     assert ran.lines[0].startswith("3 of 72 key/value heads of minilm keep everything, by file")
     assert ran.lines[1] == "  heads            L0H0, L0H3, L5H11" and ran.lines[-1] == "wrote a.split.json"
@@ -96,7 +96,7 @@ def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minil
     exported = json.loads(ran.out)
     assert exported["heads"] == ["L0H0", "L0H3", "L5H11"] and exported["format"] == "duo"
     assert exported["files"] == ["patterns/full_attention_heads.tsv", "patterns/config.json"]
-    ran = run("heads", "import", "patterns", "--json")
+    ran = run("heads", "import", "patterns", "--model", "minilm", "--json")
     document = json.loads(ran.out)
     assert (
         document["heads"] == exported["heads"]
@@ -104,7 +104,7 @@ def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minil
         and document["keep"] == pytest.approx(1 / 24)
     )
     assert mh.HeadSplit.from_dict(document["split"]) == mh.read_heads("patterns", minilm)
-    ran = run("heads", "import", "patterns", "--keep", "0.5")
+    ran = run("heads", "import", "patterns", "--model", "minilm", "--keep", "0.5")
     assert ran.lines[0].startswith("36 of 72 key/value heads of minilm keep everything")
     ran = run("heads", "export", "a.split.json", "--to", "vllm-hook", "v.json")
     assert ran.lines[1:] == ["wrote v.json", "wrote v.layer_heads.txt"]
@@ -118,10 +118,12 @@ def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minil
     (["export", "none.json", "b", "--to", "duo"], "cannot read none.json: there is no such file"),
     (["import", "a", "b"], "--to and PLACE are of heads export"),
     (["import", "a", "--save", "a.txt"], "--save a.txt: cannot tell what to write by that ending. Use .json"),
-    (["import", "a"], "cannot read a: there is no such file"),
-    (["import", "heads.txt", "--keep", "0.5"], "says itself which heads keep everything: leave keep and threshold out"),
-    (["import", "heads.txt", "--join", "sum"], "join='sum' is unknown: use 'maximum' or 'mean'."),
-    (["import", "other.txt"], "other.txt lists L0H12, and minilm has 6 layers of 12 query heads"),
+    (["import", "heads.txt"], "say of which model heads.txt lists heads: manyheads heads import PATH --model MODEL"),
+    (["import", "a", "--model", "minilm"], "cannot read a: there is no such file"),
+    (["import", "heads.txt", "--model", "minilm", "--keep", "0.5"],
+     "says itself which heads keep everything: leave keep and threshold out"),
+    (["import", "heads.txt", "--model", "minilm", "--join", "sum"], "join='sum' is unknown: use 'maximum' or 'mean'."),
+    (["import", "other.txt", "--model", "minilm"], "other.txt lists L0H12, and minilm has 6 layers of 12 query heads"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(run, listed, line, words):
     listed.with_name("other.txt").write_text("0:12")

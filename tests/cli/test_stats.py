@@ -54,6 +54,8 @@ def test_the_list_has_every_statistic_and_a_treebanks(run, ewt_like):
     listed = json.loads(run("stats", "--list", "--corpus", ewt_like, "--statistics", "det.*", "--json").out)
     assert len(listed["statistics"]) == 17 and listed["statistics"][0]["name"] == "det.to_head"
     assert_refused(run("stats", TEXT, "--list"), "--list needs no text")
+    assert_refused(run("stats", "entropy", "previous_mas"), "'entropy previous_mas' stands where the text does",
+                   "--statistics entropy,previous_mass.")  # fmt: skip
     assert_refused(run("stats", TEXT, "--statistics", "entropi"), "no statistic 'entropi': did you mean entropy")
     assert_refused(run("stats", TEXT, "--statistics", "det.*"), "these texts lack that annotation")
     assert_refused(run("stats", TEXT, "--corpus", ewt_like), "two sources of texts were given", "give one of them")

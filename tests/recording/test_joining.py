@@ -306,6 +306,7 @@ def test_tensors_that_do_not_fit_are_refused(fresh, unchecked_types):
         ((q, k), {"mask": torch.ones(B, 1, N, N)}, "mask is torch.float32 .* give a boolean one"),
         ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is of 11 queries and 10 keys, q and k of 11 and 11"),
         ((q, k.float()), {}, "q is torch.float64 on cpu, k torch.float32 on cpu: they must be alike"),
+        ((q.long(), k.long()), {}, r"q, k and v are torch.int64: .* Convert them: q.float\(\)"),
         ((q[:, :5], k), {}, "num_heads=5 is not a multiple of num_kv_heads=2"),
         (([q, q[:2]], [k, k[:2]]), {},
          "layer 1: q has shape .2, 6, 11, 5. .* needs q and k of the first one's 3 texts"),

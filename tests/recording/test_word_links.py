@@ -3,6 +3,7 @@
 Which pieces a word has is written out here, by hand: nothing of `recording.words` is in the oracle.
 """
 
+import copy
 import math
 
 import numpy as np
@@ -230,4 +231,13 @@ def test_the_telling_link_is_found_by_plain_loops_too(rec, maps):
     assert link is not None
     layer, head, query, key = best[1]
     assert (link.head.layer, link.head.index, link.query, link.key) == (layer, head, names[query], names[key])
-    assert (str(link.head), link.query, link.key) == ("L3H1", "it", "animal")
+    assert (str(link.head), link.query, link.key) == ("L3H1", "it", "animal") and link.weight > 2 * link.chance
+
+
+def test_a_link_under_twice_its_chance_tells_nothing(minilm):
+    with torch.no_grad():
+        for module in (flat := copy.deepcopy(minilm.model)).modules():
+            if type(module).__name__.endswith("SelfAttention"):
+                module.query.weight.mul_(0.01)
+                module.query.bias.mul_(0.01)
+    assert telling_link(mh.record(mh.load(flat, tokenizer=minilm.tokenizer), SENTENCE).layers) is None

@@ -544,6 +544,8 @@ def test_what_does_not_fit_says_by_how_much_and_never_less_than_nothing():
     missing = 2 * 405_853_388_800 + 4096 * 516_096 + 8 * 10**9 - 80 * 10**9
     assert (found.missing_bytes, found.longest_context, found.largest_batch, found.room_bytes) == (missing, 0, 0, 0)
     assert "the weights alone do not fit into 80.00 GB; 741.8 GB are missing" in str(found)
+    between = str(size("llama-2-70b", batch=1).fits("141GB"))  # 138 GB of weights, and 14.1 GB stay free
+    assert "the weights alone do not fit into 141.0 GB beside what stays free; 12.4" in between
     almost = size("llama-3.1-8b", context=100_000, batch=1).fits("24 GB")
     assert almost.weights_fit and not almost.fits and almost.longest_context == 42_262 and almost.largest_batch == 0
     assert "1 text of 100,000 tokens does not fit into 24.00 GB; 7.57 GB are missing" in str(almost)

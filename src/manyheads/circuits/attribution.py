@@ -296,10 +296,10 @@ def _answers(lm: Any, answers: Answers, count: int, first: bool) -> list[tuple[i
             raise TextError(f"the tokenizer makes no token of the answer {answer!r}: give a word that it knows.")
         if len(ids) > 1 and not first:
             pieces = lm.tokenizer.convert_ids_to_tokens(ids)
+            blank = "" if answer.startswith(" ") else f" (often with its blank, {' ' + answer.strip()!r})"
             raise TextError(
                 f"the answer {answer!r} has {len(ids)} tokens ({', '.join(map(repr, pieces))}), and a logit is of one: "
-                f"give a word of one token (often with its blank, {' ' + answer.strip()!r}), or first_token=True "
-                f"for the first."
+                f"give a word of one token{blank}, or first_token=True for the first."
             )
         return int(ids[0])
 

@@ -251,14 +251,17 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
         import_module("matplotlib")  # a backend that it does not know is refused by the import, before any work
 
 
-def check_folder(path: Path) -> None:
-    """Whether a checkpoint may be put there, known before a model is loaded. Errors: FileAccessError."""
+def check_folder(talk: Talk, path: Path) -> None:
+    """Whether a checkpoint may go there, and what it replaces, before a model is loaded. Errors: FileAccessError."""
     # Both import torch, for which --help is not to wait.
     from manyheads.interventions.save.save import ZEROED
     from manyheads.interventions.save.whole_folder import require_replaceable  # as above
 
     try:
-        require_replaceable(Path(os.path.realpath(path.expanduser())), ZEROED)
+        place = Path(os.path.realpath(path.expanduser()))
+        require_replaceable(place, ZEROED)
+        if place.exists() and any(place.iterdir()):
+            talk.note(f"{path} holds an earlier save, which this one replaces")
     except ManyHeadsError:
         raise
     except OSError as error:

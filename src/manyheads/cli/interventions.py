@@ -432,7 +432,10 @@ EVIDENCE_HELP = "Why these heads: a text for the model card."
 
 def prune(
     heads: HeadNames = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where to save it.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="Where to save it; an earlier save there is replaced."),
+    ] = None,
     lowest: Annotated[int | None, typer.Option("--lowest", metavar="N", min=1, help=LOWEST_HELP)] = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
@@ -466,7 +469,7 @@ def prune(
         raise PlanError("--file, --lines and --targets are the texts that --lowest ranks heads by: leave them out.")
     if heads is not None:
         require_forwards(heads)
-    check_folder(out)
+    check_folder(talk, out)
     texts = None if heads is not None else given_texts(talk, [], file, lines, model, targets)
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)
     if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:
@@ -570,7 +573,12 @@ ERRORS_A_LINE = 8
 def convert(
     kv_heads: Annotated[int, typer.Option("--kv-heads", metavar="N", min=1, help=COUNT_HELP, show_default=False)],
     model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, show_default=False)],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Where to save it; an earlier save there is replaced.", show_default=False
+        ),
+    ],
     no_regroup: Annotated[bool, typer.Option("--no-regroup", help=NO_REGROUP_HELP)] = False,
     file: Annotated[str | None, typer.Option("--file", metavar="TEXTS", help=FILE_HELP, show_default=False)] = None,
     lines: TextsAreLines = False,
@@ -586,7 +594,7 @@ def convert(
     For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
     """
     talk = Talk()
-    check_folder(out)
+    check_folder(talk, out)
     texts = None if file is None else texts_in(read_source([], file), lines)
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):

@@ -13,16 +13,13 @@ import typer
 from rich.text import Text
 
 from manyheads import corpora, figures, long_context
-from manyheads.base import plural
+from manyheads.base import no_access, plural
 from manyheads.cli.arguments import (
-    DEFAULT_MODEL,
-    MODEL_HELP,
     PICTURE_ENDINGS,
     AsJson,
     DeviceName,
     DtypeName,
     ModelChoice,
-    ModelName,
     Texts,
     check_output,
     count_option,
@@ -44,13 +41,14 @@ TEXTS_HELP = (
     "Files, each a text (.jsonl: a text a line); - is stdin. Only texts longer than sink + recent tokens count. "
     "Default: bundled texts, joined to twice as many."
 )
+DECODER_HELP = "tiny-code (bundled), a folder, or a name on the Hugging Face hub: a model that predicts the next token."
 CRITERIA = ("effect", "needle_effect", "distant_mass", "needle")
 OWN_TEXTS = 32
 LABEL_WIDTH = 12
 
 
 def split(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=DECODER_HELP)],
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXTS", help=TEXTS_HELP, show_default=False)] = None,
     keep: Annotated[
         float, typer.Option("--keep", metavar="SHARE", help="The share of key/value heads that keep everything.")
@@ -194,7 +192,7 @@ def heads(
     threshold: Annotated[float | None, typer.Option("--threshold", metavar="SCORE", help=THRESHOLD_HELP)] = None,
     join: Annotated[str | None, typer.Option("--join", metavar="HOW", help=JOIN_HELP)] = None,
     save: Annotated[Path | None, to_file("--save", SAVE_HELP)] = None,
-    model: ModelName = DEFAULT_MODEL,
+    model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=DECODER_HELP)] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -231,6 +229,12 @@ def heads(
         raise HeadError("--to and PLACE are of heads export: what is imported goes to --save FILE.")
     talk = Talk()
     check_output(save, "--save", (".json",))
+    if model is None:
+        raise HeadError(f"say of which model {path} lists heads: manyheads heads import PATH --model MODEL.")
+    try:  # before a model is loaded, which may take minutes
+        path.stat()
+    except OSError as error:
+        raise no_access("read", path, error) from error
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=False)
     split = read_heads(path, lm, keep=keep, threshold=threshold, join=join)
     if save is not None:

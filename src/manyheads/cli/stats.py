@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import textwrap
 from collections.abc import Sequence
@@ -124,6 +125,7 @@ def stats(
         return _show_list(talk, text or [], file, lines, corpus, model, request, as_json)
     if targets is not None and (place is not None or resume is not None):
         raise TextError("--targets pairs with texts that are read at once: leave out --shard and --resume.")
+    refuse_names_as_text(text or [])
     texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model, targets)
     check_statistics(request, texts)
     lm = load_model(talk, ModelChoice(model, device, dtype))
@@ -141,6 +143,19 @@ def stats(
         return
     show_tables(tables, lm.name, origin, top, complete)
     print_written(save)
+
+
+def refuse_names_as_text(words: Sequence[str]) -> None:
+    """Errors: TextError for names of statistics, or nearly so, where a text stands: who types them means those."""
+    # Imports torch, for which --help is not to wait.
+    from manyheads.statistics import NAMED
+
+    names = [name for word in words for name in difflib.get_close_matches(word.strip(","), NAMED, 1, 0.8)]
+    if words and len(names) == len(words):
+        raise TextError(
+            f"{' '.join(words)!r} stands where the text does, and is no text but the name of a statistic: "
+            f"--statistics {','.join(names)}. (A file may hold any text: --file FILE.)"
+        )
 
 
 def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, complete: bool) -> None:

@@ -179,6 +179,7 @@ def watch(
     heads: Annotated[str | None, typer.Option("--heads", metavar="HEADS", help=HEADS_HELP)] = None,
     follow: Annotated[bool, typer.Option("--follow", help=FOLLOW_HELP)] = False,
     in_studio: Annotated[bool, typer.Option("--studio", help=STUDIO_HELP)] = False,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="With --studio, open a browser.")] = True,
     max_logit: Annotated[float | None, limit("max-logit", "the largest logit", 100.0)] = None,
     entropy: Annotated[float | None, limit("entropy", "nats, from below", 0.1)] = None,
     first_mass: Annotated[float | None, limit("first-mass", "weight on the first token", 0.9)] = None,
@@ -206,7 +207,7 @@ def watch(
         )
     curves = watching.open_history(path)
     if in_studio:
-        _open_page(talk, path)
+        _open_page(talk, path, browser)
         return
     if statistic is not None and statistic not in curves.statistics:
         raise StatisticError(
@@ -264,13 +265,13 @@ def _is_awaited(path: Path) -> bool:
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
-def _open_page(talk: Talk, path: Path) -> None:
+def _open_page(talk: Talk, path: Path, browser: bool) -> None:
     """The studio with this file alone, at its room."""
     with talk.step("starting the studio"):
         desk = desk_of([], None, None, None, None)
     name = path.resolve().name
     desk.workspace.histories[name] = path
-    open_studio(talk, desk, view=f"#/training?history={desk.workspace.history_id(name)}")
+    open_studio(talk, desk, browser=browser, view=f"#/training?history={desk.workspace.history_id(name)}")
 
 
 def curves_document(curves: HeadCurves, rules: Sequence[AlertRule]) -> dict[str, Any]:
@@ -443,7 +444,10 @@ OPENING = (
     "it comes out there: the paper's number, ours for three seeds, a verdict (times on two cores).",
     "",
 )
-ENDING = ("Make one: manyheads reproduce zhai-collapse", "Ours so far:  docs/reference/published-numbers.md")
+ENDING = (
+    "Make one: manyheads reproduce zhai-collapse",
+    "Ours so far:  in the documentation, What published numbers say",
+)
 
 
 def reproduce(
@@ -495,9 +499,11 @@ def reproduced_page(made: Reproduced) -> list[str]:
 
     document = made.document
     lines = [f"{document['name']}: {document['title']}", document["paper"], f"It reports: {document['reports']}", ""]
+    if document["quick"]:
+        lines += ["A trial: everything ran, on next to nothing. None of the numbers below is a result.", ""]
     for row in document["rows"]:
         mean, must_hold = mean_words(row), row["must_hold"]
-        lines.append(f"{row['verdict']:<17}  {row['quantity']}")
+        lines.append(f"{'no result' if document['quick'] else row['verdict']:<17}  {row['quantity']}")
         lines.append(f"{'':<17}  the paper: {row['paper']}")
         lines.append(f"{'':<17}  here: {each_words(row)}" + (f"; mean {mean}" if mean else ""))
         lines += [f"{'':<17}  must hold: {must_hold}"] if must_hold else []

@@ -180,6 +180,8 @@ def check_attention(
     if not q.dtype == k.dtype == v.dtype or not q.device == k.device == v.device:
         places = ", ".join(f"{name} is {x.dtype} on {x.device}" for name, x in {"q": q, "k": k, "v": v}.items())
         raise ShapeError(f"{places}: they must be alike. Convert them, as in k.to(q).")
+    if not q.is_floating_point():
+        raise ShapeError(f"q, k and v are {q.dtype}: attention is of floating-point numbers. Convert them: q.float().")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(
             f"q has head width {q.shape[-1]} and k has {k.shape[-1]}: they are multiplied, so must be equal."

@@ -242,8 +242,8 @@ def telling_link(recording_layers: Sequence[LayerRecord], text: int = 0) -> Head
     """The link between two words of a short text that tells most; None where no two words see each other.
 
     What tells: weight beyond what the head gives elsewhere in the text, to words as far away and to that word, times
-    log2 of the distance in words, as a neighbour is a likely target of any head. Marks and special tokens are no words
-    here. Cost: O(words^2) for each head.
+    log2 of the distance in words, as a neighbour is a likely target of any head. It is at least twice the link's
+    chance. Marks and special tokens are no words here. Cost: O(words^2) for each head.
     """
     best: tuple[float, HeadLink] | None = None
     words_of: dict[int, Words] = {}
@@ -264,7 +264,8 @@ def telling_link(recording_layers: Sequence[LayerRecord], text: int = 0) -> Head
         to_key = (weights.sum(1, keepdim=True) - weights) / max(1, count - 1)
         spoken = torch.tensor([_has_letters(unit) for unit in units], device="cpu")
         telling = (weights - torch.maximum(as_far, to_key)) * offset.abs().clamp_min(1).double().log2()
-        telling = telling.masked_fill(~(spoken[:, None] & spoken[None]) | (even == 0), -torch.inf)
+        untold = ~(spoken[:, None] & spoken[None]) | (even == 0) | (weights < 2 * even)
+        telling = telling.masked_fill(untold, -torch.inf)
         score, cell = telling.flatten().max(0)
         if math.isfinite(score) and float(score) > 0 and (best is None or float(score) > best[0]):
             head, query, key = (int(x) for x in torch.unravel_index(cell, telling.shape))

@@ -76,7 +76,7 @@ REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
             Listed(
                 "wu-scores",
                 "Wu et al. 2024: less than 5 % of heads retrieve; counts those of a published file of scores",
-                "seconds",
+                "seconds; it reads a FILE",
             ),
         )
     }

@@ -97,7 +97,9 @@ class Fit:
         counted += f"{units.gb(self.overhead_bytes)} left free"
         if not self.weights_fit:
             beyond = f"{missing} are missing with the cache of {texts} ({counted})"
-            return f"{self.name}: the weights alone do not fit into {memory}; {beyond}."
+            # They may be smaller than the memory, and larger than what the part that stays free leaves of it.
+            beside = "" if self.weight_bytes > self.memory_bytes else " beside what stays free"
+            return f"{self.name}: the weights alone do not fit into {memory}{beside}; {beyond}."
         fit, do = ("fit", "do") if self.batch > 1 else ("fits", "does")
         sentences = [f"{self.name}: {texts} {fit} into {memory} ({counted})."]
         if not self.fits:
@@ -106,8 +108,10 @@ class Fit:
             return f"{sentences[0]} It keeps no cache."
         subject = "The text" if self.batch == 1 else f"Each of {self.batch:,} texts"
         length = "be of any length" if self.longest_context is None else f"have {plural(self.longest_context, 'token')}"
-        texts_that_fit = f"{self.largest_batch:,}" if self.largest_batch else "none"
-        sentences.append(f"{subject} may {length}; of {self.context:,} tokens there may be {texts_that_fit}.")
+        others = f"of {self.context:,} tokens there may be {self.largest_batch:,}"
+        if not self.largest_batch:
+            others = f"not one of {plural(self.context, 'token')} fits"
+        sentences.append(f"{subject} may {length}; {others}.")
         if self.past_positions:
             sentences.append(f"Past {self.positions:,} tokens is beyond the positions that it is made for.")
         return " ".join(sentences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import secrets
 import sys
 from typing import Annotated, Any, TextIO
@@ -77,7 +78,9 @@ def learn(
     else:  # the beginning of a name
         slugs = [slug for slug in shelf if slug.startswith(lesson)]
     if len(slugs) != 1:
-        raise LessonError(f"there is no lesson {lesson[:60]!r}. There are: {', '.join(shelf)}.")
+        near = difflib.get_close_matches(lesson, shelf, 1, 0.75)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise LessonError(f"there is no lesson {lesson[:60]!r}.{guess} There are: {', '.join(shelf)}.")
     page = shelf[slugs[0]]
     parted = [pair.partition("=") for pair in inputs or []]
     if wrong := [name for name, equals, _ in parted if not equals]:

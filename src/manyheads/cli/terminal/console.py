@@ -25,6 +25,7 @@ from rich.text import Text
 from manyheads import __version__
 
 WIDTH = 100
+JOINERS = "\u200c\u200d"  # of signs (a family of emoji, letters of Persian): they show nothing, and are left out
 NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn")  # Unicode's categories of control, format and unassigned characters
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
@@ -121,7 +122,9 @@ def clean(text: str) -> str:
     """Text on one line and without anything that a terminal would obey."""
     # White space comes first: a line break is a control character (Cc) itself, and is to become a blank.
     visible = (
-        " " if char.isspace() else REPLACEMENT if unicodedata.category(char) in NOT_SHOWN else char for char in text
+        " " if char.isspace() else REPLACEMENT if unicodedata.category(char) in NOT_SHOWN else char
+        for char in text
+        if char not in JOINERS
     )
     return " ".join("".join(visible).split())
 

@@ -43,7 +43,7 @@ from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, generator_of
 
 NAME = "induction"
 PROBE = Repeats(25, 2, False, LATEST)
-WHY_FLOAT32 = "a minute's training: bf16 would save a fifth of it"
+WHY_FLOAT32 = "bf16 would save seconds of a training"
 BORN = 0.5  # an induction head is born when the best one first has half of its rows' weight there
 
 

@@ -54,7 +54,7 @@ from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, change_lines, 
 
 NAME = "supervised"
 LENGTH = 64
-WHY_FLOAT32 = "half a minute a training: bf16 would save a fifth of it"
+WHY_FLOAT32 = "bf16 would save seconds of a training"
 
 
 NOWHERE = -1
