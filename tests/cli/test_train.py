@@ -49,6 +49,8 @@ def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(r
     assert steps.pop("induction") == [0, 10, 20]
     assert set(steps) == {"max_logit", "entropy", "first_mass", "previous_mass"}
     assert all(of_statistic == [1, 10, 20] for of_statistic in steps.values())
+    (listed,) = json.loads(run("studio", "here", "--get", "/api/histories").out)
+    assert (listed["name"], listed["unreadable"]) == ("heads/induction", None), "the studio opens the folder's training"
     (tmp_path / "here/.manyheads-0123.safetensors").write_bytes(b"half")  # as a kill leaves it
     again = run("train", "induction", "--quick", "--out", "here")
     assert again.code == 0 and "taken up at step 20" in again.out

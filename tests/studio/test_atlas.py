@@ -132,8 +132,9 @@ def test_a_causal_model_says_that_no_head_looks_ahead_and_what_chance_is(page, s
 
 
 @pytest.mark.turns(4)
-def test_the_first_visit_offers_the_question_and_the_next_one_does_not(page):
-    expect(page.get_by_test_id("text-box")).to_have_value(TEXT)
+def test_the_first_visit_offers_the_question_and_the_next_one_does_not(new_page, studio):
+    page = new_page()
+    page.goto(studio.address)
     page.get_by_test_id("offer").click()
     expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
     expect(page.get_by_test_id("text-box")).to_have_value(OWN_TEXT)
@@ -143,6 +144,17 @@ def test_the_first_visit_offers_the_question_and_the_next_one_does_not(page):
     page.reload()
     expect(page.get_by_test_id("sentence")).to_be_visible()
     expect(page.get_by_test_id("offer")).to_have_count(0)
+
+
+@pytest.mark.turns(4)
+def test_nobody_who_has_looked_at_a_text_of_their_own_is_offered_the_examples_question(new_page, studio):
+    page = new_page()
+    page.goto(studio.address)
+    expect(page.get_by_test_id("offer")).to_be_visible()
+    for text, noun in ((TEXT, "dog"), (OWN_TEXT, "animal")):
+        show(page, text)
+        expect(word(page, noun)).to_be_visible()
+        expect(page.get_by_test_id("offer")).to_have_count(0)
 
 
 @pytest.mark.turns(5)

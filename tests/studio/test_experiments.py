@@ -144,6 +144,7 @@ def test_the_guesses_are_the_likeliest_next_tokens_before_and_after(fresh):
     p, q = (each.logits[0, -1].double().softmax(-1) for each in (before, after))
     want = {int(i) for each in (p, q) for i in each.topk(experiments.GUESSES).indices}
     names = {lm.tokenizer.decode([i]): i for i in want}
+    assert re.match(r"The loss (rises|falls) by .* nats a token, from .* to .*; the likeliest next token ", found.seen)
     assert {guess.token for guess in found.guesses} == names.keys() and len(found.guesses) == len(want) > 8
     for guess in found.guesses:
         i = names[guess.token]
@@ -205,13 +206,13 @@ def test_the_nearest_sentences_are_those_of_stock_embeddings_before_and_with_the
     text = "The doctor lost her patience with the animal."
     found = experiments.run(minilm, ask({"step": "ablate", "heads": "L2H3-9"}, text=text, controls=0), progress=quiet)
 
-    def cosines(model):
-        def embedded(words):
-            with torch.no_grad():
-                return model(**minilm.tokenizer(words, return_tensors="pt")).last_hidden_state[0].mean(0).double()
+    def embedded(model, words):
+        with torch.no_grad():
+            return model(**minilm.tokenizer(words, return_tensors="pt")).last_hidden_state[0].mean(0).double()
 
-        whole = embedded(text)
-        return {s: float(torch.cosine_similarity(whole, embedded(s), dim=0)) for s in EXAMPLE_SENTENCES}
+    def cosines(model):
+        whole = embedded(model, text)
+        return {s: float(torch.cosine_similarity(whole, embedded(model, s), dim=0)) for s in EXAMPLE_SENTENCES}
 
     before, after = cosines(minilm.model), cosines(small)
     assert {near.sentence: near.before for near in found.neighbours} == pytest.approx(before, abs=SAME)
@@ -219,7 +220,13 @@ def test_the_nearest_sentences_are_those_of_stock_embeddings_before_and_with_the
     assert [near.before for near in found.neighbours] == sorted((n.before for n in found.neighbours), reverse=True)
     five = [set(sorted(side, key=side.__getitem__)[-5:]) for side in (before, after)]
     changed = len(five[1] - five[0])
-    assert found.seen.startswith(f"{changed} of the 5 nearest" if changed else "The 5 nearest sentences are the same")
+    turned = 1 - float(torch.cosine_similarity(embedded(minilm.model, text), embedded(small, text), dim=0))
+    change, _, sentences = found.seen.partition("; ")
+    number = re.fullmatch(r"The text's embedding turns by ([\d.]+) \(1 - cosine, where a right angle is 1\)", change)
+    assert number and float(number[1]) == pytest.approx(turned, rel=0.005), change
+    assert (
+        sentences == f"{changed or 'none'} of the 5 nearest sentences {'are others' if changed > 1 else 'is another'}."
+    )
 
 
 def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
@@ -334,7 +341,8 @@ def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
         a, b = (model(**inputs).last_hidden_state[0].mean(0).double() for model in (minilm.model, small))
     assert abs(found.change - (1 - float(a @ b / a.norm() / b.norm()))) < SAME
     words = (
-        r"Without L2H9, the text's embedding turns by [\d.e-]+ \(1 - cosine\); 3 random heads: [\d.e-]+ to [\d.e-]+ \("
+        r"Without L2H9, the text's embedding turns by [\d.e-]+ \(1 - cosine, where a right angle is 1\); "
+        r"3 random heads: [\d.e-]+ to [\d.e-]+ \("
     )
     assert re.match(words, found.words), found.words
 

@@ -374,7 +374,9 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     assert maps.evaluate(CELLS) == [1] * 6, "six rows of one map, twelve times"
     near, now = listed(page, "before"), listed(page, "after")
     assert len(near) == len(now) == 5 and near != now
-    expect(page.get_by_test_id("experiment-verdict")).to_contain_text("of the 5 nearest sentences")
+    said = re.compile(r"^The text's embedding turns by [\d.]+ \(1 - cosine.*\); .* of the 5 nearest sentences")
+    expect(page.get_by_test_id("experiment-verdict")).to_have_text(said)
+    expect(page.get_by_test_id("experiment-entry")).to_contain_text(re.compile(r"\+[\d.]+ \(1 - cosine\)"))
     expect(page.get_by_test_id("experiment-stage")).to_contain_text("No verdict: there is no control: the plan is on")
     trained = page.get_by_test_id("experiment-trained")
     expect(trained).to_contain_text("right at 4% of places, not 93%. Their diversity is 0, not 0.725.")

@@ -9,6 +9,7 @@ import json
 import re
 import threading
 from functools import partial
+from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -393,6 +394,17 @@ def test_a_published_folder_works_from_a_plain_static_server_alone(new_page, pub
 
 def fragment_pin(page):
     return int(fragment(page)[1]["pin"])
+
+
+def test_a_card_has_a_text_whole_or_its_beginning_up_to_a_word(published):
+    cards = (published[1] / "index.html").read_text(encoding="utf-8").split("<article")[1:]
+    titles = [re.search(r"<h2><a [^>]*>(.*?)</a></h2>", card)[1] for card in cards]
+    excerpts = [re.findall(r'<p class="text" dir="auto">(.*?)</p>', card) for card in cards]
+    middle, (excerpt,) = " ".join(MIDDLE.split()), excerpts[0]
+    for part, least, most in ((titles[0], 40, 61), (excerpt, 200, 241)):
+        words = unescape(part).removesuffix("…")
+        assert least < len(words) < most and middle.startswith(f"{words} ") and part.endswith("…")
+    assert [unescape(title) for title in titles[1:]] == [ANIMAL, HOSTILE] and excerpts[1:] == [[], []]
 
 
 def test_a_folder_is_replaced_only_if_it_is_an_earlier_site(minilm, tmp_path):

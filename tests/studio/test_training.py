@@ -170,6 +170,7 @@ def test_without_a_training_the_room_says_how_to_make_one_and_one_that_cannot_be
     assert "studio.js" in asked and "training.js" not in asked
     page.get_by_test_id("rail-training").click()
     expect(page.get_by_test_id("empty")).to_contain_text("manyheads watch heads.parquet --studio")
+    expect(page.get_by_test_id("empty")).to_contain_text("train induction --quick --out run\nmanyheads studio run")
     assert "training.js" in asked
     page.goto(f"{empty.address}#/training?history=abc")
     expect(page.get_by_test_id("unread")).to_contain_text("The training in the address is not in this studio")

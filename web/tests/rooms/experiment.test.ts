@@ -8,7 +8,7 @@ import {
   allHeads, countInWords, headsBetween, headsInWords, headsNamed, headsOfColumn, placeOf,
 } from "../../src/rooms/experiment/heads";
 import {
-  controlInWords, controlUnit, figure, resultCsv, summary, whyNoControl, withoutRounding, withoutTrace, type ResultLike,
+  controlInWords, controlUnit, figure, resultCsv, summary, unitOf, whyNoControl, withoutRounding, withoutTrace, type ResultLike,
 } from "../../src/rooms/experiment/result";
 import { freeName, Sandbox } from "../../src/rooms/experiment/sandbox.svelte";
 import text from "../../src/rooms/experiment/sandbox.svelte.ts?raw";
@@ -107,6 +107,10 @@ describe("result", () => {
       "no control: a plan on all heads leaves none to draw", "no control: fewer heads are left than the plan changes",
       "no verdict: the other half of the heads is the only set to compare with", null,
     ]);
+  });
+  it("a change is counted in its unit, and in what was measured where it has none", () => {
+    const of = (metric: string, unit: string) => unitOf({ metric, unit });
+    expect([of("loss", "nats a token"), of("cosine", ""), of("class_error", "")]).toEqual(["nats a token", "1 - cosine", "class error"]);
   });
   it("what is drawn beside a plan on layers is layers", () => {
     const plan: Step[] = [{ step: "skip_output_projection", layer: "L3" }];

@@ -74,7 +74,9 @@ def print_list(progress: Progress, as_json: bool) -> None:
         ])  # fmt: skip
     console = stdout_console()
     lines = lay_out(columns, rows, console)
-    print_cut([*lines, Text(""), Text(f"Begin: manyheads learn {next(iter(shelf.lessons()))}", style="dim")], console)
+    apart = "The studio's room Learn counts its own points, in the browser."
+    below = [Text(words, style="dim") for words in (apart, f"Begin: manyheads learn {next(iter(shelf.lessons()))}")]
+    print_cut([*lines, Text(""), *below], console)
 
 
 def print_cell(page: Lesson, name: str, values: dict[str, str], load: Load, as_json: bool, complete: bool) -> None:

@@ -52,7 +52,7 @@ POLICY = (
 )
 TELLING, FAR = 4, 3  # weights that a card links to; tokens between the two, for neighbours tell nothing
 NAMED = 3  # recordings of an earlier site that are named
-TITLE, EXCERPT = 60, 240  # characters of a text, on a card
+TITLE, WHOLE_TITLE, EXCERPT = 60, 90, 240  # characters of a text, on a card: a title holds all of up to `WHOLE_TITLE`
 PICTURE_CELLS = 1_500_000  # of one picture of all heads
 HEAD = """<!doctype html>
 <html lang="en">
@@ -96,8 +96,7 @@ CARD = """<article class="card" id="{name}">
 <img src="{inside}/{name}.png" alt="" width="{width}" height="{height}" loading="lazy">
 </a>
 <h2><a href="{address}">{title}</a></h2>
-<p class="text" dir="auto">{excerpt}</p>
-<p class="facts">{facts}</p>
+{excerpt}<p class="facts">{facts}</p>
 {heads}<p class="more">
 <a class="button" href="{address}">Open</a>
 <button type="button" class="button copy" data-link="{address}" hidden>Copy link</button>
@@ -137,6 +136,7 @@ class _Entry(NamedTuple):
             f"{escape(weight.reader)} → {escape(weight.read)}</a> {weight.share:.0%}, {escape(weight.head)}</li>"
             for weight in self.telling
         )
+        whole = len(text) <= WHOLE_TITLE
         facts = f"{self.opened.model} · {len(self.atlas.heads)} heads · {self.num_tokens:,} tokens · {self.words}"
         return CARD.format(
             name=self.name,
@@ -144,11 +144,19 @@ class _Entry(NamedTuple):
             inside=INSIDE,
             width=width,
             height=height,
-            title=escape(text[:TITLE] + "…" * (len(text) > TITLE)),
-            excerpt=escape(text[:EXCERPT] + "…" * (len(text) > EXCERPT)) if len(text) > TITLE else "",
+            title=escape(text if whole else _beginning(text, TITLE)),
+            excerpt="" if whole else f'<p class="text" dir="auto">{escape(_beginning(text, EXCERPT))}</p>\n',
             facts=escape(facts),
             heads=f'<ul class="heads">{links}</ul>\n' if links else "",
         )
+
+
+def _beginning(text: str, most: int) -> str:
+    """A text's first `most` characters or fewer, ended after a word: not where a script has no blanks between words."""
+    if len(text) <= most:
+        return text
+    words = text[: most + 1].rpartition(" ")[0]
+    return f"{words if len(words) > most // 2 else text[:most]}…"
 
 
 def publish(

@@ -139,7 +139,7 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
         neighbours=neighbours,
         diversity=diversity,
         verdict=EffectVerdict.of(verdict(outcome)),
-        seen=_seen(guesses, neighbours),
+        seen=_seen(outcome, guesses, neighbours),
         before_recording=recording_id(ask.model, ask.text),
         after_recording=recording_id(ask.model, ask.text, ask.plan),
         words=sentence(outcome),
@@ -371,19 +371,22 @@ def _neighbours(lm: Any, plan: Prepared, text: str) -> list[Neighbour]:
     return sorted(listed, key=lambda neighbour: -neighbour.before)
 
 
-def _seen(guesses: list[Guess], neighbours: list[Neighbour]) -> str:
-    """What a reader of guesses or neighbours sees change, in a sentence; "" where there are neither."""
+def _seen(outcome: Effect, guesses: list[Guess], neighbours: list[Neighbour]) -> str:
+    """The change, and what a reader of guesses or neighbours sees of it, in a sentence; "" where there are neither.
+
+    The change comes first: a model that is broken may still guess the same token, or find the same sentences.
+    """
     if guesses:
         first, now = (max(guesses, key=lambda guess: getattr(guess, side)) for side in ("before", "after"))
+        token = first.token.strip()
         if first.token == now.token:
-            return (
-                f"The likeliest next token stays “{first.token.strip()}”: {first.before:.0%}, then {first.after:.0%}."
+            words = f"the likeliest next token stays “{token}”: {first.before:.0%}, then {first.after:.0%}."
+        else:
+            words = (
+                f"the likeliest next token was “{token}” ({first.before:.0%}) and is now “{now.token.strip()}” "
+                f"({now.after:.0%})."
             )
-        return (
-            f"The likeliest next token was “{first.token.strip()}” ({first.before:.0%}) and is now "
-            f"“{now.token.strip()}” ({now.after:.0%})."
-        )
-    if neighbours:
+    elif neighbours:
         near, now = (
             {
                 neighbour.sentence
@@ -392,10 +395,14 @@ def _seen(guesses: list[Guess], neighbours: list[Neighbour]) -> str:
             for side in ("before", "after")
         )
         changed = len(now - near)
-        if not changed:
-            return f"The {NEAREST} nearest sentences are the same."
-        return f"{changed} of the {NEAREST} nearest sentences {'is another' if changed == 1 else 'are others'} now."
-    return ""
+        words = (
+            f"{changed or 'none'} of the {NEAREST} nearest sentences {'are others' if changed > 1 else 'is another'}."
+        )
+    else:
+        return ""
+    if abs(outcome.change) >= ROUNDING:
+        words = f"{_change_words(outcome)}; {words}"
+    return words[:1].upper() + words[1:]
 
 
 def _token_values(lm: Any, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
@@ -436,17 +443,20 @@ def sentence(outcome: Effect) -> str:
         return f"{action}, nothing changes: {outcome.notes['unchanged']} has no effect here."
     if abs(outcome.change) < ROUNDING:
         return f"{action}, nothing changes (what differs is rounding); {_control_words(outcome)}."
+    return f"{action}, {_change_words(outcome)}; {_control_words(outcome)}."
+
+
+def _change_words(outcome: Effect) -> str:
+    """How far the metric moved, as a clause."""
     size, verb = f"{abs(outcome.change):.3g}", "rises" if outcome.change > 0 else "falls"
     if outcome.metric == "cosine":
-        change = f"the text's embedding turns by {outcome.change:.3g} (1 - cosine)"
-    elif outcome.metric == "kl":
-        change = f"what is predicted moves by {outcome.change:.3g} nats a token (KL divergence)"
-    elif outcome.metric == "loss":
+        return f"the text's embedding turns by {outcome.change:.3g} (1 - cosine, where a right angle is 1)"
+    if outcome.metric == "kl":
+        return f"what is predicted moves by {outcome.change:.3g} nats a token (KL divergence)"
+    if outcome.metric == "loss":
         levels = f", from {outcome.before:.4g} to {outcome.after:.4g}" if outcome.before is not None else ""
-        change = f"the loss {verb} by {size} nats a token{levels}"
-    else:
-        change = f"{outcome.metric} {verb} by {size}{f' {outcome.unit}' if outcome.unit else ''}"
-    return f"{action}, {change}; {_control_words(outcome)}."
+        return f"the loss {verb} by {size} nats a token{levels}"
+    return f"{outcome.metric} {verb} by {size}{f' {outcome.unit}' if outcome.unit else ''}"
 
 
 def _step_words(step: Step) -> str:

@@ -55,6 +55,8 @@ export class Session {
   rolesTrouble = $state.raw<unknown>(null);
   /** The text box holds another text than the open one: rooms then say which text they show. */
   draft = $state(false);
+  /** Another text than the workspace's example was open: its reader is not offered the example's question any more. */
+  leftExample = $state(false);
   /** A recording could not be opened because the server is gone: it is opened as soon as the server is back. */
   waiting = $state(false);
   /** Grows each time the server comes back: components that fetch numbers fetch them again. */
@@ -203,6 +205,7 @@ export class Session {
       if (otherModel) this.roles = null; // roles belong to a model, not to a text
       this.atlas = emptyAtlas(info); // thumbnails arrive before statistics: show them at once
       this.info = info;
+      if (info.written.trim() !== this.workspace?.question?.text) this.leftExample = true;
       void this.view.name(info.id);
       this.#leaveOutBeyond(info);
       this.opening = null;

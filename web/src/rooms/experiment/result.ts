@@ -24,6 +24,11 @@ export function withUnit(value: number | null, unit: string, signed = false): st
   return text === "–" || !unit ? text : `${text} ${unit}`;
 }
 
+/** What a change is counted in: its unit, else the name of what was measured. */
+export function unitOf({ unit, metric }: Pick<Experiment, "unit" | "metric">): string {
+  return unit || (metric === "cosine" ? "1 - cosine" : metric.replaceAll("_", " "));
+}
+
 /** A share of 1, or 0 where it is only rounding. */
 export function withoutTrace(share: number): number {
   return Math.abs(share) < 1e-6 ? 0 : share;
