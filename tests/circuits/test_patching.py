@@ -279,8 +279,10 @@ def test_each_position_has_its_token_and_a_row(fresh):
     got = mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0], positions="each", controls=0)
     assert got.positions == ("the", "king/queen", "gave", "the", "book/map", "to", "the")
     assert got.values.shape == (12, 7) and len(got.to_pandas()) == 84
-    # Before the texts differ nothing can be patched; in the last layer only the last row is read.
-    assert abs(got.values[:, 0]).max() < 1e-5 and abs(got["L2H1"][:-1]).max() < 1e-5
+    # Before the texts differ nothing can be patched; in the last layer only the last row is read. In logits: of some
+    # draws the whole gap is small.
+    gap = abs(got.clean - got.corrupted).max()
+    assert abs(got.values[:, 0]).max() * gap < 1e-5 and abs(got["L2H1"][:-1]).max() * gap < 1e-5
     strongest = abs(got["L0H2"]).max()
     assert abs(got.by_head[got.head_place("L0H2")]) == strongest
     everywhere = mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0], positions=range(7), controls=0)
