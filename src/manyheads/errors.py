@@ -28,8 +28,11 @@ class ManyHeadsError(Exception):
     """Any fault that manyheads reports: in a request, or in its data."""
 
 
-class ShapeError(ManyHeadsError, ValueError):
-    """Sizes that do not fit: of arrays, or of a model's dimensions (query heads against key/value heads, say)."""
+class ShapeError(ManyHeadsError, ValueError, AssertionError):
+    """Sizes that do not fit: of arrays, or of a model's dimensions (query heads against key/value heads, say).
+
+    An AssertionError too, since that is what nn.MultiheadAttention raises, in whose place our layer may stand.
+    """
 
 
 class HeadError(ManyHeadsError, ValueError):

@@ -22,9 +22,9 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.errors import ShapeError
+from manyheads.errors import ModelError, ShapeError
 from manyheads.nn.caches import KVCache
-from manyheads.nn.layer_inputs import View, read_masks, with_extra
+from manyheads.nn.layer_inputs import NestedTexts, NotFused, View, read_masks, with_extra
 from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
 from manyheads.nn.positions import RelativeBias, RelativeBiasTable, Rope, RotaryTable, alibi_bias, alibi_slopes
@@ -58,8 +58,7 @@ class MultiHeadAttention(nn.Module):
     Errors: ShapeError. Cost: O(q * k) time, O(q + k) memory but where docs/reference/layer.md says otherwise.
     """
 
-    # What nn.TransformerEncoderLayer looks at before it takes its own fast path around us: these say "do not".
-    in_proj_weight = in_proj_bias = None
+    # nn.TransformerEncoderLayer looks at this before it takes its own fast path around a layer: False says "do not".
     _qkv_same_embed_dim = False
 
     shard: HeadShard | None = None
@@ -132,11 +131,40 @@ class MultiHeadAttention(nn.Module):
             if extra is not None:
                 nn.init.xavier_normal_(extra)
 
+    @property
+    def in_proj_weight(self) -> Tensor | NotFused:
+        """torch's name for the weight of q, k and v together, by which `nn.TransformerEncoder` decides.
+
+        Without gradients it makes a nested tensor of padded texts, which `forward` reads, and gives 0 at padding.
+        """
+        return self.qkv_proj.weight if self._is_fused_with_biases else NotFused()
+
+    @property
+    def in_proj_bias(self) -> Tensor | None:
+        """torch's name for the bias of q, k and v together; None where there is not one for all."""
+        return self.qkv_proj.bias if self._is_fused_with_biases else None
+
+    @property
+    def _is_fused_with_biases(self) -> bool:
+        return (
+            isinstance(self.qkv_proj, FusedProjections)
+            and self.qkv_proj.bias is not None
+            and getattr(self.out_proj, "bias", None) is not None
+        )
+
+    def __prepare_scriptable__(self) -> MultiHeadAttention:
+        """What torch.jit.script asks first. Errors: ModelError."""
+        raise ModelError(
+            "torch.jit.script cannot compile mh.MultiHeadAttention: TorchScript lacks much of the Python that it is "
+            "written in. Use torch.export, torch.compile or torch.jit.trace, which can, or nn.MultiheadAttention with "
+            "dump_state(layer, 'torch')."
+        )
+
     def forward(
         self,
-        query: Float[Tensor, "..."],
-        key: Float[Tensor, "..."] | None = None,
-        value: Float[Tensor, "..."] | None = None,
+        query: Tensor,  # floats; no type of jaxtyping's, which reads a shape: a nested tensor has none
+        key: Tensor | None = None,
+        value: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         need_weights: bool = True,
         attn_mask: Tensor | None = None,
@@ -146,7 +174,7 @@ class MultiHeadAttention(nn.Module):
         cache: KVCache | None = None,
         positions: Int[Tensor, "*b q"] | None = None,
         weight_heads: Sequence[int] | None = None,
-    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."] | None]:
+    ) -> tuple[Tensor, Float[Tensor, "..."] | None]:
         """`(out, weights)`: `[q, m]` or, batched, `[b, q, m]` (`[q, b, m]` unless `batch_first`), as the input was.
 
         Without `key` this is self-attention; without `value`, `value` is `key`. Weights are `[b, q, k]`, averaged over
@@ -154,8 +182,20 @@ class MultiHeadAttention(nn.Module):
         the softmax itself, before dropout. `is_causal` makes this call causal, with or without `attn_mask`.
         `attn_mask` is (q, k), (b * h, q, k) or (b, h, q, k), `key_padding_mask` (b, k): keys count cached ones.
         `positions`, "q" or "b q", are the tokens' own for `rope`, where they are not simply the next ones.
+        A nested tensor as `query`, alone, is texts without padding: so is `out` then, and weights are 0 at padding.
         Errors: ShapeError.
         """
+        if any(isinstance(x, Tensor) and x.is_nested for x in (query, key, value)):
+            others = {
+                "key": None if key is query else key, "value": None if value is query else value,
+                "key_padding_mask": key_padding_mask, "attn_mask": attn_mask, "cache": cache, "positions": positions,
+            }  # fmt: skip
+            texts = NestedTexts.of(query, self.batch_first, [name for name, x in others.items() if x is not None])
+            out, weights = self.forward(
+                texts.padded, None, None, texts.visible, need_weights, None, average_attn_weights, is_causal,
+                weight_heads=weight_heads,
+            )  # fmt: skip
+            return texts.nested(out), None if weights is None else texts.without_padding(weights)
         _check_call(self, query, key, value, cache, positions, need_weights, weight_heads, is_causal)
         batched = query.ndim == 3
         if key_padding_mask is not None and not batched:

@@ -22,11 +22,12 @@ self-attention that is the plain triangle; with a cache it is the new tokens aft
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError
@@ -237,6 +238,64 @@ def _four_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
 def with_extra(mask: Tensor | None, extra: int, fill: float | bool) -> Tensor | None:
     """The mask with columns for keys that everybody sees."""
     return mask if mask is None or not extra else torch.nn.functional.pad(mask, (0, extra), value=fill)
+
+
+class NotFused:
+    """Stands where torch's layer has one weight for q, k and v, in a layer that has no such weight, or no biases.
+
+    To have `__torch_function__` is all that `nn.TransformerEncoder` has to know: it leaves its texts padded then.
+    """
+
+    @classmethod
+    def __torch_function__(cls, function: object, types: object, args: object = (), kwargs: object = None) -> None:
+        raise ShapeError(
+            "this layer has no in_proj_weight with biases: manyheads.nn.dump_state(layer, 'torch') gives its numbers "
+            "under torch's names."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NestedTexts:
+    """Texts of a nested tensor, padded: `visible` is 1 where a token is, and None where all have the same length."""
+
+    given: Tensor
+    padded: Float[Tensor, "b q m"]
+    lengths: Int[Tensor, "b"]
+    visible: Int[Tensor, "b q"] | None
+
+    @staticmethod
+    def of(query: Tensor, batch_first: bool, options: Sequence[str]) -> NestedTexts:
+        """`options`: the names of what else was given. Errors: ShapeError for what says nothing of nested tensors."""
+        if options or not query.is_nested:
+            raise ShapeError(
+                f"a nested tensor{' with ' if options else ''}{', '.join(options)}: a layer reads a nested query "
+                f"alone, as self-attention. Give padded tensors, as x.to_padded_tensor(0.0) makes them, and "
+                f"key_padding_mask."
+            )
+        if not batch_first:
+            raise ShapeError("a nested tensor is (batch, length, width), and this layer has batch_first=False.")
+        shapes = [tuple(text.shape) for text in query.unbind()]
+        if query.dim() != 3 or len({shape[1] for shape in shapes}) > 1:
+            raise ShapeError(f"query is a nested tensor of {shapes[:3]}: give texts of (length, width), all as wide.")
+        lengths = torch.tensor([length for length, _ in shapes], device=query.device)
+        padded = query.to_padded_tensor(0.0)
+        visible = torch.arange(padded.shape[1], device=query.device) < lengths[:, None]
+        return NestedTexts(query, padded, lengths, None if bool(visible.all()) else visible.long())
+
+    def nested(self, out: Float[Tensor, "b q m"]) -> Tensor:
+        """Rows of tokens as a nested tensor of the layout that was given, which can be added to it."""
+        texts = [text[:length] for text, length in zip(out, self.lengths.tolist(), strict=True)]
+        if self.given.layout == torch.jagged and self.given.lengths() is None:
+            # With the same offsets, by which torch knows that two of them have the same lengths.
+            return torch.nested.nested_tensor_from_jagged(torch.cat(texts), self.given.offsets())
+        return torch.nested.as_nested_tensor(texts, layout=self.given.layout)
+
+    def without_padding(self, weights: Float[Tensor, "b *h q k"]) -> Float[Tensor, "b *h q k"]:
+        """The maps with rows of padding 0."""
+        if self.visible is None:
+            return weights
+        rows = self.visible.reshape(len(weights), *[1] * (weights.ndim - 3), -1, 1)
+        return weights * rows.to(weights.dtype)
 
 
 @dataclass(frozen=True, eq=False)
