@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -50,7 +51,8 @@ class Corpus:
     `origin` names it in words. `key` is all that its documents depend on (files with size and digest, how they are
     read): a run that was stopped goes on only with the same key. `total` is how much there is to read (None: unknown,
     as with standard input, which can be opened once only). `files`: each of its files by itself, where it has such.
-    `place` and `whole` are of a shard: which one it is, and of what.
+    `place` and `whole` are of a shard: which one it is, and of what. `again` makes the same corpus in another process:
+    so it is pickled.
     """
 
     open: Callable[[], Iterator[Document]]
@@ -60,6 +62,13 @@ class Corpus:
     files: tuple[Corpus, ...] = ()
     place: Shard | None = None
     whole: Corpus | None = None
+    again: Callable[[], Corpus] | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Files by their paths, texts in memory whole. Errors: TextError for what can be read once only."""
+        if self.again is None:
+            raise TextError(f"{self.origin} can be read once only, and not be pickled: give a list, or files.")
+        return _made_again, (self.again, self.origin, self.key)
 
     def shard(self, index: int, of: int, by: str = "text") -> Corpus:
         """Part `index` (from 0) of `of` parts that have every text once: texts, or files, `index`, `index + of`, ...
@@ -98,7 +107,15 @@ class Corpus:
             size if by == "file" else self.total,
             place=place,
             whole=self,
+            again=self.again and partial(Corpus.shard, self, index, of, by),
         )
+
+
+def _made_again(again: Callable[[], Corpus], origin: str, key: str) -> Corpus:
+    corpus = again()
+    if corpus.key != key:
+        raise TextError(f"{origin} has changed since this corpus was pickled: open it anew.")
+    return replace(corpus, origin=origin)
 
 
 @dataclass(frozen=True)
@@ -142,7 +159,8 @@ def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
             yield Document(text, f"text {index}", at=index + 1)
 
     key = f"{len(texts)} texts, {sum(text_seed(text) for text in texts) % (1 << 63):x}"
-    return Corpus(documents, origin or f"{len(texts)} texts", key, len(texts))
+    origin = origin or f"{len(texts)} texts"
+    return Corpus(documents, origin, key, len(texts), again=partial(corpus_of, texts, origin))
 
 
 def as_corpus(texts: Any) -> Corpus:
@@ -165,7 +183,8 @@ def as_corpus(texts: Any) -> Corpus:
         # The annotation counts, too: the same words with another tree give other figures.
         digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
     count = len(documents)
-    return Corpus(lambda: iter(documents), f"{count:,} texts", f"{count} texts {digest.hexdigest()}", count)
+    key, again = f"{count} texts {digest.hexdigest()}", partial(as_corpus, documents)
+    return Corpus(lambda: iter(documents), f"{count:,} texts", key, count, again=again)
 
 
 def _documents(texts: Iterable[Any]) -> Iterator[Document]:

@@ -28,7 +28,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -132,7 +132,9 @@ def own_corpus() -> Corpus:
             yield replace(document, at=count + number)
 
     total = count + sum(1 for _ in gold.open())
-    return Corpus(documents, "the bundled texts and annotated sentences", f"own {page.key} {gold.key}", total)
+    return Corpus(
+        documents, "the bundled texts and annotated sentences", f"own {page.key} {gold.key}", total, again=own_corpus
+    )
 
 
 def gold_corpus(unit: str = "sentence") -> Corpus:
@@ -290,7 +292,7 @@ def open_corpus(
 
     def open_anew() -> Iterator[Document]:
         nonlocal opened
-        if opened and any(part.once for part in parts):
+        if opened and once:
             raise TextError("stdin and pipes can be read once only. To read them again, write them to a file.")
         opened = True
         return documents()
@@ -306,9 +308,11 @@ def open_corpus(
     sizes = [part.size for part in parts]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     digest = hashlib.blake2b("\n".join(part.key for part in parts).encode(), digest_size=16).hexdigest()
+    once = any(part.once for part in parts)
+    again = None if once else partial(open_corpus, names, kind=kind, lines=lines, field=field, unit=unit)
     files = tuple(
-        Corpus(part.documents, source.name, part.key, part.size)
-        for source, part in zip(all_sources, parts, strict=True)
+        Corpus(part.documents, source.name, part.key, part.size, again=again and partial(_file_of, again, index))
+        for index, (source, part) in enumerate(zip(all_sources, parts, strict=True))
         if isinstance(source, Source) and not part.once
     )
     are_files = [name != STDIN and not (isinstance(name, str) and name.startswith(PREFIX)) for name in names]
@@ -321,7 +325,12 @@ def open_corpus(
     else:
         is_folder = Path(names[0]).is_dir()
         origin = f"folder {names[0]} ({plural(len(parts), 'file')})" if is_folder else f"file {names[0]}"
-    return Corpus(open_anew, origin, digest, total, files if len(files) == len(parts) else ())
+    return Corpus(open_anew, origin, digest, total, files if len(files) == len(parts) else (), again=again)
+
+
+def _file_of(again: Callable[[], Corpus], index: int) -> Corpus:
+    """One of a corpus's files: of the whole, in which files of one name are called by their paths."""
+    return again().files[index]
 
 
 def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:

@@ -19,7 +19,9 @@ call reads as it is; what the call finds is rounded, by half a scale at most, an
 # What people give is checked, whatever its type says.
 from __future__ import annotations
 
+import copy
 import weakref
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -222,6 +224,17 @@ class KVCache:
         for buffer, part in zip(self._parts, parts, strict=True):
             buffer[:, :, rows] = part.detach()
         self._end += new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle has what is held, and not whose it is: the first layer that uses it makes it its own."""
+        return {**vars(self), "_source": None, "_layer": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
+        """A copy in this process serves the same layer, and a cross cache's holds the same text."""
+        new = KVCache.__new__(KVCache)
+        memo[id(self)] = new
+        vars(new).update(copy.deepcopy(vars(self), memo))
+        return new
 
     def __repr__(self) -> str:
         size = ("" if self.size is None else f", size={self.size}") + ("" if self.dtype is None else ", int8")

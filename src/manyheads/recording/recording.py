@@ -11,13 +11,14 @@ first process's memory and temporary folder.
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,7 @@ from torch import Tensor
 from manyheads.base import html_table, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
-from manyheads.recording.file.format import read_recording, save_recording
+from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.media import Frames, Grid, ImageSpan, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
@@ -121,6 +122,24 @@ class Recording:
         cells = torch.as_tensor(places, dtype=torch.long, device="cpu").reshape(-1, 2)
         return layer.weights_at(cells[:, 0], cells[:, 1], text)[head.index]
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """One in a file is pickled as the file's path, one in memory whole."""
+        files = {layers.file if isinstance(layers, LazyLayers) else None for layers in self.stacks.values()}
+        file = files.pop() if len(files) == 1 else None
+        return super().__reduce_ex__(protocol) if file is None else (_reopened, (file, self.provenance))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recording:
+        """What is in a file is shared: nothing changes it."""
+        stacks = {
+            stack: layers if isinstance(layers, LazyLayers) else copy.deepcopy(layers, memo)
+            for stack, layers in self.stacks.items()
+        }
+        tokens, provenance = copy.deepcopy((self.tokens, self.provenance), memo)
+        return replace(self, stacks=stacks, tokens=tokens, provenance=provenance)
+
+    def __copy__(self) -> Recording:
+        return replace(self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
         save_recording(path, self.stacks, self.tokens, self.provenance)
@@ -158,6 +177,17 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     off, or written by a newer version. Damage inside a layer is found, and raised, when that layer is read.
     """
     return Recording(*read_recording(path))
+
+
+def _reopened(file: StoredFile, provenance: Mapping[str, object]) -> Recording:
+    """The recording of that file. Errors: FileAccessError, RecordingError where another one is there by now."""
+    stored = read_recording(file.path)
+    if any(layers.file != file for layers in stored.stacks.values()):
+        raise RecordingError(
+            f"{file.path} holds another recording than the one that was pickled by this path: open it anew, or pickle "
+            f"a recording in memory."
+        )
+    return replace(Recording(*stored), provenance=provenance)
 
 
 def heads_together(parts: Sequence[Recording]) -> Recording:

@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from manyheads.errors import StatisticError
 from manyheads.nn import Mask
 from manyheads.recording import Layer, Request, Tokens
 from manyheads.recording.exact_map.one_pass import Reduced
@@ -190,6 +191,29 @@ class Statistic:
     maximum: bool = False
 
     @property
+    def description(self) -> dict[str, Any]:
+        """What its numbers mean, as plain data for JSON."""
+        return {
+            **{name: getattr(self, name) for name in DESCRIBED},
+            "range": [None if abs(end) == float("inf") else end for end in self.range],
+            "asks": sorted(self.asks),
+            "maps": sorted(self.maps),
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As its description: functions may be a caller's own, of a module that is not there where it is read.
+
+        One of the table is pickled by its name (`statistics.table`), and measures as before.
+        """
+        return described, (self.description,)
+
+    def __copy__(self) -> Statistic:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Statistic:
+        return self
+
+    @property
     def same_for_all_heads(self) -> bool:
         """Whether this is a chance level that depends on mask and tokens alone."""
         return self.name.endswith(".uniform")
@@ -204,6 +228,31 @@ class Statistic:
         subject, _, level = self.name.partition(".")
         stem = re.sub("(_unsunk|_norm)?(_mass)?$", "", subject)
         return stem in BURSTY or (self.kind == "chance" and (level == "relabelled" or "." in level))
+
+
+DESCRIBED = ("name", "unit", "source", "meaning", "kind", "by_row", "maximum", "column")
+
+
+def described(fields: dict[str, Any]) -> Statistic:
+    """The statistic of a `description`: what its numbers mean. It measures nothing.
+
+    Raises LookupError, TypeError or ValueError for what is none.
+    """
+    name, (low, high) = str(fields["name"]), fields["range"]
+
+    def finish(_: Facts) -> PerText:
+        raise StatisticError(
+            f"{name!r} was read from a file or a pickle, which says what it means and not how it is measured."
+        )
+
+    return Statistic(
+        **{key: fields[key] for key in DESCRIBED},
+        range=(-float("inf") if low is None else low, float("inf") if high is None else high),
+        asks=frozenset(fields["asks"]),
+        maps=frozenset(fields["maps"]),
+        needs=lambda _: (),
+        finish=finish,
+    )
 
 
 def shares_of(

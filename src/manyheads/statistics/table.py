@@ -7,12 +7,14 @@ but are no part of "all".
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import Any
 
 from manyheads.base import plural
 from manyheads.errors import StatisticError
@@ -32,7 +34,7 @@ from manyheads.statistics.defined.syntax import (
     syntax_names,
     syntax_statistics,
 )
-from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.statistic import Statistic, described
 
 STATISTICS: dict[str, Statistic] = {
     statistic.name: statistic
@@ -85,6 +87,16 @@ def named(name: str) -> Statistic | None:
     if match := OF_PLACES.fullmatch(name):
         return masses.distant_masses(int(match[1]), int(match[2]))[match[3] is not None]
     return NAMED.get(name)
+
+
+def _unpickled(description: dict[str, Any]) -> Statistic:
+    """The table's own, where it has one of this name that means the same; else what is described."""
+    known = named(description["name"])
+    return described(description) if known is None or known.description != description else known
+
+
+# `copyreg` is asked before a class's own `__reduce__`, which stands below this table and cannot know it.
+copyreg.pickle(Statistic, lambda statistic: (_unpickled, (statistic.description,)))
 
 
 def choose(

@@ -246,8 +246,11 @@ def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
     The models in it are transformers' own, which name their main input; what refuses already is left alone.
     """
     models = [part for part in model.modules() if part is model or hasattr(part, "main_input_name")]
-    parts = [part for part in models if _refuse not in part._forward_pre_hooks.values()]
-    return [part.register_forward_pre_hook(_refuse, prepend=True, with_kwargs=True) for part in parts]
+    return [
+        HeadMaskRefusal().register(part)
+        for part in models
+        if not any(isinstance(hook, HeadMaskRefusal) for hook in part._forward_pre_hooks.values())
+    ]
 
 
 @contextmanager
@@ -261,14 +264,27 @@ def refusing_head_mask(model: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _refuse(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    passed = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
-    # The signature is read only where a mask was passed: this runs before every forward pass.
-    ignored = passed and [name for name in passed if name not in inspect.signature(model.forward).parameters]
-    if not ignored:
-        return
-    raise PlanError(
-        f"{ignored[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
-        f"ignore it. Use mh.applied(lm, mh.Plan([mh.Ablate({{3: [7]}})])) around the call (kind='zero' is what "
-        f"head_mask did), or mh.prune_heads(lm, {{3: [7]}}) to remove heads for good."
-    )
+class HeadMaskRefusal:
+    """The hook that refuses. It holds its own handle, so that it stays where a model is pickled or copied.
+
+    torch numbers the hooks of a process from 0, so in a fresh one the next hook would take this one's number, and its
+    place. To unpickle a handle tells torch which numbers are taken.
+    """
+
+    handle: RemovableHandle
+
+    def register(self, model: nn.Module) -> RemovableHandle:
+        self.handle = model.register_forward_pre_hook(self, prepend=True, with_kwargs=True)
+        return self.handle
+
+    def __call__(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        passed = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
+        # The signature is read only where a mask was passed: this runs before every forward pass.
+        ignored = passed and [name for name in passed if name not in inspect.signature(model.forward).parameters]
+        if not ignored:
+            return
+        raise PlanError(
+            f"{ignored[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
+            f"ignore it. Use mh.applied(lm, mh.Plan([mh.Ablate({{3: [7]}})])) around the call (kind='zero' is what "
+            f"head_mask did), or mh.prune_heads(lm, {{3: [7]}}) to remove heads for good."
+        )

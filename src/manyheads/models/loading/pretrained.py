@@ -241,13 +241,27 @@ def _with_text(config: Any, folder: Path, options: dict[str, Any]) -> Any:
         return cls.from_pretrained(folder, backend="pil", **options)
 
     # What makes inputs of films needs torchvision, and nothing here reads films.
+    return _without_films(cls).from_pretrained(folder, backend="pil", **options)
+
+
+def _without_films(cls: Any) -> Any:
+    """A processor's class without the part for films, whose instances can be pickled."""
+
     class WithoutFilms(cls):
         @classmethod
         def get_attributes(cls) -> list[str]:
             return [name for name in super().get_attributes() if name != "video_processor"]
 
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _empty_processor, (cls,), vars(self)
+
     WithoutFilms.__name__ = cls.__name__
-    return WithoutFilms.from_pretrained(folder, backend="pil", **options)
+    return WithoutFilms
+
+
+def _empty_processor(cls: Any) -> Any:
+    made = _without_films(cls)
+    return made.__new__(made)
 
 
 def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:

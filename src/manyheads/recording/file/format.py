@@ -45,7 +45,15 @@ from torch import Tensor
 from manyheads.base import MEMORY_SHARE, Cache, free_memory_bytes
 from manyheads.errors import RecordingError, ShapeError
 from manyheads.nn import Mask, Rule
-from manyheads.recording.file.safetensors_io import NAMES, Entry, Part, TensorFile, bytes_of, write_tensors
+from manyheads.recording.file.safetensors_io import (
+    NAMES,
+    Entry,
+    Part,
+    TensorFile,
+    bytes_of,
+    metadata_sum,
+    write_tensors,
+)
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.media import ImageSpan
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
@@ -262,22 +270,38 @@ def read_recording(path: str | os.PathLike[str]) -> StoredRecording:
             ]
             for stack in stacks
         }
-    opened = {stack: LazyLayers(len(layers), partial(source.load, layers)) for stack, layers in described.items()}
+    stored = StoredFile(os.path.abspath(path), metadata_sum(file.metadata))
+    opened = {
+        stack: LazyLayers(len(layers), partial(source.load, layers), stored) for stack, layers in described.items()
+    }
     size = sum(source.num_bytes(layer) for layers in described.values() for layer in layers)
     return StoredRecording(opened, tokens[0], provenance, size)
 
 
-class LazyLayers(Sequence[LayerRecord]):
-    """The layers of a stack, each made by `load(index)` when it is used. Any thread may do so."""
+class StoredFile(NamedTuple):
+    """Which file a recording is read from, and the checksum of its metadata, which has those of its tensors."""
 
-    def __init__(self, count: int, load: Callable[[int], LayerRecord]) -> None:
-        self._count, self._load, self._lock = count, load, threading.Lock()
+    path: str
+    checksum: str
+
+
+class LazyLayers(Sequence[LayerRecord]):
+    """The layers of a stack, each made by `load(index)` when it is used. Any thread may do so.
+
+    `file`: where all of a stack is, by which the whole recording is pickled. Some layers alone are pickled whole.
+    """
+
+    def __init__(self, count: int, load: Callable[[int], LayerRecord], file: StoredFile | None = None) -> None:
+        self._count, self._load, self._lock, self.file = count, load, threading.Lock(), file
         # Alive: a layer that somebody holds is never read into memory a second time. Recent: see `KEPT_LAYERS`.
         self._alive: weakref.WeakValueDictionary[int, LayerRecord] = weakref.WeakValueDictionary()
         self._recent: Cache[int, LayerRecord] = Cache(KEPT_LAYERS)
 
     def __len__(self) -> int:
         return self._count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, ([*self],)
 
     @overload
     def __getitem__(self, index: int) -> LayerRecord: ...

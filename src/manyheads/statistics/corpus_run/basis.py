@@ -22,10 +22,9 @@ from manyheads.spec import MOST
 from manyheads.statistics.corpus_run.chunks import Learned, differences
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import two_sided
-from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.statistics.statistic import Statistic, described
 from manyheads.statistics.tally import Gathered
 
-DESCRIBED = ("name", "unit", "source", "meaning", "kind", "by_row", "maximum", "column")
 """Of a statistic, what a file says of it besides its range, and what it asks and is of. How it is computed is code."""
 ALWAYS_NOTED = ("model", "loaded", "corpus", "surveyed", "rarity", "sinks")
 ANY = "as they were given"  # in place of a corpus and its shard, where sums are of whatever texts came
@@ -89,17 +88,8 @@ class Basis:
 
     def words(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        described = [
-            {
-                **{name: getattr(statistic, name) for name in DESCRIBED},
-                "range": [None if abs(end) == float("inf") else end for end in statistic.range],
-                "asks": sorted(statistic.asks),
-                "maps": sorted(statistic.maps),
-            }
-            for statistic in self.statistics
-        ]
         plain = {name: getattr(self, name) for name in ("inputs", "notes", "max_positions")}
-        return {**plain, "statistics": described, "sinks": asdict(self.sinks)}
+        return {**plain, "statistics": [x.description for x in self.statistics], "sinks": asdict(self.sinks)}
 
     @staticmethod
     def read(words: dict[str, Any]) -> Basis:
@@ -107,7 +97,7 @@ class Basis:
         inputs, notes = ({str(k): str(v) for k, v in words[name].items()} for name in ("inputs", "notes"))
         parked, positions = words["sinks"], words["max_positions"]
         sinks = Sinks(bool(parked["first"]), tuple(parked["ids"]), tuple(parked["names"]), str(parked["because"]))
-        statistics = tuple(map(_described, words["statistics"]))
+        statistics = tuple(map(described, words["statistics"]))
         if lacking := [name for name in ALWAYS_NOTED if name not in notes]:
             raise LookupError(lacking[0])
         shard = inputs.get("shard", ANY)
@@ -146,20 +136,3 @@ def named_shards(numbers: Sequence[int]) -> str:
     """Shards by number, the first of them, for a message."""
     more = f" and {len(numbers) - NAMED_SHARDS:,} more" if len(numbers) > NAMED_SHARDS else ""
     return ", ".join(map(str, numbers[:NAMED_SHARDS])) + more
-
-
-def _described(fields: dict[str, Any]) -> Statistic:
-    """A statistic as a file describes it: what its numbers mean. It measures nothing."""
-    name, (low, high) = str(fields["name"]), fields["range"]
-
-    def finish(_: Facts) -> PerText:
-        raise StatisticError(f"{name!r} was read from a file, which says what it means and not how it is measured.")
-
-    return Statistic(
-        **{key: fields[key] for key in DESCRIBED},
-        range=(-float("inf") if low is None else low, float("inf") if high is None else high),
-        asks=frozenset(fields["asks"]),
-        maps=frozenset(fields["maps"]),
-        needs=lambda _: (),
-        finish=finish,
-    )

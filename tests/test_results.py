@@ -1,0 +1,342 @@
+"""Everything that is returned can be pickled, and used in a fresh process as here, with the same numbers.
+
+Which classes these are, the return annotations of the faces' functions say, and those of the methods of what they
+return: a new result class without a case fails. One fresh process reads them all.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import dataclasses
+import importlib
+import inspect
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import manyheads as mh
+from manyheads import circuits, corpora, interventions, models, recording, roles, statistics, watching
+from manyheads import nn as mnn
+from manyheads.recording import media
+
+FACES = (
+    "", "circuits", "corpora", "interventions", "long_context", "models", "nn", "recording", "roles", "sizing",
+    "statistics", "watching",
+)  # fmt: skip
+LIVE = {
+    "Tap": "hooks on a model, while a block lasts", "Applied": "hooks on a model, while a block lasts",
+    "Streaming": "hooks on a model, while a block lasts", "Watch": "hooks on a model that trains",
+    "QKClip": "hooks on a model that trains", "WatchCallback": "hooks on a model that trains",
+    "HeadWatch": "hooks on a model that trains", "Prepared": "a plan made ready for one model",
+    "Editor": "what edits one call", "Metric": "a function of a model's outputs", "StreamingCache": "of one generation",
+    "CallTexts": "of one call", "Aligner": "of one call", "Pass": "of one batch", "Layer": "of one batch",
+    "Reduced": "of one batch", "Mixed": "of one call", "View": "of one call", "Rule": "of one call",
+    "PerText": "of one batch",
+    "Reading": "texts as one model reads them", "LargestScores": "of one call", "FeedForward": "a layer: `state_dict`",
+    "SwiGLU": "a layer: `state_dict`", "BatchRead": "has a tap", "NotFused": "stands where there is no weight",
+}  # fmt: skip
+"""Classes that a function returns and that are no results, each with what it lives by."""
+
+TEXTS = ["The cat sat on the mat, and it was warm.", "A dog ran. The dog was tired, because it ran.", "One two three."]
+
+
+# ---------------------------------------------------------------------------------------------- which classes there are
+
+
+def classes_in(function):
+    """The classes of manyheads that a function's return annotation names."""
+    function = inspect.unwrap(function)
+    annotation = getattr(function, "__annotations__", {}).get("return", "")
+    named = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    space = getattr(function, "__globals__", {})
+    for name in re.findall(r"[A-Za-z_]\w*", named):
+        kind = space.get(name)
+        if inspect.isclass(kind) and kind.__module__.startswith("manyheads") and not issubclass(kind, Exception):
+            yield kind
+
+
+def functions_of(kind):
+    for name, member in inspect.getmembers_static(kind):
+        if not name.startswith("_"):
+            member = (
+                getattr(member, "__func__", None) or getattr(member, "fget", None) or getattr(member, "func", member)
+            )
+            if inspect.isfunction(member) and member.__module__.startswith("manyheads"):
+                yield member
+
+
+def result_classes():
+    found, new = {}, []
+    for face in FACES:
+        module = importlib.import_module(f"manyheads.{face}".rstrip("."))
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isfunction(value) and value.__module__.startswith("manyheads"):
+                new += classes_in(value)
+            elif inspect.isclass(value) and not issubclass(value, builtins.Exception) and not face:
+                new.append(value)
+    while new:
+        kind = new.pop()
+        if (kind.__qualname__, kind.__module__) not in found and kind.__name__ not in LIVE:
+            found[kind.__qualname__, kind.__module__] = kind
+            new += [returned for function in functions_of(kind) for returned in classes_in(function)]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- a result in numbers
+
+
+def numbers(value, depth=0):
+    """All that a value holds as plain data: two that are alike have the same."""
+    assert depth < 30, type(value)
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
+    if isinstance(value, nn.Module):
+        return {name: numbers(x, depth + 1) for name, x in value.state_dict().items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: numbers(x, depth + 1) for name, x in held.items() if not callable(x) and not name.startswith("_")}
+    if isinstance(value, Mapping):
+        return {repr(key): numbers(x, depth + 1) for key, x in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, tuple | list) or type(value).__name__ == "LazyLayers":
+        return [numbers(x, depth + 1) for x in value if not callable(x)]
+    if isinstance(value, mh.HeadSums):
+        return numbers(value.table(), depth + 1)
+    if isinstance(value, mh.KVCache):
+        return [value.length, *(numbers(x) for x in value.held())]
+    plain = str | int | float | bool | None | np.ndarray | np.generic | os.PathLike | slice | torch.dtype | torch.device
+    return value if isinstance(value, plain) else type(value).__name__
+
+
+def assert_same(got, want, where):
+    assert type(got) is type(want), where
+    if isinstance(want, dict):
+        assert got.keys() == want.keys(), where
+        for key in want:
+            assert_same(got[key], want[key], f"{where}.{key}")
+    elif isinstance(want, list):
+        assert len(got) == len(want), where
+        for index, pair in enumerate(zip(got, want, strict=True)):
+            assert_same(*pair, f"{where}[{index}]")
+    elif isinstance(want, np.ndarray | float | np.generic):
+        np.testing.assert_array_equal(got, want, err_msg=where)
+    else:
+        assert got == want, where
+
+
+def used(value):
+    """What is asked of a result beside what it holds."""
+    with torch.no_grad():
+        return numbers(USES[type(value).__name__](value)) if type(value).__name__ in USES else None
+
+
+X = torch.linspace(-1, 1, 2 * 5 * 24).reshape(2, 5, 24)
+
+USES = {
+    "LoadedModel": lambda lm: [mh.measure(lm, TEXTS)["entropy"], lm.weights_hash, lm.tokenizer(TEXTS[0])["input_ids"]],
+    "Recording": lambda rec: [[x.weights(0), x.received()] for layers in rec.stacks.values() for x in layers],
+    "LayerRecord": lambda layer: [layer.weights(1), layer.word_weights(0).weights],
+    "HeadTable": lambda table: [table[table.names[0]], table.interval(table.names[0]), table.to_pandas().to_dict()],
+    "Roles": lambda found: [found.table.names, repr(found), [str(head) for head in found.heads]],
+    "Statistic": lambda statistic: [statistic.meaning, statistic.bursty],
+    "Comparison": lambda compared: [repr(compared), getattr(compared, "changed", None)],
+    "HeadFamilies": repr,
+    "Composition": lambda composed: composed.strongest(),
+    "PrunedModel": lambda small: [small.model(torch.tensor([[5, 6, 7]])).logits, models.kept_in(small.model)],
+    "Converted": lambda small: small.model(torch.tensor([[5, 6, 7]])).logits,
+    "MultiHeadAttention": lambda layer: layer(X),
+    "KVCache": lambda cache: layer_of_cache()(X[:, :1], cache=cache),
+    "Corpus": lambda corpus: [(x.name, x.text) for x in corpus.open()] if hasattr(corpus, "open") else None,
+    "HeadSums": lambda sums: sums.table().notes,
+    "HeadSplit": lambda split: [split.to_dict(), str(split.retrieval)],
+    "Sizing": lambda sizing: [sizing.to_dict(), repr(sizing)],
+    "Plan": lambda plan: plan.to_json(),
+    "ModelSpec": lambda spec: [spec.to_json(), str(spec.select("L1"))],
+    "Mask": lambda mask: mask.counts(),
+    "HeadCurves": lambda curves: curves.refresh().values,
+}
+
+
+def layer_of_cache():
+    torch.manual_seed(3)
+    return mh.MultiHeadAttention(24, 6, 3, batch_first=True, causal=True).eval()
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+
+class World:
+    """One of each result, by name."""
+
+    def __init__(self, lm, make, fresh, folder, page_labels):
+        self.bert, self.fresh, self.folder, self.page_labels = lm, fresh, folder, page_labels
+        # To write one is 15 seconds of another process: it is plain data.
+        self.saved = interventions.Saved("stock", folder / "small", None, "LlamaForCausalLM", "so", 1e-7, "cpu")
+        self.llama = make("llama")
+        self.t5 = make("t5")
+
+    @cached_property
+    def rec(self):
+        return mh.record(self.bert, TEXTS)
+
+    @cached_property
+    def results(self):
+        bert, llama, pair = self.bert, self.llama, {"answers": (4, 3)}
+        self.rec.save(self.folder / "stored.heads")
+        page = self.folder / "page.txt"
+        page.write_text("\n\n".join(TEXTS))
+        table = mh.measure(llama, TEXTS, "all", kinds=True)
+        sums = mh.HeadSums(llama, "default")
+        sums.update(TEXTS)
+        found = mh.find_roles(llama, TEXTS)
+        compared = mh.compare(llama, llama, TEXTS)
+        families = mh.head_families(llama, TEXTS)
+        corpus = interventions.read_corpus(llama, TEXTS)
+        plans = [
+            mh.Plan([mh.Ablate("L0H1")]),
+            mh.Plan([mh.Scale("L1H1", 0.5), mh.Average("L1H2"), mh.Copy("L1H3", "L1H1")]),
+        ]
+        metric, _ = interventions.choose_metric(llama, "loss")
+        composed = mh.composition(llama)
+        rows = [torch.randint(5, 40, (n,), generator=self.fresh).tolist() for n in (33, 29, 37, 31)]
+        split = mh.split_heads(llama, rows, 0.5, sink=2, recent=8, random=0, needles=())
+        q, k, v = torch.randn(3, 2, 3, 5, 4, generator=self.fresh).unbind(0)
+        attended = mh.attend(q, k, v)
+        layer, cache = layer_of_cache(), mh.KVCache()
+        with torch.no_grad():
+            layer(X, cache=cache)
+        steps = []
+        tuned = copy.deepcopy(llama.model).train()
+        with mh.watch(tuned, every=1, out=self.folder / "heads") as seen:
+            for _ in range(2):
+                tuned(input_ids=torch.tensor([rows[0]]), labels=torch.tensor([rows[0]])).loss.backward()
+                seen.step()
+                steps.append(seen.last)
+        crossed = mh.record_call(
+            self.t5.model, input_ids=torch.tensor([rows[0]]), decoder_input_ids=torch.tensor([rows[1]])
+        )
+        effect = mh.effect(llama, mh.Ablate("L0H1"), TEXTS, controls=3)
+        small, links, words = (
+            mh.prune_heads(llama, {0: [0, 1]}),
+            self.rec.heads_linking("cat", "mat"),
+            recording.Words.of(self.rec.tokens),
+        )
+        sizing = mh.size(llama)
+        attribution = mh.logit_attribution(llama, "a cat", "a")
+        treebank = next(document.gold for document in corpora.gold_corpus().open())
+        steps_read = watching.open_history(self.folder / "heads")
+        return [
+            bert, llama, self.rec, mh.open_recording(self.folder / "stored.heads"), self.rec.layers[2], table, sums, found,
+            compared, compared.changed, compared.relabelled, compared.largest("L1H1"), families, roles.head_diversity(llama, TEXTS),
+            mh.statistics_of(q, k), mh.measure(llama, TEXTS), found.of_head("L0H1"), roles.family_of("entropy"),
+            effect, interventions.verdict(effect), corpus, mh.importance(llama, TEXTS), plans, mh.SkipPositions(), mh.SkipOutputProjection("L1"),
+            interventions.sweep(llama, plans, corpus, metric), interventions.lowest_heads(llama, TEXTS, 4),
+            mh.patch(llama, "a cat", "a dog", **pair), mh.find_circuit(llama, "a cat", "a dog", **pair),
+            circuits.path_effects(llama, "a cat", "a dog", "L1H1", **pair),
+            attribution, attribution.by_key("L1H1"), composed, composed.strongest(),
+            split, split.dividable, small, interventions.costs_of(small), self.saved,
+            models.kept_in(small.model), mh.convert_to_gqa(llama, 1), bert.spec, bert.spec.select("L1"),
+            sizing, sizing.served, sizing.served.weights, sizing.served.attention, sizing.cache, sizing.decoding, sizing.prefill,
+            sizing.variants, sizing.fits("80GB"),
+            attended, mh.max_logits(q, k, attended.lse, bound=True), layer, cache, mnn.Mask.causal(5, 5), mnn.Rope(),
+            corpora.as_corpus(TEXTS), mh.open_corpus(page), mh.open_corpus(page).shard(0, 2), mh.open_corpus(page).files,
+            corpora.own_corpora("minilm"), mh.measure(llama, corpora.as_corpus([*TEXTS, ""]), "default").failures,
+            statistics.STATISTICS["entropy"], statistics.class_mass("mine", lambda tokens: None, "m", source="me"),
+            statistics.survey_syntax([treebank], 1),
+            roles.copying_scores(llama), roles.probe_repeats(llama, length=20, repeats=2), roles.ask_probes(llama), self.page_labels,
+            roles.backup_heads(llama, TEXTS, "L0H1"),
+            roles.retrieval_scores(llama, TEXTS, "a dog", "the", lengths=(24,), depths=(0.5,), generate=2),
+            statistics.pooled_maps(llama, TEXTS), statistics.alignment(crossed.stacks["cross"][0]),
+            links, recording.telling_link(self.rec.layers), self.rec.tokens, recording.spaced_words(words),
+            self.rec.layers[0].word_weights(0), crossed,
+            media.Grid(2, 3, (32, 48), (16, 16), (16, 16)), media.Frames(7, 0.02, 0.025, (0.11,)), media.ImageSpan(1, 2, 3, (32, 48)),
+            steps, steps_read, watching.RULES,
+            watching.alerts(steps_read.heads, ["max_logit"], [1, 2], np.full((2, len(steps_read.heads), 1), 1e6)),
+            mh.Head.parse("L1H2"),
+        ]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------- the tests
+
+
+def parts_of(value, seen):
+    """A value and all that it holds of classes of manyheads, each class once."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if type(value) in (list, tuple):
+        for part in value:
+            yield from parts_of(part, seen)
+    elif type(value).__module__.startswith("manyheads") and type(value) not in seen:
+        seen.add(type(value))
+        yield value
+        held = vars(value) if hasattr(value, "__dict__") else value._asdict() if hasattr(value, "_asdict") else {}
+        if not isinstance(value, nn.Module):
+            yield from parts_of([x for x in held.values() if not callable(x)], seen)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def read(minilm, page_labels, folder):
+    """`{place: (result, its numbers, its uses) as here, (numbers, uses, repr) as in a fresh process}`."""
+    from tests import seeds
+    from tests.models.eager import tiny_lm
+
+    fresh = torch.Generator().manual_seed(seeds.seed())
+    world = World(minilm, lambda name: tiny_lm(name, fresh), fresh, folder, page_labels)
+    parts, seen = [], set()
+    for result in world.results:
+        top = list(parts_of(result, seen))
+        # A second one of a class is another case: a recording in a file, say.
+        parts += top or [
+            x for x in (result if isinstance(result, list | tuple) else [result]) if dataclasses.is_dataclass(x)
+        ]
+    (folder / "pickles").mkdir()
+    for place, part in enumerate(parts):
+        try:
+            (folder / "pickles" / f"{place:03}").write_bytes(pickle.dumps(part))
+        except Exception as error:
+            raise AssertionError(f"{type(part).__name__} cannot be pickled: {error}") from error
+    program = "import sys; from tests.test_results import read_all; read_all(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [(part, pickle.loads((folder / "read" / f"{place:03}").read_bytes())) for place, part in enumerate(parts)]
+
+
+def read_all(folder):
+    """Of the fresh process: each pickle read, used, and written as numbers."""
+    torch.set_num_threads(1)
+    (Path(folder) / "read").mkdir()
+    for path in sorted((Path(folder) / "pickles").iterdir()):
+        value = pickle.loads(path.read_bytes())
+        came = (type(value).__name__, numbers(value), used(value))
+        (Path(folder) / "read" / path.name).write_bytes(pickle.dumps(came))
+
+
+def test_every_class_that_is_returned_has_a_case(read):
+    cases = {(type(part).__qualname__, type(part).__module__) for part, _ in read}
+    assert not sorted(result_classes().keys() - cases)
+
+
+def test_every_result_is_used_in_a_fresh_process_with_the_same_numbers(read):
+    for part, (name, held, uses) in read:
+        assert name == type(part).__name__
+        assert_same(held, numbers(part), name)
+        assert_same(uses, used(part), f"{name}, used")
