@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,8 @@ def numbers(value, depth=0):
         return (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
     if isinstance(value, nn.Module):
         return {name: numbers(x, depth + 1) for name, x in value.state_dict().items()}
+    if isinstance(value, statistics.Statistic):  # of a HeadSums it is what a file says of it
+        return value.description
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {name: numbers(x, depth + 1) for name, x in held.items() if not callable(x) and not name.startswith("_")}
@@ -159,7 +162,7 @@ USES = {
     "PrunedModel": lambda small: [small.model(torch.tensor([[5, 6, 7]])).logits, models.kept_in(small.model)],
     "Converted": lambda small: small.model(torch.tensor([[5, 6, 7]])).logits,
     "MultiHeadAttention": lambda layer: layer(X),
-    "KVCache": lambda cache: layer_of_cache()(X[:, :1], cache=cache),
+    "KVCache": lambda cache: layer_of_cache()(X[:, :1], cache=pickle.loads(pickle.dumps(cache))),
     "Corpus": lambda corpus: [(x.name, x.text) for x in corpus.open()] if hasattr(corpus, "open") else None,
     "HeadSums": lambda sums: sums.table().notes,
     "HeadSplit": lambda split: [split.to_dict(), str(split.retrieval)],
@@ -235,57 +238,123 @@ class World:
             self.rec.heads_linking("cat", "mat"),
             recording.Words.of(self.rec.tokens),
         )
-        sizing = mh.size(llama)
+        sizing, repeats = mh.size(llama), roles.probe_repeats(llama, length=20, repeats=2)
         attribution = mh.logit_attribution(llama, "a cat", "a")
         treebank = next(document.gold for document in corpora.gold_corpus().open())
         steps_read = watching.open_history(self.folder / "heads")
         return [
-            bert, llama, self.rec, mh.open_recording(self.folder / "stored.heads"), self.rec.layers[2], table, sums, found,
-            compared, compared.changed, compared.relabelled, compared.largest("L1H1"), families, roles.head_diversity(llama, TEXTS),
-            mh.statistics_of(q, k), mh.measure(llama, TEXTS), found.of_head("L0H1"), roles.family_of("entropy"),
-            effect, interventions.verdict(effect), corpus, mh.importance(llama, TEXTS), plans, mh.SkipPositions(), mh.SkipOutputProjection("L1"),
-            interventions.sweep(llama, plans, corpus, metric), interventions.lowest_heads(llama, TEXTS, 4),
-            mh.patch(llama, "a cat", "a dog", **pair), mh.find_circuit(llama, "a cat", "a dog", **pair),
+            bert,
+            llama,
+            self.rec,
+            mh.open_recording(self.folder / "stored.heads"),
+            self.rec.layers[2],
+            table,
+            sums,
+            found,
+            compared,
+            compared.changed,
+            compared.relabelled,
+            compared.largest("L1H1"),
+            families,
+            roles.head_diversity(llama, TEXTS),
+            mh.statistics_of(q, k),
+            mh.measure(llama, TEXTS),
+            found.of_head("L0H1"),
+            roles.family_of("entropy"),
+            effect,
+            interventions.verdict(effect),
+            corpus,
+            mh.importance(llama, TEXTS),
+            plans,
+            mh.SkipPositions(),
+            mh.SkipOutputProjection("L1"),
+            interventions.sweep(llama, plans, corpus, metric),
+            interventions.lowest_heads(llama, TEXTS, 4),
+            mh.patch(llama, "a cat", "a dog", **pair),
+            mh.find_circuit(llama, "a cat", "a dog", **pair),
             circuits.path_effects(llama, "a cat", "a dog", "L1H1", **pair),
-            attribution, attribution.by_key("L1H1"), composed, composed.strongest(),
-            split, split.dividable, small, interventions.costs_of(small), self.saved,
-            models.kept_in(small.model), mh.convert_to_gqa(llama, 1), bert.spec, bert.spec.select("L1"),
-            sizing, sizing.served, sizing.served.weights, sizing.served.attention, sizing.cache, sizing.decoding, sizing.prefill,
-            sizing.variants, sizing.fits("80GB"),
-            attended, mh.max_logits(q, k, attended.lse, bound=True), layer, cache, mnn.Mask.causal(5, 5), mnn.Rope(),
-            corpora.as_corpus(TEXTS), mh.open_corpus(page), mh.open_corpus(page).shard(0, 2), mh.open_corpus(page).files,
-            corpora.own_corpora("minilm"), mh.measure(llama, corpora.as_corpus([*TEXTS, ""]), "default").failures,
-            statistics.STATISTICS["entropy"], statistics.class_mass("mine", lambda tokens: None, "m", source="me"),
+            attribution,
+            attribution.by_key("L1H1"),
+            composed,
+            composed.strongest(),
+            split,
+            split.dividable,
+            small,
+            interventions.costs_of(small),
+            self.saved,
+            models.kept_in(small.model),
+            mh.convert_to_gqa(llama, 1),
+            bert.spec,
+            bert.spec.select("L1"),
+            sizing,
+            sizing.served,
+            sizing.served.weights,
+            sizing.served.attention,
+            sizing.cache,
+            sizing.decoding,
+            sizing.prefill,
+            sizing.variants,
+            sizing.fits("80GB"),
+            attended,
+            mh.max_logits(q, k, attended.lse, bound=True),
+            layer,
+            cache,
+            mnn.Mask.causal(5, 5),
+            mnn.Rope(),
+            corpora.as_corpus(TEXTS),
+            mh.open_corpus(page),
+            mh.open_corpus(page).shard(0, 2),
+            mh.open_corpus(page).files,
+            corpora.own_corpora("minilm"),
+            mh.measure(llama, corpora.as_corpus([*TEXTS, ""]), "default").failures,
+            statistics.STATISTICS["entropy"],
+            statistics.class_mass("mine", lambda tokens: None, "m", source="me"),
             statistics.survey_syntax([treebank], 1),
-            roles.copying_scores(llama), roles.probe_repeats(llama, length=20, repeats=2), roles.ask_probes(llama), self.page_labels,
+            roles.copying_scores(llama),
+            roles.copying_scores(llama).top(1),
+            compared["L1H1"],
+            repeats,
+            repeats.after["L0H1"],
+            roles.ask_probes(llama),
+            self.page_labels,
             roles.backup_heads(llama, TEXTS, "L0H1"),
             roles.retrieval_scores(llama, TEXTS, "a dog", "the", lengths=(24,), depths=(0.5,), generate=2),
-            statistics.pooled_maps(llama, TEXTS), statistics.alignment(crossed.stacks["cross"][0]),
-            links, recording.telling_link(self.rec.layers), self.rec.tokens, recording.spaced_words(words),
-            self.rec.layers[0].word_weights(0), crossed,
-            media.Grid(2, 3, (32, 48), (16, 16), (16, 16)), media.Frames(7, 0.02, 0.025, (0.11,)), media.ImageSpan(1, 2, 3, (32, 48)),
-            steps, steps_read, watching.RULES,
+            statistics.pooled_maps(llama, TEXTS),
+            statistics.alignment(crossed.stacks["cross"][0]),
+            links,
+            recording.telling_link(self.rec.layers),
+            self.rec.tokens,
+            recording.spaced_words(words),
+            self.rec.layers[0].word_weights(0),
+            crossed,
+            media.Grid(2, 3, (32, 48), (16, 16), (16, 16)),
+            media.Frames(7, 0.02, 0.025, (0.11,)),
+            media.ImageSpan(1, 2, 3, (32, 48)),
+            steps,
+            steps_read,
+            watching.RULES,
             watching.alerts(steps_read.heads, ["max_logit"], [1, 2], np.full((2, len(steps_read.heads), 1), 1e6)),
             mh.Head.parse("L1H2"),
-        ]  # fmt: skip
+        ]
 
 
 # ----------------------------------------------------------------------------------------------------------- the tests
 
 
 def parts_of(value, seen):
-    """A value and all that it holds of classes of manyheads, each class once."""
+    """A value and all that it holds, but for parts of modules and statistics: each class of manyheads once."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if type(value) in (list, tuple):
         for part in value:
             yield from parts_of(part, seen)
-    elif type(value).__module__.startswith("manyheads") and type(value) not in seen:
-        seen.add(type(value))
-        yield value
-        held = vars(value) if hasattr(value, "__dict__") else value._asdict() if hasattr(value, "_asdict") else {}
-        if not isinstance(value, nn.Module):
-            yield from parts_of([x for x in held.values() if not callable(x)], seen)
+    elif type(value).__module__.startswith("manyheads") and type(value).__name__ != "LazyLayers":
+        if type(value) not in seen:
+            seen.add(type(value))
+            yield value
+        if not isinstance(value, nn.Module | statistics.Statistic):
+            held = vars(value) if hasattr(value, "__dict__") else value._asdict() if hasattr(value, "_asdict") else {}
+            yield from parts_of([x for name, x in held.items() if name[0] != "_" and not callable(x)], seen)
 
 
 @pytest.fixture(scope="module")
@@ -340,3 +409,152 @@ def test_every_result_is_used_in_a_fresh_process_with_the_same_numbers(read):
         assert name == type(part).__name__
         assert_same(held, numbers(part), name)
         assert_same(uses, used(part), f"{name}, used")
+
+
+def refused_mask(model):
+    with pytest.raises(mh.PlanError, match="head_mask= does nothing here"):
+        model(input_ids=torch.tensor([[5, 6, 7]]), head_mask=torch.ones(3, 6))
+
+
+IN_A_FRESH_PROCESS = """
+import os, sys, torch, pickle
+folder = sys.argv[1]
+lm = pickle.load(open(folder + "/lm", "rb"))
+models = [lm.model, torch.load(folder + "/model.pt", weights_only=False)]
+if os.path.exists(folder + "/joblib"):
+    import joblib
+    models.append(joblib.load(folder + "/joblib"))
+from manyheads import PlanError
+for model in models:
+    hooks = []
+    for part in model.modules():
+        largest = max(part._forward_pre_hooks, default=-1)
+        while largest >= 0 and (not hooks or hooks[-1].id <= largest):
+            hooks.append(part.register_forward_pre_hook(lambda *_: None))
+    try:
+        model(input_ids=torch.tensor([[5, 6, 7]]), head_mask=torch.ones(3, 6))
+    except PlanError:
+        print("refused", end=" ")
+    for hook in hooks:
+        hook.remove()
+    print(round(float(model(input_ids=torch.tensor([[5, 6, 7]])).logits.double().sum()), 5))
+"""
+
+
+def test_loaded_model_still_refuses_head_mask_in_a_fresh_process_whatever_hooks_come(loaded, tmp_path):
+    lm, joblib = loaded("llama"), find_spec("joblib") and importlib.import_module("joblib")
+    (tmp_path / "lm").write_bytes(pickle.dumps(lm))
+    torch.save(lm.model, tmp_path / "model.pt")
+    if joblib:  # it comes with scikit-learn alone, and pickles by a pickler of its own
+        joblib.dump(lm.model, tmp_path / "joblib")
+    program = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    with torch.no_grad():
+        want = round(float(lm.model(input_ids=torch.tensor([[5, 6, 7]])).logits.double().sum()), 5)
+    assert [line.split() for line in done.stdout.splitlines()] == [["refused", f"{want}"]] * (3 if joblib else 2)
+
+
+def test_copied_model_refuses_head_mask_and_its_hooks_are_its_own(loaded):
+    lm = loaded("llama")
+    deep, shallow = copy.deepcopy(lm), copy.copy(lm)
+    assert shallow.model is lm.model and deep.model is not lm.model
+    for model in (deep.model, shallow.model, copy.deepcopy(lm.model)):
+        hooks = [model.register_forward_pre_hook(lambda *_: None) for _ in range(3)]
+        refused_mask(model)
+        for hook in hooks:
+            hook.remove()
+    deep.model._forward_pre_hooks.clear()
+    refused_mask(lm.model)
+
+
+def test_recording_in_a_file_is_pickled_as_its_path_and_another_file_there_is_refused(minilm, tmp_path, monkeypatch):
+    mh.record(minilm, TEXTS).save(tmp_path / "one.heads")
+    mh.record(minilm, TEXTS[:2]).save(tmp_path / "two.heads")
+    monkeypatch.chdir(tmp_path)
+    rec = mh.open_recording("one.heads")
+    data, some = pickle.dumps(rec), pickle.dumps(rec.layers[1:3])
+    assert len(data) < 1000
+    monkeypatch.chdir(tmp_path.parent)
+    assert_same(numbers(pickle.loads(data)), numbers(rec), "the recording")
+    assert_same(numbers(pickle.loads(some)), numbers(list(rec.layers[1:3])), "its layers")
+    assert_same(numbers(copy.deepcopy(rec)), numbers(rec), "its copy")
+    os.replace(tmp_path / "two.heads", tmp_path / "one.heads")
+    with pytest.raises(mh.RecordingError, match="holds another recording than the one that was pickled by this path"):
+        pickle.loads(data)
+    (tmp_path / "one.heads").unlink()
+    with pytest.raises(mh.FileAccessError, match=r"cannot read .*one\.heads"):
+        pickle.loads(data)
+
+
+def test_corpus_that_changed_or_can_be_read_once_only_is_refused(tmp_path):
+    path = tmp_path / "page.txt"
+    path.write_text("\n\n".join(TEXTS))
+    data = pickle.dumps(mh.open_corpus(path))
+    path.write_text("Another page.")
+    with pytest.raises(mh.TextError, match=r"page\.txt has changed since this corpus was pickled: open it anew"):
+        pickle.loads(data)
+    with pytest.raises(mh.TextError, match="a stream of texts can be read once only, and not be pickled: give a list"):
+        pickle.dumps(corpora.as_corpus(iter(TEXTS)))
+
+
+def test_statistic_of_the_table_measures_after_a_pickle_and_ones_own_says_that_it_does_not(minilm):
+    mine = statistics.class_mass(
+        "mine", lambda tokens: torch.ones(tokens.num_texts, tokens.longest).bool(), "m", source="me"
+    )
+    table = mh.measure(minilm, TEXTS, ["entropy", "distant_mass_4_64", mine])
+    again = pickle.loads(pickle.dumps(table))
+    assert again.statistics[0] is statistics.STATISTICS["entropy"]
+    for name in table.names[:2]:
+        np.testing.assert_array_equal(
+            mh.measure(minilm, TEXTS, [again.statistics[again.names.index(name)]])[name], table[name]
+        )
+    np.testing.assert_array_equal(again["mine"], table["mine"])
+    with pytest.raises(mh.StatisticError, match="'mine' was read from a file or a pickle, which says what it means"):
+        mh.measure(minilm, TEXTS, [again.statistics[2]])
+    assert copy.deepcopy(table).statistics[2] is table.statistics[2]
+
+
+def test_table_holds_no_model_and_takes_what_its_sums_take(minilm):
+    table = mh.measure(minilm, TEXTS)
+    sums = sum(part.nbytes for part in (table.sums.num, table.sums.den, table.sums.moments, table.sums.maxima))
+    assert len(pickle.dumps(table)) < 1.05 * sums < 5e6
+
+
+def test_table_is_an_array_of_heads_by_statistics_and_is_not_iterated(minilm):
+    table = mh.measure(minilm, TEXTS)
+    array = np.asarray(table)
+    assert array.shape == (len(table), len(table.names)) == (72, 14)
+    for column, name in enumerate(table.names):
+        np.testing.assert_array_equal(array[:, column], table[name])
+    array[:] = 0
+    assert table["entropy"].any() and np.asarray(table, np.float32).dtype == np.float32
+    for read in (list, lambda table: "entropy" in table, lambda table: [*table]):
+        with pytest.raises(mh.HeadError, match=r"HeadTable is not iterated: .*\.heads"):
+            read(table)
+
+
+def test_cache_goes_on_after_a_pickle_and_a_copy(fresh):
+    layer = layer_of_cache()
+    x = torch.randn(2, 9, 24, generator=fresh)
+    with torch.no_grad():
+        want, _ = layer(x)
+        for carried in (lambda cache: pickle.loads(pickle.dumps(cache)), copy.deepcopy):
+            cache = mh.KVCache()
+            layer(x[:, :6], cache=cache)
+            got, _ = layer(x[:, 6:], cache=carried(cache))
+            torch.testing.assert_close(got, want[:, 6:], atol=1e-5, rtol=1e-5)
+            assert cache.length == 6
+        cross, text = mh.KVCache.cross(), torch.randn(2, 5, 24, generator=fresh)
+        plain = mh.MultiHeadAttention(24, 6, batch_first=True).eval()
+        want, _ = plain(x, text, cache=cross)
+        torch.testing.assert_close(plain(x, text, cache=copy.deepcopy(cross))[0], want)
+        torch.testing.assert_close(plain(x, cache=pickle.loads(pickle.dumps(cross)))[0], want)
+
+
+def test_processor_without_films_is_pickled(reading):
+    """Where torchvision is missing, a processor of pictures and text is of a class that is made for it."""
+    lm = reading("qwen2.5")
+    again = pickle.loads(pickle.dumps(lm.processor))
+    assert type(again).__name__ == type(lm.processor).__name__
+    assert again.tokenizer("a cat")["input_ids"] == lm.processor.tokenizer("a cat")["input_ids"]

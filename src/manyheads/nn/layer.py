@@ -137,20 +137,19 @@ class MultiHeadAttention(nn.Module):
 
         Without gradients it makes a nested tensor of padded texts, which `forward` reads, and gives 0 at padding.
         """
-        return self.qkv_proj.weight if self._is_fused_with_biases else NotFused()
+        fused = self._fused_with_biases
+        return NotFused() if fused is None else fused.weight
 
     @property
     def in_proj_bias(self) -> Tensor | None:
         """torch's name for the bias of q, k and v together; None where there is not one for all."""
-        return self.qkv_proj.bias if self._is_fused_with_biases else None
+        fused = self._fused_with_biases
+        return None if fused is None else fused.bias
 
     @property
-    def _is_fused_with_biases(self) -> bool:
-        return (
-            isinstance(self.qkv_proj, FusedProjections)
-            and self.qkv_proj.bias is not None
-            and getattr(self.out_proj, "bias", None) is not None
-        )
+    def _fused_with_biases(self) -> FusedProjections | None:
+        qkv, has_bias = self.qkv_proj, getattr(self.out_proj, "bias", None) is not None
+        return qkv if isinstance(qkv, FusedProjections) and qkv.bias is not None and has_bias else None
 
     def __prepare_scriptable__(self) -> MultiHeadAttention:
         """What torch.jit.script asks first. Errors: ModelError."""

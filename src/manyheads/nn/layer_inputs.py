@@ -17,7 +17,7 @@ places the queries: they are the *last* of the keys' positions, so that query i 
 self-attention that is the plain triangle; with a cache it is the new tokens after the old.
 """
 
-# pyright: reportUnnecessaryIsInstance=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownMemberType=false
 # What people pass in is checked, whatever its type says.
 
 from __future__ import annotations
@@ -284,10 +284,12 @@ class NestedTexts:
 
     def nested(self, out: Float[Tensor, "b q m"]) -> Tensor:
         """Rows of tokens as a nested tensor of the layout that was given, which can be added to it."""
-        texts = [text[:length] for text, length in zip(out, self.lengths.tolist(), strict=True)]
-        if self.given.layout == torch.jagged and self.given.lengths() is None:
-            # With the same offsets, by which torch knows that two of them have the same lengths.
-            return torch.nested.nested_tensor_from_jagged(torch.cat(texts), self.given.offsets())
+        texts = [text[: int(length)] for text, length in zip(out, self.lengths, strict=True)]
+        # torch's types do not know what only nested tensors have.
+        offsets, holes = (getattr(self.given, name, lambda: None)() for name in ("offsets", "lengths"))
+        if isinstance(offsets, Tensor) and holes is None:
+            # With the same offsets, by which torch knows that two jagged ones have the same lengths.
+            return torch.nested.nested_tensor_from_jagged(torch.cat(texts), offsets)
         return torch.nested.as_nested_tensor(texts, layout=self.given.layout)
 
     def without_padding(self, weights: Float[Tensor, "b *h q k"]) -> Float[Tensor, "b *h q k"]:

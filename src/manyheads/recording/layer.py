@@ -54,6 +54,11 @@ class LayerRecord:
     tokens: Tokens
     because: str = ""
 
+    def __repr__(self) -> str:
+        heads, keys = self.site.num_heads, "" if not self.crosses else f" x {self.k.shape[2]} keys"
+        size = f"{len(self.lengths)} texts of up to {self.q.shape[2]} tokens{keys}"
+        return f"LayerRecord({self.site.module}: {heads} heads; {size})"
+
     @cached_property
     def _layer(self) -> Layer:
         return Layer(self.q, self.k, self.lse, self.mask, self.rule, self.crosses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -45,6 +45,13 @@ class PerHeadResult:
     def head_place(self, head: str | Head) -> int:
         """The place of a head, given as a `Head` or by its name ("L0H2"), in `heads`. Errors: HeadError."""
         return head_place(head, self.heads, self.missing)
+
+    def __iter__(self) -> Iterator[object]:
+        """Refused where a subclass does not iterate: Python would ask for entry 0, 1, ... Errors: HeadError."""
+        raise HeadError(
+            f"{type(self).__name__} is not iterated: its heads are .heads, and to_pandas() has a row for each. Write "
+            f"`for head in result.heads`."
+        )
 
     def head_columns(self) -> dict[str, list[str] | list[int]]:
         """The columns with which every table of heads begins: the name, then stack, layer and index."""

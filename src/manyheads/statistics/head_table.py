@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
+from numpy.typing import DTypeLike
 
 from manyheads.base import html_table
 from manyheads.corpora import NONE_FAILED, Failures
@@ -108,6 +109,10 @@ class HeadTable(PerHeadResult):
             return self.column(key)
         head, name = key
         return float(self.column(name)[self.head_place(head)])
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> ndarray:
+        """What `np.asarray(table)` gives: a row for each of `heads`, a column for each of `names`."""
+        return np.array(self._of_half(None), dtype)  # a copy, whatever was asked for: `column` gives copies too
 
     def to_pandas(self) -> pd.DataFrame:
         """A DataFrame with columns head, stack, layer, index, module, then the statistics."""
