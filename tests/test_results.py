@@ -428,9 +428,11 @@ from manyheads import PlanError
 for model in models:
     hooks = []
     for part in model.modules():
-        largest = max(part._forward_pre_hooks, default=-1)
-        while largest >= 0 and (not hooks or hooks[-1].id <= largest):
-            hooks.append(part.register_forward_pre_hook(lambda *_: None))
+        before, own = dict(part._forward_pre_hooks), []
+        while before and (not own or own[-1].id <= max(before)):
+            own.append(part.register_forward_pre_hook(lambda *_: None))
+        assert len(part._forward_pre_hooks) == len(before) + len(own), "a hook took the place of another"
+        hooks += own
     try:
         model(input_ids=torch.tensor([[5, 6, 7]]), head_mask=torch.ones(3, 6))
     except PlanError:
