@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,11 +12,12 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice
 from manyheads.cli.roles.command import page, ranking
+from manyheads.cli.roles.role_words import example_head
 from manyheads.corpora import page_texts
 from manyheads.roles import RULES
 from manyheads.roles.probes import all as probing
 from manyheads.roles.rules import ASKED, SINK_RULE, syntax_rules
-from tests.figures.test_roles import roles_of
+from tests.figures.test_roles import label_of, roles_of
 
 from ..models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer
 from .conftest import assert_refused
@@ -150,6 +152,30 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     assert any("rows of all tokens, also [CLS] and [SEP]" in line for line in shown)
     assert not any("--corpus -" in line for line in shown)
     assert "note      look and the studio rest on the bundled texts alone: some roles differ" in shown
+
+
+def test_the_surest_role_is_the_furthest_from_chance_wherever_roles_are_ranked():
+    """61 % beside a chance of 58 % is 9 % of the way to always, whatever fixed guesses get; 47 % beside 6 % is 44 %."""
+    up, mass = syntax_rules(["det"])[0], RULES[0]
+    found = roles_of(1, 2, (up, mass), holds=True, num_queries=500)
+    shares = {up.role: (0.61, 0.58), mass.role: (0.47, 0.06)}
+    claims = tuple(
+        tuple(
+            replace(each, score=score, given=score, chance=chance, chances={"uniform": chance}, chosen_excess=order,
+                    baselines=dict.fromkeys(each.baselines, 0.1))
+            for each in mine
+            for (score, chance), order in [(shares[each.role], float((index == 0) == (each.role == up.role)))]
+        )
+        for index, mine in enumerate(found.claims)
+    )  # fmt: skip
+    labels = tuple(label_of(claim, name) for claim, name in ((claims[0][0], up.role), (claims[1][1], mass.role)))
+    found = replace(found, claims=claims, labels=labels)
+    verdict = next(line for line in said_of(found) if "Surest: " in line)
+    assert verdict.partition("Surest: ")[2].startswith("L0H1 previous token (47%, chance 6%), L0H0 det")
+    assert [claim.role for claim in found.of_head("L0H0")] == [mass.role, up.role]
+    html = found._repr_html_()
+    assert html.index("L0H1") < html.index("L0H0")
+    assert example_head(SimpleNamespace(roles=labels)) == labels[1].head
 
 
 def test_the_legend_explains_the_columns_that_are_there_and_no_others():

@@ -31,6 +31,7 @@ from manyheads.roles import rules
 from manyheads.roles.chance import adjusted, p_of_spread
 from manyheads.roles.rules import (
     LEFT,
+    MIN_DISTANCE,
     MIN_EXCESS,
     MIN_FAVOUR,
     MIN_GIVEN,
@@ -41,6 +42,7 @@ from manyheads.roles.rules import (
     MIN_TEXTS,
     SINK_RULE,
     Rule,
+    distance,
     rule_of,
 )
 from manyheads.statistics import HeadTable
@@ -63,7 +65,7 @@ class Claim:
     `over_high` that of how far it is above that chance on the same texts (narrower than the two apart: both are high
     where texts are easy). `num_texts`: how many texts of equal length the figures are worth. `baselines` are what fixed
     guesses get, `beyond` what else is known (the score where those fail). None: not counted, or not known.
-    `chosen_excess` and `chosen_lift`: the choosing half's, by which heads are ranked and named.
+    `chosen_excess` and `chosen_distance`: the choosing half's, by which heads are ranked and named.
     `holds`: the rule is satisfied on both halves, and `q_value` is at most 5 %. `elsewhere`: the same on a second
     corpus, where there was one.
     """
@@ -88,7 +90,7 @@ class Claim:
     p_value: float
     q_value: float
     chosen_excess: float
-    chosen_lift: float
+    chosen_distance: float
     holds: bool
     elsewhere: float | None = None
 
@@ -104,9 +106,9 @@ class Claim:
         return -1.0 if np.isnan(self.tested) else self.tested - against
 
     @property
-    def lift(self) -> float:
-        """What share of the way from chance to always: comparable between questions; -1 where nothing was counted."""
-        return -1.0 if np.isnan(self.tested) else (self.tested - self.chance) / max(1 - self.chance, 1e-9)
+    def distance(self) -> float:
+        """How far it is from its chance level, comparable between questions (`rules.distance`)."""
+        return distance(self.tested, self.chance)
 
     def to_dict(self) -> dict[str, Any]:
         """One flat row, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
@@ -224,7 +226,7 @@ class Half:
             # together: a q-value of some alone would promise too much.
             q_value=1.0,
             chosen_excess=-1.0,
-            chosen_lift=-1.0,
+            chosen_distance=-1.0,
             holds=False,
         )
 
@@ -279,7 +281,8 @@ def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REP
     if rule.given:
         require("right answers", tested, rule.floor)
         require("right answers among all tokens", score, MIN_GIVEN_SCORE)
-        require("above chance by points", tested, chance + OVER_BASELINE_BY, OVER_BASELINE_BY)
+        if require("above chance by points", tested, chance + OVER_BASELINE_BY, OVER_BASELINE_BY):
+            require("distance from chance", distance(tested, chance), MIN_DISTANCE)
         for name, value in claim.baselines.items():
             if require("above guess by factor", tested, OVER_BASELINE * value, OVER_BASELINE, name):
                 require("above guess by points", tested, OVER_BASELINE_BY + value, OVER_BASELINE_BY, name)
@@ -320,7 +323,9 @@ def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
                 and not failed_conditions(chosen, rule, half=CHOOSE)
                 and not failed_conditions(reported, rule)
             )
-            of_head.append(replace(reported, chosen_excess=chosen.excess, chosen_lift=chosen.lift, holds=passes))
+            of_head.append(
+                replace(reported, chosen_excess=chosen.excess, chosen_distance=chosen.distance, holds=passes)
+            )
         claims.append(of_head)
     return claims
 
@@ -361,6 +366,7 @@ WORDS = {
     "right answers": "right in under {margin:.0%}",
     "right answers among all tokens": "under {margin:.0%} where special tokens may win",
     "above chance by points": "not {points:.0f} points above chance",
+    "distance from chance": "under {margin:.0%} of the way from chance to always",
     "above guess by factor": "not {more:.0%} above the {guess}",
     "above guess by points": "not {points:.0f} points above the {guess}",
     "where the guess fails": "not above chance where the guess fails",
@@ -371,8 +377,9 @@ RULES_IN_WORDS = (
     f"Attention: enough of all, or {rules.MIN_GIVEN:.0%} of what no sink takes; {rules.MIN_LIFT:g} times chance and "
     f"{100 * rules.MIN_EXCESS:.0f} points more; the interval above {rules.MIN_LIFT_LOW:g} times chance. Syntax and "
     f"reference: {rules.MIN_QUERIES} cases, right in {rules.MIN_ACCURACY:.0%}, {100 * OVER_BASELINE_BY:.0f} points "
-    f"above chance, a tenth and {100 * OVER_BASELINE_BY:.0f} points above every fixed guess, above chance also where "
-    f"that fails, and {rules.MIN_GIVEN_SCORE:.0%} where special tokens may win."
+    f"above chance and a tenth of the way from chance to always, a tenth and {100 * OVER_BASELINE_BY:.0f} points above "
+    f"every fixed guess, above chance also where that fails, and {rules.MIN_GIVEN_SCORE:.0%} where special tokens may "
+    f"win."
 )
 
 

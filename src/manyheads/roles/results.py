@@ -119,7 +119,9 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return sum(claim.num_queries > 0 for of_head in self.claims for claim in of_head)
 
     def ranked(self, role: str, top: int | None = None) -> list[Claim]:
-        """Heads by how far above chance they are at one role on the choosing half; the figures are of the other half.
+        """Heads by their score at one role on the choosing half, above chance or, of an accuracy, the best fixed guess.
+
+        The figures are of the other half.
 
         `role` is its name, its question, or a part of either that no other has. Of probes: `probes[name].top()`.
         Errors: StatisticError for a role that was not asked for, and for a probe.
@@ -138,9 +140,9 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return role_named(words, self.questions, {name: probe.asks for name, probe in self.probes.items()})
 
     def of_head(self, head: str | Head) -> list[Claim]:
-        """A head's claims that hold, the furthest above chance first."""
+        """A head's claims that hold, the surest (the furthest from chance) first."""
         claims = self.claims[self.head_place(head)]
-        return sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.excess)
+        return sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.distance)
 
     def probed(self, probes: Mapping[str, Probe]) -> Roles:
         """The same with the results of probes (`roles.ask_probes`)."""
@@ -195,9 +197,9 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return f"Roles({named} of {len(self)} heads named, {texts:,} texts, {tokens:,} tokens)"
 
     def _repr_html_(self) -> str:
-        """A notebook's view: the surest labels first."""
+        """A notebook's view: the surest labels, the furthest from chance, first."""
         named = [label for label in self.labels if label.name != UNLABELLED]
-        named.sort(key=lambda label: label.evidence.chance - label.evidence.score)
+        named.sort(key=lambda label: -label.evidence.distance)
         rows = [[str(label.head), label.name, shown_share(label), label.evidence.words] for label in named[:SHOWN]]
         more = max(0, len(named) - SHOWN)
         note = f"{more} more: to_pandas() has them all." if more else ""

@@ -21,6 +21,7 @@ The conditions that a rule sets are in `roles.claims`, and their words, too. How
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,12 @@ MIN_LIFT = 1.75
 MIN_EXCESS = 0.1
 """... and a tenth of all attention above chance: chance of 1 % is beaten seven times by next to nothing."""
 
+MIN_DISTANCE = 0.1
+"""The least distance from chance of any label: a tenth of the way from chance to always (`distance`). A mass has it by
+`MIN_EXCESS`. An accuracy may be easily high: right in 61 % where chance is right in 58 % has gone 9 % of the way. Of 27
+claims of syntax that hold without this floor in one of two treebanks, 6 of 15 below it hold in the other as well, and 8
+of 12 above it."""
+
 MIN_LIFT_LOW = 1.5
 """The interval's lower end must be this many times chance, on the reporting half."""
 
@@ -72,6 +79,16 @@ heads. minilm's L3H11 has 0.79 and 0.89."""
 
 
 LEFT = "left"
+
+
+def distance(score: float, chance: float) -> float:
+    """How far a score is from its chance level: the share of the way from chance (0) to always (1).
+
+    Of several labels or claims the surest is that of the largest distance. It is comparable between questions, where
+    points above chance are not: 61 % is little beside a chance of 58 % and much beside one of 3 %. -1 where nothing was
+    counted. Source: Cohen 1960, whose kappa has this form for agreement beyond chance.
+    """
+    return -1.0 if math.isnan(score) else (score - chance) / max(1 - chance, 1e-9)
 
 
 @dataclass(frozen=True)

@@ -390,9 +390,9 @@ def _by_role(labelled: Roles) -> list[Text]:
 
 
 def _best(labelled: Roles) -> list[Claim]:
-    """The best head by the choosing half of every question that can be asked, the surest questions first."""
+    """The best head by the choosing half of every question that can be asked, the surest (`rules.distance`) first."""
     best = [labelled.ranked(role, 1)[0] for role in labelled.answerable]
-    return sorted(best, key=lambda claim: (not claim.holds, -claim.excess))
+    return sorted(best, key=lambda claim: (not claim.holds, -claim.distance))
 
 
 def _by_question(labelled: Roles) -> list[Text]:
@@ -495,7 +495,7 @@ def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
         "score": "share of all attention; of syntax and reference, how often the strongest key is right",
         "words": "the same, special tokens (or the sinks) left out",
         "norm": "the same by weight x value norm: the share of what the head writes",
-        "chance": "the highest chance level on these texts",
+        "chance": "the highest chance level on these texts; the surest score is furthest from it on the way to 100%",
         "guess": "the best fixed guess, which must be beaten: an offset, the nearest mention, the same word",
         "rule": "the nearest word of one part of speech on one side, for comparison",
         "above": "difference from chance on the same texts, in percentage points (95%)",

@@ -496,8 +496,9 @@ def methods_of(roles: Roles, ranked: Ranked) -> str:
         f"{sound:,} of {tests:,} claims hold.",
         f"That something is no chance does not make it large. A claim holds where both halves satisfy its rule, too. "
         f"{RULES_IN_WORDS}",
-        "A head is named after the claim that is furthest above what it is held against, on the choosing half; resting "
-        "on sinks, and local, yield to any other. Every claim is in the tables that <code>Roles.save</code> writes.",
+        "A head is named after its surest claim, the one furthest on the way from chance to always, on the choosing "
+        "half; resting on sinks, and local, yield to any other. Every claim is in the tables that "
+        "<code>Roles.save</code> writes.",
         "Second corpus: the same score there, over all of its texts." * again,
     )
     halves = "<h3>Halves, intervals, p and q</h3>" + "".join(f"<p>{text}</p>" for text in paragraphs if text)
