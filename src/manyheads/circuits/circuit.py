@@ -152,8 +152,9 @@ def find_circuit(
 
     `clean`, `corrupted`, `metric`, `answers` and `first_token` as in `patch`. `keep`: the least faithfulness, above 0,
     at most 1. `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it
-    found; True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`. `random_sets`: so many sets of as many heads are measured beside the circuit. `edges`:
-    measure every path between two of its heads too, by denoising. `progress` counts heads that are decided, of all.
+    found; True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
+    `random_sets`: so many sets of as many heads are measured beside the circuit. `edges`: measure every path between
+    two of its heads too, by denoising. `progress` counts heads that are decided, of all.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
     Edges: four forward passes for each two heads of different layers, and two for each head.
@@ -173,8 +174,8 @@ def find_circuit(
     if hold_out and pairs.num_texts < LEAST_HELD_OUT:
         raise TextError(
             f"hold_out=True: a half is held out of {LEAST_HELD_OUT} pairs or more, and here "
-            f"{'is' if pairs.num_texts == 1 else 'are'} {pairs.num_texts}: give more, or leave hold_out= out to measure "
-            f"the circuit on the pairs that it was found on."
+            f"{'is' if pairs.num_texts == 1 else 'are'} {pairs.num_texts}: give more, or leave hold_out= out, and "
+            f"what is found is measured on the same pairs."
         )
     order, story = list(range(pairs.num_texts)), "too few to hold some out: all of them were searched and measured"
     sides: list[list[int]] = [order, order]
