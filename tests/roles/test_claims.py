@@ -232,6 +232,7 @@ def test_heads_are_ranked_by_the_choosing_half(rng):
     assert ranked[0].head == Head("", 0, HEADS - 1)
     message = r"no head was asked for 'dat: dependent': did you mean 'det: dependent to head'"
     refuses(ValueError, message, roles.ranked, "dat: dependent")
+    refuses(ValueError, "no head was asked for 'zebra': 1 other question was, as 'det: dep", roles.ranked, "zebra")
 
 
 # ============================================================================================================ questions

@@ -11,7 +11,6 @@ Questions stand in families: positions, tokens, syntax in two directions, refere
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 
-from manyheads.base import html_table
+from manyheads.base import html_table, nearest, plural
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.recording import PerHeadResult, write_frame
@@ -235,9 +234,13 @@ def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, st
         return meant[0]
     if words in PROBES and not probes:
         raise StatisticError(f"{words!r} is a probe, which was not asked: give probes=True (--probes).")
-    near = meant or difflib.get_close_matches(words, known, 3, 0.3) or list(known)[:3]
     why = f"{words!r} may mean several roles" if meant else f"no head was asked for {words!r}"
-    raise StatisticError(f"{why}: did you mean {', '.join(map(repr, near))}?")
+    near = meant or nearest(words, [*known, *(role_title(name) for name in known)])
+    if not near:
+        some = ", ".join(map(repr, list(known)[:3]))
+        others = f"{plural(len(known), 'other question')} {'was' if len(known) == 1 else 'were'}"
+        raise StatisticError(f"{why}: {others}, as {some}.")
+    raise StatisticError(f"{why}: did you mean {', '.join(map(repr, dict.fromkeys(near)))}?")
 
 
 class Family(NamedTuple):
