@@ -158,8 +158,8 @@ def test_chance_levels_guesses_and_both_scores_stand_where_their_values_are(monk
     rule = syntax_rules(["det"])[0]
     claim = claim_of(
         rule, score=0.2, given=0.6, low=0.5, high=0.7, holds=True, elsewhere=0.4, num_queries=500,
-        chances={"relabelled": 0.3, "uniform": 0.1}, baselines={"det.to_head.mode": 0.35},
-        beyond={"det.to_head.rule": 0.8, "det.to_head.off_mode": 0.45},
+        chances={"relabelled": 0.3, "uniform": 0.1}, baselines={"det.to_governor.mode": 0.35},
+        beyond={"det.to_governor.rule": 0.8, "det.to_governor.off_mode": 0.45},
     )  # fmt: skip
     labels = (label_of(claim),)
     tables = (table_of((Site("", 0, "0", 1, 1, 8, 8, False),), STATISTICS.values(), 2, 3),)
@@ -234,7 +234,7 @@ def test_every_rule_has_its_family_and_syntax_stands_by_what_holds_then_by_score
     families = {rule.role: family_of(rule.statistic) for rule in ASKED}
     assert families["previous token"] is families["local"] is families["offset -3"] is POSITIONS
     assert families["induction"] is families["sink"] is TOKENS and families["<b>mine</b>"] is OWN
-    assert families["det: dependent to head"] is UP and families["det: head to dependent"] is DOWN
+    assert families["det: dependent to governor"] is UP and families["det: governor to dependent"] is DOWN
     assert families["coreference"] is families["pronoun to antecedent"] is REFERENCE
     rules = syntax_rules(["a", "b", "c", "d"])[::2]
     scores = ((0.4, False), (0.5, True), (0.9, False), (0.7, True))
@@ -249,13 +249,14 @@ def test_every_rule_has_its_family_and_syntax_stands_by_what_holds_then_by_score
 def test_labels_have_colours_and_words():
     assert style_of("previous token", "previous_mass").name == "previous token"
     assert style_of("sink <s>", "sink_mass").name == "sink" and style_of("broad", "entropy").name == "broad"
-    assert style_of("unlabelled", "det.to_head") is UNLABELLED
-    assert style_of("det: dependent to head", "det.to_head") is SYNTAX_STYLE
+    assert style_of("unlabelled", "det.to_governor") is UNLABELLED
+    assert style_of("det: dependent to governor", "det.to_governor") is SYNTAX_STYLE
     assert style_of("pronoun to antecedent", "pronoun") is REFERENCE_STYLE
     assert style_of("self made", "self made") is OWN_STYLE  # no role of ours, though it begins like one
     words = {
         "offset -3": ("offset_-3_mass", "-3"), "previous token": ("previous_mass", "prev"),
-        "det: dependent to head": ("det.to_head", "det ↑"), "det: head to dependent": ("det.to_dependent", "det ↓"),
+        "det: dependent to governor": ("det.to_governor", "det ↑"),
+        "det: governor to dependent": ("det.to_dependent", "det ↓"),
         "pronoun to antecedent": ("pronoun", "pronoun"), "coreference": ("coreference", "coref"),
         "verbs": ("verbs", "verbs"),
     }  # fmt: skip
@@ -335,19 +336,21 @@ def test_each_condition_has_its_words():
     rule = syntax_rules(["det"])[0]
     sure = replace(
         mass, statistic=rule.statistic, score=0.2, given=0.5, chances={"uniform": 0.1}, num_queries=500,
-        baselines={"det.to_head.mode": 0.4}, beyond={"det.to_head.off_mode": 0.2},
+        baselines={"det.to_governor.mode": 0.4}, beyond={"det.to_governor.off_mode": 0.2},
     )  # fmt: skip
     assert failing(sure) == ("the choosing half does not bear it out",)
     assert failing(replace(sure, num_queries=99)) == ("under 100 cases",)
-    assert failing(replace(sure, given=0.29, baselines={"det.to_head.mode": 0.1})) == ("right in under 30%",)
+    assert failing(replace(sure, given=0.29, baselines={"det.to_governor.mode": 0.1})) == ("right in under 30%",)
     assert failing(replace(sure, score=0.09)) == ("under 10% where special tokens may win",)
     assert failing(replace(sure, chance=0.48)) == ("not 3 points above chance",)
     assert failing(replace(sure, given=0.61, chance=0.58)) == ("under 10% of the way from chance to always",)
-    assert failing(replace(sure, baselines={"det.to_head.mode": 0.46})) == ("not 10% above the offset",)
-    assert failing(replace(sure, given=0.31, baselines={"det.to_head.mode": 0.2815})) == (
+    assert failing(replace(sure, baselines={"det.to_governor.mode": 0.46})) == ("not 10% above the offset",)
+    assert failing(replace(sure, given=0.31, baselines={"det.to_governor.mode": 0.2815})) == (
         "not 3 points above the offset",
     )
-    assert failing(replace(sure, beyond={"det.to_head.off_mode": 0.1})) == ("not above chance where the guess fails",)
+    assert failing(replace(sure, beyond={"det.to_governor.off_mode": 0.1})) == (
+        "not above chance where the guess fails",
+    )
 
 
 # ================================================================================================= the report as a page
@@ -455,8 +458,8 @@ def test_what_holds_says_yes_and_what_does_not_says_why(page, roles):
 
 def test_the_highest_chance_level_and_each_guess_have_their_names():
     rule = syntax_rules(["det"])[0]
-    claim = {"chances": {"relabelled": 0.1, "uniform": 0.2}, "baselines": {"det.to_head.mode": 0.31}}
-    found = roles_of(rules=(rule,), **claim, beyond={"det.to_head.rule": 0.42, "det.to_head.off_rule": 0.53})
+    claim = {"chances": {"relabelled": 0.1, "uniform": 0.2}, "baselines": {"det.to_governor.mode": 0.31}}
+    found = roles_of(rules=(rule,), **claim, beyond={"det.to_governor.rule": 0.42, "det.to_governor.off_rule": 0.53})
     (((_, cells), *_),) = rows_of(Page(page_of(found))).values()
     assert "20.0% any word" in cells
     assert "offset +1 31.0%NOUN to the right 42.0%" in cells  # as the statistics' meanings have it
@@ -559,11 +562,12 @@ def test_the_way_it_was_found_is_told(page, roles):
     for words in (
         f"all {tests:,} tests", "5% at most are false", "<s> draws 40% of all attention.", "TextError: <nothing> there",
         "position and part of speech kept, the link destroyed", "any earlier mention, each as likely", "words shuffled",
-        "Clark et al. 2019, section 4.2, as in its code", "Kobayashi et al. 2020", "….to_head.rule", "(3 relations)",
+        "Clark et al. 2019, section 4.2, as in its code", "Kobayashi et al. 2020", "….to_governor.rule",
+        "(3 relations)",
         "the same score there, over all of its texts",
     ):  # fmt: skip
         assert words in text, words
-    assert text.count("….to_head.rule") == 1
+    assert text.count("….to_governor.rule") == 1
     every = {each.name for table in roles.tables for each in table.statistics if each.block is None}
     named = {each["text"] for each in page.all("th", "mono")}
     assert every <= named

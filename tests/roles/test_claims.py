@@ -146,7 +146,7 @@ def test_both_directions_are_asked_apart(rng):
     scores = accuracies(UP, **{"": 0.7, **GOOD}) | accuracies(DOWN, **{"": 0.1, "given": 0.1, "mode": 0.5})
     for up, down in control(claims_of(made(rng, scores), DET)):
         assert up.holds and not down.holds
-        assert up.role == "det: dependent to head" and down.role == "det: head to dependent"
+        assert up.role == "det: dependent to governor" and down.role == "det: governor to dependent"
 
 
 def test_what_is_reported_is_not_what_was_chosen_by(rng):
@@ -212,11 +212,11 @@ def test_a_head_is_named_after_the_claim_furthest_above_chance_and_the_sink_yiel
     scores |= accuracies(UP, **{"": 0.5, **GOOD, "relabelled": 0.3})
     scores |= {"sink_mass": 0.8, "sink_mass.uniform": 0.1, "entropy.uniform": 0.9}
     scores["previous_mass"] = np.where(np.arange(HEADS) == 2, 0.9, 0.05)
-    scores["det.to_head.given"] = np.where(np.arange(HEADS) == 4, 0.8, 0.05)
+    scores["det.to_governor.given"] = np.where(np.arange(HEADS) == 4, 0.8, 0.05)
     table = made(rng, scores)
     named = [each.name for each in label_heads(table, rules, control(claims_of(table, rules)))]
     want = ["sink "] * HEADS
-    want[2], want[4] = "previous token", "det: dependent to head"
+    want[2], want[4] = "previous token", "det: dependent to governor"
     assert [each if not each.startswith("sink") else "sink " for each in named] == want
 
 
@@ -230,7 +230,7 @@ def test_heads_are_ranked_by_the_choosing_half(rng):
     ranked = roles.ranked(UP.role)
     assert [claim.chosen_excess for claim in ranked] == sorted((c.chosen_excess for c in ranked), reverse=True)
     assert ranked[0].head == Head("", 0, HEADS - 1)
-    message = r"no head was asked for 'dat: dependent': did you mean 'det: dependent to head'"
+    message = r"no head was asked for 'dat: dependent': did you mean 'det: dependent to governor'"
     refuses(ValueError, message, roles.ranked, "dat: dependent")
     refuses(ValueError, "no head was asked for 'zebra': 1 other question was, as 'det: dep", roles.ranked, "zebra")
 

@@ -25,7 +25,7 @@ from manyheads.recording import PerHeadResult, write_frame
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
-from manyheads.roles.role_table import UNLABELLED, role_title
+from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import AHEAD, ASKED, FIXED_RULES, LOCAL_RULE, POSITIONAL, UNASKED, coreference_rules
 from manyheads.statistics import OFFSETS, HeadTable, offset_name
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LATER = frozenset(offset_name(offset) for offset in OFFSETS if offset > 0)
 # Relations are surveyed, so the texts have them: where none counts, all of its arcs point ahead.
-OF_ARCS = (".to_head", ".to_dependent")
+OF_ARCS = (".to_governor", ".to_dependent")
 SHOWN = 12  # heads in a notebook's view
 EFFECT = "not measured"  # a label does not say what is lost without its head: every row of a table repeats that
 
@@ -214,15 +214,14 @@ def shown_share(label: HeadRole) -> float:
 def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, str]) -> str:
     """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.
 
-    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma"), a relation by its title.
+    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma").
     Errors: StatisticError names all that may be meant, else the nearest.
     """
     known = {**questions, **probes}
     if words in known:
         return words
     part = words.casefold().strip(" ?")
-    titles = {name: {name.casefold().replace("_", " "), role_title(name).casefold()} for name in known}
-    alike = [name for name in known if part.replace("_", " ") in titles[name]]
+    alike = [name for name in known if part.replace("_", " ") == name.casefold().replace("_", " ")]
     if len(alike) == 1:
         return alike[0]
     in_roles, in_probes = (
@@ -235,12 +234,12 @@ def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, st
     if words in PROBES and not probes:
         raise StatisticError(f"{words!r} is a probe, which was not asked: give probes=True (--probes).")
     why = f"{words!r} may mean several roles" if meant else f"no head was asked for {words!r}"
-    near = meant or nearest(words, [*known, *(role_title(name) for name in known)])
+    near = meant or nearest(words, known)
     if not near:
         some = ", ".join(map(repr, list(known)[:3]))
         others = f"{plural(len(known), 'other question')} {'was' if len(known) == 1 else 'were'}"
         raise StatisticError(f"{why}: {others}, as {some}.")
-    raise StatisticError(f"{why}: did you mean {', '.join(map(repr, dict.fromkeys(near)))}?")
+    raise StatisticError(f"{why}: did you mean {', '.join(map(repr, near))}?")
 
 
 class Family(NamedTuple):
@@ -271,8 +270,8 @@ def family_of(statistic: str) -> Family:
     """The family of a claim or a label, by what it rests on."""
     if statistic in REFERENCES:
         return REFERENCE
-    if statistic.endswith((".to_head", ".to_dependent")):
-        return UP if statistic.endswith(".to_head") else DOWN
+    if statistic.endswith((".to_governor", ".to_dependent")):
+        return UP if statistic.endswith(".to_governor") else DOWN
     if statistic in AT_PLACES or statistic in BY_OTHERS:
         return POSITIONS if statistic in AT_PLACES else OTHERS
     return TOKENS if statistic in FIXED_RULES or statistic == BROAD else OWN

@@ -225,21 +225,22 @@ PEOPLE_SAY = {
 
 
 def syntax_rules(relations: Sequence[str]) -> tuple[Rule, ...]:
-    """Two rules for each relation: from the dependent to its head, and from the head to the dependent."""
+    """Two rules for each relation: from the dependent to its governor, and from the governor to the dependent."""
     rules = []
     for relation in relations:
         noun = PEOPLE_SAY.get(relation, relation)
         article = "an" if noun[0] in "aeiou" else "a"
-        up, down = f"{relation}.to_head", f"{relation}.to_dependent"
+        up, down = f"{relation}.to_governor", f"{relation}.to_dependent"
         rules += [
             Rule(
-                f"{relation}: dependent to head", up, MIN_ACCURACY, ("relabelled", "uniform"),
-                f"the head of a {relation}", asks=f"Which head looks from {article} {noun} to the word it depends on?",
+                f"{relation}: dependent to governor", up, MIN_ACCURACY, ("relabelled", "uniform"),
+                f"the governor of a {relation}",
+                asks=f"Which head looks from {article} {noun} to the word it depends on?",
                 norm=f"{up}.norm", given=f"{up}.given",
                 baselines=(f"{up}.mode",), beyond=(f"{up}.off_mode", f"{up}.off_rule", f"{up}.rule"),
             ),
             Rule(
-                f"{relation}: head to dependent", down, MIN_ACCURACY, ("relabelled", "uniform"),
+                f"{relation}: governor to dependent", down, MIN_ACCURACY, ("relabelled", "uniform"),
                 f"the {relation} of a word", asks=f"Which head looks from a word to its {noun}?", given=f"{down}.given",
                 baselines=(f"{down}.mode",), beyond=(f"{down}.off_mode", f"{down}.any", f"{relation}.received"),
             ),
@@ -280,8 +281,8 @@ def rule_of(statistic: str) -> Rule:
     if statistic in FIXED_RULES:
         return FIXED_RULES[statistic]
     relation, _, direction = statistic.rpartition(".")
-    to_head, to_dependent = syntax_rules([relation or statistic])
-    return {"to_head": to_head, "to_dependent": to_dependent}.get(direction) or own_rule(statistic)
+    to_governor, to_dependent = syntax_rules([relation or statistic])
+    return {"to_governor": to_governor, "to_dependent": to_dependent}.get(direction) or own_rule(statistic)
 
 
 AHEAD = "cannot look ahead"

@@ -1,6 +1,6 @@
 """The table of statistics by name, and which of them "default" and "all" mean.
 
-Texts that people have annotated have more: a treebank's relations ("nsubj.to_head.given") and its coreference
+Texts that people have annotated have more: a treebank's relations ("nsubj.to_governor.given") and its coreference
 ("coreference.mentions"). Which there are, the beginning of the texts tells; so these are chosen by name or pattern too,
 but are no part of "all".
 """

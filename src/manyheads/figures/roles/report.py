@@ -200,12 +200,12 @@ def questions_of(roles: Roles, ranked: Ranked) -> str:
     details: dict[str, str] = {}
     for statistic in (statistic for table in roles.tables for statistic in table.statistics):
         match = re.search(r"\(([^()]+)\)$", statistic.meaning)
-        if match and statistic.name.endswith(".to_head.rule"):
+        if match and statistic.name.endswith(".to_governor.rule"):
             details[statistic.name] = match[1].removeprefix("the nearest ")
-        elif match and statistic.name.endswith(".to_head.mode"):
+        elif match and statistic.name.endswith(".to_governor.mode"):
             details[statistic.name] = f"offset {match[1]}"
             # the same arc read from its other end: the offset turns round
-            details[statistic.name.replace(".to_head.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
+            details[statistic.name.replace(".to_governor.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
     out = []
     for family, role_names in by_family(ranked):
         claims = [claim for role in role_names for claim in ranked[role][:TOP]]
@@ -519,7 +519,7 @@ def _statistics(roles: Roles) -> str:
     """Every statistic with its formula's variant; those of a treebank's relations once for all of them."""
 
     def row(statistic: Statistic) -> tuple[str, str, str, str]:
-        """What stands in its row; of a relation's ("det.to_head", "det: ...") without the relation."""
+        """What stands in its row; of a relation's ("det.to_governor", "det: ...") without the relation."""
         relation, _, meaning = statistic.meaning.partition(": ")
         if not statistic.name.startswith(f"{relation}."):
             return statistic.name, statistic.meaning, statistic.unit, statistic.source
