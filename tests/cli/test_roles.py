@@ -140,7 +140,7 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     up, mass = syntax_rules(["det"])[0], RULES[0]
     figures = {
         "score": 1.0000106, "given": 0.62, "low": 0.55, "high": 0.7, "over_low": 0.034, "over_high": 0.081,
-        "chances": {"uniform": 0.1}, "chosen_excess": 0.1, "num_queries": 500, "num_texts": 90.0, "holds": False,
+        "chances": {"uniform": 0.1}, "chosen_excess": 0.1, "num_queries": 500, "num_texts": 90, "holds": False,
         "q_value": 3.1e-57, "norm": 0.4,
     }  # fmt: skip
     guessed = {"baselines": {"det.to_governor.mode": 0.37}, "beyond": {"det.to_governor.rule": 0.41}}

@@ -52,7 +52,8 @@ def claim_of(rule, head=FIRST, rng=None, **given):
         "head": head, "role": rule.role, "asks": rule.asks, "statistic": rule.statistic, "score": score,
         "given": draw(), "norm": draw() if rule.norm else None, "chance": 0.0,
         "chances": {name: draw() * 0.3 for name in rule.chances}, "low": low, "high": min(1.0, low + draw() / 5),
-        "over_low": low / 2, "over_high": low, "num_queries": int(4_000 * draw()), "num_texts": 400 * draw(),
+        "over_low": low / 2, "over_high": low, "num_queries": int(4_000 * draw()), "num_texts": int(400 * draw()),
+        "effective_texts": 400 * draw(),
         "baselines": {name: draw() / 2 for name in rule.baselines},
         "beyond": {name: draw() for name in rule.beyond}, "p_value": draw() / 10, "q_value": draw() / 10,
         "chosen_excess": draw(), "chosen_distance": draw(), "holds": bool(draw() < 0.5),
@@ -280,7 +281,7 @@ EXAMPLE = Example("page.txt:3", "The cat sat.", 0.75, ("sat → cat 0.61", "cat 
 
 def oracle(rule, claim):
     """Whether a claim's figures satisfy its rule, with every threshold written out."""
-    if claim.num_queries < 100 or claim.num_texts < 10 or math.isnan(claim.tested) or claim.q_value > 0.05:
+    if claim.num_queries < 100 or claim.effective_texts < 10 or math.isnan(claim.tested) or claim.q_value > 0.05:
         return False
     if rule.given:
         off = [value for name, value in claim.beyond.items() if ".off_" in name]
@@ -327,7 +328,7 @@ def test_each_condition_has_its_words():
     assert failing(replace(mass, score=0.14, given=0.7, chance=0.05)) == ("not 10 points above chance",)
     assert failing(replace(mass, low=0.149)) == ("interval reaches 1.5 times chance",)
     assert failing(replace(mass, num_queries=99, q_value=0.06)) == ("under 100 cases", "may be chance (q over 0.05)")
-    assert failing(replace(mass, num_texts=9.4)) == ("under 10 independent texts",)
+    assert failing(replace(mass, num_texts=12, effective_texts=9.4)) == ("under 10 independent texts",)
     assert (
         failing(replace(mass, score=math.nan))
         == failing(replace(mass, num_queries=0))

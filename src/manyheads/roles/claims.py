@@ -63,11 +63,11 @@ class Claim:
     an accuracy the same among words. `norm` is the score by weight x value norm. `chance` is the highest chance level
     (`chances` has each by name), `low` to `high` the 95 % interval of what is held against it, `over_low` to
     `over_high` that of how far it is above that chance on the same texts (narrower than the two apart: both are high
-    where texts are easy). `num_texts`: how many texts of equal length the figures are worth. `baselines` are what fixed
-    guesses get, `beyond` what else is known (the score where those fail). None: not counted, or not known.
-    `chosen_excess` and `chosen_distance`: the choosing half's, by which heads are ranked and named.
-    `holds`: the rule is satisfied on both halves, and `q_value` is at most 5 %. `elsewhere`: the same on a second
-    corpus, where there was one.
+    where texts are easy). `num_texts`: how many texts hold the cases, `effective_texts`: how many of equal length these
+    are worth. `baselines` are what fixed guesses get, `beyond` what else is known (the score where those fail). None:
+    not counted, or not known. `chosen_excess` and `chosen_distance`: the choosing half's, by which heads are ranked and
+    named. `holds`: the rule is satisfied on both halves, and `q_value` is at most 5 %. `elsewhere`: the same on a
+    second corpus, where there was one.
     """
 
     head: Head
@@ -84,7 +84,8 @@ class Claim:
     over_low: float
     over_high: float
     num_queries: int
-    num_texts: float
+    num_texts: int
+    effective_texts: float
     baselines: dict[str, float]
     beyond: dict[str, float]
     p_value: float
@@ -156,6 +157,10 @@ class Half:
         return np.broadcast_to(den, (len(self.table.heads),))
 
     def num_texts(self, name: str) -> Float64[ndarray, "head"]:
+        """How many texts have rows that count."""
+        return self.table.sums.spread(self.half)[1].num_texts[:, self.index[name]]
+
+    def effective_texts(self, name: str) -> Float64[ndarray, "head"]:
         """Of how many texts of equal length the rows are worth: (sum n)^2 / sum n^2, from the replicates' counts."""
         if name not in self._texts:
             den = self.table.sums.den[self.half, :, self.index[name]]
@@ -172,7 +177,7 @@ class Half:
             difference = self.values[:, self.index[name]] - self.values[:, self.index[chance]]
             spread = replicate_error(difference)
             # The spread of so many draws is a guess, too: no more degrees of freedom than there are replicates.
-            freedom = np.minimum(self.num_texts(name), REPLICATES) - 1
+            freedom = np.minimum(self.effective_texts(name), REPLICATES) - 1
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
             # The score is what varies between texts: the difference's spread rests on as many of them as the score's.
             of_score = self.table.sums.spread(self.half)[0].freedom[:, self.index[name]]
@@ -217,7 +222,8 @@ class Half:
             over_low=over_low,
             over_high=over_high,
             num_queries=int(self.num_queries(tested)[head]),
-            num_texts=float(self.num_texts(tested)[head]),
+            num_texts=int(self.num_texts(tested)[head]),
+            effective_texts=float(self.effective_texts(tested)[head]),
             baselines={name: float(self.value(name)[head]) for name in rule.baselines},
             beyond={name: float(self.value(name)[head]) for name in rule.beyond},
             # Against every chance level: the claim is that the score beats all of them, so the least sure one decides.
@@ -276,7 +282,7 @@ def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REP
         return not value < threshold
 
     require("cases", claim.num_queries, MIN_QUERIES if half == REPORT else MIN_QUERIES // 2)
-    require("texts", claim.num_texts, MIN_TEXTS)
+    require("texts", claim.effective_texts, MIN_TEXTS)
     chance, score, tested = claim.chance, claim.score, claim.tested
     if rule.given:
         require("right answers", tested, rule.floor)

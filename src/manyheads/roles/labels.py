@@ -144,7 +144,7 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     score = float(reported.values[index, column, 0])
     low, high = (float(end[index]) for end in reported.table.interval("entropy", REPORT))
     rows = int(reported.num_queries("entropy")[index])
-    enough = min(float(half.num_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
+    enough = min(float(half.effective_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
     if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:
         words = f"entropy {score:.2f} nats, {evenness[REPORT]:.0%} of the evenest possible ({most:.2f})"
         return HeadRole(head, "broad", Evidence("entropy", score, most, low, high, rows, None, words))

@@ -165,6 +165,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
             return claims
         # A probe neither holds nor fails: a column of plain bools has no third value.
         claims["holds"] = claims["holds"].astype("boolean")
+        claims["num_texts"] = claims["num_texts"].astype("Int64")  # a probe reads none: a whole number, or nothing
         return pd.concat([claims, probes], ignore_index=True)
 
     def claims_to_pandas(self) -> pd.DataFrame:
