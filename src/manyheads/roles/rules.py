@@ -61,7 +61,7 @@ MIN_DISTANCE = 0.1
 """The least distance from chance of any label: a tenth of the way from chance to always (`distance`). A mass has it by
 `MIN_EXCESS`. An accuracy may be easily high: right in 61 % where chance is right in 58 % has gone 9 % of the way. Of 27
 claims of syntax that hold without this floor in one of two treebanks, 6 of 15 below it hold in the other as well, and 8
-of 12 above it."""
+of 12 above it. In two models of minilm's shape and random weights the furthest of 6,000 accuracies went 5 % of it."""
 
 MIN_LIFT_LOW = 1.5
 """The interval's lower end must be this many times chance, on the reporting half."""
