@@ -9,8 +9,9 @@ For each label, and for each question's best head where it holds: the texts in w
 its strongest links there. The links are of syntax from a word to its governor or dependent, of reference from a mention
 to its antecedents, else between the tokens that the role means, and no other: an example shows what its label says, so
 the pairs are those that the statistic counts, taken from the statistics' own tables and at their own granularity
-(tokens, not words). A number says how often a head does something; a sentence shows what that looks like. Cost of
-examples: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is counted."""
+(tokens, not words). A number says how often a head does something; a sentence shows what that looks like.
+Cost of examples: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is counted.
+"""
 
 # device: words, tokens and a pass's answers are the host's
 

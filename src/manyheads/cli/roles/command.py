@@ -422,9 +422,8 @@ def _by_question(labelled: Roles) -> list[Text]:
             lines += [Text(cut, style="dim"), Text(f"       {clean('; '.join(example.links))}", style="dim")]
     lacking = [claim for claim in best if not claim.holds]
     if lacking:
-        near = [f"{claim.role} ({claim.head})" for claim in lacking if claim.num_queries >= role_finder.MIN_QUERIES][
-            :NEAREST
-        ]
+        asked_enough = [claim for claim in lacking if claim.num_queries >= role_finder.MIN_QUERIES]
+        near = [f"{claim.role} ({claim.head})" for claim in asked_enough[:NEAREST]]
         nearest = f"; nearest: {clean(', '.join(near))}" if near else ""
         lines.append(Text(f"  {len(lacking)} more are answered by no head on these texts{nearest}"))
     for why, count in Counter(labelled.unanswerable.values()).items():

@@ -44,12 +44,7 @@ KINDS = (
     ("to_governor", "the dependent looks most at its governor, specials competing", CLARK, "statistic"),
     ("to_governor.given", "the same among words alone", CLARK, "statistic"),
     ("to_governor.norm", "the same by weight x value norm, specials competing", "Kobayashi et al. 2020", "statistic"),
-    (
-        "to_governor.off_mode",
-        "the same among words, where the governor is not at the most frequent offset",
-        CLARK,
-        "statistic",
-    ),
+    ("to_governor.off_mode", "the same among words, where the most frequent offset is wrong", CLARK, "statistic"),
     ("to_governor.off_rule", "the same among words, where the relation's rule is wrong", OURS, "statistic"),
     ("to_governor.relabelled", "another word of the right part of speech, by the relation's offsets", OURS, "chance"),
     ("to_governor.uniform", "any other word", CLARK, "chance"),
