@@ -69,7 +69,7 @@ NAMES = (
 RULES = tuple(rule for rule in FIXED_RULES.values() if rule.tested in STATISTICS)
 TWINS = tuple(name for rule in RULES for name in (rule.tested, *(f"{rule.statistic}.{way}" for way in rule.chances)))
 NOISE = 0.1  # of a matrix's spread, added to it: the other model
-SYNTAX = ("to_head", "to_head.given", "to_dependent.given", "to_head.relabelled")
+SYNTAX = ("to_governor", "to_governor.given", "to_dependent.given", "to_governor.relabelled")
 
 
 class Population(NamedTuple):
@@ -206,7 +206,7 @@ def questions(population: Population) -> Iterator[Question]:
             yield *compared.interval(name), replicates[:, place[name], 1:]
 
     yield Question("changes, ", names, (other - truth)[:, columns], changes)
-    rules = [*RULES, *(rule_of(name) for name in place if name.endswith((".to_head", ".to_dependent")))]
+    rules = [*RULES, *(rule_of(name) for name in place if name.endswith((".to_governor", ".to_dependent")))]
     pairs = [(rule.tested, f"{rule.statistic}.{way}") for rule in rules for way in rule.chances]
     pairs = [pair for pair in pairs if place.keys() >= set(pair)]
 

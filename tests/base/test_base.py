@@ -11,7 +11,7 @@ import time
 import pytest
 
 import manyheads as mh
-from manyheads.base import Cache, html_table, locked, locks
+from manyheads.base import Cache, html_table, locked, locks, nearest
 
 # ============================================================================================================== a cache
 # A cache forgets what was used longest ago, keeps to its bounds, and makes each value once.
@@ -151,6 +151,23 @@ def test_a_file_system_without_locks_refuses_nobody_and_leaks_nothing(path, monk
 
 # ======================================================================================================= tables of HTML
 # Plain HTML tables: everything shown is escaped, numbers are numbers, and what is left out is counted.
+
+
+@pytest.mark.parametrize(("name", "known", "meant"), [
+    ("modle", ["open", "model", "whole"], ["model"]),
+    ("aks", ["all", "ask", "as"], ["ask"]),  # letters that changed places
+    ("Keep", ["help", "keep"], ["keep"]),
+    ("knd", ["token", "window"], []),
+    ("share", ["save", "targets"], []),
+    ("k", ["kv-heads", "keep"], []),  # one letter says nothing
+    ("dat: dep", ["det: dependent to a word", "self"], ["det: dependent to a word"]),  # the beginning of a long name
+    ("offset_+9", ["offset_+8", "offset_-8", "local"], ["offset_+8", "offset_-8"][:1]),
+    ("lama-2-7b", ["llama-2-7b", "llama-3-8b"], ["llama-2-7b"]),
+    ("x", [], []),
+])  # fmt: skip
+def test_the_nearest_names_are_those_that_a_misspelt_one_may_stand_for(name, known, meant):
+    assert nearest(name, known) == meant
+
 
 HOSTILE = "</td><script>window.bad=1</script><img src=x onerror=bad()>\"'&"
 

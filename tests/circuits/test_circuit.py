@@ -9,12 +9,13 @@ import torch
 import manyheads as mh
 from benchmarks.circuits import trained_answers
 from manyheads import circuits, design
-from manyheads.errors import StatisticError
+from manyheads.errors import StatisticError, TextError
 from tests.circuits.by_hooks import PLACES, hooked
 from tests.interventions.checkpoints import STOCK, VOCABULARY
 from tests.interventions.surgeries import loaded
 from tests.models.eager import draw
 from tests.models.tiny import WORDS, tiny_tokenizer
+from tests.refusals import refuses
 
 SEEDS, PAIRS, LENGTH = 20, 4, 9
 NOISE = 0.25  # of each designed matrix's length
@@ -150,6 +151,25 @@ def test_what_is_held_out_is_said(fresh):
     assert few.notes["pairs"].startswith("too few") and few.share_of_random_above is None
     all_of_them = mh.find_circuit(lm, clean, corrupted, answers=answers, keep=0.5, random_sets=0, hold_out=False)
     assert all_of_them.notes["pairs"].startswith("all of them") and all_of_them.found_with == all_of_them.faithfulness
+
+
+def test_what_is_to_be_held_out_and_cannot_be_is_refused(fresh):
+    lm = loaded("gpt2", draw(fresh))
+    clean, corrupted, answers = induction_pairs(random.Random(1))
+    few = (clean[:3], corrupted[:3])
+    message = r"hold_out=True: a half is held out of 4 pairs or more, and here are 3: give more, or leave hold_out= out"
+    refuses(TextError, message, mh.find_circuit, lm, *few, answers=answers[:3], hold_out=True)
+    one = (clean[0], corrupted[0])
+    refuses(TextError, "and here is 1", mh.find_circuit, lm, *one, answers=answers[0], hold_out=True)
+    ready = [{"input_ids": torch.randint(3, VOCABULARY, (5, 9), generator=fresh)} for _ in range(2)]
+
+    def metric(outputs, inputs=None):
+        return outputs.logits[:, -1, 7].double()
+
+    message = "hold_out=True: ready inputs are one batch, and none of it can be held out. Give texts."
+    refuses(TextError, message, mh.find_circuit, lm, *ready, metric, hold_out=True)
+    found = mh.find_circuit(lm, clean, corrupted, answers=answers, keep=0.5, random_sets=0, hold_out=True)
+    assert found.notes["pairs"] == "2 searched, 2 others measured"
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,13 @@ def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
 @pytest.mark.parametrize(("arguments", "said"), [
     (["loook"], "no such command 'loook'. Did you mean 'look'? See manyheads --help."),
     (["look", "--bogus"], "no such option: --bogus. See manyheads look --help."),
+    (["look", "--modle", "minilm"], "no such option: --modle. Did you mean --model? See manyheads look --help."),
+    (["circuit", "--keeep", "1"], "no such option: --keeep. Did you mean --keep? See manyheads circuit --help."),
+    (["stats", "--statistic", "x"], "no such option: --statistic. Did you mean --statistics? See manyheads stats"),
+    (["roles", "--aks", "x"], "no such option: --aks. Did you mean --ask? See manyheads roles --help."),
+    (["prune", "--share", "0.1"], "no such option: --share. See manyheads prune --help."),
+    (["head", "L0H1", "--knd", "x"], "no such option: --knd. See manyheads head --help."),
+    (["roles", "--estimator", "x"], "no such option: --estimator. See manyheads roles --help."),
     (["head"], "missing argument 'HEAD'. See manyheads head --help."),
     (["look", "x", "--model"], "option '--model' requires an argument. See manyheads look --help."),
     (["head", "L0H2", "x", "--top", "99"], "--top 99: give 10 or less. See manyheads head --help."),

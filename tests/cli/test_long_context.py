@@ -57,6 +57,8 @@ def test_the_page_begins_with_the_verdict_and_names_what_is_kept(run, files, lla
     assert set(rows["whole"].split(", ")) == {
         str(want.query_heads(number, g)) for number, layer in want.dividable for g in range(3) if layer.kept[g]
     }  # fmt: skip
+    assert rows["loss"].endswith(", nats a token, mean of 3 texts")
+    assert "What is lost by the share that is kept (loss, nats a token, mean of 3 texts)" in ran.lines
     assert f"{want.evidence['loss']['change']:+.4f}" in rows["loss"] and ran.lines[-1] == "wrote a.svg"
     assert rows["texts"] == "6 texts of 3 files: 3 chose, 3 report"
     assert sum(line.strip().startswith(f"{share}%") for line in ran.lines for share in range(10, 101, 10)) == 10

@@ -4,18 +4,23 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice
-from manyheads.cli.roles.command import page, ranking
+from manyheads.cli.roles.command import document, page, ranking
+from manyheads.cli.roles.role_words import example_head
 from manyheads.corpora import page_texts
+from manyheads.errors import StatisticError
 from manyheads.roles import RULES
+from manyheads.roles.labels import evidence_of
 from manyheads.roles.probes import all as probing
 from manyheads.roles.rules import ASKED, SINK_RULE, syntax_rules
-from tests.figures.test_roles import roles_of
+from tests.figures.test_roles import label_of, roles_of
+from tests.refusals import refuses
 
 from ..models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer
 from .conftest import assert_refused
@@ -135,10 +140,10 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     up, mass = syntax_rules(["det"])[0], RULES[0]
     figures = {
         "score": 1.0000106, "given": 0.62, "low": 0.55, "high": 0.7, "over_low": 0.034, "over_high": 0.081,
-        "chances": {"uniform": 0.1}, "chosen_excess": 0.1, "num_queries": 500, "num_texts": 90.0, "holds": False,
+        "chances": {"uniform": 0.1}, "chosen_excess": 0.1, "num_queries": 500, "num_texts": 90, "holds": False,
         "q_value": 3.1e-57, "norm": 0.4,
     }  # fmt: skip
-    guessed = {"baselines": {"det.to_head.mode": 0.37}, "beyond": {"det.to_head.rule": 0.41}}
+    guessed = {"baselines": {"det.to_governor.mode": 0.37}, "beyond": {"det.to_governor.rule": 0.41}}
     asked = said_of(roles_of(1, 1, (up,), **figures, **guessed), up.role)
     assert asked[2].split() == ["L0H0", "100%", "62%*", "40%", "10%", "37%", "41%", "+3…+8", "55–70", "500", "<0.001"]
     assert asked[3].strip().startswith("does not hold: ")
@@ -152,10 +157,34 @@ def test_the_tested_figure_has_a_star_and_guesses_and_the_rule_have_columns_of_t
     assert "note      look and the studio rest on the bundled texts alone: some roles differ" in shown
 
 
+def test_the_surest_role_is_the_furthest_from_chance_wherever_roles_are_ranked():
+    """61 % beside a chance of 58 % is 9 % of the way to always, whatever fixed guesses get; 47 % beside 6 % is 44 %."""
+    up, mass = syntax_rules(["det"])[0], RULES[0]
+    found = roles_of(1, 2, (up, mass), holds=True, num_queries=500)
+    shares = {up.role: (0.61, 0.58), mass.role: (0.47, 0.06)}
+    claims = tuple(
+        tuple(
+            replace(each, score=score, given=score, chance=chance, chances={"uniform": chance}, chosen_excess=order,
+                    baselines=dict.fromkeys(each.baselines, 0.1))
+            for each in mine
+            for (score, chance), order in [(shares[each.role], float((index == 0) == (each.role == up.role)))]
+        )
+        for index, mine in enumerate(found.claims)
+    )  # fmt: skip
+    labels = tuple(label_of(claim, name) for claim, name in ((claims[0][0], up.role), (claims[1][1], mass.role)))
+    found = replace(found, claims=claims, labels=labels)
+    verdict = next(line for line in said_of(found) if "Surest: " in line)
+    assert verdict.partition("Surest: ")[2].startswith("L0H1 previous token (47%, chance 6%), L0H0 det")
+    assert [claim.role for claim in found.of_head("L0H0")] == [mass.role, up.role]
+    html = found._repr_html_()
+    assert html.index("L0H1") < html.index("L0H0")
+    assert example_head(SimpleNamespace(roles=labels)) == labels[1].head
+
+
 def test_the_legend_explains_the_columns_that_are_there_and_no_others():
     up, mass = syntax_rules(["det"])[0], RULES[0]
     figures = {"score": 0.9, "num_queries": 500, "holds": True, "chances": {"uniform": 0.1}}
-    guessed = {"given": 0.62, "baselines": {"det.to_head.mode": 0.37}}
+    guessed = {"given": 0.62, "baselines": {"det.to_governor.mode": 0.37}}
     for rule, more in ((mass, {}), (up, guessed)):
         shown = said_of(roles_of(1, 1, (rule,), **figures, **more))
         titles = next(line for line in shown if line.split()[:2] == ["head", "score"]).split()
@@ -164,7 +193,8 @@ def test_the_legend_explains_the_columns_that_are_there_and_no_others():
         assert explained == titles[1:], rule.role
 
 
-def test_questions_that_come_to_the_same_are_one_row_and_the_head_of_a_word_is_its_governor():
+def test_questions_that_come_to_the_same_are_one_row_and_the_head_of_a_word_is_its_governor(tmp_path):
+    """On every surface: a head is a head of attention. As people read it and in data the role has one name."""
     first = next(rule for rule in ASKED if rule.role == "first token")
     figures = {"score": 0.73, "low": 0.7, "high": 0.8, "num_queries": 500, "holds": True, "chances": {"uniform": 0.1}}
     shown = said_of(roles_of(1, 1, (SINK_RULE, first), **figures))
@@ -173,9 +203,19 @@ def test_questions_that_come_to_the_same_are_one_row_and_the_head_of_a_word_is_i
     up = syntax_rules(["det"])[0]
     found = roles_of(1, 1, (up,), score=0.9, given=0.9, num_queries=500, holds=True, chances={"uniform": 0.1})
     shown = said_of(found)
-    assert any(line.startswith("  det: dependent to governor ") for line in shown)
-    assert not any("dependent to head" in line for line in shown)
-    assert found.role_named("det: dependent to governor") == found.role_named("det: dependent to head") == up.role
+    name = "det: dependent to governor"
+    assert any(line.startswith(f"  {name} ") for line in shown) and not any("to head" in line for line in shown)
+    found.save(tmp_path / "claims.csv")
+    frame = pd.read_csv(tmp_path / "claims.csv")
+    claims = document(found, "some")["claims"]
+    assert set(frame["role"]) == {claim["role"] for claim in claims} == {name} == {up.role}
+    assert set(frame["statistic"]) == {"det.to_governor"} and found.role_named("Dependent to governor") == name
+    refuses(StatisticError, "no head was asked for 'dependent to head'", found.role_named, "dependent to head")
+    down = syntax_rules(["det"])[1]
+    assert down.role == "det: governor to dependent" and down.statistic == "det.to_dependent"
+    assert "governor of a det" in evidence_of(up, found.claims[0][0]).words
+    meanings = " ".join(one.meaning for one in found.table.statistics if one.name.startswith("det."))
+    assert "governor" in meanings and " head" not in meanings
 
 
 def test_only_questions_with_enough_cases_are_nearest():

@@ -39,7 +39,7 @@ def test_without_arguments_it_shows_the_preset_that_people_compare_to(sized):
         "Llama 2 70B: 68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8 × 4k."
     )
     assert "64 heads of 128 on 8 KV heads (GQA-8)" in ran.lines[1]
-    assert all(part in row_of(ran, "feed-forward") for part in ("56.37 B", "81.7%", "461.79 TFLOP", "112.74 GFLOP"))
+    assert all(part in row_of(ran, "feed-forward") for part in ("56.37 B", "81.7%", "3.69 PFLOP", "901.94 GFLOP"))
     assert row_of(ran, "  80 ×").split()[2:5] == ["GQA-8", "855.65", "M"], "equal layers are drawn once"
     assert row_of(ran, "  80 ×").split()[6:] == ["150.99", "M", "704.64", "M", "16.38", "k"]
     heading = row_of(ran, "                  a token, KiB")
@@ -51,6 +51,26 @@ def test_without_arguments_it_shows_the_preset_that_people_compare_to(sized):
         "FLOPs: a multiply and an add are 2; matrix products only. Scores and values: pairs that are visible" in ran.out
     )
     assert "8.00 FLOPs a byte" in ran.out
+
+
+@pytest.mark.parametrize(("batch", "titles"), [
+    ((), ("8 texts of 4,096", "one more token each")),
+    (("--batch", "1"), ("1 text of 4,096", "one more token")),
+    (("--batch", "3"), ("3 texts of 4,096", "one more token each")),
+])  # fmt: skip
+def test_the_headline_and_every_table_speak_of_the_same_batch(sized, batch, titles):
+    """Of 32 layers of 4,096, 14,336 wide in between: a multiply and an add for each weight, token and text."""
+    ran, count = sized("llama-3-8b", *batch), int(titles[0].split()[0])
+    headline = f"{count} × 4k." if count > 1 else " at 4k."
+    assert headline in ran.lines[0] and f"KV cache of {titles[0]} tokens" in ran.out
+    groups = [part.strip() for part in row_of(ran, "             │ parameters").split("│")]
+    assert groups[2:] == list(titles)
+    wide = 2 * 3 * 32 * 4096 * 14_336 * count
+    assert row_of(ran, "feed-forward").split("│")[2].split()[0] == f"{wide * 4096 / 1e12:.2f}"
+    each = row_of(ran, "all ").split("│")[3].split()[:2]
+    (said,) = re.findall(r"One more token of .*?: ([\d.]+) (\wFLOP)", ran.out)
+    assert float(each[0]) == pytest.approx(float(said[0]), rel=1e-3) and each[1] == said[1]
+    assert row_of(ran, "feed-forward").split("│")[3].split()[0] == f"{wide / 1e9:.2f}"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +116,8 @@ def test_one_memory_is_answered_in_a_sentence(sized):
     assert row_of(half, "24GB").split()[1:] == ["5.54", "84,141", "18"]
     document = json.loads(sized("llama-3.1-8b", "--fits", "24 GB", "--json").out)
     (fit,) = document["fits"]
-    assert (fit["name"], fit["longest_context"], fit["largest_batch"], fit["fits"]) == ("24 GB", 5282, 10, True)
+    assert (fit["name"], fit["longest_context"], fit["largest_batch"], fit["fits"]) == ("24 GB", 42_262, 10, True)
+    assert document["asked"]["batch"] == fit["batch"] == 1, "as the page of the same command"
     assert [fit["name"] for fit in json.loads(sized("gpt2", "--json").out)["fits"]][2] == "64 GB Mac"
 
 
@@ -130,7 +151,7 @@ def test_a_bars_length_is_its_share_an_encoder_has_no_cache_and_an_image_no_choi
     bar = {line.split()[0]: sum(line.count(block) for block in BLOCKS) for line in sized("gpt2").lines if "│" in line}
     assert bar["feed-forward"] > bar["embedding"] > bar["q"] > bar["norm"] == 1
     assert "KV cache" not in sized("bert-base").out and "Decoding" not in sized("bert-base").out
-    assert "an image of 197" in sized("vit-base").out and "An image is 197 tokens." in sized("vit-base").out
+    assert "8 images of 197" in sized("vit-base").out and "An image is 197 tokens." in sized("vit-base").out
 
 
 def test_the_document_is_one_json_document(sized):

@@ -20,19 +20,19 @@ OWN = Path(manyheads.corpora.__file__).parent / "sentences.conllu"
 @pytest.mark.turns(5)
 def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     """Syntax of sentences and coreference of passages, of our own annotated texts."""
-    names = "nsubj.to_head.given,coreference.mentions"
+    names = "nsubj.to_governor.given,coreference.mentions"
     ran = run("stats", "--corpus", str(OWN), "--statistics", names, "--save", "table.csv", "--top", "2")
     assert ran.code == 0 and ran.lines[0].startswith("minilm · ") and "sentences.conllu · " in ran.lines[0]
-    syntax = manyheads.measure(minilm, gold_corpus(), "nsubj.to_head.given")
-    best = int(syntax.column("nsubj.to_head.given").argmax())
-    (row,) = (line for line in ran.lines if line.startswith("nsubj.to_head.given"))
-    score, cases = syntax.column("nsubj.to_head.given")[best], syntax.sums.den[:, best, 0, 0].sum()
+    syntax = manyheads.measure(minilm, gold_corpus(), "nsubj.to_governor.given")
+    best = int(syntax.column("nsubj.to_governor.given").argmax())
+    (row,) = (line for line in ran.lines if line.startswith("nsubj.to_governor.given"))
+    score, cases = syntax.column("nsubj.to_governor.given")[best], syntax.sums.den[:, best, 0, 0].sum()
     assert row.split()[1:4] == [f"{cases:.0f}", str(syntax.heads[best]), f"{score:.1%}"] and row.count("·") == 1
     coreference = manyheads.measure(minilm, gold_corpus("passage"), "coreference.mentions")
     table = pd.read_csv("table.csv").set_index("head")
     assert table["coreference.mentions"].to_list() == pytest.approx(coreference.column("coreference.mentions").tolist())
-    assert table["nsubj.to_head.given"].to_list() == pytest.approx(
-        syntax.column("nsubj.to_head.given").tolist(), nan_ok=True
+    assert table["nsubj.to_governor.given"].to_list() == pytest.approx(
+        syntax.column("nsubj.to_governor.given").tolist(), nan_ok=True
     )
 
 
@@ -52,7 +52,7 @@ def test_the_list_has_every_statistic_and_a_treebanks(run, ewt_like):
     ran = run("stats", "--list")
     assert [line.split()[0] for line in ran.lines[: len(STATISTICS)]] == list(STATISTICS)
     listed = json.loads(run("stats", "--list", "--corpus", ewt_like, "--statistics", "det.*", "--json").out)
-    assert len(listed["statistics"]) == 17 and listed["statistics"][0]["name"] == "det.to_head"
+    assert len(listed["statistics"]) == 17 and listed["statistics"][0]["name"] == "det.to_governor"
     assert_refused(run("stats", TEXT, "--list"), "--list needs no text")
     assert_refused(run("stats", "entropy", "previous_mas"), "'entropy previous_mas' stands where the text does",
                    "--statistics entropy,previous_mass.")  # fmt: skip

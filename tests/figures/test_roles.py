@@ -52,10 +52,11 @@ def claim_of(rule, head=FIRST, rng=None, **given):
         "head": head, "role": rule.role, "asks": rule.asks, "statistic": rule.statistic, "score": score,
         "given": draw(), "norm": draw() if rule.norm else None, "chance": 0.0,
         "chances": {name: draw() * 0.3 for name in rule.chances}, "low": low, "high": min(1.0, low + draw() / 5),
-        "over_low": low / 2, "over_high": low, "num_queries": int(4_000 * draw()), "num_texts": 400 * draw(),
+        "over_low": low / 2, "over_high": low, "num_queries": int(4_000 * draw()), "num_texts": int(400 * draw()),
+        "effective_texts": 400 * draw(),
         "baselines": {name: draw() / 2 for name in rule.baselines},
         "beyond": {name: draw() for name in rule.beyond}, "p_value": draw() / 10, "q_value": draw() / 10,
-        "chosen_excess": draw(), "chosen_lift": draw(), "holds": bool(draw() < 0.5),
+        "chosen_excess": draw(), "chosen_distance": draw(), "holds": bool(draw() < 0.5),
     } | given  # fmt: skip
     fields["chance"] = given.get("chance", max(fields["chances"].values(), default=0.0))
     return Claim(**fields)
@@ -158,8 +159,8 @@ def test_chance_levels_guesses_and_both_scores_stand_where_their_values_are(monk
     rule = syntax_rules(["det"])[0]
     claim = claim_of(
         rule, score=0.2, given=0.6, low=0.5, high=0.7, holds=True, elsewhere=0.4, num_queries=500,
-        chances={"relabelled": 0.3, "uniform": 0.1}, baselines={"det.to_head.mode": 0.35},
-        beyond={"det.to_head.rule": 0.8, "det.to_head.off_mode": 0.45},
+        chances={"relabelled": 0.3, "uniform": 0.1}, baselines={"det.to_governor.mode": 0.35},
+        beyond={"det.to_governor.rule": 0.8, "det.to_governor.off_mode": 0.45},
     )  # fmt: skip
     labels = (label_of(claim),)
     tables = (table_of((Site("", 0, "0", 1, 1, 8, 8, False),), STATISTICS.values(), 2, 3),)
@@ -234,7 +235,7 @@ def test_every_rule_has_its_family_and_syntax_stands_by_what_holds_then_by_score
     families = {rule.role: family_of(rule.statistic) for rule in ASKED}
     assert families["previous token"] is families["local"] is families["offset -3"] is POSITIONS
     assert families["induction"] is families["sink"] is TOKENS and families["<b>mine</b>"] is OWN
-    assert families["det: dependent to head"] is UP and families["det: head to dependent"] is DOWN
+    assert families["det: dependent to governor"] is UP and families["det: governor to dependent"] is DOWN
     assert families["coreference"] is families["pronoun to antecedent"] is REFERENCE
     rules = syntax_rules(["a", "b", "c", "d"])[::2]
     scores = ((0.4, False), (0.5, True), (0.9, False), (0.7, True))
@@ -249,13 +250,14 @@ def test_every_rule_has_its_family_and_syntax_stands_by_what_holds_then_by_score
 def test_labels_have_colours_and_words():
     assert style_of("previous token", "previous_mass").name == "previous token"
     assert style_of("sink <s>", "sink_mass").name == "sink" and style_of("broad", "entropy").name == "broad"
-    assert style_of("unlabelled", "det.to_head") is UNLABELLED
-    assert style_of("det: dependent to head", "det.to_head") is SYNTAX_STYLE
+    assert style_of("unlabelled", "det.to_governor") is UNLABELLED
+    assert style_of("det: dependent to governor", "det.to_governor") is SYNTAX_STYLE
     assert style_of("pronoun to antecedent", "pronoun") is REFERENCE_STYLE
     assert style_of("self made", "self made") is OWN_STYLE  # no role of ours, though it begins like one
     words = {
         "offset -3": ("offset_-3_mass", "-3"), "previous token": ("previous_mass", "prev"),
-        "det: dependent to head": ("det.to_head", "det ↑"), "det: head to dependent": ("det.to_dependent", "det ↓"),
+        "det: dependent to governor": ("det.to_governor", "det ↑"),
+        "det: governor to dependent": ("det.to_dependent", "det ↓"),
         "pronoun to antecedent": ("pronoun", "pronoun"), "coreference": ("coreference", "coref"),
         "verbs": ("verbs", "verbs"),
     }  # fmt: skip
@@ -279,13 +281,14 @@ EXAMPLE = Example("page.txt:3", "The cat sat.", 0.75, ("sat → cat 0.61", "cat 
 
 def oracle(rule, claim):
     """Whether a claim's figures satisfy its rule, with every threshold written out."""
-    if claim.num_queries < 100 or claim.num_texts < 10 or math.isnan(claim.tested) or claim.q_value > 0.05:
+    if claim.num_queries < 100 or claim.effective_texts < 10 or math.isnan(claim.tested) or claim.q_value > 0.05:
         return False
     if rule.given:
         off = [value for name, value in claim.beyond.items() if ".off_" in name]
         beats = all(claim.tested >= max(1.1 * guess, guess + 0.03) for guess in claim.baselines.values())
         return (
-            claim.tested >= max(0.3, claim.chance + 0.03) and claim.score >= 0.1 and beats
+            claim.tested >= max(0.3, claim.chance + 0.03, claim.chance + (1 - claim.chance) / 10)
+            and claim.score >= 0.1 and beats
             and (not off or off[0] > claim.chances["uniform"])
         )  # fmt: skip
     enough = claim.score >= rule.floor
@@ -325,7 +328,7 @@ def test_each_condition_has_its_words():
     assert failing(replace(mass, score=0.14, given=0.7, chance=0.05)) == ("not 10 points above chance",)
     assert failing(replace(mass, low=0.149)) == ("interval reaches 1.5 times chance",)
     assert failing(replace(mass, num_queries=99, q_value=0.06)) == ("under 100 cases", "may be chance (q over 0.05)")
-    assert failing(replace(mass, num_texts=9.4)) == ("under 10 independent texts",)
+    assert failing(replace(mass, num_texts=12, effective_texts=9.4)) == ("under 10 independent texts",)
     assert (
         failing(replace(mass, score=math.nan))
         == failing(replace(mass, num_queries=0))
@@ -334,18 +337,21 @@ def test_each_condition_has_its_words():
     rule = syntax_rules(["det"])[0]
     sure = replace(
         mass, statistic=rule.statistic, score=0.2, given=0.5, chances={"uniform": 0.1}, num_queries=500,
-        baselines={"det.to_head.mode": 0.4}, beyond={"det.to_head.off_mode": 0.2},
+        baselines={"det.to_governor.mode": 0.4}, beyond={"det.to_governor.off_mode": 0.2},
     )  # fmt: skip
     assert failing(sure) == ("the choosing half does not bear it out",)
     assert failing(replace(sure, num_queries=99)) == ("under 100 cases",)
-    assert failing(replace(sure, given=0.29, baselines={"det.to_head.mode": 0.1})) == ("right in under 30%",)
+    assert failing(replace(sure, given=0.29, baselines={"det.to_governor.mode": 0.1})) == ("right in under 30%",)
     assert failing(replace(sure, score=0.09)) == ("under 10% where special tokens may win",)
     assert failing(replace(sure, chance=0.48)) == ("not 3 points above chance",)
-    assert failing(replace(sure, baselines={"det.to_head.mode": 0.46})) == ("not 10% above the offset",)
-    assert failing(replace(sure, given=0.31, baselines={"det.to_head.mode": 0.2815})) == (
+    assert failing(replace(sure, given=0.61, chance=0.58)) == ("under 10% of the way from chance to always",)
+    assert failing(replace(sure, baselines={"det.to_governor.mode": 0.46})) == ("not 10% above the offset",)
+    assert failing(replace(sure, given=0.31, baselines={"det.to_governor.mode": 0.2815})) == (
         "not 3 points above the offset",
     )
-    assert failing(replace(sure, beyond={"det.to_head.off_mode": 0.1})) == ("not above chance where the guess fails",)
+    assert failing(replace(sure, beyond={"det.to_governor.off_mode": 0.1})) == (
+        "not above chance where the guess fails",
+    )
 
 
 # ================================================================================================= the report as a page
@@ -453,8 +459,8 @@ def test_what_holds_says_yes_and_what_does_not_says_why(page, roles):
 
 def test_the_highest_chance_level_and_each_guess_have_their_names():
     rule = syntax_rules(["det"])[0]
-    claim = {"chances": {"relabelled": 0.1, "uniform": 0.2}, "baselines": {"det.to_head.mode": 0.31}}
-    found = roles_of(rules=(rule,), **claim, beyond={"det.to_head.rule": 0.42, "det.to_head.off_rule": 0.53})
+    claim = {"chances": {"relabelled": 0.1, "uniform": 0.2}, "baselines": {"det.to_governor.mode": 0.31}}
+    found = roles_of(rules=(rule,), **claim, beyond={"det.to_governor.rule": 0.42, "det.to_governor.off_rule": 0.53})
     (((_, cells), *_),) = rows_of(Page(page_of(found))).values()
     assert "20.0% any word" in cells
     assert "offset +1 31.0%NOUN to the right 42.0%" in cells  # as the statistics' meanings have it
@@ -557,11 +563,12 @@ def test_the_way_it_was_found_is_told(page, roles):
     for words in (
         f"all {tests:,} tests", "5% at most are false", "<s> draws 40% of all attention.", "TextError: <nothing> there",
         "position and part of speech kept, the link destroyed", "any earlier mention, each as likely", "words shuffled",
-        "Clark et al. 2019, section 4.2, as in its code", "Kobayashi et al. 2020", "….to_head.rule", "(3 relations)",
+        "Clark et al. 2019, section 4.2, as in its code", "Kobayashi et al. 2020", "….to_governor.rule",
+        "(3 relations)",
         "the same score there, over all of its texts",
     ):  # fmt: skip
         assert words in text, words
-    assert text.count("….to_head.rule") == 1
+    assert text.count("….to_governor.rule") == 1
     every = {each.name for table in roles.tables for each in table.statistics if each.block is None}
     named = {each["text"] for each in page.all("th", "mono")}
     assert every <= named

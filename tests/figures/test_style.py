@@ -110,4 +110,4 @@ def test_every_role_that_a_rule_gives_has_its_style_and_is_in_the_group_of_its_r
     assert role_style("unlabelled") is role_style("something of yours") is role_style("selfish") is UNLABELLED
     assert group_of("offset -3") == "local" and group_of("sink [CLS] and [SEP]") == "sink"
     assert group_of("rare tokens") == "content" and group_of("unlabelled") == "unlabelled"
-    assert group_of("det: dependent to head") == "det: dependent to head"  # no row: a group of its own
+    assert group_of("det: dependent to governor") == "det: dependent to governor"  # no row: a group of its own

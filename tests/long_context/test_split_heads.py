@@ -212,6 +212,10 @@ def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     plain, streaming = (streaming_losses(lm, rows[1::2], layers) for layers in ({}, by_layer(split.streaming)))
     loss, evidence = split.evidence["loss"], split.evidence
     assert loss["before"] == pytest.approx(plain.mean(), abs=2e-5)
+    weights = [len(row) - 1 for row in rows[1::2]]
+    assert abs(loss["before"] - np.average(plain, weights=weights)) > 1e-4, "each text counts once, however long"
+    assert split.notes["loss"] == "the mean over 4 texts that report of each one's mean over its tokens"
+    assert " nats a token in the mean of the texts that report" in evidence["verdict"]["words"]
     assert loss["change"] == pytest.approx((streaming - plain).mean(), abs=2e-5)
     assert abs(loss["change"]) > 1e-3 and loss["low"] is None  # of four texts there is no interval
     assert len(loss["random"]) == 2 and loss["better"] == pytest.approx(np.mean(loss["random"]) - loss["change"])

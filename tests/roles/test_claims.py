@@ -17,7 +17,7 @@ import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.recording import Sinks, text_seed
-from manyheads.roles import MAX_FALSE, RULES, SINK_RULE
+from manyheads.roles import MAX_FALSE, RULES, SINK_RULE, Roles
 from manyheads.roles.chance import adjusted, as_normal
 from manyheads.roles.claims import CHOOSE, Half, claims_of, control
 from manyheads.roles.find import check_resume, fixed_questions
@@ -107,7 +107,25 @@ def test_a_text_said_many_times_is_one_text(rng):
     )
     repeated = replace(table, sums=Sums.of(num, den, [few[at % 8] for at in range(300)], 900))
     for (claim,) in control(claims_of(repeated, [UP])):
-        assert claim.num_queries > 100 and claim.num_texts < 10 and not claim.holds
+        assert claim.num_queries > 100 and claim.effective_texts < 10 and not claim.holds
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_the_number_of_texts_is_a_whole_number_in_every_table(kind, rng, tmp_path):
+    """Those of the reporting half that hold a case; of how many of equal length they are worth is another number."""
+    seeds = [text_seed(f"{rng.integers(1 << 60)} {text}") for text in range(TEXTS)]
+    cases = torch.from_numpy(rng.integers(0, 4, TEXTS).astype(float))
+    den = cases[:, None, None].expand(-1, HEADS, len(UP.needed)).clone()
+    table = replace(made(rng, accuracies(UP)), sums=Sums.of(den * 0.3, den, seeds, TEXTS))
+    found = Roles(
+        roles_of(1, HEADS).labels, tuple(map(tuple, control(claims_of(table, [UP])))), (table,), {"model": "made"}
+    )
+    count = sum(seed & 1 == 1 and float(held) > 0 for seed, held in zip(seeds, cases, strict=True))
+    found.save(tmp_path / f"claims.{kind}")
+    frame = getattr(pd, f"read_{kind}")(tmp_path / f"claims.{kind}")
+    assert pd.api.types.is_integer_dtype(frame["num_texts"]) and set(frame["num_texts"]) == {count}
+    assert all(type(claim.num_texts) is int for (claim,) in found.claims)
+    assert (frame["effective_texts"] < count).all() and (frame["effective_texts"] > count / 2).all()
 
 
 def test_texts_of_unlike_length_count_for_fewer(rng):
@@ -118,7 +136,7 @@ def test_texts_of_unlike_length_count_for_fewer(rng):
     for _ in range(15):  # each rests on the replicates' weights of one long text, which vary by a sixth
         seeds = [text_seed(f"{rng.integers(1 << 60)}") & ~1 for _ in sizes]
         table = replace(made(rng, accuracies(UP)), sums=Sums.of(den * 0.5, den, seeds, 200))
-        worths.append(Half(table, CHOOSE).num_texts(UP.tested)[0])
+        worths.append(Half(table, CHOOSE).effective_texts(UP.tested)[0])
     assert np.median(worths) == pytest.approx(200**2 / (100**2 + 100), rel=0.3)
 
 
@@ -146,7 +164,7 @@ def test_both_directions_are_asked_apart(rng):
     scores = accuracies(UP, **{"": 0.7, **GOOD}) | accuracies(DOWN, **{"": 0.1, "given": 0.1, "mode": 0.5})
     for up, down in control(claims_of(made(rng, scores), DET)):
         assert up.holds and not down.holds
-        assert up.role == "det: dependent to head" and down.role == "det: head to dependent"
+        assert up.role == "det: dependent to governor" and down.role == "det: governor to dependent"
 
 
 def test_what_is_reported_is_not_what_was_chosen_by(rng):
@@ -212,17 +230,15 @@ def test_a_head_is_named_after_the_claim_furthest_above_chance_and_the_sink_yiel
     scores |= accuracies(UP, **{"": 0.5, **GOOD, "relabelled": 0.3})
     scores |= {"sink_mass": 0.8, "sink_mass.uniform": 0.1, "entropy.uniform": 0.9}
     scores["previous_mass"] = np.where(np.arange(HEADS) == 2, 0.9, 0.05)
-    scores["det.to_head.given"] = np.where(np.arange(HEADS) == 4, 0.8, 0.05)
+    scores["det.to_governor.given"] = np.where(np.arange(HEADS) == 4, 0.8, 0.05)
     table = made(rng, scores)
     named = [each.name for each in label_heads(table, rules, control(claims_of(table, rules)))]
     want = ["sink "] * HEADS
-    want[2], want[4] = "previous token", "det: dependent to head"
+    want[2], want[4] = "previous token", "det: dependent to governor"
     assert [each if not each.startswith("sink") else "sink " for each in named] == want
 
 
 def test_heads_are_ranked_by_the_choosing_half(rng):
-    from manyheads.roles import Roles
-
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": np.linspace(0.3, 0.9, HEADS)})
     table = made(rng, scores)
     claims = control(claims_of(table, [UP]))
@@ -230,8 +246,9 @@ def test_heads_are_ranked_by_the_choosing_half(rng):
     ranked = roles.ranked(UP.role)
     assert [claim.chosen_excess for claim in ranked] == sorted((c.chosen_excess for c in ranked), reverse=True)
     assert ranked[0].head == Head("", 0, HEADS - 1)
-    message = r"no head was asked for 'dat: dependent': did you mean 'det: dependent to head'"
+    message = r"no head was asked for 'dat: dependent': did you mean 'det: dependent to governor'"
     refuses(ValueError, message, roles.ranked, "dat: dependent")
+    refuses(ValueError, "no head was asked for 'zebra': 1 other question was, as 'det: dep", roles.ranked, "zebra")
 
 
 # ============================================================================================================ questions

@@ -479,8 +479,8 @@ def test_roles_colour_heads_where_they_are_given(fresh, tmp_path):
 def test_labels_are_coloured_as_the_table_names_them_and_families_are_rings(fresh, tmp_path):
     """Heads of syntax and reference were grey once; a family is a ring around its dots, in the legend too."""
     found = found_of(fresh, 3, 4, clusters=5)
-    up, pronoun = replace(EVIDENCE, statistic="det.to_head"), replace(EVIDENCE, statistic="pronoun")
-    told = [("det: dependent to head", up), ("pronoun to antecedent", pronoun), ("unlabelled", EVIDENCE)]
+    up, pronoun = replace(EVIDENCE, statistic="det.to_governor"), replace(EVIDENCE, statistic="pronoun")
+    told = [("det: dependent to governor", up), ("pronoun to antecedent", pronoun), ("unlabelled", EVIDENCE)]
     roles = [HeadRole(head, *told[at % 3]) for at, head in enumerate(found.heads)]
     save_families(found, tmp_path / "map.svg", roles=roles)
     words, dots = words_in(tmp_path / "map.svg"), dots_in(tmp_path / "map.svg")

@@ -57,12 +57,12 @@ def test_what_is_found_on_a_treebank(minilm, tmp_path):
 def the_known_heads_of_minilm_are_named(roles: Roles):
     named = {str(each.head): each.name for each in roles}
     assert named["L0H2"] == "previous token" and named["L1H8"] == "next token"
-    assert named["L2H8"] == "det: dependent to head"
+    assert named["L2H8"] == "det: dependent to governor"
     assert {str(claim.head) for claim in roles.ranked("duplicate token", 2)} == {"L1H1", "L2H9"}
     assert "induction" not in named.values()
-    (best,) = roles.ranked("det: dependent to head", 1)
+    (best,) = roles.ranked("det: dependent to governor", 1)
     assert str(best.head) == "L2H8" and best.holds and best.given > 0.75
-    assert best.chances["relabelled"] < best.given and best.beyond["det.to_head.off_rule"] > 0.35
+    assert best.chances["relabelled"] < best.given and best.beyond["det.to_governor.off_rule"] > 0.35
 
 
 def a_head_has_every_claim_that_holds(roles):
@@ -72,7 +72,7 @@ def a_head_has_every_claim_that_holds(roles):
 
 
 def a_question_can_be_asked_in_words(roles):
-    assert roles.role_named("determiner to the word it depends on") == "det: dependent to head"
+    assert roles.role_named("determiner to the word it depends on") == "det: dependent to governor"
     refuses(StatisticError, "'token' may mean several roles", roles.role_named, "token")
 
 
@@ -107,8 +107,8 @@ def claims_are_written_as_a_table(roles, tmp_path):
     roles.save(tmp_path / "roles.parquet")
     frame = pd.read_parquet(tmp_path / "roles.parquet")
     assert len(frame) == len(roles) * len(roles.questions)
-    row = frame[(frame["head"] == "L2H8") & (frame["role"] == "det: dependent to head")].iloc[0]
-    claim = roles.ranked("det: dependent to head", 1)[0]
+    row = frame[(frame["head"] == "L2H8") & (frame["role"] == "det: dependent to governor")].iloc[0]
+    claim = roles.ranked("det: dependent to governor", 1)[0]
     assert row["score"] == claim.score and row["q_value"] == claim.q_value and bool(row["holds"]) and bool(row["named"])
     assert json.loads(frame.iloc[:3].to_json())  # plain numbers and words
 
@@ -150,7 +150,12 @@ def found(minilm):
 @pytest.mark.turns(5)
 def test_our_own_sentences_answer_every_question_offline_and_label_nothing_they_cannot_bear_out(found):
     asked = found.questions
-    assert {"det: dependent to head", "nsubj: head to dependent", "pronoun to antecedent", "coreference"} <= set(asked)
+    assert {
+        "det: dependent to governor",
+        "nsubj: governor to dependent",
+        "pronoun to antecedent",
+        "coreference",
+    } <= set(asked)
     positional = {"previous token", "next token", "self", "local", "broad", "sink [CLS]", "unlabelled"}
     assert {each.name for each in found} <= positional
     claim = found.ranked("pronoun to antecedent", 1)[0]
@@ -245,7 +250,7 @@ def test_a_slow_tokenizer_is_said_once_where_there_is_gold_to_lay_on_its_tokens(
         with_gold = mh.find_roles(slow, gold, examples=1)
     assert "Slow is a slow tokenizer" in with_gold.notes["tokenizer"] and "fast" in with_gold.notes["tokenizer"]
     assert [each.message for each in caplog.records] == [with_gold.notes["tokenizer"]]
-    assert with_gold.ranked("nsubj: dependent to head", 1)[0].num_queries == 0
+    assert with_gold.ranked("nsubj: dependent to governor", 1)[0].num_queries == 0
     assert "tokenizer" not in mh.find_roles(slow, bare, examples=0).notes
     assert "tokenizer" not in mh.find_roles(fast, gold, examples=0).notes and len(caplog.records) == 1
 

@@ -363,6 +363,8 @@ def test_the_table_has_a_row_a_head_and_probe_below_the_claims(roles, direct, tm
     assert len(probes) == len(roles) * len(PROBES) and len(claims) == len(roles) * len(roles.questions)
     assert len(frame[frame["holds"]]) == claims["holds"].sum() and probes["holds"].isna().all()
     assert not claims["holds"].isna().any() and not probes["named"].any()
+    assert str(frame["num_texts"].dtype) == "Int64" and probes["num_texts"].isna().all()
+    assert pd.api.types.is_integer_dtype(frame["num_queries"]) and not claims["num_texts"].isna().any()
     mine = probes[probes["role"] == "random repeats"]
     assert list(mine["score"]) == list(direct["random repeats"].score)
     assert list(mine["chance_control"]) == list(direct["random repeats"].chances["control"])

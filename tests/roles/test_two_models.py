@@ -214,11 +214,11 @@ def test_two_heads_in_each_others_place_are_the_only_ones_that_differ(step, mini
 @pytest.mark.turns(5)
 def test_statistics_of_a_treebank_are_compared_by_name(minilm):
     other = swapped(minilm, 2, 8, 3)
-    found = mh.compare(minilm, other, gold_corpus(), ["det.to_head.given", "obj.*"], labels=False)
+    found = mh.compare(minilm, other, gold_corpus(), ["det.to_governor.given", "obj.*"], labels=False)
     assert {str(head.head) for head in found.changed} == {"L2H8", "L2H3"} and "obj.received" in found.statistics
-    low, high = found.interval("det.to_head.given")
+    low, high = found.interval("det.to_governor.given")
     place = found.head_place("L2H8")
-    assert found.difference("det.to_head.given")[place] < -0.3 and low[place] <= high[place] < 0
+    assert found.difference("det.to_governor.given")[place] < -0.3 and low[place] <= high[place] < 0
 
 
 def test_what_cannot_be_compared_is_told(fresh, minilm):
@@ -235,8 +235,8 @@ def test_what_cannot_be_compared_is_told(fresh, minilm):
     with pytest.raises(TextError, match="can be read once only, and comparing reads the texts three times"):
         mh.compare(a, b, iter(TEXTS))
     refuses(TextError, "rows=0: give how many rows of each text to compare", mh.compare, a, b, TEXTS, rows=0)
-    with pytest.raises(StatisticError, match="'det.to_head' is about syntax, these texts lack that annotation"):
-        mh.compare(a, b, TEXTS, ["det.to_head"])
+    with pytest.raises(StatisticError, match="'det.to_governor' is about syntax, these texts lack that annotation"):
+        mh.compare(a, b, TEXTS, ["det.to_governor"])
     refuses(TextError, "text 1 is empty", mh.compare, a, b, [TEXTS[0], " "])
     short = mh.load(tiny_gpt2(n_positions=8), tokenizer=words, name="short")
     long = mh.load(tiny_gpt2(n_positions=64), tokenizer=words, name="long")

@@ -28,6 +28,7 @@ from tests.models.eager import MAKERS, draw, eager_maps, implementation, padded,
 from tests.models.tiny import (
     WORDS,
     tiny_bert,
+    tiny_gemma2,
     tiny_gpt2,
     tiny_llama,
     tiny_mistral,
@@ -221,6 +222,37 @@ def test_what_is_distant_is_whatever_lies_beyond_both_numbers(name, sink, recent
         rows = [index for index, head in enumerate(table.heads) if head.layer == layer]
         for column, total in zip(names, sums, strict=False):
             np.testing.assert_allclose(table.column(column)[rows], total / sums[2], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("name", "window"), [("mistral", 6), ("gemma2", 7)])
+def test_first_mass_under_a_window_is_of_the_rows_that_still_see_the_first_token(name, window, tiles, fresh):
+    """As its source says, and as a watch counts it: from the model's own eager maps, row by row."""
+    model = {"mistral": tiny_mistral, "gemma2": tiny_gemma2}[name](seed=draw(fresh)).eval()
+    inputs = padded(fresh, (19, 4, 13), model.config.vocab_size, "right")
+    lengths, names = inputs["attention_mask"].sum(1).tolist(), ["first_mass", "first_mass.uniform"]
+    with implementation(model, "eager"):
+        table = mh.measure_call(model, **inputs, statistics=names)
+        with mh.watch(model, statistics=["first_mass"]) as seen:
+            model(**inputs)
+            seen.step()
+        maps = eager_maps(model, **inputs)
+    slides = [True, True] if name == "mistral" else [True, False, True]
+    for layer, (weights, is_sliding) in enumerate(zip(maps, slides, strict=True)):
+        rows = [min(length, window) if is_sliding else length for length in lengths]
+        on_first = sum(weights[text, :, : rows[text], 0].double().sum(1) for text in range(len(lengths)))
+        even = sum(1 / (row + 1) for count in rows for row in range(count))
+        heads = [index for index, head in enumerate(table.heads) if head.layer == layer]
+        want = (on_first / sum(rows)).numpy()
+        np.testing.assert_allclose(table.column("first_mass")[heads], want, atol=TOLERANCE)
+        np.testing.assert_allclose(seen.last["first_mass"][heads], want, atol=TOLERANCE)
+        np.testing.assert_allclose(table.column("first_mass.uniform")[heads], even / sum(rows), atol=TOLERANCE)
+        hidden = sum(weights[text, :, rows[text] : length, 0].sum() for text, length in enumerate(lengths))
+        assert hidden == 0 and (not is_sliding or sum(rows) < sum(lengths)), "some rows see no first token"
+
+
+@pytest.mark.parametrize("name", ["first_mass", "sink_mass", "special_mass", "duplicate_mass", "previous_mass"])
+def test_the_table_says_of_every_mass_which_rows_its_mean_is_of(name):
+    assert STATISTICS[name].source.endswith("; the mean over rows with such a key")
 
 
 @pytest.mark.slow  # ten seconds for 77 passes

@@ -590,7 +590,15 @@ def test_512_parts_of_a_treebank_in_any_order_are_one_run(one_layer, tmp_path, m
     monkeypatch.setattr(chunks, "code_digest", lambda: "the code")  # which others may be editing in these minutes
     corpus = as_corpus(list(open_corpus(TREEBANK).open()))
     # Not the chance levels of shuffled words (*.relabelled): they are rounded to float32 whatever the model's dtype.
-    names = ["entropy", "sink_mass", "rare_mass", "max_logit", "det.to_head", "det.to_head.norm", "nsubj.to_*.given"]
+    names = [
+        "entropy",
+        "sink_mass",
+        "rare_mass",
+        "max_logit",
+        "det.to_governor",
+        "det.to_governor.norm",
+        "nsubj.to_*.given",
+    ]
     want = mh.measure(one_layer, corpus, names)
     paths: list[Path] = []
     prepared = None

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, GuardError, ModelError, PlanError, RecordingError, StatisticError
+from manyheads.models.taps import open_taps
 from manyheads.watching import open_history
 from tests.models.eager import draw
 from tests.models.random_models import built, float64_beside, trial
@@ -582,6 +583,46 @@ def test_a_run_that_diverges_is_watched_to_the_end(fresh):
     assert np.isnan(seen.last["max_logit"][6:]).all() and np.isnan(seen.latest()["heads/max_logit.max"])
 
 
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
+def test_a_run_that_has_diverged_before_its_first_step_is_watched_and_checked_once_it_is_mended(name, fresh):
+    model, inputs = tiny_llama(seed=draw(fresh)), batch(fresh)
+    projection = getattr(model.model.layers[1].self_attn, name)
+    sound = projection.weight.detach().clone()
+    with mh.watch(model, every=1, statistics=["max_logit", "entropy", "output_share"]) as seen:
+        with torch.no_grad():
+            projection.weight.fill_(torch.nan)
+        model(**inputs)
+        seen.step()
+        first = seen.last
+        of_scores, of_outputs = first["entropy"], first["output_share"]
+        assert np.isfinite(of_scores[:6]).all() and np.isfinite(of_outputs[:6]).all() and np.isnan(of_outputs[6:]).all()
+        assert name == "v_proj" or np.isnan(of_scores[6:]).all()
+        sites = ", ".join(f"model.layers.{layer}.self_attn" for layer in (1, 2))
+        assert first.because.endswith(f"; not checked yet, since they hold NaN or infinity: {sites}")
+        with torch.no_grad():
+            projection.weight.copy_(sound)
+        model(**inputs)
+        seen.step()
+    assert np.isfinite(seen.last.values).all() and "not checked" not in seen.last.because
+
+
+def test_a_layer_that_attends_otherwise_than_it_shows_is_found_after_a_first_pass_of_nan(fresh, monkeypatch):
+    model, inputs = tiny_llama(seed=draw(fresh)), batch(fresh)
+    projection = model.model.layers[1].self_attn.v_proj
+    sound = projection.weight.detach().clone()
+    with mh.watch(model, every=1, statistics=["max_logit"]) as seen:
+        with torch.no_grad():
+            projection.weight.fill_(torch.nan)
+        model(**inputs)
+        seen.step()
+        with torch.no_grad():
+            projection.weight.copy_(sound)
+        real = open_taps.lse_of
+        monkeypatch.setattr(open_taps, "lse_of", lambda *args: (real(*args)[0] + 0.1, "wrong on purpose"))
+        with pytest.raises(GuardError, match="layer 1 .* lies .* of the row's norm"):
+            model(**inputs)
+
+
 def test_a_step_in_which_nothing_trained_says_so(fresh, caplog):
     model = tiny_llama(seed=draw(fresh))
     with mh.watch(model, every=1) as seen, caplog.at_level(logging.WARNING, "manyheads"):
@@ -686,8 +727,6 @@ def test_a_file_that_is_there_is_gone_on_with_or_refused_before_anything_is_trai
 
 
 def test_a_model_that_does_something_unseen_is_stopped_in_its_first_step(fresh, monkeypatch):
-    from manyheads.models.taps import open_taps
-
     model = tiny_gpt2(seed=draw(fresh))
     real = open_taps.lse_of
     monkeypatch.setattr(open_taps, "lse_of", lambda *args: (real(*args)[0] + 0.1, "wrong on purpose"))

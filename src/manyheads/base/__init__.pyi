@@ -28,5 +28,6 @@ from .processes import is_sharded as is_sharded
 from .processes import is_split as is_split
 from .processes import torchrun as torchrun
 from .text import first_line as first_line
+from .text import nearest as nearest
 from .text import percent as percent
 from .text import plural as plural

@@ -1,8 +1,10 @@
-"""Words that many messages need: a count with its noun, and what of another library's message fits into a sentence."""
+"""Words that many messages need: a count with its noun, names like a misspelt one, what fits of a foreign message."""
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 
 FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
 
@@ -31,3 +33,28 @@ def first_line(error: BaseException, most: int = FOREIGN_CHARACTERS) -> str:
     The rest of a foreign message is usually advice for its own callers.
     """
     return (str(error).strip().splitlines() or [""])[0].rstrip()[:most]
+
+
+ALIKE = 0.7  # of the letters of a misspelt name and of the one that is meant, at least
+SHORTEST = 4  # letters of a beginning that says something
+BESIDE = 0.1  # so much less alike than the most alike, and a name is no guess beside it
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names that a misspelt one may stand for, the most alike first; [] where none is: a far guess misleads.
+
+    Upper case is lower case; a transposition of letters is a misspelling; of a long name the beginning is enough.
+    """
+    typed = name.casefold()
+    alike = {}
+    for candidate in known:
+        other = candidate.casefold()
+        ratios = [difflib.SequenceMatcher(None, typed, other).ratio()]
+        if len(typed) >= SHORTEST and len(other) > len(typed) + 1:
+            ratios.append(0.9 * difflib.SequenceMatcher(None, typed, other[: len(typed) + 1]).ratio())
+        if sorted(typed) == sorted(other):
+            ratios.append(0.95)
+        alike[candidate] = max(ratios)
+    best = max(alike.values(), default=0.0)
+    ranked = sorted(alike, key=lambda candidate: -alike[candidate])[:count]
+    return [candidate for candidate in ranked if alike[candidate] >= max(ALIKE, best - BESIDE)]

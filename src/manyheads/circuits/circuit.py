@@ -38,7 +38,7 @@ from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.errors import StatisticError
+from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.effects.metrics import Metric
 from manyheads.models import BATCH_TOKENS
@@ -141,7 +141,7 @@ def find_circuit(
     keep: float = 0.9,
     *,
     first_token: bool = False,
-    hold_out: bool = True,
+    hold_out: bool | None = None,
     random_sets: int = RANDOM_SETS,
     edges: bool = False,
     seed: int = 0,
@@ -151,13 +151,15 @@ def find_circuit(
     """The fewest heads that keep a share of the clean answer when all others hold their corrupted outputs.
 
     `clean`, `corrupted`, `metric`, `answers` and `first_token` as in `patch`. `keep`: the least faithfulness, above 0,
-    at most 1. `hold_out`: of 4 texts or more, every second one (in an order drawn by `seed`) is kept from the search
-    and measures what it found. `random_sets`: so many sets of as many heads are measured beside the circuit. `edges`:
-    measure every path between two of its heads too, by denoising. `progress` counts heads that are decided, of all.
+    at most 1. `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it
+    found; True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
+    `random_sets`: so many sets of as many heads are measured beside the circuit. `edges`: measure every path between
+    two of its heads too, by denoising. `progress` counts heads that are decided, of all.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
     Edges: four forward passes for each two heads of different layers, and two for each head.
-    Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads.
+    Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
+    pairs of which none can be held out, where `hold_out=True`.
     """
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
@@ -167,9 +169,17 @@ def find_circuit(
     generator = np.random.Generator(np.random.PCG64(seed))
     pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
     require_all_heads(lm.model, lm.name, "find_circuit")
+    if hold_out and not pairs.clean:
+        raise TextError("hold_out=True: ready inputs are one batch, and none of it can be held out. Give texts.")
+    if hold_out and pairs.num_texts < LEAST_HELD_OUT:
+        raise TextError(
+            f"hold_out=True: a half is held out of {LEAST_HELD_OUT} pairs or more, and here "
+            f"{'is' if pairs.num_texts == 1 else 'are'} {pairs.num_texts}: give more, or leave hold_out= out, and "
+            f"what is found is measured on the same pairs."
+        )
     order, story = list(range(pairs.num_texts)), "too few to hold some out: all of them were searched and measured"
     sides: list[list[int]] = [order, order]
-    if not hold_out:
+    if hold_out is False:
         story = "all of them searched and measured, as asked"
     elif not pairs.clean:
         story = "ready inputs, none held out: all of them were searched and measured"

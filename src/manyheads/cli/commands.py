@@ -13,6 +13,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from manyheads import __version__
+from manyheads.base import nearest
 from manyheads.cli.circuits import attribute, circuit, patch
 from manyheads.cli.doctor import doctor
 from manyheads.cli.head.command import head
@@ -193,6 +194,14 @@ def usage_story(error: Exception, command: str = "") -> str | None:
         problem = problems[0]
         remedy = REMEDIES.get(problem["type"], str(problem["msg"]).lower()).format(**problem.get("ctx", {}))
         message = f"{param.opts[0]} {shortened(str(problem['input']), 40)}: {remedy}"
+    # Typer compares names with their dashes, which are alike in all of them: --keeep would be --help.
+    if (typed := getattr(error, "option_name", "")) and context is not None:
+        options = [
+            name for known in context.command.get_params(context) for name in (*known.opts, *known.secondary_opts)
+        ]
+        words = {name.lstrip("-"): name for name in options if name.startswith("--")}
+        near = [words[name] for name in nearest(typed.lstrip("-"), words, 2)]
+        message = f"No such option: {typed}" + (f". Did you mean {' or '.join(near)}?" if near else "")
     message = re.sub(r"^Invalid value for '(--[a-z-]+)': ", r"\1 ", message)
     stop = "" if message.endswith("?") else "."
     known = any(command == named.__name__ for named in COMMANDS)

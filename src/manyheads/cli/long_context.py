@@ -145,7 +145,12 @@ def split_lines(result: HeadSplit, texts: Texts) -> list[Text]:
     scores = zip(highest.query_heads, aligned(highest.score.tolist()), strict=True)
     named = ", ".join(f"{heads} {score}" for heads, score in scores)
     rows.append(("highest", f"{named} ({result.by}, {result.unit})"))
-    for name, words in (("loss", "nats a token"), ("recall", "of needles"), ("generation", "of 32 tokens alike")):
+    texts_in_words = f"mean of {plural(evidence['texts']['reporting'], 'text')}"
+    for name, words in (
+        ("loss", f"nats a token, {texts_in_words}"),
+        ("recall", "of needles"),
+        ("generation", "of 32 tokens alike"),
+    ):
         if (numbers := evidence[name]) is None:
             rows.append((name, f"none: {result.notes['needles'] if name == 'recall' else 'no place to write to'}"))
             continue
@@ -164,7 +169,8 @@ def split_lines(result: HeadSplit, texts: Texts) -> list[Text]:
     rows.append(("texts", f"{texts.origin}: {used['choosing']} chose, {used['reporting']} report{left}"))
     rows += [(name, result.notes[name]) for name in ("windows", "computed") if name in result.notes]
     lines += [Text(f"{label:<{LABEL_WIDTH}}{clean(words)}") for label, words in rows]
-    lines += [Text(), Text("What is lost by the share that is kept (loss, nats a token)", style="bold")]
+    title = f"What is lost by the share that is kept (loss, nats a token, {texts_in_words})"
+    lines += [Text(), Text(title, style="bold")]
     for point in evidence["curve"]:
         random = point["loss"]["random"]
         beside = f"   at random {sum(random) / len(random):+.4f}" if random else ""

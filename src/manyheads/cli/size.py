@@ -94,8 +94,8 @@ def size(
         "vocab_size": vocab, "gated": gated or None,
     }  # fmt: skip
     described: Any = {name: number for name, number in sizes.items() if number is not None}
-    # Who asks what fits asks for one text; the document keeps the batch that it always had.
-    texts = batch if batch is not None else BATCH if fits is None or as_json else 1
+    # Who asks what fits asks for one text.
+    texts = batch if batch is not None else BATCH if fits is None else 1
     streams = {"streaming": streaming, "sink": sink, "recent": recent}
     if streaming is None and (sink is not None or recent is not None):
         raise ShapeError("--sink and --recent say what streaming heads keep: add --streaming SHARE, as in 0.5.")
@@ -203,7 +203,7 @@ def print_page(
     if prefill := sizing.prefill:
         sentence = "FLOPs: a multiply and an add are 2; matrix products only."
         if prefill.dense != prefill.total:
-            dense = units.flops(prefill.dense)
+            dense = units.flops(prefill.dense * sizing.ask.batch)
             sentence += (
                 f" Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
             )
@@ -279,15 +279,18 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
 
 
 def _parts(sizing: Sizing, console: Console) -> list[Text]:
-    """A row a part: its parameters, and the FLOPs that go through it."""
-    text = f"{'a text' if sizing.architecture.num_tokens is None else 'an image'} of {sizing.ask.context:,}"
+    """A row a part: its parameters, and the FLOPs that go through it, of the whole batch."""
+    batch, one = sizing.ask.batch, "text" if sizing.architecture.num_tokens is None else "image"
+    inputs = f"{plural(batch, one)} of {sizing.ask.context:,}"
+    newest = "one more token" if batch == 1 else "one more token each"
     columns = [Column("part", right=False), Column("count", "parameters"), Column("share", "parameters")]
     columns += [Column("", "parameters", right=False, spare=2)]
     total = [Text("all", style="bold"), Text(units.count(sizing.num_parameters, 2), style="bold"), Text(), Text()]
     spent = []  # the operations of a text and of one more token, and of all parts of each
-    for flops, group, spare in ((sizing.prefill, text, 0), (sizing.decode, "one more token", 1)):
+    for flops, group, spare in ((sizing.prefill, inputs, 0), (sizing.decode, newest, 1)):
         if flops:
-            spent.append((flops.operations, sum(flops.operations.values())))
+            operations = {part: batch * count for part, count in flops.operations.items()}
+            spent.append((operations, sum(operations.values())))
             columns += [Column("FLOPs", group), Column("share", group, spare=spare)]
             total += [Text(units.flops(spent[-1][1], 2), style="bold"), Text()]
     rows: list[Row] = []

@@ -112,10 +112,10 @@ def stats(
 ) -> None:
     """Statistics of every head by name: the heads with the most of each, with 95 % intervals over texts.
 
-    A treebank (.conllu) has more of them: of each relation (det.to_head.given) and of coreference, which is counted in
-    passages. What is not named is not computed. Also typed as manyheads measure.
+    A treebank (.conllu) has more of them: of each relation (det.to_governor.given) and of coreference, which is counted
+    in passages. What is not named is not computed. Also typed as manyheads measure.
 
-    For example: manyheads stats --corpus treebank.conllu --statistics "nsubj.to_head.given,coreference.*"
+    For example: manyheads stats --corpus treebank.conllu --statistics "nsubj.to_governor.given,coreference.*"
     """
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
@@ -316,8 +316,8 @@ def _show_list(
     if survey is None and request in ("default", "all"):
         print_whole([
             Text(),
-            Text("A treebank has more (--list --corpus FILE.conllu): of every relation det.to_head.given and the like, "
-                 f"and {NAMES[0]}. A pattern names many: --statistics \"det.*\"."),
+            Text("A treebank has more (--list --corpus FILE.conllu): of every relation det.to_governor.given and the "
+                 f"like, and {NAMES[0]}. A pattern names many: --statistics \"det.*\"."),
         ])  # fmt: skip
 
 

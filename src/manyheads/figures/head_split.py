@@ -73,7 +73,7 @@ def save_split(split: HeadSplit, path: str | os.PathLike[str]) -> None:
         sheet.curve(zip(keeps, order, strict=True), FADED, 1.2, alpha=0.8, axes=axes)
     sheet.curve(zip(keeps, line, strict=True), INK, 2.4, axes=axes)
     sheet.curve([(split.keep, low), (split.keep, high)], FADED, 1, dashed=True, axes=axes)
-    sheet.text(CHART_LEFT, TOP - 14, "rise of the next-token loss (nats a token), on the reporting half", SMALL)
+    sheet.text(CHART_LEFT, TOP - 14, "rise of the next-token loss (nats a token), mean of the texts that report", SMALL)
     x, y = sheet.place(axes, keeps[2], line[2])
     sheet.text(x, y + 24, f"by {split.by}", BODY, weight="bold")
     if random:

@@ -109,9 +109,10 @@ def split_heads(
 
     - "texts": how many chose, reported and were left out, and the share of rows that lose keys in those that report.
     - "criteria": scores of each key/value head by each criterion; "agreement": their rank correlations (Spearman).
-    - "loss", of the reporting half, nats a token: `before`, `after`, `change` with `low` and `high` (95 % over texts),
-      `random` (the change by each random split), and `better`: how much less is lost than by their mean, with
-      `better_low` and `better_high` (paired by text).
+    - "loss", the next-token loss, nats a token: the mean over the reporting texts of each one's mean over its tokens,
+      so that a long text counts as a short one (`notes["loss"]`). `before`, `after`, `change` with `low` and `high`
+      (95 % over texts), `random` (the change by each random split), and `better`: how much less is lost than by their
+      mean, with `better_low` and `better_high` (paired by text).
     - "recall": the same of the share of needles that are written right; `before` is 0 where the model cannot do it at
       all, and then needles say nothing of its heads. None where no needle fits into the texts.
     - "generation": the same of the share of 32 greedily written tokens until the first that differs from the model's
@@ -237,7 +238,11 @@ def split_heads(
         "cache": {**size, "whole": split.cache_bytes(**size, whole=True), "split": split.cache_bytes(**size)},
     }  # fmt: skip
     evidence["verdict"] = verdict_of(split, evidence["loss"], evidence["recall"])
-    notes = {"computed": computed, "random": f"{random} orders of all heads, from seed {seed}"}
+    notes = {
+        "computed": computed,
+        "random": f"{random} orders of all heads, from seed {seed}",
+        "loss": f"the mean over {plural(reporting.num_texts, 'text')} that report of each one's mean over its tokens",
+    }
     if needles is None:
         kind = "random tokens" if lm.tokenizer is None else "pass keys"
         fits = f"{kind} in {len(probes[0])} and {len(probes[1])} texts"
@@ -286,7 +291,7 @@ def compared(intact: Float64[ndarray, "text"], split: Readings, sign: int) -> di
 
 def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, Any] | None) -> dict[str, str]:
     """Whether the split loses less than random ones, in a level and in words."""
-    words = f"the split loses {loss['change']:+.4f} nats a token"
+    words = f"the split loses {loss['change']:+.4f} nats a token in the mean of the texts that report"
     if loss["better"] is not None:
         words += f", {plural(len(loss['random']), 'random split')} of as many heads {np.mean(loss['random']):+.4f}"
     if not split.streaming or split.keep == 1:

@@ -31,6 +31,7 @@ from manyheads.roles import rules
 from manyheads.roles.chance import adjusted, p_of_spread
 from manyheads.roles.rules import (
     LEFT,
+    MIN_DISTANCE,
     MIN_EXCESS,
     MIN_FAVOUR,
     MIN_GIVEN,
@@ -41,6 +42,7 @@ from manyheads.roles.rules import (
     MIN_TEXTS,
     SINK_RULE,
     Rule,
+    distance,
     rule_of,
 )
 from manyheads.statistics import HeadTable
@@ -61,11 +63,11 @@ class Claim:
     an accuracy the same among words. `norm` is the score by weight x value norm. `chance` is the highest chance level
     (`chances` has each by name), `low` to `high` the 95 % interval of what is held against it, `over_low` to
     `over_high` that of how far it is above that chance on the same texts (narrower than the two apart: both are high
-    where texts are easy). `num_texts`: how many texts of equal length the figures are worth. `baselines` are what fixed
-    guesses get, `beyond` what else is known (the score where those fail). None: not counted, or not known.
-    `chosen_excess` and `chosen_lift`: the choosing half's, by which heads are ranked and named.
-    `holds`: the rule is satisfied on both halves, and `q_value` is at most 5 %. `elsewhere`: the same on a second
-    corpus, where there was one.
+    where texts are easy). `num_texts`: how many texts hold the cases, `effective_texts`: how many of equal length these
+    are worth. `baselines` are what fixed guesses get, `beyond` what else is known (the score where those fail). None:
+    not counted, or not known. `chosen_excess` and `chosen_distance`: the choosing half's, by which heads are ranked and
+    named. `holds`: the rule is satisfied on both halves, and `q_value` is at most 5 %. `elsewhere`: the same on a
+    second corpus, where there was one.
     """
 
     head: Head
@@ -82,13 +84,14 @@ class Claim:
     over_low: float
     over_high: float
     num_queries: int
-    num_texts: float
+    num_texts: int
+    effective_texts: float
     baselines: dict[str, float]
     beyond: dict[str, float]
     p_value: float
     q_value: float
     chosen_excess: float
-    chosen_lift: float
+    chosen_distance: float
     holds: bool
     elsewhere: float | None = None
 
@@ -104,9 +107,9 @@ class Claim:
         return -1.0 if np.isnan(self.tested) else self.tested - against
 
     @property
-    def lift(self) -> float:
-        """What share of the way from chance to always: comparable between questions; -1 where nothing was counted."""
-        return -1.0 if np.isnan(self.tested) else (self.tested - self.chance) / max(1 - self.chance, 1e-9)
+    def distance(self) -> float:
+        """How far it is from its chance level, comparable between questions (`rules.distance`)."""
+        return distance(self.tested, self.chance)
 
     def to_dict(self) -> dict[str, Any]:
         """One flat row, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
@@ -154,6 +157,10 @@ class Half:
         return np.broadcast_to(den, (len(self.table.heads),))
 
     def num_texts(self, name: str) -> Float64[ndarray, "head"]:
+        """How many texts have rows that count."""
+        return self.table.sums.spread(self.half)[1].num_texts[:, self.index[name]]
+
+    def effective_texts(self, name: str) -> Float64[ndarray, "head"]:
         """Of how many texts of equal length the rows are worth: (sum n)^2 / sum n^2, from the replicates' counts."""
         if name not in self._texts:
             den = self.table.sums.den[self.half, :, self.index[name]]
@@ -170,7 +177,7 @@ class Half:
             difference = self.values[:, self.index[name]] - self.values[:, self.index[chance]]
             spread = replicate_error(difference)
             # The spread of so many draws is a guess, too: no more degrees of freedom than there are replicates.
-            freedom = np.minimum(self.num_texts(name), REPLICATES) - 1
+            freedom = np.minimum(self.effective_texts(name), REPLICATES) - 1
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
             # The score is what varies between texts: the difference's spread rests on as many of them as the score's.
             of_score = self.table.sums.spread(self.half)[0].freedom[:, self.index[name]]
@@ -215,7 +222,8 @@ class Half:
             over_low=over_low,
             over_high=over_high,
             num_queries=int(self.num_queries(tested)[head]),
-            num_texts=float(self.num_texts(tested)[head]),
+            num_texts=int(self.num_texts(tested)[head]),
+            effective_texts=float(self.effective_texts(tested)[head]),
             baselines={name: float(self.value(name)[head]) for name in rule.baselines},
             beyond={name: float(self.value(name)[head]) for name in rule.beyond},
             # Against every chance level: the claim is that the score beats all of them, so the least sure one decides.
@@ -224,7 +232,7 @@ class Half:
             # together: a q-value of some alone would promise too much.
             q_value=1.0,
             chosen_excess=-1.0,
-            chosen_lift=-1.0,
+            chosen_distance=-1.0,
             holds=False,
         )
 
@@ -274,12 +282,13 @@ def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REP
         return not value < threshold
 
     require("cases", claim.num_queries, MIN_QUERIES if half == REPORT else MIN_QUERIES // 2)
-    require("texts", claim.num_texts, MIN_TEXTS)
+    require("texts", claim.effective_texts, MIN_TEXTS)
     chance, score, tested = claim.chance, claim.score, claim.tested
     if rule.given:
         require("right answers", tested, rule.floor)
         require("right answers among all tokens", score, MIN_GIVEN_SCORE)
-        require("above chance by points", tested, chance + OVER_BASELINE_BY, OVER_BASELINE_BY)
+        if require("above chance by points", tested, chance + OVER_BASELINE_BY, OVER_BASELINE_BY):
+            require("distance from chance", distance(tested, chance), MIN_DISTANCE)
         for name, value in claim.baselines.items():
             if require("above guess by factor", tested, OVER_BASELINE * value, OVER_BASELINE, name):
                 require("above guess by points", tested, OVER_BASELINE_BY + value, OVER_BASELINE_BY, name)
@@ -320,7 +329,9 @@ def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
                 and not failed_conditions(chosen, rule, half=CHOOSE)
                 and not failed_conditions(reported, rule)
             )
-            of_head.append(replace(reported, chosen_excess=chosen.excess, chosen_lift=chosen.lift, holds=passes))
+            of_head.append(
+                replace(reported, chosen_excess=chosen.excess, chosen_distance=chosen.distance, holds=passes)
+            )
         claims.append(of_head)
     return claims
 
@@ -361,6 +372,7 @@ WORDS = {
     "right answers": "right in under {margin:.0%}",
     "right answers among all tokens": "under {margin:.0%} where special tokens may win",
     "above chance by points": "not {points:.0f} points above chance",
+    "distance from chance": "under {margin:.0%} of the way from chance to always",
     "above guess by factor": "not {more:.0%} above the {guess}",
     "above guess by points": "not {points:.0f} points above the {guess}",
     "where the guess fails": "not above chance where the guess fails",
@@ -371,8 +383,9 @@ RULES_IN_WORDS = (
     f"Attention: enough of all, or {rules.MIN_GIVEN:.0%} of what no sink takes; {rules.MIN_LIFT:g} times chance and "
     f"{100 * rules.MIN_EXCESS:.0f} points more; the interval above {rules.MIN_LIFT_LOW:g} times chance. Syntax and "
     f"reference: {rules.MIN_QUERIES} cases, right in {rules.MIN_ACCURACY:.0%}, {100 * OVER_BASELINE_BY:.0f} points "
-    f"above chance, a tenth and {100 * OVER_BASELINE_BY:.0f} points above every fixed guess, above chance also where "
-    f"that fails, and {rules.MIN_GIVEN_SCORE:.0%} where special tokens may win."
+    f"above chance and a tenth of the way from chance to always, a tenth and {100 * OVER_BASELINE_BY:.0f} points above "
+    f"every fixed guess, above chance also where that fails, and {rules.MIN_GIVEN_SCORE:.0%} where special tokens may "
+    f"win."
 )
 
 

@@ -6,10 +6,10 @@ of passages, stretches of sentences in which pronouns find what they mean. Each 
 
 Examples are texts from the head of the corpus, of the reporting half alone, in which a head does what its role says.
 For each label, and for each question's best head where it holds: the texts in which the head's score is highest, and
-its strongest links there. The links are of syntax from a word to its head or dependent, of reference from a mention to
-its antecedents, else between the tokens that the role means, and no other: an example shows what its label says, so the
-pairs are those that the statistic counts, taken from the statistics' own tables and at their own granularity (tokens,
-not words). A number says how often a head does something; a sentence shows what that looks like.
+its strongest links there. The links are of syntax from a word to its governor or dependent, of reference from a mention
+to its antecedents, else between the tokens that the role means, and no other: an example shows what its label says, so
+the pairs are those that the statistic counts, taken from the statistics' own tables and at their own granularity
+(tokens, not words). A number says how often a head does something; a sentence shows what that looks like.
 Cost of examples: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is counted.
 """
 
@@ -207,7 +207,7 @@ def roles_of(tables: Sequence[HeadTable], elsewhere: HeadTable | None = None) ->
 def rules_of(statistics: Sequence[Statistic]) -> tuple[Rule, ...]:
     """The rules that a table of these statistics can answer."""
     of_patterns = (own_rule(statistic.name) for statistic in statistics if (statistic.source, statistic.kind) == OWN)
-    names = [x.name.removesuffix(".to_head") for x in statistics if x.name.endswith(".to_head")]
+    names = [x.name.removesuffix(".to_governor") for x in statistics if x.name.endswith(".to_governor")]
     return (*RULES, SINK_RULE, *ASKED, *of_patterns, *syntax_rules(names))
 
 
@@ -468,4 +468,4 @@ def _arcs(gold: Gold, role: str) -> list[tuple[int, int]]:
     arcs = [
         (index, word.head) for index, word in enumerate(gold.words) if word.relation == relation and word.head != ROOT
     ]
-    return arcs if direction == "dependent to head" else [(head, dependent) for dependent, head in arcs]
+    return arcs if direction == "dependent to governor" else [(head, dependent) for dependent, head in arcs]

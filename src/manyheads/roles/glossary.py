@@ -233,7 +233,7 @@ def role_words() -> dict[str, str]:
 
 
 def words_of(role: str) -> str:
-    """What a head of that role does, by any role's name: "det: dependent to head" too; "" for a role of one's own."""
+    """What a head of that role does, by any role's name: "det: dependent to governor" too; "" for one of your own."""
     if role.endswith(OF_SYNTAX):
         return role_words()[SYNTAX_STYLE.name]
     if role in ("coreference", "pronoun to antecedent"):

@@ -37,6 +37,7 @@ from manyheads.roles.rules import (
     RULES,
     SINK_RULE,
     Rule,
+    distance,
 )
 from manyheads.statistics import DEFAULT, HeadTable, Progress, measure
 from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
@@ -67,6 +68,14 @@ class Evidence:
     words: str
     norm: float | None = None
     q_value: float | None = None
+
+    @property
+    def distance(self) -> float:
+        """How far the score is from its chance level (`rules.distance`): of several labels the furthest is the surest.
+
+        0 of a broad head: its score is an entropy, which has no always.
+        """
+        return 0.0 if self.statistic == "entropy" else distance(self.score, self.chance)
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ def check_table(table: HeadTable) -> None:
 def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequence[Claim]]) -> list[HeadRole]:
     """One role a head from its claims, which stand in the rules' order.
 
-    Of the claims that hold, the furthest from chance to always; `local` yields to finer ones, the sink to all.
+    Of the claims that hold, the furthest from chance (`rules.distance`); `local` yields to finer ones, the sink to all.
     """
     halves = (Half(table, CHOOSE), Half(table, REPORT))
     labels = []
@@ -116,7 +125,7 @@ def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequen
         sink = next((claim for rule, claim in by_rule if rule is SINK_RULE and claim.holds), None)
         if finer:
             # By the choosing half: to choose by the figures that are reported would flatter them.
-            rule, claim = max(finer, key=lambda pair: pair[1].chosen_lift)
+            rule, claim = max(finer, key=lambda pair: pair[1].chosen_distance)
             labels.append(HeadRole(head, rule.role, evidence_of(rule, claim)))
         elif sink is not None:
             names = " and ".join(table.sinks.names)
@@ -135,7 +144,7 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     score = float(reported.values[index, column, 0])
     low, high = (float(end[index]) for end in reported.table.interval("entropy", REPORT))
     rows = int(reported.num_queries("entropy")[index])
-    enough = min(float(half.num_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
+    enough = min(float(half.effective_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
     if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:
         words = f"entropy {score:.2f} nats, {evenness[REPORT]:.0%} of the evenest possible ({most:.2f})"
         return HeadRole(head, "broad", Evidence("entropy", score, most, low, high, rows, None, words))

@@ -11,7 +11,6 @@ Questions stand in families: positions, tokens, syntax in two directions, refere
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,14 +18,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 
-from manyheads.base import html_table
+from manyheads.base import html_table, nearest, plural
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.recording import PerHeadResult, write_frame
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
-from manyheads.roles.role_table import UNLABELLED, role_title
+from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import AHEAD, ASKED, FIXED_RULES, LOCAL_RULE, POSITIONAL, UNASKED, coreference_rules
 from manyheads.statistics import OFFSETS, HeadTable, offset_name
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 LATER = frozenset(offset_name(offset) for offset in OFFSETS if offset > 0)
 # Relations are surveyed, so the texts have them: where none counts, all of its arcs point ahead.
-OF_ARCS = (".to_head", ".to_dependent")
+OF_ARCS = (".to_governor", ".to_dependent")
 SHOWN = 12  # heads in a notebook's view
 EFFECT = "not measured"  # a label does not say what is lost without its head: every row of a table repeats that
 
@@ -119,7 +118,9 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return sum(claim.num_queries > 0 for of_head in self.claims for claim in of_head)
 
     def ranked(self, role: str, top: int | None = None) -> list[Claim]:
-        """Heads by how far above chance they are at one role on the choosing half; the figures are of the other half.
+        """Heads by their score at one role on the choosing half, above chance or, of an accuracy, the best fixed guess.
+
+        The figures are of the other half.
 
         `role` is its name, its question, or a part of either that no other has. Of probes: `probes[name].top()`.
         Errors: StatisticError for a role that was not asked for, and for a probe.
@@ -138,9 +139,9 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return role_named(words, self.questions, {name: probe.asks for name, probe in self.probes.items()})
 
     def of_head(self, head: str | Head) -> list[Claim]:
-        """A head's claims that hold, the furthest above chance first."""
+        """A head's claims that hold, the surest (the furthest from chance) first."""
         claims = self.claims[self.head_place(head)]
-        return sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.excess)
+        return sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.distance)
 
     def probed(self, probes: Mapping[str, Probe]) -> Roles:
         """The same with the results of probes (`roles.ask_probes`)."""
@@ -164,6 +165,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
             return claims
         # A probe neither holds nor fails: a column of plain bools has no third value.
         claims["holds"] = claims["holds"].astype("boolean")
+        claims["num_texts"] = claims["num_texts"].astype("Int64")  # a probe reads none: a whole number, or nothing
         return pd.concat([claims, probes], ignore_index=True)
 
     def claims_to_pandas(self) -> pd.DataFrame:
@@ -195,9 +197,9 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return f"Roles({named} of {len(self)} heads named, {texts:,} texts, {tokens:,} tokens)"
 
     def _repr_html_(self) -> str:
-        """A notebook's view: the surest labels first."""
+        """A notebook's view: the surest labels, the furthest from chance, first."""
         named = [label for label in self.labels if label.name != UNLABELLED]
-        named.sort(key=lambda label: label.evidence.chance - label.evidence.score)
+        named.sort(key=lambda label: -label.evidence.distance)
         rows = [[str(label.head), label.name, shown_share(label), label.evidence.words] for label in named[:SHOWN]]
         more = max(0, len(named) - SHOWN)
         note = f"{more} more: to_pandas() has them all." if more else ""
@@ -213,15 +215,14 @@ def shown_share(label: HeadRole) -> float:
 def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, str]) -> str:
     """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.
 
-    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma"), a relation by its title.
+    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma").
     Errors: StatisticError names all that may be meant, else the nearest.
     """
     known = {**questions, **probes}
     if words in known:
         return words
     part = words.casefold().strip(" ?")
-    titles = {name: {name.casefold().replace("_", " "), role_title(name).casefold()} for name in known}
-    alike = [name for name in known if part.replace("_", " ") in titles[name]]
+    alike = [name for name in known if part.replace("_", " ") == name.casefold().replace("_", " ")]
     if len(alike) == 1:
         return alike[0]
     in_roles, in_probes = (
@@ -233,8 +234,12 @@ def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, st
         return meant[0]
     if words in PROBES and not probes:
         raise StatisticError(f"{words!r} is a probe, which was not asked: give probes=True (--probes).")
-    near = meant or difflib.get_close_matches(words, known, 3, 0.3) or list(known)[:3]
     why = f"{words!r} may mean several roles" if meant else f"no head was asked for {words!r}"
+    near = meant or nearest(words, known)
+    if not near:
+        some = ", ".join(map(repr, list(known)[:3]))
+        others = f"{plural(len(known), 'other question')} {'was' if len(known) == 1 else 'were'}"
+        raise StatisticError(f"{why}: {others}, as {some}.")
     raise StatisticError(f"{why}: did you mean {', '.join(map(repr, near))}?")
 
 
@@ -266,8 +271,8 @@ def family_of(statistic: str) -> Family:
     """The family of a claim or a label, by what it rests on."""
     if statistic in REFERENCES:
         return REFERENCE
-    if statistic.endswith((".to_head", ".to_dependent")):
-        return UP if statistic.endswith(".to_head") else DOWN
+    if statistic.endswith((".to_governor", ".to_dependent")):
+        return UP if statistic.endswith(".to_governor") else DOWN
     if statistic in AT_PLACES or statistic in BY_OTHERS:
         return POSITIONS if statistic in AT_PLACES else OTHERS
     return TOKENS if statistic in FIXED_RULES or statistic == BROAD else OWN

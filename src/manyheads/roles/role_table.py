@@ -102,8 +102,8 @@ REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref
 """One hue for all relations of syntax, and one for coreference: such roles are found in treebanks alone."""
 
 
-OF_SYNTAX = ("dependent to head", "head to dependent")
-"""The two directions of a relation, as names of roles end: "det: dependent to head"."""
+OF_SYNTAX = ("dependent to governor", "governor to dependent")
+"""The two directions of a relation, as names of roles end: "det: dependent to governor". A head is one of attention."""
 
 
 def role_style(name: str) -> RoleStyle:
@@ -118,12 +118,6 @@ def group_of(name: str) -> str:
     """The group of a role: "sink [CLS]" is in "sink", "offset -3" in "local"; a role without a row is its own group."""
     style = role_style(name)
     return name if style is NO_ROLE else style.group
-
-
-def role_title(name: str) -> str:
-    """A role's name as people read it: a head is a head of attention, and the head of a word is its governor."""
-    relation, colon, direction = name.rpartition(": ")
-    return f"{relation}{colon}{direction.replace('head', 'governor')}" if direction in OF_SYNTAX else name
 
 
 def page_table() -> str:

@@ -21,6 +21,7 @@ The conditions that a rule sets are in `roles.claims`, and their words, too. How
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,12 @@ MIN_LIFT = 1.75
 MIN_EXCESS = 0.1
 """... and a tenth of all attention above chance: chance of 1 % is beaten seven times by next to nothing."""
 
+MIN_DISTANCE = 0.1
+"""The least distance from chance of any label: a tenth of the way from chance to always (`distance`). A mass has it by
+`MIN_EXCESS`. An accuracy may be easily high: right in 61 % where chance is right in 58 % has gone 9 % of the way. Of 27
+claims of syntax that hold without this floor in one of two treebanks, 6 of 15 below it hold in the other as well, and 8
+of 12 above it. In two models of minilm's shape and random weights the furthest of 6,000 accuracies went 5 % of it."""
+
 MIN_LIFT_LOW = 1.5
 """The interval's lower end must be this many times chance, on the reporting half."""
 
@@ -72,6 +79,16 @@ heads. minilm's L3H11 has 0.79 and 0.89."""
 
 
 LEFT = "left"
+
+
+def distance(score: float, chance: float) -> float:
+    """How far a score is from its chance level: the share of the way from chance (0) to always (1).
+
+    Of several labels or claims the surest is that of the largest distance. It is comparable between questions, where
+    points above chance are not: 61 % is little beside a chance of 58 % and much beside one of 3 %. -1 where nothing was
+    counted. Source: Cohen 1960, whose kappa has this form for agreement beyond chance.
+    """
+    return -1.0 if math.isnan(score) else (score - chance) / max(1 - chance, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -208,21 +225,22 @@ PEOPLE_SAY = {
 
 
 def syntax_rules(relations: Sequence[str]) -> tuple[Rule, ...]:
-    """Two rules for each relation: from the dependent to its head, and from the head to the dependent."""
+    """Two rules for each relation: from the dependent to its governor, and from the governor to the dependent."""
     rules = []
     for relation in relations:
         noun = PEOPLE_SAY.get(relation, relation)
         article = "an" if noun[0] in "aeiou" else "a"
-        up, down = f"{relation}.to_head", f"{relation}.to_dependent"
+        up, down = f"{relation}.to_governor", f"{relation}.to_dependent"
         rules += [
             Rule(
-                f"{relation}: dependent to head", up, MIN_ACCURACY, ("relabelled", "uniform"),
-                f"the head of a {relation}", asks=f"Which head looks from {article} {noun} to the word it depends on?",
+                f"{relation}: dependent to governor", up, MIN_ACCURACY, ("relabelled", "uniform"),
+                f"the governor of a {relation}",
+                asks=f"Which head looks from {article} {noun} to the word it depends on?",
                 norm=f"{up}.norm", given=f"{up}.given",
                 baselines=(f"{up}.mode",), beyond=(f"{up}.off_mode", f"{up}.off_rule", f"{up}.rule"),
             ),
             Rule(
-                f"{relation}: head to dependent", down, MIN_ACCURACY, ("relabelled", "uniform"),
+                f"{relation}: governor to dependent", down, MIN_ACCURACY, ("relabelled", "uniform"),
                 f"the {relation} of a word", asks=f"Which head looks from a word to its {noun}?", given=f"{down}.given",
                 baselines=(f"{down}.mode",), beyond=(f"{down}.off_mode", f"{down}.any", f"{relation}.received"),
             ),
@@ -263,8 +281,8 @@ def rule_of(statistic: str) -> Rule:
     if statistic in FIXED_RULES:
         return FIXED_RULES[statistic]
     relation, _, direction = statistic.rpartition(".")
-    to_head, to_dependent = syntax_rules([relation or statistic])
-    return {"to_head": to_head, "to_dependent": to_dependent}.get(direction) or own_rule(statistic)
+    to_governor, to_dependent = syntax_rules([relation or statistic])
+    return {"to_governor": to_governor, "to_dependent": to_dependent}.get(direction) or own_rule(statistic)
 
 
 AHEAD = "cannot look ahead"

@@ -6,12 +6,12 @@ ones; where a name stands for less than a model (one attention, one block of a r
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from manyheads.base import nearest
 from manyheads.errors import ModelError
 from manyheads.sizing import building_blocks as blocks
 from manyheads.sizing import units
@@ -263,7 +263,7 @@ def preset(name: str) -> Architecture:
     """The architecture of that name. Raises ModelError naming the nearest ones."""
     key = key_of(name)
     if key not in PRESETS:
-        raise ModelError(f"there is no preset {name!r}.{nearest(name)} `manyheads size --list` shows all.")
+        raise ModelError(f"there is no preset {name!r}.{did_you_mean(name)} `manyheads size --list` shows all.")
     row = PRESETS[key]
     if row.config:
         architecture = describe_config(row.config)
@@ -292,7 +292,7 @@ def key_of(name: str) -> str:
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
-def nearest(name: str) -> str:
+def did_you_mean(name: str) -> str:
     """ " Did you mean 'llama-2-70b'?", or nothing."""
-    close = difflib.get_close_matches(key_of(name), PRESETS, n=3, cutoff=0.5)
+    close = nearest(key_of(name), PRESETS)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

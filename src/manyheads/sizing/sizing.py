@@ -22,7 +22,7 @@ from manyheads.sizing import units
 from manyheads.sizing.architecture import Architecture, Attention, LayerShape, Streaming
 from manyheads.sizing.costs import DTYPES, SCALE_BYTES, Ask, Sizing, cache_scales
 from manyheads.sizing.families.config import describe_config, read_config
-from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
+from manyheads.sizing.presets import PRESETS, did_you_mean, key_of, preset
 from manyheads.spec import ModelSpec
 
 CONTEXT = 4096
@@ -104,7 +104,7 @@ def architecture_of(what: Any) -> Architecture:
     if not isinstance(what, str) or name.endswith(".json") or name.startswith((".", "/", "~")):
         raise FileAccessError(f"there is no file or folder {name}.")
     raise ModelError(
-        f"nothing to size is called {name!r}: no preset, and no file or folder here.{nearest(name)} "
+        f"nothing to size is called {name!r}: no preset, and no file or folder here.{did_you_mean(name)} "
         f"`manyheads size --list` shows the presets."
     )
 

@@ -57,8 +57,8 @@ def measure(
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
     `statistics` is "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
-    your own. Texts with gold (a treebank's) have more by name: "nsubj.to_head.given", "det.*", "coreference.*"; what is
-    not named is not computed. Coreference is counted within each text: give passages. `sinks` takes those of an
+    your own. Texts with gold (a treebank's) have more by name: "nsubj.to_governor.given", "det.*", "coreference.*";
+    what is not named is not computed. Coreference is counted within each text: give passages. `sinks` takes those of an
     earlier table (`table.sinks`); without it they are found on a few of the texts. `long` as in `record`. `kinds`: also
     count what each kind of token receives (`table.kinds`), which labels need.
 

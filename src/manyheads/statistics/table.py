@@ -1,6 +1,6 @@
 """The table of statistics by name, and which of them "default" and "all" mean.
 
-Texts that people have annotated have more: a treebank's relations ("nsubj.to_head.given") and its coreference
+Texts that people have annotated have more: a treebank's relations ("nsubj.to_governor.given") and its coreference
 ("coreference.mentions"). Which there are, the beginning of the texts tells; so these are chosen by name or pattern too,
 but are no part of "all".
 """
@@ -8,7 +8,6 @@ but are no part of "all".
 from __future__ import annotations
 
 import copyreg
-import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from manyheads.base import plural
+from manyheads.base import nearest, plural
 from manyheads.errors import StatisticError
 from manyheads.recording import Gold
 from manyheads.statistics.corpus_run.chunks import Survey
@@ -199,7 +198,7 @@ class Annotated:
             return names
         if lack := self.lack(item):
             raise StatisticError(lack)
-        near = difflib.get_close_matches(item, pool, 3)
+        near = nearest(item, pool)
         guess = f": did you mean {', '.join(near)}?" if near else "."
         lead = "no statistic is called like" if SHELL & {*item} else "there is no statistic"
         raise StatisticError(f"{lead} {item!r}{guess} {HOW_TO_LIST}.")
@@ -224,7 +223,7 @@ class Annotated:
                 f"{name!r}: these texts have the relation {relation!r} {plural(counts[relation], 'time')}, and at "
                 f"least {least_arcs(self.survey)} links between words are needed to score it: give more text."
             )
-        near = difflib.get_close_matches(relation, counts, 3)
+        near = nearest(relation, counts)
         guess = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(sorted(counts)[:6])} ..."
         return f"{name!r}: this treebank has no relation {relation!r}: {guess}"
 

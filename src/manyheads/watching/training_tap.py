@@ -30,7 +30,7 @@ from torch import nn
 from manyheads.errors import ModelError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import AttentionCall, Observer
-from manyheads.models.taps.open_taps import RUNNING, Tap, no_way_in
+from manyheads.models.taps.open_taps import RUNNING, RawCall, Tap, no_way_in
 from manyheads.models.taps.tap import tap
 from manyheads.models.taps.through_torch import unwatched
 
@@ -49,7 +49,8 @@ class TrainingTap:
     `on_pass(args, kwargs)` is called before each such pass with the model's inputs. `because` says how calls are read.
     Whoever watches calls `next_step()` when a step is over. `method`: what is called for a pass, where that is not the
     model itself (Lightning calls `training_step`).
-    The guard checks each layer against the model's own output the first time that it is seen without dropout.
+    The guard checks each layer against the model's own output the first time that it is seen without dropout, and
+    without NaN.
     Errors: ModelError for what is no module, for replicas (`nn.DataParallel`), and, in the forward pass, for a model
     whose attention cannot be seen; GuardError in the forward pass that shows it.
     """
@@ -65,10 +66,11 @@ class TrainingTap:
         self.model, wrappers = unwrapped(model)
         self.observe, self.wants_pass, self.on_pass = observe, wants_pass, on_pass
         compiled = compiled_part(self.model, wrappers)
-        self.because = PROBE.format(what=compiled) if compiled else INSIDE
+        self.how_read = PROBE.format(what=compiled) if compiled else INSIDE
         self.probes, self.probing, self.probed = bool(compiled), False, False
         self.run: Callable[..., Any] = getattr(self.model, method) if method else self.model
         self.checked: set[str] = set()  # sites that the guard has seen
+        self.diverged: set[str] = set()  # sites that it could not look at yet
         self._open: list[ExitStack] = []
         self._remove: list[Callable[[], object]] = []
         compiled_call = getattr(self.model, "_compiled_call_impl", None)
@@ -85,6 +87,14 @@ class TrainingTap:
             if not self.probes:
                 handles.append(outermost.register_forward_hook(self._leave, always_call=True))
             self._remove += [handle.remove for handle in handles]
+
+    @property
+    def because(self) -> str:
+        """How calls are read, and which layers the guard could not look at yet."""
+        if not self.diverged:
+            return self.how_read
+        sites = ", ".join(sorted(self.diverged))
+        return f"{self.how_read}; not checked yet, since they hold NaN or infinity: {sites}"
 
     def next_step(self) -> None:
         """A step is over: the next pass is the first of another one, which a probe reads."""
@@ -134,11 +144,23 @@ class TrainingTap:
         with unwatched():  # hundreds of small operations, none of them the model's
             self.observe(call)
 
-    def _guards(self, path: str) -> bool:
-        """Whether the guard is to look at a site: the first time only."""
-        new = path not in self.checked
+    def _guards(self, path: str, raw: RawCall) -> bool:
+        """Whether the guard is to look at a site: the first time only that all of its numbers are finite.
+
+        Of a run that diverges a watch shows NaN, in the first pass as in later ones: what is rebuilt from NaN equals
+        nothing, and proves nothing of how the layer attends.
+        """
+        if path in self.checked:
+            return False
+        alive = (raw.mask.counts() > 0)[:, None, :, None].to(raw.out.device, non_blocking=True)
+        finite = [x.isfinite().all() for x in (raw.q, raw.k, raw.v)]
+        finite.append((raw.out.isfinite() | ~alive).all())  # of rows that see nothing some kernels make NaN
+        if not bool(torch.stack(finite).all()):  # one wait for the device, until a site is checked
+            self.diverged.add(path)
+            return False
+        self.diverged.discard(path)
         self.checked.add(path)
-        return new
+        return True
 
     def _require_seen(self, state: Tap) -> None:
         if not state.sites:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import secrets
 import sys
 from typing import Annotated, Any, TextIO
@@ -10,6 +9,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from manyheads import lessons
+from manyheads.base import nearest
 from manyheads.cli.arguments import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
 from manyheads.cli.terminal.console import emit, emit_document, stdout_console
 from manyheads.cli.terminal.progress import Talk
@@ -78,7 +78,7 @@ def learn(
     else:  # the beginning of a name
         slugs = [slug for slug in shelf if slug.startswith(lesson)]
     if len(slugs) != 1:
-        near = difflib.get_close_matches(lesson, shelf, 1, 0.75)
+        near = nearest(lesson, shelf, 1)
         guess = f" Did you mean {near[0]!r}?" if near else ""
         raise LessonError(f"there is no lesson {lesson[:60]!r}.{guess} There are: {', '.join(shelf)}.")
     page = shelf[slugs[0]]

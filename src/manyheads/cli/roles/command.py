@@ -46,7 +46,7 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora.lines import KINDS
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles import glossary
-from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED, role_title
+from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus, Failure
@@ -322,7 +322,7 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
         verdict += f": {clean(reasons.most_common(1)[0][0]) if reasons else 'there are no heads'}"
     elif surest:
         verdict += ". Surest: " + ", ".join(
-            f"{claim.head} {clean(role_title(claim.role))} ({_share(claim.tested)}, chance {_share(claim.chance)})"
+            f"{claim.head} {clean(claim.role)} ({_share(claim.tested)}, chance {_share(claim.chance)})"
             for claim in surest
         )
     lines = [
@@ -365,7 +365,7 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
         lines += ablate
         return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
-    ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{role_title(best.role)}"')]
+    ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{best.role}"')]
     return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
 
 
@@ -382,7 +382,7 @@ def _by_role(labelled: Roles) -> list[Text]:
         )
         listing = " ".join(str(head.head) for head in heads[:NAMED])
         remainder = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
-        title = (f"  {clean(role_title(name)):<18}", "" if name == UNLABELLED else "bold")
+        title = (f"  {clean(name):<18}", "" if name == UNLABELLED else "bold")
         lines.append(
             Text.assemble(title, f"{len(heads):>3}  ", (f"{words[name]:<{width}}", "dim"), f"  {listing}{remainder}")
         )
@@ -390,9 +390,9 @@ def _by_role(labelled: Roles) -> list[Text]:
 
 
 def _best(labelled: Roles) -> list[Claim]:
-    """The best head by the choosing half of every question that can be asked, the surest questions first."""
+    """The best head by the choosing half of every question that can be asked, the surest (`rules.distance`) first."""
     best = [labelled.ranked(role, 1)[0] for role in labelled.answerable]
-    return sorted(best, key=lambda claim: (not claim.holds, -claim.excess))
+    return sorted(best, key=lambda claim: (not claim.holds, -claim.distance))
 
 
 def _by_question(labelled: Roles) -> list[Text]:
@@ -410,7 +410,7 @@ def _by_question(labelled: Roles) -> list[Text]:
         # Two questions may come to the same, as those about the sink and about the first token where that is the sink.
         alike.setdefault((claim.head, claim.score, str(claim.low), claim.chance, claim.num_queries), []).append(claim)
     for claims in alike.values():
-        claim, role = claims[0], clean(" = ".join(role_title(question.role) for question in claims))
+        claim, role = claims[0], clean(" = ".join(question.role for question in claims))
         elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
         guesses = f"{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}" * guessed
         levels = f"{_share(claim.chance):>7}{guesses}{_interval(claim):>9}"
@@ -422,11 +422,8 @@ def _by_question(labelled: Roles) -> list[Text]:
             lines += [Text(cut, style="dim"), Text(f"       {clean('; '.join(example.links))}", style="dim")]
     lacking = [claim for claim in best if not claim.holds]
     if lacking:
-        near = [
-            f"{role_title(claim.role)} ({claim.head})"
-            for claim in lacking
-            if claim.num_queries >= role_finder.MIN_QUERIES
-        ][:NEAREST]
+        asked_enough = [claim for claim in lacking if claim.num_queries >= role_finder.MIN_QUERIES]
+        near = [f"{claim.role} ({claim.head})" for claim in asked_enough[:NEAREST]]
         nearest = f"; nearest: {clean(', '.join(near))}" if near else ""
         lines.append(Text(f"  {len(lacking)} more are answered by no head on these texts{nearest}"))
     for why, count in Counter(labelled.unanswerable.values()).items():
@@ -495,7 +492,7 @@ def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
         "score": "share of all attention; of syntax and reference, how often the strongest key is right",
         "words": "the same, special tokens (or the sinks) left out",
         "norm": "the same by weight x value norm: the share of what the head writes",
-        "chance": "the highest chance level on these texts",
+        "chance": "the highest chance level on these texts; the surest score is furthest from it on the way to 100%",
         "guess": "the best fixed guess, which must be beaten: an offset, the nearest mention, the same word",
         "rule": "the nearest word of one part of speech on one side, for comparison",
         "above": "difference from chance on the same texts, in percentage points (95%)",

@@ -59,12 +59,12 @@ def nearest_role(role: Any) -> str:
 
 
 def example_head(labels: Any) -> Any:
-    """The head to look at first: the one furthest above chance that has a role on words."""
+    """The head to look at first: the one of the surest label that is a role on words."""
     labelled = [
         role for role in labels.roles if role.name not in (UNLABELLED, "broad") and not role.name.startswith("sink")
     ]
     pool = labelled or list(labels.roles)
-    return max(pool, key=lambda role: role.evidence.score - role.evidence.chance).head if pool else None
+    return max(pool, key=lambda role: role.evidence.distance).head if pool else None
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -200,12 +200,12 @@ def questions_of(roles: Roles, ranked: Ranked) -> str:
     details: dict[str, str] = {}
     for statistic in (statistic for table in roles.tables for statistic in table.statistics):
         match = re.search(r"\(([^()]+)\)$", statistic.meaning)
-        if match and statistic.name.endswith(".to_head.rule"):
+        if match and statistic.name.endswith(".to_governor.rule"):
             details[statistic.name] = match[1].removeprefix("the nearest ")
-        elif match and statistic.name.endswith(".to_head.mode"):
+        elif match and statistic.name.endswith(".to_governor.mode"):
             details[statistic.name] = f"offset {match[1]}"
             # the same arc read from its other end: the offset turns round
-            details[statistic.name.replace(".to_head.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
+            details[statistic.name.replace(".to_governor.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
     out = []
     for family, role_names in by_family(ranked):
         claims = [claim for role in role_names for claim in ranked[role][:TOP]]
@@ -496,8 +496,9 @@ def methods_of(roles: Roles, ranked: Ranked) -> str:
         f"{sound:,} of {tests:,} claims hold.",
         f"That something is no chance does not make it large. A claim holds where both halves satisfy its rule, too. "
         f"{RULES_IN_WORDS}",
-        "A head is named after the claim that is furthest above what it is held against, on the choosing half; resting "
-        "on sinks, and local, yield to any other. Every claim is in the tables that <code>Roles.save</code> writes.",
+        "A head is named after its surest claim, the one furthest on the way from chance to always, on the choosing "
+        "half; resting on sinks, and local, yield to any other. Every claim is in the tables that "
+        "<code>Roles.save</code> writes.",
         "Second corpus: the same score there, over all of its texts." * again,
     )
     halves = "<h3>Halves, intervals, p and q</h3>" + "".join(f"<p>{text}</p>" for text in paragraphs if text)
@@ -518,7 +519,7 @@ def _statistics(roles: Roles) -> str:
     """Every statistic with its formula's variant; those of a treebank's relations once for all of them."""
 
     def row(statistic: Statistic) -> tuple[str, str, str, str]:
-        """What stands in its row; of a relation's ("det.to_head", "det: ...") without the relation."""
+        """What stands in its row; of a relation's ("det.to_governor", "det: ...") without the relation."""
         relation, _, meaning = statistic.meaning.partition(": ")
         if not statistic.name.startswith(f"{relation}."):
             return statistic.name, statistic.meaning, statistic.unit, statistic.source

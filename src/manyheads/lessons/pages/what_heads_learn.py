@@ -60,7 +60,7 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
         lm = models.load(model, tokenizer=lm.tokenizer)
     documents, survey = _survey(relation)
     table = statistics.measure(lm, documents, statistics.syntax_statistics([survey]))
-    head_index, name = table.heads.index(head), f"{relation}.to_head"
+    head_index, name = table.heads.index(head), f"{relation}.to_governor"
     best = int(np.nanargmax(table.column(name, 0)))
     rows = {
         f"{head}": (name, head_index),

@@ -11,7 +11,6 @@ the same weights tomorrow, and so that nothing waits for a network that is not t
 `quietly` silences transformers while it loads.
 """
 
-import difflib
 import gc
 import hashlib
 import hmac
@@ -29,6 +28,7 @@ from types import MappingProxyType
 from typing import Any
 
 from manyheads.base import first_line as line_of
+from manyheads.base import nearest
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.sizing.families.config import parsed
 
@@ -349,7 +349,7 @@ def _suggest(name: str) -> str:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     cached = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
-    close = difflib.get_close_matches(name.lower(), [*BUNDLED, *cached], n=3, cutoff=0.6)
+    close = nearest(name, [*BUNDLED, *cached])
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

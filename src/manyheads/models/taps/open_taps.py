@@ -92,13 +92,13 @@ class Tap:
 
     `because`: how many calls had their lse from where. `by_hand`: modules that made attention weights where no way in
     could see them, path to class. `edited`: whether another tap of this thread edits the model. `guard`, where it is a
-    function, is asked for each site's module.
+    function, is asked for each site's module, with its call.
     """
 
     model: nn.Module
     on_call: Observer | None = None
     edits: Sequence[Edit] = ()
-    guard: bool | Callable[[str], bool] = True
+    guard: bool | Callable[[str, RawCall], bool] = True
     training: bool = False
     thread: int = 0
     sites: dict[str, Site] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Tap:
         # Under dropout the outputs are not those of the weights: only where there is none can the two be compared.
         if self.training and raw.dropout > 0:
             return False
-        return self.guard if isinstance(self.guard, bool) else self.guard(site.module)
+        return self.guard if isinstance(self.guard, bool) else self.guard(site.module, raw)
 
     def projection(self, raw: RawCall) -> nn.Module | None:
         """The output projection of the call's layer, looked for once a layer."""

@@ -64,7 +64,7 @@ def tap(
     on_call: Observer | None = None,
     edits: Sequence[Edit] = (),
     *,
-    guard: bool | Callable[[str], bool] = True,
+    guard: bool | Callable[[str, RawCall], bool] = True,
     training: bool = False,
 ) -> Iterator[Tap]:
     """See, and change, every attention call of `model` made in this thread.
@@ -72,9 +72,9 @@ def tap(
     `on_call` gets each call as the model computed it. Each edit gets the call and returns new per-head outputs, or
     None; edits act *before* the output projection, in order. The model is always restored, after an exception too.
     Outputs stay bit-identical where nothing is edited; only torch's own layers leave their fast path (`through_torch`).
-    `guard` may be asked for each site, by its module. `training`: the model may be in training mode and its parts
-    compiled (what these hide is the caller's care); `on_call` then gets calls without gradients, and the guard leaves
-    calls with dropout out, whose outputs are not what their weights give.
+    `guard` may be asked for each site, by its module and call. `training`: the model may be in training mode and its
+    parts compiled (what these hide is the caller's care); `on_call` then gets calls without gradients, and the guard
+    leaves calls with dropout out, whose outputs are not what their weights give.
     Errors: ModelError for a model in training mode, compiled, or that attends only where nobody can see; GuardError
     where a recording would be wrong. Cost: the guard's few rows, and what `on_call` does.
     """

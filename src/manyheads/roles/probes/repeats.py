@@ -24,7 +24,6 @@ Oracle: the model's eager maps.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +35,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import nearest
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
@@ -97,7 +97,7 @@ def variant_of(variant: str | Repeats, length: int | None, repeats: int | None) 
     """A variant, or the one of that name, with another length or number of repeats where these are given."""
     if isinstance(variant, str):
         if variant not in VARIANTS:
-            near = difflib.get_close_matches(variant, VARIANTS, 2) or list(VARIANTS)
+            near = nearest(variant, VARIANTS, 2) or list(VARIANTS)
             raise StatisticError(f"there is no variant {variant!r} of this probe: did you mean {' or '.join(near)}?")
         variant = VARIANTS[variant]
     changed = {key: value for key, value in (("length", length), ("repeats", repeats)) if value is not None}

@@ -62,6 +62,8 @@ LOCAL = 3  # a head that stays within three tokens either way is called local
 DISTANT = (4, 64)  # of the text's first keys and of a row's last ones: what is called distant lies beyond both
 MOST_PLACES = 10**9
 NAMED_OFFSETS = {-1: "previous_mass", 0: "self_mass", 1: "next_mass"}
+OF_ROWS = "the mean over rows with such a key"
+"""Of every mass: under a sliding window, `first_mass` is of the rows whose window still reaches the first token."""
 EVENLY = "if each row spread its weight evenly"
 SHUFFLED = "if the text's words were shuffled"
 Class = Callable[[Tokens], Bool[Tensor, "b k"]]
@@ -164,7 +166,7 @@ def offset_mass(offset: int) -> list[Statistic]:
         return distances(tokens) == offset
 
     name, meaning = offset_name(offset), f"mean weight on {offset_place(offset)}"
-    source = "Clark et al. 2019, section 3.1; the mean over rows with such a key"
+    source = f"Clark et al. 2019, section 3.1; {OF_ROWS}"
     mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (BAND,), finish, cells=cells)
     return [mass, uniform(mass, even)]
 
@@ -235,7 +237,7 @@ def distant_masses(sink: int, recent: int) -> tuple[Statistic, Statistic]:
 
     name = "distant_mass" if (sink, recent) == DISTANT else f"distant_mass_{sink}_{recent}"
     meaning = f"mean weight outside of the first {sink} tokens of the text and the last {recent} ones that a row sees"
-    source = "Xiao et al. 2024, retrieval and streaming heads; the mean over rows with such a key"
+    source = f"Xiao et al. 2024, retrieval and streaming heads; {OF_ROWS}"
     mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (request,), finish, cells=cells)
     return mass, uniform(mass, even)
 
@@ -298,7 +300,9 @@ def token_classes() -> list[Statistic]:
     """Every class of tokens, each with its chance levels."""
     out: list[Statistic] = []
     for name, members, meaning, source, movable, asks in CLASSES:
-        mass = class_mass(f"{name}_mass", members, f"mean weight on {meaning}", source=source, asks=asks)
+        mass = class_mass(
+            f"{name}_mass", members, f"mean weight on {meaning}", source=f"{source}; {OF_ROWS}", asks=asks
+        )
         out += [mass, class_uniform(mass, members)]
         out += [class_relabelled(mass, members)] if movable else []
     return out
@@ -388,7 +392,8 @@ def match_mass(match: Matched) -> list[Statistic]:
 
     name, meaning, needs = f"{match.name}_mass", f"mean weight on {match.meaning}", lambda _: (match.request,)
     finish, asks = finish_with(match.request), frozenset({"tokens"})
-    mass = Statistic(name, "share", SHARE, match.source, meaning, needs, finish, asks=asks, cells=cells)
+    source = f"{match.source}; {OF_ROWS}"
+    mass = Statistic(name, "share", SHARE, source, meaning, needs, finish, asks=asks, cells=cells)
     shuffled = chance(mass, "relabelled", SHUFFLED, finish_with(match.shuffled), (match.shuffled,))
     return [mass, uniform(mass, even), shuffled]
 

@@ -2,10 +2,10 @@
 
 Two questions, which are not the same (and a third, of columns, that published code asks for the second):
 
-- `nsubj.to_head`: the dependent looks at its head (the subject at its verb);
-- `nsubj.to_dependent`: the head looks at this dependent. Where there are several, one look cannot hit all of them:
-  `nsubj.to_dependent.any` asks for any of them, once a head;
-- `nsubj.received`: who looks at the dependent most is its head (the code of Clark et al. 2019 for "head <- dep").
+- `nsubj.to_governor`: the dependent looks at its governor (the subject at its verb);
+- `nsubj.to_dependent`: the governor looks at this dependent. Where there are several, one look cannot hit all of them:
+  `nsubj.to_dependent.any` asks for any of them, once a governor;
+- `nsubj.received`: who looks at the dependent most is its governor (the code of Clark et al. 2019 for "head <- dep").
 
 Each is scored as `given` (among words; the plain name lets special tokens win too) and `norm`, see `treebank_words`.
 Beside them stand scores without knowledge of the sentence: `.uniform` (any other word), `.relabelled` (another word of
@@ -41,23 +41,23 @@ from manyheads.statistics.statistic import Block, Facts, Statistic, columns_name
 CLARK = "Clark et al. 2019, section 4.2"
 OURS = "ours: position and part of speech kept"
 KINDS = (
-    ("to_head", "the dependent looks most at its head, specials competing", CLARK, "statistic"),
-    ("to_head.given", "the same among words alone", CLARK, "statistic"),
-    ("to_head.norm", "the same by weight x value norm, specials competing", "Kobayashi et al. 2020", "statistic"),
-    ("to_head.off_mode", "the same among words, where the head is not at the most frequent offset", CLARK, "statistic"),
-    ("to_head.off_rule", "the same among words, where the relation's rule is wrong", OURS, "statistic"),
-    ("to_head.relabelled", "another word of the right part of speech, by the relation's offsets", OURS, "chance"),
-    ("to_head.uniform", "any other word", CLARK, "chance"),
-    ("to_head.mode", "the word at the most frequent offset", CLARK, "chance"),
-    ("to_head.rule", "the nearest word of one part of speech on one side", OURS, "chance"),
-    ("to_dependent", "the head looks most at this dependent, specials competing", CLARK, "statistic"),
+    ("to_governor", "the dependent looks most at its governor, specials competing", CLARK, "statistic"),
+    ("to_governor.given", "the same among words alone", CLARK, "statistic"),
+    ("to_governor.norm", "the same by weight x value norm, specials competing", "Kobayashi et al. 2020", "statistic"),
+    ("to_governor.off_mode", "the same among words, where the most frequent offset is wrong", CLARK, "statistic"),
+    ("to_governor.off_rule", "the same among words, where the relation's rule is wrong", OURS, "statistic"),
+    ("to_governor.relabelled", "another word of the right part of speech, by the relation's offsets", OURS, "chance"),
+    ("to_governor.uniform", "any other word", CLARK, "chance"),
+    ("to_governor.mode", "the word at the most frequent offset", CLARK, "chance"),
+    ("to_governor.rule", "the nearest word of one part of speech on one side", OURS, "chance"),
+    ("to_dependent", "the governor looks most at this dependent, specials competing", CLARK, "statistic"),
     ("to_dependent.given", "the same among words alone", CLARK, "statistic"),
-    ("to_dependent.any", "the head looks most at any such dependent, among words", OURS, "statistic"),
+    ("to_dependent.any", "the governor looks most at any such dependent, among words", OURS, "statistic"),
     ("to_dependent.off_mode", "as given, where the dependent is not at the most frequent offset", CLARK, "statistic"),
     ("to_dependent.relabelled", "another word of the right part of speech, by the relation's offsets", OURS, "chance"),
     ("to_dependent.uniform", "any other word", CLARK, "chance"),
     ("to_dependent.mode", "the word at the most frequent offset", CLARK, "chance"),
-    ("received", "who looks at the dependent most is its head", f"{CLARK}, as in its code", "statistic"),
+    ("received", "who looks at the dependent most is its governor", f"{CLARK}, as in its code", "statistic"),
 )
 """What is counted of each relation, in the order of a block's columns."""
 
@@ -149,7 +149,7 @@ def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None
     for relation in surveyed:
         for name, meaning, source, kind in KINDS:
             detail = f" ({relation.rule})" if name.endswith("rule") else ""
-            detail += f" ({relation.modal:+d})" if name == "to_head.mode" else ""
+            detail += f" ({relation.modal:+d})" if name == "to_governor.mode" else ""
             columns.append((f"{relation.name}.{name}", f"{relation.name}: {meaning}{detail}", source, kind))
     counted = frozenset(name.partition(".")[2] for name in requested)
     block = Block("syntax", lambda facts: _columns(facts, surveyed, counted))
@@ -157,12 +157,12 @@ def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None
 
 
 def relation_of(name: str) -> str:
-    """The relation that a column is about: "nsubj" of "nsubj.to_head.given"."""
+    """The relation that a column is about: "nsubj" of "nsubj.to_governor.given"."""
     return name.partition(".")[0]
 
 
 class Arcs(NamedTuple):
-    """The links of a batch, one a dependent: its text, its word, its head's word, its relation's number."""
+    """The links of a batch, one a dependent: its text, its word, its governor's word, its relation's number."""
 
     text: Int[Tensor, "a"]
     dependent: Int[Tensor, "a"]
@@ -224,21 +224,21 @@ def _columns(
     def add(name: str, ends: Ends, hits: Tensor) -> None:
         num[:, PLACE[name]].index_add_(0, ends.group, hits.double())
 
-    for name, ends in (("to_head", questions.up), ("to_dependent", questions.down)):
+    for name, ends in (("to_governor", questions.up), ("to_dependent", questions.down)):
         strongest, target = layer.given[ends.arcs.text, :, ends.row], ends.target[:, None]
         hit = strongest == target
         add(name, ends, layer.free[ends.arcs.text, :, ends.row] == target)
         add(f"{name}.given", ends, hit)
         add(f"{name}.off_mode", ends, hit & ~ends.mode[:, None])
         add(f"{name}.relabelled", ends, ends.chance.gather(1, strongest.clamp_min(0)) * (strongest >= 0))
-        if name == "to_head":
-            add("to_head.off_rule", ends, hit & ~ends.rule[:, None])
+        if name == "to_governor":
+            add("to_governor.off_rule", ends, hit & ~ends.rule[:, None])
         else:
             add("to_dependent.any", ends, hit)  # one look hits one of them: only the questions are fewer
     # Both look at the whole map of words once more: together they take as long as all the others.
     up, down = questions.up, questions.down
-    if "to_head.norm" in counted:
-        add("to_head.norm", up, layer.normed[up.arcs.text, :, up.row] == up.target[:, None])
+    if "to_governor.norm" in counted:
+        add("to_governor.norm", up, layer.normed[up.arcs.text, :, up.row] == up.target[:, None])
     if "received" in counted:
         add("received", down, layer.received[down.arcs.text, :, down.target] == down.row[:, None])
     size = (len(layer.words.golds), len(relations) * len(KINDS))
@@ -247,7 +247,7 @@ def _columns(
 
 def _questions(layer: Looks, relations: tuple[Relation, ...]) -> Questions:
     arcs = arcs_of(layer.words, relations)
-    # Direction by direction: a causal head sees the dependent from its head, or the head from its dependent, not both.
+    # Direction by direction: a causal head sees the dependent from its governor or the reverse, not both.
     up = arcs.where(layer.visible[arcs.text, arcs.dependent, arcs.head])
     down = arcs.where(layer.visible[arcs.text, arcs.head, arcs.dependent])
     ends_up = _ends(layer, up, up.dependent, up.head, relations, 1)
@@ -255,7 +255,7 @@ def _questions(layer: Looks, relations: tuple[Relation, ...]) -> Questions:
     num, den = (torch.zeros(len(layer.words.golds) * len(relations), len(KINDS), dtype=torch.float64) for _ in range(2))
     for name, column in PLACE.items():
         direction, _, kind = name.partition(".")
-        ends = ends_up if direction == "to_head" else ends_down
+        ends = ends_up if direction == "to_governor" else ends_down
         guesses = {"uniform": ends.uniform, "mode": ends.mode, "rule": ends.rule}
         subsets = {"off_mode": ~ends.mode, "off_rule": ~ends.rule, "any": ends.first}
         den[:, column].index_add_(0, ends.group, subsets.get(kind, torch.ones(len(ends.row))).double())
@@ -265,7 +265,7 @@ def _questions(layer: Looks, relations: tuple[Relation, ...]) -> Questions:
 
 
 def _ends(layer: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequence[Relation], way: int) -> Ends:
-    """What a guess without the sentence would be, arc by arc. `way`: 1 from dependent to head, -1 back."""
+    """What a guess without the sentence would be, arc by arc. `way`: 1 from dependent to governor, -1 back."""
     words, pos = layer.words, layer.words.pos
     word = torch.arange(words.num_words)
     visible = layer.visible[arcs.text, row]

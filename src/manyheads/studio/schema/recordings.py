@@ -110,6 +110,7 @@ class EvidenceInfo(AnswerBody):
     statistic: str
     score: Number
     chance: Number
+    distance: Number
     low: Number
     high: Number
     num_queries: int

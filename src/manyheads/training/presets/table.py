@@ -6,7 +6,6 @@ of some whole runs come with the package (`stored_report`), for those who show w
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from manyheads.base import nearest
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:  # a preset brings torch: listing them must not wait for it
@@ -101,7 +101,7 @@ def preset_of(name: str) -> Preset:
 def entry_of(table: Mapping[str, Entry], name: str, noun: str, verb: str) -> Entry:
     """The entry of that name in a table of what can be run. Errors: PlanError, with the names that there are."""
     if name not in table:
-        near = difflib.get_close_matches(name, table, 1)
+        near = nearest(name, table, 1)
         meant = f" Did you mean {near[0]}?" if near else ""
         raise PlanError(f"there is no {noun} {name!r}: {verb} one of {', '.join(table)}.{meant}")
     return table[name]

@@ -1181,6 +1181,8 @@ export interface components {
         EvidenceInfo: {
             /** Chance */
             chance: number | null;
+            /** Distance */
+            distance: number | null;
             /** Given */
             given: number | null;
             /** High */

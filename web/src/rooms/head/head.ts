@@ -31,15 +31,15 @@ export function axisTokens(info: RecordingInfo, layer: LayerInfo): AxisTokens {
 const GENERAL = new Set(["sink", "broad", "unlabelled"]); // what many heads do, whatever the text
 const SPECIFIC = ["previous_mass", "next_mass", "duplicate_mass", "induction_mass", "rare_mass", "punctuation_mass"];
 
-/** The heads to begin with, one for each kind of role: those whose role is most specific first, that is, farthest above its
-    chance level. Without roles, the heads that stand out most in one of the statistics that look at certain tokens. */
+/** The heads to begin with, one for each kind of role: those of the surest roles first, that is, farthest from chance.
+    Without roles, the heads that stand out most in one of the statistics that look at certain tokens. */
 export function tellingHeads({ heads, statistics }: { heads: readonly AtlasHead[]; statistics: readonly { name: string }[] }): string[] {
   const best = new Map<string, { head: string; margin: number }>();
   const offer = (kind: string, head: string, margin: number) => {
     if (margin > (best.get(kind)?.margin ?? 0)) best.set(kind, { head, margin });
   };
   for (const { head, role } of heads) {
-    if (role && !GENERAL.has(role.family)) offer(role.family, head, (role.evidence.score ?? 0) - (role.evidence.chance ?? 0));
+    if (role && !GENERAL.has(role.family)) offer(role.family, head, role.evidence.distance ?? 0);
   }
   if (!best.size) {
     statistics.forEach(({ name }, column) => {
