@@ -44,7 +44,7 @@ def read_ids(lm: Any, ids: Sequence[int]) -> Read:
 
 def read_recording(recording: Recording) -> Iterator[Read]:
     """The texts of a recording. Errors: RecordingError where it knows no tokens, or has several stacks."""
-    tokens = recording.layers[0].tokens
+    tokens = recording.layers[-1].tokens
     if tokens.ids is None:
         raise RecordingError("this recording knows no tokens, only positions: record texts through a model.")
     for text, length in enumerate(tokens.lengths.tolist()):
@@ -104,10 +104,16 @@ def row_blocks(layer: LayerRecord, text: int) -> Iterator[tuple[slice, Float[Ten
 
 def heads_of(layers: Sequence[LayerRecord]) -> tuple[Head, ...]:
     """Every head of the only stack, in order."""
-    return tuple(Head("", index, head) for index, layer in enumerate(layers) for head in range(layer.site.num_heads))
+    return tuple(Head("", layer.site.layer, head) for layer in layers for head in range(layer.site.num_heads))
 
 
-def by_layer(values: Sequence[Tensor], absent: float) -> Float[Tensor, "layers heads"]:
-    """A row a layer. Where layers have unlike numbers of heads (pruned models), `absent` fills the rest."""
+def by_layer(layers: Sequence[LayerRecord], values: Sequence[Tensor], absent: float) -> Float[Tensor, "layers heads"]:
+    """The values of each layer's heads, a row a layer by the model's own number; NaN where a layer has no attention.
+
+    Where layers have unlike numbers of heads (pruned models), `absent` fills the rest.
+    """
     most = max(len(row) for row in values)
-    return torch.stack([torch.nn.functional.pad(row, (0, most - len(row)), value=absent) for row in values])
+    out = values[0].new_full((1 + max(layer.site.layer for layer in layers), most), torch.nan)
+    for layer, row in zip(layers, values, strict=True):
+        out[layer.site.layer] = torch.nn.functional.pad(row, (0, most - len(row)), value=absent)
+    return out
