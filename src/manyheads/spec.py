@@ -76,10 +76,11 @@ class Site:
         return head // (self.num_heads // self.num_kv_heads)
 
 
-class Layers(Sequence[T], Generic[T]):
+class Layers(Generic[T]):
     """The layers of one stack that attend, by the model's own numbers: `layers[3]` is layer 3, `layers[-1]` the last.
 
-    Iteration, `len` and slices go over the layers that are there, in their order. `site_of` gives a layer's site; with
+    Iteration, `len` and slices go over the layers that are there, in their order; so this is no `Sequence`, whose
+    numbers are places. `site_of` gives a layer's site; with
     `sites`, those of all layers, none is looked at for it (layers in a file are read when they are asked for). Raises
     HeadError for a layer without attention, or that the model does not have: it names those that attend.
     """
@@ -102,12 +103,8 @@ class Layers(Sequence[T], Generic[T]):
     def __reversed__(self) -> Iterator[T]:
         return reversed(self._layers)
 
-    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """The number of the layer that is `value`, so that `layers[layers.index(value)]` is it."""
-        return self.numbers[self._layers.index(value, start, len(self) if stop is None else stop)]
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layers) and tuple(self) == tuple(other)
+        return isinstance(other, Layers) and tuple(self) == tuple(cast("Layers[Any]", other))
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 

@@ -98,7 +98,7 @@ def detect_head(
     for read in reads:
         _require_length(read.ids, limit)
         scores.append(by_layer(read.layers, [question.score(layer, read.text) for layer in read.layers], NOT_REQUESTED))
-        of_layer = {layer.site.layer: layer.site.num_heads for layer in read.layers}
+        of_layer = {site.layer: site.num_heads for site in read.layers.sites}
         counts = [of_layer.get(number, 0) for number in range(1 + max(of_layer))]
     if not scores:
         raise TextError("no text was given: give at least one.")

@@ -52,7 +52,7 @@ class Recording:
 
     def __init__(
         self,
-        stacks: Mapping[str, Sequence[LayerRecord]],
+        stacks: Mapping[str, Sequence[LayerRecord] | Layers[LayerRecord]],
         tokens: Tokens,
         provenance: Mapping[str, object] | None = None,
         stored_bytes: int | None = None,

@@ -58,7 +58,7 @@ FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it
 
 def save_recording(
     path: str | os.PathLike[str],
-    stacks: Mapping[str, Sequence[LayerRecord]],
+    stacks: Mapping[str, Layers[LayerRecord]],
     tokens: Tokens,
     provenance: Mapping[str, object],
 ) -> None:

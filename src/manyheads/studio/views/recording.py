@@ -69,7 +69,8 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         ],
         backend="; ".join(filter(None, backends)),
         because=lm.because if lm is not None else f"read from {opened.source}",
-        notes={key: str(value) for key, value in recording.provenance.items() if key not in SHOWN_ELSEWHERE},
+        notes={key: str(value) for key, value in recording.provenance.items() if key not in SHOWN_ELSEWHERE}
+        | ({"layers": recording.numbering} if recording.numbering else {}),
         max_level=max(0, (-(-longest // TILE_CELLS) - 1).bit_length()),
         mask_token=getattr(lm.tokenizer, "mask_token", None) if lm is not None else None,
     )
