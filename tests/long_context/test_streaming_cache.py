@@ -55,7 +55,7 @@ QUICK = ("llama", "qwen3", "gemma", "cohere", "olmo2", "phi", "stablelm", "gpt2"
 
 
 def split_of(lm, kept, sink=SINK, recent=RECENT):
-    layers = split_layers(lm.spec, "", kept, {}, {})
+    layers = split_layers(lm, "", kept, {}, {})
     return HeadSplit(lm.name, "", "", layers, sink, recent, "hand", "none", "none")
 
 
@@ -430,7 +430,7 @@ def test_other_models_and_ways_to_load_one_are_refused_before_anything_runs(fres
             raise AssertionError("inside")
 
     t5 = mh.load(tiny_t5(seed=draw(fresh)), tokenizer=False)
-    layers = split_layers(t5.spec, "decoder", {number: [False] * 4 for number in range(9)}, {}, {})
+    layers = split_layers(t5, "decoder", {number: [False] * 4 for number in range(9)}, {}, {})
     refused(
         "is an encoder-decoder: a streaming cache is for decoders alone",
         t5,
