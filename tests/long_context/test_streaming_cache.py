@@ -211,11 +211,11 @@ def test_layers_with_a_window_of_their_own_keep_it_where_no_head_of_them_streams
 
 
 def test_layers_without_attention_keep_their_own_states(fresh):
-    """LFM2: convolutions in layers 0 and 2; a cache has four layers, and the split two."""
+    """LFM2: convolutions in layers 0 and 2; a cache and the split have four layers."""
     kinds = ["conv", "full_attention", "conv", "full_attention"]
     sizes = {**EIGHT, "num_hidden_layers": 4, "layer_types": kinds}
     lm = mh.load(Family("Lfm2ForCausalLM", sizes, "", "out_proj").make(fresh).double(), tokenizer=False)
-    split, inputs = split_of(lm, {0: [True, False, True], 1: [False] * 3}), padded(fresh, (19, 19), VOCABULARY)
+    split, inputs = split_of(lm, {1: [True, False, True], 3: [False] * 3}), padded(fresh, (19, 19), VOCABULARY)
     with mh.streaming(lm, split):
         got = lm.model.generate(**inputs, **options())
     assert_written_as_whole(lm, split, inputs, got)
