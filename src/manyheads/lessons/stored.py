@@ -83,10 +83,10 @@ def train_birth(steps: int | None = None) -> dict[str, Any]:
             if step % EVERY == 0:
                 at_steps.append(step)
                 rec = models.record_call(model, ids)
-                for layer in rec.layers:
-                    for head_index, head in enumerate(layer.site.heads):
+                for layer_index, layer in enumerate(rec.layers):
+                    for head_index in range(layer.site.num_heads):
                         weights = np.asarray(layer.weights(head_index))[np.tril_indices(2 * BLOCK)]
-                        taken.setdefault(str(head), []).append(
+                        taken.setdefault(f"L{layer_index}H{head_index}", []).append(
                             np.rint(weights * SCALE).astype(int).tolist()
                         )
             return measure(model, step)
