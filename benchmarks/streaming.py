@@ -63,7 +63,7 @@ def model_of(context: int) -> Any:
 def split_of(lm: Any, kept: int) -> mh.HeadSplit:
     """A split by hand: the first `kept` key/value heads of each layer keep everything."""
     flags = {site.layer: [index < kept for index in range(KV_HEADS)] for site in lm.spec.layers}
-    return mh.HeadSplit(lm.name, "", "", split_layers(lm.spec, "", flags, {}, {}), SINK, RECENT, "hand", "none", "none")
+    return mh.HeadSplit(lm.name, "", "", split_layers(lm, "", flags, {}, {}), SINK, RECENT, "hand", "none", "none")
 
 
 def fill(model: Any, cache: Any, context: int) -> None:

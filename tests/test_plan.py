@@ -82,7 +82,7 @@ def test_plans_are_frozen():
 
 def test_the_json_says_what_is_unusual_and_nothing_else():
     assert PLAN.to_dict() == {
-        "format": 1,
+        "format": 2,
         "steps": [
             {"step": "ablate", "heads": "L3H7", "kind": "mean"},
             {"step": "scale", "heads": "L0H1", "factor": 0.5},

@@ -288,19 +288,34 @@ def _heads_of(match: re.Match[str], shape: Shape) -> list[Head]:
     """The heads that one part of the grammar names, never none. Raises HeadError."""
     stack = _stack_of(match, shape)
     counts, nearest = shape[stack], partial(_nearest, match, stack, shape)
-    layers = _numbers(match, "layers", len(counts), nearest)
+    layers = _numbers(match, "layers", len(counts), nearest, gaps=_attending(stack, counts))
     if match["layers"] == "*":  # "L*H7" is head 7 of the layers that have one: pruned layers may not
         indices = _numbers(match, "heads", max(counts, default=0), nearest)
         heads = [Head(stack, layer, index) for layer in layers for index in indices if index < counts[layer]]
-    else:
-        heads = [
-            Head(stack, layer, index)
-            for layer in layers
-            for index in _numbers(match, "heads", counts[layer], nearest, f" in {layer_name(stack, layer)}")
-        ]
-    if not heads:
-        raise HeadError(f"{match[0]!r}: there are no attention heads there; {_described(shape)}.")
-    return heads
+        if not heads:
+            raise HeadError(f"{match[0]!r}: there are no attention heads there; {_described(shape)}.")
+        return heads
+    if silent := [layer_name(stack, layer) for layer in layers if not counts[layer]]:
+        # A span of layers means those of it that attend, but not where it names heads: these are not there.
+        if match["heads"] or len(silent) == len(layers):
+            has = "has" if len(silent) == 1 else "have"
+            attend = _attending(stack, counts)
+            advice = f" Nearest: '{nearest()}'." if any(counts) else ""
+            nothing = f"{', '.join(silent)} {has} no attention, or none that can be seen"
+            raise HeadError(f"{match[0]!r}: {nothing}; {attend}.{advice}")
+    return [
+        Head(stack, layer, index)
+        for layer in layers
+        for index in _numbers(match, "heads", counts[layer], nearest, f" in {layer_name(stack, layer)}")
+    ]
+
+
+def _attending(stack: str, counts: Sequence[int]) -> str:
+    """ "the layers that attend are L1, L3", or "no layer attends"; "" where all do."""
+    if all(counts):
+        return ""
+    names = [layer_name(stack, layer) for layer, count in enumerate(counts) if count]
+    return f"the layers that attend are {', '.join(names)}" if names else "none of its layers attends"
 
 
 def _stack_of(match: re.Match[str], shape: Shape) -> str:
@@ -322,8 +337,13 @@ def _stack_of(match: re.Match[str], shape: Shape) -> str:
     raise HeadError(f"{match[0]!r}: no stack {stack!r}; {_described(shape)}. {advice}")
 
 
-def _numbers(match: re.Match[str], axis: str, count: int, nearest: Callable[[], str], where: str = "") -> range:
-    """The "layers" or "heads" that a part names, all of them below `count`; `nearest` makes the form to advise."""
+def _numbers(
+    match: re.Match[str], axis: str, count: int, nearest: Callable[[], str], where: str = "", gaps: str = ""
+) -> range:
+    """The "layers" or "heads" that a part names, all of them below `count`; `nearest` makes the form to advise.
+
+    `gaps`: of layers, which attend, where not all do.
+    """
     text, noun = match[axis] or "*", axis.removesuffix("s")
     if text == "*":
         return range(count)
@@ -333,8 +353,8 @@ def _numbers(match: re.Match[str], axis: str, count: int, nearest: Callable[[], 
     if span.stop <= count:
         return span
     missing = f"{match[0]!r}: there is no {noun} {span[-1]}{where}"
-    if not count:
-        raise HeadError(f"{missing}, nor any other: it has no attention heads.")
+    if gaps:  # layers after the last one that attends are not in a shape
+        raise HeadError(f"{missing} that attends: {gaps}. Nearest: '{nearest()}'.")
     raise HeadError(f"{missing}: {axis} are 0 to {count - 1}. Nearest: '{nearest()}'.")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
 from manyheads.errors import HeadError, PlanError
@@ -25,7 +25,7 @@ __all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection",
 KINDS = ("zero", "mean", "resample", "first", "streaming")
 STREAMED = {"sink": 128, "recent": 256}  # keys that a streaming head sees: DuoAttention's published files have these
 MOST_KEYS = 10**9
-FORMAT = 1  # of the JSON
+FORMAT, COUNTED = 2, 1  # of the JSON; in format 1 a layer was counted among those that attend
 SEEDS = 2**32
 LARGEST = 1e30  # of a factor: what it multiplies should still fit in a float32
 
@@ -180,11 +180,16 @@ KINDS_OF_STEP: dict[str, type[Step]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in order, applied to a model by `mh.applied`. Equal plans are equal values; `to_json` reads back."""
+    """Steps in order, applied to a model by `mh.applied`. Equal plans are equal values; `to_json` reads back.
+
+    `counted`: read from a file of an earlier manyheads, in which L1 is the second layer that attends, and not the
+    model's own layer 1. A model in which that differs refuses it.
+    """
 
     steps: tuple[Step, ...]
+    counted: bool = field(default=False, repr=False)
 
-    def __init__(self, steps: Step | Sequence[Step]) -> None:
+    def __init__(self, steps: Step | Sequence[Step], *, counted: bool = False) -> None:
         listed = (steps,) if isinstance(steps, Step) else steps
         if isinstance(listed, str) or not isinstance(listed, Sequence):
             raise PlanError(f"a plan is a list of steps, not a {type(steps).__name__}: Plan([Ablate('L3H7')]).")
@@ -193,6 +198,7 @@ class Plan:
                 f"{wrong[0]!r} is no step of a plan: use {', '.join(kind.__name__ for kind in KINDS_OF_STEP.values())}."
             )
         object.__setattr__(self, "steps", tuple(listed))
+        object.__setattr__(self, "counted", counted)
 
     @property
     def needs_corpus(self) -> bool:
@@ -212,10 +218,10 @@ class Plan:
         """Plain data for JSON, without the fields that have their default."""
         steps: list[dict[str, Any]] = []
         for step in self.steps:
-            defaults = {field.name: field.default for field in fields(step)}
+            defaults = {item.name: item.default for item in fields(step)}
             changed = {name: value for name, value in asdict(step).items() if value != defaults[name]}
             steps.append({"step": step.name, **changed})
-        return {"format": FORMAT, "steps": steps}
+        return {"format": COUNTED if self.counted else FORMAT, "steps": steps}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), ensure_ascii=False)
@@ -226,8 +232,9 @@ class Plan:
         document: Mapping[str, object] = cast("Mapping[str, object]", data) if isinstance(data, Mapping) else {}
         if not isinstance(document.get("steps"), list):
             raise PlanError(f'a plan is {{"steps": [...]}}, not {_short(cast(object, data))}.')
-        if document.get("format", FORMAT) != FORMAT or isinstance(document.get("format"), bool):  # True == 1
-            raise PlanError(f"this plan has format {document['format']!r}, and {FORMAT} is the newest known: upgrade.")
+        version = document.get("format", FORMAT)  # a person leaves it out
+        if version not in (COUNTED, FORMAT) or isinstance(version, bool):  # True == 1
+            raise PlanError(f"this plan has format {version!r}, and {FORMAT} is the newest known: upgrade.")
         entries = cast("list[object]", document["steps"])
         steps: list[Step] = []
         for number, entry in enumerate(entries, 1):
@@ -235,7 +242,7 @@ class Plan:
                 steps.append(_read_step(entry))
             except (PlanError, HeadError) as error:
                 raise type(error)(f"step {number} of {len(entries)}: {error}") from error
-        return cls(steps)
+        return cls(steps, counted=version == COUNTED)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -284,11 +291,11 @@ def _read_step(entry: object) -> Step:
     if not isinstance(name, str) or name not in KINDS_OF_STEP:
         raise PlanError(f"step={_short(name)} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
     kind = KINDS_OF_STEP[name]
-    known = [field.name for field in fields(kind)]
+    known = [item.name for item in fields(kind)]
     # A misspelt field is refused before a missing one: it is usually the missing one.
     if unknown := sorted(map(str, set(values) - set(known))):
         raise PlanError(f"{', '.join(unknown)} means nothing to step {name!r}, which takes {', '.join(known)}.")
-    if missing := [field.name for field in fields(kind) if field.default is MISSING and field.name not in values]:
+    if missing := [item.name for item in fields(kind) if item.default is MISSING and item.name not in values]:
         raise PlanError(f"step {name!r} is not complete: it takes {', '.join(known)}, and lacks {', '.join(missing)}.")
     return kind(**values)
 

@@ -9,15 +9,19 @@ inverses.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import operator
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, cast
+from typing import Any, Generic, SupportsIndex, TypeVar, cast, overload
 
 from manyheads.base import check_groups
 from manyheads.errors import HeadError, RecordingError, ShapeError
-from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
+from manyheads.heads import Head, HeadSet, HeadsLike, layer_name, parse_heads
 
-__all__ = ["CROSS", "VISION", "ModelSpec", "Site"]
+__all__ = ["CROSS", "VISION", "Layers", "ModelSpec", "Site", "counted_layers", "layer_number"]
+
+T = TypeVar("T")
 
 MOST = 1 << 20  # layers, heads and their widths, as a file may claim them: heads are listed one by one
 CROSS = "cross"  # the stack whose keys are other tokens than its queries
@@ -28,9 +32,9 @@ VISION = "vision"  # the stack of the vision tower beside a language model that 
 class Site:
     """One attention operation of a model. Raises ShapeError where the numbers of heads do not divide.
 
-    `stack` is "" where the model has only one, or where it is the plain one beside others; `layer` counts from 0 within
-    the stack; `module` is the path of the module that attends ("encoder.layer.3.attention.self"). `qk_dim` and `v_dim`
-    are the widths d and f of one head.
+    `stack` is "" where the model has only one, or where it is the plain one beside others; `layer` is the model's own
+    number of the layer, from 0: layers without attention leave gaps (`layer_number`). `module` is the path of the
+    module that attends ("encoder.layer.3.attention.self"). `qk_dim` and `v_dim` are the widths d and f of one head.
     `num_kv_heads` is `num_heads` (MHA), a divisor of it (GQA) or 1 (MQA).
     """
 
@@ -72,6 +76,100 @@ class Site:
         return head // (self.num_heads // self.num_kv_heads)
 
 
+class Layers(Generic[T]):
+    """The layers of one stack that attend, by the model's own numbers: `layers[3]` is layer 3, `layers[-1]` the last.
+
+    Iteration, `len` and slices go over the layers that are there, in their order; so this is no `Sequence`, whose
+    numbers are places. `site_of` gives a layer's site; with
+    `sites`, those of all layers, none is looked at for it (layers in a file are read when they are asked for). Raises
+    HeadError for a layer without attention, or that the model does not have: it names those that attend.
+    """
+
+    def __init__(self, layers: Sequence[T], site_of: Callable[[T], Site], sites: Sequence[Site] | None = None) -> None:
+        self.by_place = layers
+        self.sites = tuple(map(site_of, layers)) if sites is None else tuple(sites)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The model's own number of each layer that is there."""
+        return tuple(site.layer for site in self.sites)
+
+    def __len__(self) -> int:
+        return len(self.by_place)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.by_place)
+
+    def __reversed__(self) -> Iterator[T]:
+        return reversed(self.by_place)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layers) and tuple(self) == tuple(cast("Layers[Any]", other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return self.by_place[index]
+        number, numbers = operator.index(index), self.numbers
+        if -len(numbers) <= number < 0:  # from the end, as of any sequence
+            return self.by_place[number]
+        if number not in numbers:
+            raise HeadError(self._absent(number))
+        return self.by_place[numbers.index(number)]
+
+    def _absent(self, number: int) -> str:
+        if not self.sites:
+            return f"layer {number} is not in this stack: it has no layer that attends."
+        names = [layer_name(site.stack, site.layer) for site in self.sites]
+        if number < 0:
+            return f"layer {number}, from the end, is not in this stack: it has {len(names)} layers that attend."
+        name = layer_name(self.sites[0].stack, number)
+        if self.numbers == tuple(range(len(names))):
+            return f"there is no {name} in this stack: its layers are {names[0]} to {names[-1]}."
+        return f"{name} has no attention, or none that was seen: the layers that are here are {', '.join(names)}."
+
+    def __repr__(self) -> str:
+        return f"Layers({', '.join(layer_name(site.stack, site.layer) for site in self.sites)})"
+
+
+def layer_number(own: int | None, taken: Collection[int]) -> int:
+    """The number of a layer that attends: the model's `own`; or else, where it has none, as many as are `taken`.
+
+    Where the stack has that number already, the largest one plus 1: stages whose blocks are numbered anew, one layer
+    that is called again.
+    """
+    number = len(taken) if own is None else own
+    return max(taken) + 1 if number in taken else number
+
+
+def counted_layers(sites: Sequence[Site]) -> str:
+    """A sentence where layers are not numbered as the model numbers them, but counted by their first calls; else "".
+
+    So it is in what an earlier manyheads wrote of a model some of whose layers do not attend. It shows in the sites
+    themselves: the layers of a stack are 0, 1, 2 ... though a path has a larger number.
+    """
+    examples: list[str] = []
+    for stack in dict.fromkeys(site.stack for site in sites):
+        own = [site for site in sites if site.stack == stack]
+        paths = [site.module.partition("#")[0].split(".") for site in own]
+        # What all paths begin with tells no layer from another (a part of a larger model), unless all are one module.
+        shared = 0 if len({*map(tuple, paths)}) == 1 else len(os.path.commonprefix(paths))
+        later = [
+            site
+            for site, path in zip(own, paths, strict=True)
+            if next((int(name) for name in path[max(1, shared) :] if name.isdecimal()), 0) > site.layer
+        ]
+        if later and sorted(site.layer for site in own) == list(range(len(own))):
+            examples.append(f"{later[0]} is {later[0].module}")
+    counted = "layers are counted in the order of their first calls, not by the model's own numbers"
+    return f"{counted}: {', '.join(examples)}" if examples else ""
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A model's sites, in the order in which a text meets them, and its dimensions.
@@ -101,14 +199,16 @@ class ModelSpec:
                 )
 
     @property
-    def stacks(self) -> dict[str, tuple[Site, ...]]:
+    def stacks(self) -> dict[str, Layers[Site]]:
         """Stack -> its sites by layer. An only stack is called ""; several have names ("encoder"), or all but one."""
         names = dict.fromkeys(site.stack for site in self.sites)
         by_layer = sorted(self.sites, key=lambda site: site.layer)
-        return {name: tuple(site for site in by_layer if site.stack == name) for name in names}
+        return {
+            name: Layers(tuple(site for site in by_layer if site.stack == name), lambda site: site) for name in names
+        }
 
     @property
-    def layers(self) -> tuple[Site, ...]:
+    def layers(self) -> Layers[Site]:
         """The sites of the only stack. Raises HeadError if there are several: then ask `stacks[name]`."""
         stacks = self.stacks
         if len(stacks) != 1:

@@ -260,7 +260,10 @@ def test_cuts_add_up_and_heads_keep_their_first_names_also_after_a_layer_was_emp
     inputs = random_inputs(lm.model)
     assert difference(outputs_of(twice.model, inputs), outputs_of(once.model, inputs)) == 0
     assert twice.before == lm.spec and twice.weights_hash_before == lm.weights_hash
-    small = prune_heads(prune_heads(lm, "L0", empty_layers=True), "L0H3")  # what is L0 now was L1
+    emptied = prune_heads(lm, "L0", empty_layers=True)
+    assert emptied.spec.layers.numbers == tuple(site.layer for site in lm.spec.sites[1:])
+    refuses(HeadError, "'L0H3': L0 has no attention, or none that can be seen", prune_heads, emptied, "L0H3")
+    small = prune_heads(emptied, "L1H3")
     assert removed_text(small) == "L0, L1H3"
     checkpoints.assert_same(small.model, checkpoints.by_hand(lm.model, "c_proj", lm.spec.sites, small.removed))
 

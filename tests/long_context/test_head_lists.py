@@ -342,7 +342,7 @@ def test_three_layers_of_28_heads_are_no_list_of_28_layers_of_16(tmp_path):
 def test_layers_without_attention_must_be_empty_in_a_table(tmp_path):
     rows = [[0.5, 0.2, 0.9], [0.0, 0.0, 0.1]]
     shapes = (6, 3, 8, 8), None, (6, 3, 8, 8)
-    message = "lists 3 layers of 3 key/value heads, and a model has 3 layers of 3 or 0 key/value"
+    message = r"lists heads of layer 1, and L1 of a model has no attention, .*: the layers that attend are L0, L2\. Name"
     folder = duo_folder(tmp_path / "a", [*rows, [1.0, 1.0, 1.0]])
     refuses(ModelError, message, mh.read_heads, folder, model(shapes), keep=0.5)
     folder = duo_folder(tmp_path / "b", [rows[0], [0.0] * 3, rows[0]])
@@ -354,7 +354,7 @@ def test_rows_after_the_last_layer_that_attends_need_the_models_own_count(tmp_pa
     folder = duo_folder(tmp_path / "a", [[0.5, 0.2, 0.9]] * 2 + [[0.0] * 3])
     refuses(ModelError, "lists 3 layers", mh.read_heads, folder, lm, keep=0.5)
     lm.model.config = SimpleNamespace(num_hidden_layers=3)
-    assert len(mh.read_heads(folder, lm, keep=0.5).layers) == 2
+    assert [len(layer.kept) for layer in mh.read_heads(folder, lm, keep=0.5).layers] == [3, 3, 0]
 
 
 def test_a_list_is_of_one_stack(rng, tmp_path):

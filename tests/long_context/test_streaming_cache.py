@@ -55,7 +55,7 @@ QUICK = ("llama", "qwen3", "gemma", "cohere", "olmo2", "phi", "stablelm", "gpt2"
 
 
 def split_of(lm, kept, sink=SINK, recent=RECENT):
-    layers = split_layers(lm.spec, "", kept, {}, {})
+    layers = split_layers(lm, "", kept, {}, {})
     return HeadSplit(lm.name, "", "", layers, sink, recent, "hand", "none", "none")
 
 
@@ -211,11 +211,11 @@ def test_layers_with_a_window_of_their_own_keep_it_where_no_head_of_them_streams
 
 
 def test_layers_without_attention_keep_their_own_states(fresh):
-    """LFM2: convolutions in layers 0 and 2; a cache has four layers, and the split two."""
+    """LFM2: convolutions in layers 0 and 2; a cache and the split have four layers."""
     kinds = ["conv", "full_attention", "conv", "full_attention"]
     sizes = {**EIGHT, "num_hidden_layers": 4, "layer_types": kinds}
     lm = mh.load(Family("Lfm2ForCausalLM", sizes, "", "out_proj").make(fresh).double(), tokenizer=False)
-    split, inputs = split_of(lm, {0: [True, False, True], 1: [False] * 3}), padded(fresh, (19, 19), VOCABULARY)
+    split, inputs = split_of(lm, {1: [True, False, True], 3: [False] * 3}), padded(fresh, (19, 19), VOCABULARY)
     with mh.streaming(lm, split):
         got = lm.model.generate(**inputs, **options())
     assert_written_as_whole(lm, split, inputs, got)
@@ -430,7 +430,7 @@ def test_other_models_and_ways_to_load_one_are_refused_before_anything_runs(fres
             raise AssertionError("inside")
 
     t5 = mh.load(tiny_t5(seed=draw(fresh)), tokenizer=False)
-    layers = split_layers(t5.spec, "decoder", {number: [False] * 4 for number in range(9)}, {}, {})
+    layers = split_layers(t5, "decoder", {number: [False] * 4 for number in range(9)}, {}, {})
     refused(
         "is an encoder-decoder: a streaming cache is for decoders alone",
         t5,

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from manyheads.errors import FileAccessError, RecordingError
+from manyheads.errors import FileAccessError, HeadError, RecordingError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording import LayerRecord, Recording, Sinks, Tokens, open_recording
 from manyheads.recording.file import format as lazy
@@ -386,7 +386,8 @@ def test_layers_are_a_sequence_like_any_other(fresh, path):
     assert [layer.site.layer for layer in layers] == [0, 1, 2, 3]
     assert [layer.site.layer for layer in layers[-1:0:-2]] == [3, 1]
     assert layers[-1].site.layer == 3
-    with pytest.raises(IndexError, match="layer 4 is not in this stack: it has 4 layers, from 0"):
+    assert [layer.site.layer for layer in reversed(layers)] == [3, 2, 1, 0]
+    with pytest.raises(HeadError, match=r"there is no L4 in this stack: its layers are L0 to L3\."):
         layers[4]
 
 

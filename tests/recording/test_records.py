@@ -230,8 +230,11 @@ def test_every_question_says_when_there_is_no_such_text(rng, ask):
 
 def test_a_recording_gives_the_layers_of_its_only_stack(rng):
     layer = make_record(rng).layer
-    recording = Recording({"": [layer, layer]}, layer.tokens)
-    assert recording.layers[1] is layer
+    other = replace(layer, site=replace(layer.site, layer=5))
+    recording = Recording({"": [layer, other]}, layer.tokens)
+    assert layer.site.layer == 3 and recording.layers[3] is layer and recording.layers[5] is recording.layers[-1] is other
+    assert list(recording.layers) == [layer, other] == recording.layers[:] and len(recording.layers) == 2
+    assert other in recording.layers and recording.layers.numbers == (3, 5)
     assert recording.num_bytes == 2 * 4 * (4 * H * 17 * D + 4 * G * 17 * D + 4 * H * 17)
     assert repr(recording).startswith("Recording(layers: 2; 4 texts of 1-17 tokens, 0.0 MB")
 
@@ -245,7 +248,7 @@ def test_a_recording_of_several_stacks_or_none_says_so(rng, names):
     ):
         _ = recording.layers
     if names:
-        assert recording.stacks["cross"][0] is layer
+        assert recording.stacks["cross"][3] is layer
         assert repr(recording).startswith("Recording(encoder: 1, cross: 1; ")
 
 

@@ -96,7 +96,7 @@ def head_split() -> mh.HeadSplit:
     """Of 3 layers of 6 query heads on 2 key/value heads."""
     lm, scores = of_lists(), {0: (0.5, 0.25), 1: (0.125, 0.75), 2: (0.875, 0.0)}
     kept = {layer: tuple(score >= 0.5 for score in values) for layer, values in scores.items()}
-    layers = split_layers(lm.spec, "", kept, scores, {})
+    layers = split_layers(lm, "", kept, scores, {})
     evidence = {"loss": {"whole": 1.5, "split": 1.6}, "curve": [[0.5, 1.6], [1.0, 1.5]]}
     return mh.HeadSplit(lm.name, lm.weights_hash, "", layers, 4, 64, "effect", "nats", "group", evidence, {"a": "b"})
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -203,10 +203,19 @@ class Branches:
         branches: dict[str, tuple[nn.Module, str]] = {}
         taken = (*attention, *outputs)
         for block in blocks:
-            label = first.get(block, block)
+            label = first.get(block) or _silent_name(block, first)
             parts = [] if block in attention else list(_feed_forwards(model.get_submodule(block), block, taken))
             branches |= {path: (module, f"{label} {path.removeprefix(block + '.')}") for path, module in parts}
         return cls(attention, outputs, branches, blocks)
+
+
+def _silent_name(block: str, first: Mapping[str, str]) -> str:
+    """The name of a block that does not attend: "L2" where those beside it are "L1" and "L3", else its path."""
+    owner, _, number = block.rpartition(".")
+    beside = [(path.rpartition(".")[2], site) for path, site in first.items() if path.rpartition(".")[0] == owner]
+    stacks = {site.removesuffix(f"L{own}") for own, site in beside}
+    stack = stacks.pop() if len(stacks) == 1 else block
+    return f"{stack}L{number}" if not stack or stack.endswith(":") else block
 
 
 def _feed_forwards(module: nn.Module, path: str, attention: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:

@@ -494,7 +494,7 @@ def head_of(lm: Any, name: str) -> Any:
     try:
         (head,) = lm.spec.select(name)
     except HeadError as error:
-        if len(lm.spec.shape) != 1:
+        if len(lm.spec.shape) != 1 or not all(next(iter(lm.spec.shape.values()))):  # it names those that attend
             raise
         (counts,) = lm.spec.shape.values()
         bounds = f"layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}"

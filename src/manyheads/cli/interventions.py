@@ -619,7 +619,7 @@ def converted_document(converted: Converted, saved: Saved) -> dict[str, Any]:
 
 def converted_lines(converted: Converted, saved: Saved) -> list[str]:
     """The same for people."""
-    present = converted.before.layers[0].num_kv_heads
+    present = converted.before.sites[0].num_kv_heads
     errors = [f"L{layer} {error:.3f}" for layer, error in converted.error_by_layer.items()]
     tried = f"in a fresh process on {saved.tried_on}, off by {saved.error:.1e}"
     rows = [errors[begin : begin + ERRORS_A_LINE] for begin in range(0, len(errors), ERRORS_A_LINE)]

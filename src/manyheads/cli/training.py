@@ -316,7 +316,8 @@ def curves_page(
     title.append(f" · {len(curves.heads):,} heads · {len(steps):,} watched steps, {steps[0]:,} to {steps[-1]:,}{every}")
     values = curves.values[:, :, curves.statistics.index(statistic)]
     raised = watching.alerts(curves.heads, curves.statistics, steps, curves.values, rules)
-    sections = [[title], _table(curves, statistic, values, heads, {str(alert.head) for alert in raised}, console)]
+    counted = [Text(clean(curves.numbering), style="dim")] if curves.numbering else []
+    sections = [[title, *counted], _table(curves, statistic, values, heads, {str(alert.head) for alert in raised}, console)]
     words = [Text.assemble("  ", (str(alert), "bold" if alert.lasts else "")) for alert in raised[:SHOWN_ALERTS]]
     for line, alert in zip(words, raised, strict=False):
         value = "NaN" if math.isnan(alert.value) else f"{alert.value:.3g}"

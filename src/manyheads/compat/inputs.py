@@ -19,6 +19,7 @@ from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.heads import Head
 from manyheads.models import device_of, record_call
 from manyheads.recording import LayerRecord, Recording
+from manyheads.spec import Layers
 
 BLOCK_CELLS = 1 << 20  # weights held at once where a map is read by blocks of rows: 4 MB in float32
 
@@ -26,7 +27,7 @@ BLOCK_CELLS = 1 << 20  # weights held at once where a map is read by blocks of r
 class Read(NamedTuple):
     """One text that was read: its layers' records, its index in them, and its tokens."""
 
-    layers: Sequence[LayerRecord]
+    layers: Layers[LayerRecord]
     text: int
     ids: Int[Tensor, "n"]
     pieces: tuple[str, ...]
@@ -44,7 +45,7 @@ def read_ids(lm: Any, ids: Sequence[int]) -> Read:
 
 def read_recording(recording: Recording) -> Iterator[Read]:
     """The texts of a recording. Errors: RecordingError where it knows no tokens, or has several stacks."""
-    tokens = recording.layers[0].tokens
+    tokens = recording.layers[-1].tokens
     if tokens.ids is None:
         raise RecordingError("this recording knows no tokens, only positions: record texts through a model.")
     for text, length in enumerate(tokens.lengths.tolist()):
@@ -102,12 +103,18 @@ def row_blocks(layer: LayerRecord, text: int) -> Iterator[tuple[slice, Float[Ten
         yield rows, layer.weights(None, rows, None, text).cpu()
 
 
-def heads_of(layers: Sequence[LayerRecord]) -> tuple[Head, ...]:
+def heads_of(layers: Layers[LayerRecord]) -> tuple[Head, ...]:
     """Every head of the only stack, in order."""
-    return tuple(Head("", index, head) for index, layer in enumerate(layers) for head in range(layer.site.num_heads))
+    return tuple(Head("", site.layer, head) for site in layers.sites for head in range(site.num_heads))
 
 
-def by_layer(values: Sequence[Tensor], absent: float) -> Float[Tensor, "layers heads"]:
-    """A row a layer. Where layers have unlike numbers of heads (pruned models), `absent` fills the rest."""
+def by_layer(layers: Layers[LayerRecord], values: Sequence[Tensor], absent: float) -> Float[Tensor, "layers heads"]:
+    """The values of each layer's heads, a row a layer by the model's own number; NaN where a layer has no attention.
+
+    Where layers have unlike numbers of heads (pruned models), `absent` fills the rest.
+    """
     most = max(len(row) for row in values)
-    return torch.stack([torch.nn.functional.pad(row, (0, most - len(row)), value=absent) for row in values])
+    out = values[0].new_full((1 + max(layers.numbers), most), torch.nan)
+    for number, row in zip(layers.numbers, values, strict=True):
+        out[number] = torch.nn.functional.pad(row, (0, most - len(row)), value=absent)
+    return out

@@ -73,7 +73,7 @@ def detect_head(
 
     `detection_pattern` is "previous_token_head", "duplicate_token_head", "induction_head" or a lower-triangular
     tensor as long as each text, its BOS included. `heads`: (layer, head) pairs, {layer: [heads]}, or the grammar of
-    `manyheads.heads`; the others are -1. `exclude_bos` leaves out the first key, whatever it is;
+    `manyheads.heads`; the others are -1, and rows of layers without attention NaN. `exclude_bos` leaves out the first key, whatever it is;
     `exclude_current_token` the diagonal. "mul" is 0 to 1 (NaN where nothing is left to count), "abs" -1 to 1.
     `prepend_bos`: None is their default for the model's family. A recording is read as it was recorded.
 
@@ -97,14 +97,16 @@ def detect_head(
     scores, counts = [], []
     for read in reads:
         _require_length(read.ids, limit)
-        scores.append(by_layer([question.score(layer, read.text) for layer in read.layers], NOT_REQUESTED))
-        counts = [layer.site.num_heads for layer in read.layers]
+        scores.append(by_layer(read.layers, [question.score(layer, read.text) for layer in read.layers], NOT_REQUESTED))
+        of_layer = {site.layer: site.num_heads for site in read.layers.sites}
+        counts = [of_layer.get(number, 0) for number in range(1 + max(of_layer))]
     if not scores:
         raise TextError("no text was given: give at least one.")
     mean = torch.stack(scores).mean(0)
     if heads is None:
         return mean
     out = torch.full_like(mean, NOT_REQUESTED)
+    out[[number for number, count in enumerate(counts) if not count]] = torch.nan
     if not isinstance(heads, str | Head | Mapping):  # their way to write heads, (layer, head) pairs, among ours
         heads = [Head("", *head) if isinstance(head, tuple) and len(head) == 2 else head for head in heads]
     for head in parse_heads(heads, {"": counts}):

@@ -48,7 +48,8 @@ def save_split(split: HeadSplit, path: str | os.PathLike[str]) -> None:
             if is_whole:
                 x, y = MAP_LEFT + (column + 0.5) * width - side / 2, TOP + (row + 0.5) * cell - side / 2
                 sheet.box(x, y, side, side, fill=PAPER if shares[row, column] > 0.5 else INK)
-    for row in range(0, rows, -(-rows // NAMED)):
+    attending = [row for row, layer in enumerate(split.layers) if layer.kept]
+    for row in attending[:: -(-len(attending) // NAMED)]:
         sheet.text(MAP_LEFT - 10, TOP + (row + 0.5) * cell + 4, f"L{row}", SMALL, colour=FADED, align="right")
     sheet.text(MAP_LEFT, below + 20, "0", SMALL, colour=FADED)
     last = f"key/value head {columns - 1}"

@@ -344,7 +344,7 @@ def _nearest(
             site.num_heads, site.num_kv_heads, gone, empty=empty, at_least_one=at_least_one and bool(gone)
         )
     for stack, rule in shared.items():
-        sites = spec.stacks.get(stack, ())
+        sites = tuple(spec.stacks.get(stack, ()))
         requests = [set(lost.get(_layer(site), ())) for site in sites]
         if not any(requests):
             continue

@@ -23,7 +23,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -38,6 +38,7 @@ Place = tuple[int, int]  # a layer and a head of it; whether a query head or a k
 
 LARGEST_FILE = 32 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
 KIND = "manyheads head list"
+OWN_NUMBERS = "the model's own"  # an earlier manyheads, which said nothing, counted the layers that attend
 KEY = "manyheads"  # where a document has room for a key of ours
 BESIDE = ".manyheads.json"  # else, after the name of the file
 APART = 1e-5  # DuoAttention adds noise of up to 1e-6 to gates before it divides them
@@ -65,6 +66,20 @@ class HeadList:
     recent: int | None = None
     described: Mapping[str, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+
+    def numbered_as(self, numbers: Sequence[int]) -> HeadList:
+        """This list with the numbers that its model gives to the layers that attend, where they are only counted.
+
+        Errors: HeadError for a layer beyond these.
+        """
+        if "layer_numbers" in self.described or not self.described or list(numbers) == list(range(len(numbers))):
+            return self
+        places = [*self.scores, *(self.kept or ())]
+        if beyond := [layer for layer, _ in places if layer >= len(numbers)]:
+            raise HeadError(f"it lists layer {beyond[0]} of {len(numbers)} that attend")
+        scores = {(numbers[layer], head): score for (layer, head), score in self.scores.items()}
+        kept = None if self.kept is None else frozenset((numbers[layer], head) for layer, head in self.kept)
+        return replace(self, scores=scores, kept=kept, num_layers=None)
 
 
 def list_in(data: bytes, path: Path) -> HeadList:
@@ -470,6 +485,7 @@ def _describe(split: Split, unit: str, data: bytes | None = None) -> dict[str, A
         "model": split.model,
         "weights_hash": split.weights_hash,
         "stack": split.stack,
+        "layer_numbers": OWN_NUMBERS,
         "kept": _num_kept(split),
         "sink": split.sink,
         "recent": split.recent,

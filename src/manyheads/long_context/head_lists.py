@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,8 +17,8 @@ from manyheads.base import plural
 from manyheads.errors import FileAccessError, HeadError, ModelError
 from manyheads.heads import Head, parse_heads
 from manyheads.long_context.head_list_formats import HeadList, Place, duo_in, file_bytes, join_scores, json_in, list_in
-from manyheads.long_context.head_split import HeadSplit, is_split, require_share
-from manyheads.long_context.split_layer import SplitLayer, shape_of
+from manyheads.long_context.head_split import HeadSplit, is_split, renumbered, require_share
+from manyheads.long_context.split_layer import SplitLayer, layers_of, shape_of
 
 SINK, RECENT = 128, 256  # DuoAttention's windows, where a file says nothing of any
 IN_WORDS = {"maximum": "the largest", "mean": "the mean"}
@@ -55,14 +55,16 @@ def read_heads(
         if is_split(data):
             split = HeadSplit.from_dict(json_in(data, place), str(place))
             _refuse_choice(f"{place} is a saved split, which", keep, threshold)
+            split = split.numbered_as(lm)
             split.require_model(lm)
             return split
         heads = list_in(data, place)
     if heads.kept is not None:
         _refuse_choice(f"{place} is a list for {heads.format}, which", keep, threshold)
     stack = _stack_of(heads, lm, place)
-    sites = {site.layer: site for site in lm.spec.stacks[stack]}
-    shapes = [shape_of(sites.get(number)) for number in range(1 + max(sites))]
+    numbers = lm.spec.stacks[stack].numbers
+    listed_heads, heads = heads, _numbered(heads, numbers, lm, place)
+    shapes = [shape_of(site) for site in layers_of(lm, stack)]
     of_query = heads.axis == "query"
     _require_shape(heads, [shape[0 if of_query else 1] for shape in shapes], lm, place)
 
@@ -83,6 +85,8 @@ def read_heads(
         kept_heads, chosen = _chosen(heads, scores, keep, threshold, place)
 
     notes = {"file": f"{heads.format}, {place.name}", "kept": chosen, **heads.notes}
+    if heads is not listed_heads:
+        notes["layers"] = renumbered(stack, numbers)
     notes["model"] = (
         "the file names its weights, and they are these"
         if heads.described.get("weights_hash")
@@ -155,12 +159,28 @@ def _stack_of(heads: HeadList, lm: Any, path: Path) -> str:
     return "" if "" in stacks else next(iter(stacks))
 
 
+def _numbered(heads: HeadList, numbers: Sequence[int], lm: Any, path: Path) -> HeadList:
+    """The list with the model's own numbers of layers. Errors: ModelError."""
+    try:
+        return heads.numbered_as(numbers)
+    except HeadError as error:
+        raise ModelError(f"{path}: {error} in {lm.name}: name its own model.") from error
+
+
 def _require_shape(heads: HeadList, counts: list[int], lm: Any, path: Path) -> None:
     """Errors: ModelError where a list is of other layers or heads than a model has."""
     noun = "query heads" if heads.axis == "query" else "key/value heads"
-    # Layers after the last one that attends are in no spec.
-    num_layers = getattr(getattr(lm.model, "config", None), "num_hidden_layers", None) or len(counts)
-    fits = heads.num_layers in (None, len(counts), max(num_layers, len(counts)))
+    attending = [layer for layer, count in enumerate(counts) if count]
+    # Some tables end with the last layer that attends.
+    fits = heads.num_layers in (None, len(counts), 1 + attending[-1])
+    listed_places = [place for place, score in heads.scores.items() if score or place in (heads.kept or ())]
+    if silent := [layer for layer, _ in listed_places if layer not in attending]:
+        if fits and silent[0] < len(counts):
+            names = ", ".join(f"L{layer}" for layer in attending)
+            raise ModelError(
+                f"{path} lists heads of layer {silent[0]}, and L{silent[0]} of {lm.name} has no attention, or none that "
+                f"can be seen: the layers that attend are {names}. Name its own model."
+            )
     if heads.whole:
         listed: dict[int, set[int]] = {}
         for layer, head in heads.scores:

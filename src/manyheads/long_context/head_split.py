@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from manyheads.base import replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
-from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.heads import Head, HeadSet, layer_name, parse_heads
 from manyheads.long_context.head_list_formats import file_bytes, json_in, write_heads
-from manyheads.long_context.split_layer import JoinedBy, SplitLayer, described, layer_in, shape_of
+from manyheads.long_context.split_layer import JoinedBy, SplitLayer, described, layer_in, layers_of, shape_of
 from manyheads.plan import Ablate
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -154,10 +154,14 @@ class HeadSplit:
 
     def require_model(self, lm: Any) -> None:
         """Errors: ModelError where this is a split of another model than `lm`, by its shape or by its weights."""
-        sites = {site.layer: site for site in lm.spec.stacks.get(self.stack, ())}
-        model_shapes = tuple(shape_of(sites.get(number)) for number in range(1 + max(sites, default=-1)))
-        split_shapes = tuple((layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim) for layer in self.layers)
-        if split_shapes != model_shapes:
+        model_shapes, split_shapes = tuple(map(shape_of, layers_of(lm, self.stack))), self._shapes
+        if _attended(split_shapes) != _attended(model_shapes):
+            if split_shapes == tuple(shape for shape in model_shapes if any(shape)):
+                raise ModelError(
+                    f"this is a split of {self.model} by an earlier manyheads, which counted the layers that attend: "
+                    f"its L0 to L{len(split_shapes) - 1} are {', '.join(map(str, lm.spec.stacks[self.stack].sites))} "
+                    f"of {lm.name}. Read its file by mh.read_heads(path, lm), which numbers them as the model does."
+                )
             raise ModelError(
                 f"this is a split of {self.model} ({described(split_shapes)}), and {lm.name} has "
                 f"{described(model_shapes)}: split this model by mh.split_heads(lm, texts)."
@@ -167,6 +171,23 @@ class HeadSplit:
                 f"this is a split of {self.model}, whose weights have the digest {self.weights_hash[:8]}, and those of "
                 f"{lm.name} have {lm.weights_hash[:8]}: split this model by mh.split_heads(lm, texts)."
             )
+
+    def numbered_as(self, lm: Any) -> HeadSplit:
+        """This split, where an earlier manyheads counted the layers that attend, with the numbers that `lm` gives them.
+
+        `notes` says so. A split that has the model's own numbers, or is of another model, comes back as it is.
+        """
+        sites = layers_of(lm, self.stack)
+        shapes = tuple(map(shape_of, sites))
+        if self._shapes != tuple(shape for shape in shapes if any(shape)) or self._shapes == _attended(shapes):
+            return self
+        counted, numbers = iter(self.layers), [number for number, site in enumerate(sites) if site is not None]
+        layers = tuple(SplitLayer(0, 0, 0, 0, (), ()) if site is None else next(counted) for site in sites)
+        return replace(self, layers=layers, notes={**self.notes, "layers": renumbered(self.stack, numbers)})
+
+    @property
+    def _shapes(self) -> tuple[tuple[int, int, int, int], ...]:
+        return tuple((layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim) for layer in self.layers)
 
     # ------------------------------------------------------------------------------------------------ tables and files
 
@@ -245,6 +266,18 @@ class HeadSplit:
             f"{sum(flags)} of {len(flags)} key/value heads of {self.model} keep everything, by {self.by}; the others "
             f"the first {self.sink} and last {self.recent} positions"
         )
+
+
+def _attended(shapes: tuple[tuple[int, int, int, int], ...]) -> tuple[tuple[int, int, int, int], ...]:
+    """Shapes of layers up to the last one that attends: how many follow it, not every file says."""
+    last = max((number for number, shape in enumerate(shapes) if any(shape)), default=-1)
+    return shapes[: last + 1]
+
+
+def renumbered(stack: str, numbers: Sequence[int]) -> str:
+    """The note about a file in which an earlier manyheads counted the layers that attend: which they are."""
+    names = ", ".join(layer_name(stack, number) for number in numbers)
+    return f"the file counts the layers that attend, as an earlier manyheads did; they are read as {names} of the model"
 
 
 def is_split(data: bytes) -> bool:

@@ -151,7 +151,7 @@ def split_heads(
     # --- choosing: a score for every key/value head, by each criterion ---
     distant, windows = _distant(lm, choosing, stack, sink, recent, num_tokens)
     none = {site.layer: (0.0,) * site.num_kv_heads for site in lm.spec.stacks[stack]}
-    layers = split_layers(lm.spec, stack, none, none, {}, windows)
+    layers = split_layers(lm, stack, none, none, {}, windows)
     grouped = any(layer.num_heads != layer.num_kv_heads for layer in layers)
     joined: JoinedBy = "none" if not grouped else "group" if by in CAUSAL else "maximum"
     split = HeadSplit(lm.name, lm.weights_hash, stack, layers, sink, recent, by, UNITS[by], joined)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from manyheads.heads import HeadSet
-from manyheads.spec import MOST, ModelSpec, Site
+from manyheads.spec import MOST, Site
 
 MOST_HEADS = 1 << 17  # of a model, as a file may claim them: they are listed one by one
 JoinedBy = Literal["group", "maximum", "mean", "none"]
@@ -71,8 +71,21 @@ def described(shapes: tuple[tuple[int, int, int, int], ...]) -> str:
     return f"{len(shapes)} layers of {' or '.join(kinds) or 'no heads'}"
 
 
+def layers_of(lm: Any, stack: str) -> tuple[Site | None, ...]:
+    """The sites of a stack by the model's own number of the layer; None where a layer has no attention.
+
+    As many as the config counts, so that a table has the rows that its readers expect, though the last of the layers
+    may not attend. A stack that has a name is counted to its last site: configs count others in other ways.
+    """
+    sites = {site.layer: site for site in lm.spec.stacks.get(stack, ())}
+    config: Any = getattr(lm.model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    counted = 0 if stack else getattr(config, "num_hidden_layers", None) or 0
+    return tuple(sites.get(number) for number in range(max(1 + max(sites, default=-1), counted)))
+
+
 def split_layers(
-    spec: ModelSpec,
+    lm: Any,
     stack: str,
     kept: Mapping[int, Any],
     scores: Mapping[int, Any],
@@ -83,16 +96,15 @@ def split_layers(
 
     `query_scores` and `windows` may be empty. A layer without attention has no heads.
     """
-    sites = {site.layer: site for site in spec.stacks[stack]}
     return tuple(
         SplitLayer(
-            *shape_of(sites.get(number)),
+            *shape_of(site),
             tuple(bool(value) for value in kept.get(number, ())),
             tuple(float(value) for value in scores.get(number, ())),
             tuple(float(value) for value in query_scores.get(number, ())),
             windows.get(number, 0),
         )
-        for number in range(1 + max(sites))
+        for number, site in enumerate(layers_of(lm, stack))
     )
 
 

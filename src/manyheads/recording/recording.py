@@ -33,32 +33,56 @@ from manyheads.recording.layer import LayerRecord
 from manyheads.recording.media import Frames, Grid, ImageSpan, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.word_links import HeadLinks, heads_linking
+from manyheads.spec import Layers, Site, counted_layers
 
 SHOWN_TEXT = 120  # characters of the first text in a notebook
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Recording:
     """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` of several stacks.
 
-    `provenance` says which model, dtype, backend and guard error it comes from.
+    3 is the model's own number of the layer; layers without attention leave gaps (`manyheads.spec.Layers`). `numbering`
+    is a sentence where an earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which model, dtype, backend and guard error it comes from.
     """
 
-    stacks: Mapping[str, Sequence[LayerRecord]]
+    stacks: Mapping[str, Layers[LayerRecord]]
     tokens: Tokens
     provenance: Mapping[str, object] = field(default_factory=dict)
     stored_bytes: int | None = None  # of a recording in a file: to print its size must not read its layers
 
+    def __init__(
+        self,
+        stacks: Mapping[str, Sequence[LayerRecord] | Layers[LayerRecord]],
+        tokens: Tokens,
+        provenance: Mapping[str, object] | None = None,
+        stored_bytes: int | None = None,
+    ) -> None:
+        by_number = {
+            name: layers if isinstance(layers, Layers) else Layers(layers, _site) for name, layers in stacks.items()
+        }
+        values = {"stacks": by_number, "tokens": tokens, "provenance": provenance or {}, "stored_bytes": stored_bytes}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
     @property
-    def layers(self) -> Sequence[LayerRecord]:
+    def layers(self) -> Layers[LayerRecord]:
         """The layers of the only stack. Errors: RecordingError where there are several."""
         if len(self.stacks) != 1:
-            named = ", ".join(name or "''" for name in self.stacks)
+            example = next((f"{name!r}][{number}" for name, x in self.stacks.items() for number in x.numbers), "''")
             raise RecordingError(
-                f"this recording has {len(self.stacks)} stacks of layers ({named}): "
-                f"say which, as in rec.stacks[{next(iter(self.stacks), '')!r}][0]."
+                f"this recording has {len(self.stacks)} stacks of layers ({self._stack_names}): "
+                f"say which, as in rec.stacks[{example}]."
             )
         return next(iter(self.stacks.values()))
+
+    @property
+    def numbering(self) -> str:
+        """A sentence where layers are counted in the order of their first calls, and not as the model numbers them.
+
+        "" for every recording that is made now: then a layer has the model's own number.
+        """
+        return counted_layers([site for layers in self.stacks.values() for site in layers.sites])
 
     @property
     def grid(self) -> Grid:
@@ -86,6 +110,10 @@ class Recording:
         return slice(begin, end)
 
     @property
+    def _stack_names(self) -> str:
+        return ", ".join(name or "''" for name in self.stacks)
+
+    @property
     def num_bytes(self) -> int:
         """The size of its q, k, v and lse in memory, padding included."""
         if self.stored_bytes is not None:
@@ -111,10 +139,11 @@ class Recording:
         Hidden cells are 0. Cost: O(pairs * heads of the layer * d). Errors: HeadError, ShapeError.
         """
         head = Head.parse(head) if isinstance(head, str) else head
-        layer = next((x for x in self.stacks.get(head.stack, ()) if x.site.layer == head.layer), None)
-        if layer is None or head.index >= layer.site.num_heads:
-            heads = [head for stack in self.stacks.values() for layer in stack for head in layer.site.heads]
-            raise HeadError(f"there is no head {head} in this recording: it holds {heads[0]} to {heads[-1]}.")
+        if head.stack not in self.stacks:
+            raise HeadError(f"there is no head {head} in this recording: its stacks are {self._stack_names}.")
+        layer = self.stacks[head.stack][head.layer]
+        if head.index >= layer.site.num_heads:
+            raise HeadError(f"there is no head {head} in this recording: {layer.site.heads[-1]} is the layer's last.")
         try:
             places = [(index(query), index(key)) for query, key in pairs]
         except (TypeError, ValueError):
@@ -124,14 +153,14 @@ class Recording:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """One in a file is pickled as the file's path, one in memory whole."""
-        files = {layers.file if isinstance(layers, LazyLayers) else None for layers in self.stacks.values()}
+        files = {_file_of(layers) for layers in self.stacks.values()}
         file = files.pop() if len(files) == 1 else None
         return super().__reduce_ex__(protocol) if file is None else (_reopened, (file, self.provenance))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recording:
         """What is in a file is shared: nothing changes it."""
         stacks = {
-            stack: layers if isinstance(layers, LazyLayers) else copy.deepcopy(layers, memo)
+            stack: copy.deepcopy(layers, memo) if _file_of(layers) is None else layers
             for stack, layers in self.stacks.items()
         }
         tokens, provenance = copy.deepcopy((self.tokens, self.provenance), memo)
@@ -149,7 +178,8 @@ class Recording:
         lengths = self.tokens.lengths.tolist()
         least, most = min(lengths, default=0), max(lengths, default=0)
         span = plural(most, "token") if least == most else f"{least:,}-{plural(most, 'token')}"
-        return f"Recording({stacks}; {plural(len(lengths), 'text')} of {span}, {self.num_bytes / 1e6:.1f} MB)"
+        size = f"{plural(len(lengths), 'text')} of {span}, {self.num_bytes / 1e6:.1f} MB"
+        return f"Recording({stacks}; {size}{self.numbering and f'; {self.numbering}'})"
 
     def _repr_html_(self) -> str:
         """A notebook's view: a row a layer, and how the first text begins."""
@@ -169,6 +199,10 @@ class Recording:
         return html_table(columns, rows, caption=repr(self), note=note)
 
 
+def _site(layer: LayerRecord) -> Site:
+    return layer.site
+
+
 def open_recording(path: str | os.PathLike[str]) -> Recording:
     """The recording in a file. A layer's tensors are read when `rec.layers[i]` is asked for, not before.
 
@@ -179,10 +213,15 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     return Recording(*read_recording(path))
 
 
+def _file_of(layers: Layers[LayerRecord]) -> StoredFile | None:
+    """The file that a stack is read from; None for one in memory."""
+    return layers.by_place.file if isinstance(layers.by_place, LazyLayers) else None
+
+
 def _reopened(file: StoredFile, provenance: Mapping[str, object]) -> Recording:
     """The recording of that file. Errors: FileAccessError, RecordingError where another one is there by now."""
     stored = read_recording(file.path)
-    if any(layers.file != file for layers in stored.stacks.values()):
+    if any(_file_of(layers) != file for layers in stored.stacks.values()):
         raise RecordingError(
             f"{file.path} holds another recording than the one that was pickled by this path: open it anew, or pickle "
             f"a recording in memory."
@@ -197,9 +236,9 @@ def heads_together(parts: Sequence[Recording]) -> Recording:
     Errors: RecordingError for parts of different texts or layers, and where no layer was split at all.
     """
     first = parts[0]
-    shapes = [{stack: len(layers) for stack, layers in part.stacks.items()} for part in parts]
-    if any(shape != shapes[0] for shape in shapes):
-        raise RecordingError(f"parts of different models: their stacks have {', '.join(map(str, shapes))} layers.")
+    numbers = [{stack: list(layers.numbers) for stack, layers in part.stacks.items()} for part in parts]
+    if any(layers != numbers[0] for layers in numbers):
+        raise RecordingError(f"parts of different models: their stacks have the layers {', '.join(map(str, numbers))}.")
 
     def has_same_texts(part: Recording) -> bool:
         first_ids, ids = first.tokens.ids, part.tokens.ids
@@ -209,7 +248,7 @@ def heads_together(parts: Sequence[Recording]) -> Recording:
     if not all(map(has_same_texts, parts)):
         raise RecordingError("parts of different texts: every process must record the same texts, in the same order.")
     stacks = {
-        stack: [_all_heads([part.stacks[stack][index] for part in parts]) for index in range(len(layers))]
+        stack: Layers([_all_heads([part.stacks[stack][number] for part in parts]) for number in layers.numbers], _site)
         for stack, layers in first.stacks.items()
     }
     before, after = (

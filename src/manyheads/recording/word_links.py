@@ -15,7 +15,7 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, overload
 
@@ -30,7 +30,7 @@ from manyheads.recording.layer import LayerRecord
 from manyheads.recording.per_head_result import PerHeadResult
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.words import Merging, Unit, Words, is_space, numbered, readable, word_spans
-from manyheads.spec import CROSS
+from manyheads.spec import CROSS, Layers
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -108,7 +108,7 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
 
 
 def heads_linking(
-    stacks: Mapping[str, Sequence[LayerRecord]], tokens: Tokens, query: str | None, key: str | None, text: int
+    stacks: Mapping[str, Layers[LayerRecord]], tokens: Tokens, query: str | None, key: str | None, text: int
 ) -> HeadLinks:
     """What `Recording.heads_linking` returns, of a recording's stacks and its own tokens."""
     if query is None and key is None:
@@ -238,7 +238,7 @@ def _name_of(words: Words, text: int, place: int | None) -> str:
     return "" if place is None else names_of(words.units(text))[place]
 
 
-def telling_link(recording_layers: Sequence[LayerRecord], text: int = 0) -> HeadLink | None:
+def telling_link(recording_layers: Iterable[LayerRecord], text: int = 0) -> HeadLink | None:
     """The link between two words of a short text that tells most; None where no two words see each other.
 
     What tells: weight beyond what the head gives elsewhere in the text, to words as far away and to that word, times

@@ -425,7 +425,7 @@ class _Links:
     def of(self, head: Head, text: int, role: str, statistic: str) -> tuple[str, ...]:
         """At most `LINKS`, the strongest first; none where no pair that is meant has any weight to speak of."""
         assert self.recording is not None
-        layer = next(layer for layer in self.recording.stacks[head.stack] if layer.site.layer == head.layer)
+        layer = self.recording.stacks[head.stack][head.layer]
         gold = self.pieces[text].gold
         arcs = _arcs(gold, role) if gold is not None and self.spans[text] else []
         if arcs and gold is not None:

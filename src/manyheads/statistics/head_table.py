@@ -18,7 +18,7 @@ from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.recording import PerHeadResult, Sinks
 from manyheads.recording.per_head_result import SHOWN_COLUMNS
-from manyheads.spec import Site
+from manyheads.spec import Site, counted_layers
 from manyheads.statistics.intervals import MIN_BURSTY, MIN_WORTH
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
@@ -44,6 +44,11 @@ class HeadTable(PerHeadResult):
     kinds: TokenKinds | None = None
     failures: Failures = NONE_FAILED
     _values: dict[int | None, ndarray] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Of a recording, or of sums, that an earlier manyheads wrote: the numbers in a head's name mean something else.
+        if counted := counted_layers(self.sites):
+            object.__setattr__(self, "notes", {**self.notes, "layers": counted})
 
     missing = "in this table: it holds {first} to {last}."
 

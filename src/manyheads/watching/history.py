@@ -37,10 +37,10 @@ from numpy import ndarray
 
 from manyheads.base import first_line, locked, no_access, plural, read_bytes, replacing
 from manyheads.base.files import synced
-from manyheads.errors import FileAccessError, HeadError, RecordingError, ShapeError
+from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.recording.per_head_result import head_place
-from manyheads.spec import MOST
+from manyheads.spec import MOST, Site, counted_layers
 
 FORMAT, VERSION = "manyheads head history", 1
 KEYS = ("step", "stack", "layer", "head")  # the columns that say what a row is of; all others are statistics
@@ -76,7 +76,8 @@ class HeadCurves:
 
     `steps` grow; `values` are NaN where a head has no such number. `facts` say what was watched: `run`, `model`,
     `kind`, `sites`, `statistics`, `meaning` (of each statistic, a sentence), `every` (steps between two watched ones)
-    and `because` (lines); whatever the writer did not know is not in them.
+    and `because` (lines); whatever the writer did not know is not in them. A head's layer is the model's own;
+    `numbering` is a sentence where an earlier manyheads counted layers instead.
     """
 
     path: Path
@@ -90,6 +91,14 @@ class HeadCurves:
     def of(self, head: str | Head) -> Float64[ndarray, "step statistic"]:
         """One head's curves, given as a `Head` or by its name ("L3H5"). Errors: HeadError."""
         return self.values[:, head_place(head, self.heads, "in this history: it holds {first} to {last}.")]
+
+    @property
+    def numbering(self) -> str:
+        """A sentence where layers are counted in the order of their first calls, as an earlier manyheads did; else ""."""
+        try:
+            return counted_layers([Site.from_dict(site) for site in self.facts.get("sites", ())])
+        except (ManyHeadsError, TypeError):  # a table of somebody else's: it says nothing of sites
+            return ""
 
     def refresh(self) -> HeadCurves:
         """The history as it is now: these curves where nothing changed. Only parts that changed are read.

@@ -35,12 +35,12 @@ from manyheads.errors import ModelError, PlanError
 from manyheads.heads import Head
 from manyheads.models import AttentionCall, device_of, tap
 from manyheads.models.describe import PROBE_TOKENS, probe_inputs, run
-from manyheads.models.taps.open_taps import no_way_in
+from manyheads.models.taps.open_taps import no_way_in, own_number
 from manyheads.models.weights.projections import LATENT, Sizes, child, holders_of, is_transposed, part_by_part
 from manyheads.nn import MultiHeadAttention
 from manyheads.nn.largest_logits import largest_scores
 from manyheads.nn.projections import FusedProjections
-from manyheads.spec import Site
+from manyheads.spec import Site, layer_number
 from manyheads.watching.training_tap import TrainingTap, unwrapped
 
 log = logging.getLogger("manyheads")
@@ -253,10 +253,12 @@ class QKClip:
             for path, module in self.model.named_modules()
             if isinstance(module, MultiHeadAttention | nn.MultiheadAttention)
         ]
-        for index, (path, module) in enumerate(layers):
+        taken: list[int] = []
+        for path, module in layers:
+            taken.append(layer_number(own_number(self.model, path), taken))
             kv_heads, values = (getattr(module, name, None) for name in ("num_kv_heads", "v_head_dim"))
             sizes = (module.num_heads, kv_heads or module.num_heads, module.head_dim, values or module.head_dim)
-            query_key_weights(self.model, Site("", index, path, *sizes, causal=False), None)
+            query_key_weights(self.model, Site("", taken[-1], path, *sizes, causal=False), None)
 
     def _before_pass(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # FSDP has gathered some weights by now, which a trial would give back too early. A method may do more than

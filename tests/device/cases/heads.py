@@ -58,7 +58,7 @@ def test_a_streaming_cache_writes_what_it_writes_on_the_host_and_a_step_waits_fo
     results, waits = [], []
     for lm in both("llama"):
         flags = {site.layer: [site.layer == 1, True, False] for site in lm.spec.layers}
-        split = HeadSplit(lm.name, "", "", split_layers(lm.spec, "", flags, {}, {}), 2, 3, "hand", "none", "none")
+        split = HeadSplit(lm.name, "", "", split_layers(lm, "", flags, {}, {}), 2, 3, "hand", "none", "none")
         lm.tokenizer.padding_side = "left"
         inputs = lm.tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False).to(lm.device)
         with mh.streaming(lm, split) as now, torch.no_grad():

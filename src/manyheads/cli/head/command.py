@@ -179,7 +179,7 @@ def gather(
     role = role_of(labels, head)
     with talk.step("reading your text"):
         record = models.record(lm, text, long=long)
-        layer = next(stack for stack in record.stacks[head.stack] if stack.site.layer == head.layer)
+        layer = record.stacks[head.stack][head.layer]
         names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
         table = statistics.measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
         layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))

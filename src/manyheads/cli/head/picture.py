@@ -152,7 +152,7 @@ def gather(
     with talk.step("reading the picture"):
         recording = models.record(lm, image=picture)
         grid = grid_of(recording)
-    layer = next(stack for stack in recording.stacks[head.stack] if stack.site.layer == head.layer)
+    layer = recording.stacks[head.stack][head.layer]
     if layer.crosses:
         raise HeadError(f"{head} is cross-attention: its rows are no patches of the picture. Take another layer.")
     # Whose rows are shown: a patch's, the class token's, or all patches' where there is none.
@@ -183,7 +183,7 @@ def _look_from_text(
             lm, question.source.text, image=picture, answer=question.answer, generate=question.write
         )
     head = head_of(lm, name)
-    layer = next(layer for layer in recording.stacks[head.stack] if layer.site.layer == head.layer)
+    layer = recording.stacks[head.stack][head.layer]
     image_read, places = recording.images[0], looking(recording.tokens)[0].nonzero()[:, 0].tolist()
     whose = "the text" if question.answer is None and question.write is None else "the answer"
     if not places:

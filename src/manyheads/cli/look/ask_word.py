@@ -84,7 +84,7 @@ def ask_word(
         words, drawn = [], None
         if inside:
             stack = inside[0].head.stack
-            words = recording.spaced_words(recording.Words.of(record.stacks[stack][0].tokens))
+            words = recording.spaced_words(recording.Words.of(record.stacks[stack][-1].tokens))
             candidates = [link for link in inside if link.head.stack == stack]
             if links.query and links.key:
                 drawn = candidates[0]

@@ -252,6 +252,7 @@ TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 LABEL_WIDTH = 9
 PAGE, YOURS = "on the bundled texts", "on your text"
 GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
+SHOWN_NUMBERS = 8  # of layers that attend, where not all do
 SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
 
@@ -478,12 +479,19 @@ def _offers(looked: Looked, sample: Sample | None, complete: bool) -> list[tuple
 
 
 def shape_in_words(spec: Any) -> str:
-    """ "6 layers x 12 heads"; where layers differ or there are several stacks, as much as is true."""
+    """ "6 layers x 12 heads"; where layers differ or there are several stacks, as much as is true.
+
+    Where layers lie between that do not attend, with the numbers of those that do: "3 layers (L1, L3, L4) x 6 heads".
+    """
     phrases = []
-    for name, counts in spec.shape.items():
-        counts = [count for count in counts if count]
+    for name, by_layer in spec.shape.items():
+        counts = [count for count in by_layer if count]
+        numbers = [f"L{layer}" for layer, count in enumerate(by_layer) if count]
+        if len(numbers) > SHOWN_NUMBERS:
+            numbers = [*numbers[: SHOWN_NUMBERS - 1], "...", numbers[-1]]
+        gaps = "" if all(by_layer) else f" ({', '.join(numbers)})"
         heads_in_words = f"{counts[0]} heads" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} heads"
-        phrases.append(f"{name} {len(counts)} layers x {heads_in_words}".strip())
+        phrases.append(f"{name} {len(counts)} layers{gaps} x {heads_in_words}".strip())
     return ", ".join(phrases)
 
 

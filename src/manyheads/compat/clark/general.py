@@ -89,7 +89,7 @@ def attention_masses(
             masses["sep_sep"].append((received[..., 0] * seps).sum(-1) / max(num_seps, 1))
             masses["rest_sep"].append((received[..., 0] * (1 - seps)).sum(-1) / max(length - num_seps, 1))
         for name, values in of_texts.items():
-            values.append(by_layer(masses[name], torch.nan))
+            values.append(by_layer(read.layers, masses[name], torch.nan))
     return {name: mean_over_texts(values) for name, values in of_texts.items()}
 
 
@@ -106,8 +106,8 @@ def entropies(lm_or_recording: Any, texts: Texts | None = None, *, quirks: bool 
             length = layer.num_queries(read.text)
             blocks = ((1 - share) * block.double() + share / length for _, block in row_blocks(layer, read.text))
             rows.append(torch.cat([_entropy(block) for block in blocks], -1))
-        heads.append(by_layer([entropy.mean(-1) for entropy in rows], torch.nan))
-        from_cls.append(by_layer([entropy[:, 0] for entropy in rows], torch.nan))
+        heads.append(by_layer(read.layers, [entropy.mean(-1) for entropy in rows], torch.nan))
+        from_cls.append(by_layer(read.layers, [entropy[:, 0] for entropy in rows], torch.nan))
         uniform.append(torch.tensor(len(read.ids), dtype=torch.float64).log())
     return Entropies(mean_over_texts(heads), mean_over_texts(from_cls), float(mean_over_texts(uniform)))
 

@@ -25,6 +25,7 @@ from manyheads.errors import StatisticError, TextError
 from manyheads.models import record
 from manyheads.recording import Gold, LayerRecord, Words
 from manyheads.recording.words import merge, numbered
+from manyheads.spec import Layers
 
 POSS, VANISHING, FLOAT16, SMOOTHING, SEPARATORS = "poss", "vanishing", "float16", "smoothing", "two separators"
 QUIRKS = {
@@ -73,7 +74,7 @@ class Recorded(NamedTuple):
     """A sentence with the records of all layers; `text` is its number among theirs."""
 
     sentence: Sentence
-    layers: Sequence[LayerRecord]
+    layers: Layers[LayerRecord]
     text: int
     words: Words
 

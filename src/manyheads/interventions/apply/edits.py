@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import PlanError
-from manyheads.heads import in_layer
+from manyheads.heads import in_layer, layer_name
 from manyheads.interventions.apply.computed import Computed
 from manyheads.interventions.effects.metrics import exact
 from manyheads.models import AttentionCall
@@ -136,11 +136,13 @@ class Acts:
     known: dict[tuple[str, int], tuple[Act, ...]] = field(default_factory=dict)
     parts_met: set[str] = field(default_factory=set)
     stacks_met: list[str] = field(default_factory=list)
+    sites_met: list[Site] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Errors: HeadError for heads that the model lacks, PlanError for steps that cannot be."""
         if self.spec is None or self.known:
             return
+        _require_own_numbers(self.plans, self.spec.sites, self.spec.name)
         acts: dict[tuple[str, int], list[Act]] = {(site.stack, site.layer): [] for site in self.spec.sites}
         sites = {(site.stack, site.layer): site for site in self.spec.sites}
         for index, plan in enumerate(self.plans):
@@ -181,6 +183,8 @@ class Acts:
             raise PlanError(f"{site.module} attends as layer {site} and is no part of {self.spec.name}'s spec.")
         if site.stack not in self.stacks_met:
             self.stacks_met.append(site.stack)
+        self.sites_met.append(site)
+        _require_own_numbers(self.plans, self.sites_met, "this module")
         acts: list[Act] = []
         for index, plan in enumerate(self.plans):
             for place, step in plan.on_heads.items():
@@ -210,6 +214,20 @@ class Acts:
         steps = (step for plan in self.plans for step in plan.on_heads.values())
         parts = [part for step in steps for part in str(step.heads).split(", ")]
         return [] if self.spec is not None else [part for part in parts if part not in self.parts_met]
+
+
+def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], name: str) -> None:
+    """Errors: PlanError for a plan that counts the layers that attend, of a model that numbers them otherwise."""
+    if not any(plan.counted for plan in plans):
+        return
+    for stack in dict.fromkeys(site.stack for site in sites):
+        attending = [site for site in sites if site.stack == stack]
+        if [site.layer for site in attending] != list(range(len(attending))):
+            raise PlanError(
+                f"this plan was written by an earlier manyheads, which counted the layers that attend: its "
+                f"{layer_name(stack, 0)} to {layer_name(stack, len(attending) - 1)} are "
+                f"{', '.join(map(str, attending))} of {name}. Write its heads with these numbers, and \"format\": 2."
+            )
 
 
 def _act(

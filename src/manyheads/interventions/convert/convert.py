@@ -354,7 +354,7 @@ class Converted(LoadedModel):
 
     @property
     def num_kv_heads(self) -> int:
-        return self.spec.layers[0].num_kv_heads
+        return self.spec.sites[0].num_kv_heads
 
     def was(self, heads: HeadsLike) -> tuple[Head, ...]:
         """The names of these heads before heads changed places. Raises HeadError for heads that the model lacks."""
@@ -395,7 +395,7 @@ def as_dict(lm: Converted) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "from": {"name": before.name, "architecture": before.architecture, "weights_hash": lm.weights_hash_before},
-        "num_kv_heads": [before.layers[0].num_kv_heads, lm.num_kv_heads],
+        "num_kv_heads": [before.sites[0].num_kv_heads, lm.num_kv_heads],
         "permutation": {str(layer): list(heads) for layer, heads in lm.permutation.items()},
         "groups": {str(layer): [list(group) for group in groups] for layer, groups in lm.groups.items()},
         "error_by_layer": {str(layer): error for layer, error in lm.error_by_layer.items()},
@@ -411,10 +411,10 @@ def card(lm: Converted) -> str:
     return f"""---
 tags: [grouped-query-attention]
 ---
-# {before.name}, {before.layers[0].num_kv_heads} key/value heads merged into {lm.num_kv_heads}
+# {before.name}, {before.sites[0].num_kv_heads} key/value heads merged into {lm.num_kv_heads}
 
 Keys and values of each group of heads were replaced by their mean (Ainslie et al. 2023), which costs quality until the
-model is trained on. There are as many query heads as before, {before.layers[0].num_heads} a layer;
+model is trained on. There are as many query heads as before, {before.sites[0].num_heads} a layer;
 `manyheads.json` says which old head is where now.
 
 **From:** {before.name}, a {before.architecture}; blake2b digest of its weights `{lm.weights_hash_before}`.

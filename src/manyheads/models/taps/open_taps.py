@@ -23,7 +23,7 @@ from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLs
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.models.weights.projections import output_projection, stack_of, vision_towers
 from manyheads.nn import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
-from manyheads.spec import Site
+from manyheads.spec import Site, layer_number
 
 COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
 EDITED = "heads were edited meanwhile: they say what the plan lets them, and their weights are those of their q and k"
@@ -117,7 +117,8 @@ class Tap:
         return vision_towers(self.model)
 
     def site(self, raw: RawCall, causal: bool) -> Site:
-        """The call's place in the model; layers are counted in the order in which they first call.
+        """The call's place in the model, with the model's own number of its layer: that of the outermost running module
+        that has one. So a block that several layers share has the number of the layer that calls it.
 
         A module that is called again in the same forward pass (layers that share their weights) is a layer again.
         """
@@ -134,8 +135,10 @@ class Tap:
                 crosses=raw.crosses or bool(getattr(raw.module, "is_cross_attention", False)),
                 vision=path.startswith(self.towers),
             )
-            # Counted within the stack, by first call: paths of modules need not be in the order in which they run.
-            layer = sum(site.stack == stack for site in self.sites.values())
+            taken = [site.layer for site in self.sites.values() if site.stack == stack]
+            running = [self.paths[id(module)] for module in RUNNING.modules if id(module) in self.paths]
+            numbers = (own_number(self.model, place) for place in (*running, path))
+            layer = layer_number(next((number for number in numbers if number is not None), None), taken)
             sizes = (raw.q.shape[1], raw.k.shape[1], raw.q.shape[3], raw.v.shape[3])
             self.sites[name] = Site(stack, layer, name, *sizes, causal)
         return self.sites[name]
@@ -154,6 +157,24 @@ class Tap:
             path_and_module = output_projection(self.model, path, raw.q.shape[1] * raw.v.shape[3])
             self.projections[path] = None if path_and_module is None else path_and_module[1]
         return self.projections[path]
+
+
+def own_number(model: nn.Module, path: str) -> int | None:
+    """The number that a model's own containers give to the layer where a module is: 3 of "model.layers.3.self_attn".
+
+    The first number of the path; None where there is none. In a `Sequential` that chains unlike parts (embedding,
+    encoder, head) a place is no layer's number: there it counts only among parts like this one.
+    """
+    container = model
+    for name in path.split("."):
+        part = container.get_submodule(name)
+        if name.isdecimal():
+            others = [other for other in container.children() if other is not part]
+            is_stack = all(any(True for _ in other.children()) for other in others)
+            if not isinstance(container, nn.Sequential) or (is_stack and any(type(x) is type(part) for x in others)):
+                return int(name)
+        container = part
+    return None
 
 
 Attend = Callable[[Callable[..., Any], str, nn.Module, Tensor, Tensor, Tensor, dict[str, Any]], tuple[Tensor, None]]

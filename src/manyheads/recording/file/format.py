@@ -58,7 +58,7 @@ from manyheads.recording.layer import LayerRecord
 from manyheads.recording.media import ImageSpan
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
 from manyheads.sizing.units import gb
-from manyheads.spec import Site
+from manyheads.spec import Layers, Site
 
 FORMAT = "manyheads-recording"
 FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it may overlook needs no new number
@@ -66,7 +66,7 @@ FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it
 
 def save_recording(
     path: str | os.PathLike[str],
-    stacks: Mapping[str, Sequence[LayerRecord]],
+    stacks: Mapping[str, Layers[LayerRecord]],
     tokens: Tokens,
     provenance: Mapping[str, object],
 ) -> None:
@@ -77,8 +77,9 @@ def save_recording(
     """
     plan = _Plan()
     plan.add_tokens(tokens)
+    # By place, not by number: what the tensors of a layer are called counts the layers that are there.
     described_stacks = {
-        stack: [plan.add_layer(stack, layers, index) for index in range(len(layers))]
+        stack: [plan.add_layer(stack, layers[:], index) for index in range(len(layers))]
         for stack, layers in stacks.items()
     }
     described = {"tokens": plan.described_tokens, "masks": plan.described_masks, "stacks": described_stacks}
@@ -245,7 +246,7 @@ NUM_AXES = {"q": 4, "k": 4, "v": 4, "lse": 3}  # of a whole tensor; a packed one
 class StoredRecording(NamedTuple):
     """The parts of a recording in a file; `num_bytes` is the size of its layers in memory, as the header has it."""
 
-    stacks: dict[str, LazyLayers]
+    stacks: dict[str, Layers[LayerRecord]]
     tokens: Tokens
     provenance: dict[str, object]
     num_bytes: int
@@ -272,10 +273,17 @@ def read_recording(path: str | os.PathLike[str]) -> StoredRecording:
         }
     stored = StoredFile(os.path.abspath(path), metadata_sum(file.metadata))
     opened = {
-        stack: LazyLayers(len(layers), partial(source.load, layers), stored) for stack, layers in described.items()
+        stack: Layers(
+            LazyLayers(len(layers), partial(source.load, layers), stored), _site, [layer.site for layer in layers]
+        )
+        for stack, layers in described.items()
     }
     size = sum(source.num_bytes(layer) for layers in described.values() for layer in layers)
     return StoredRecording(opened, tokens[0], provenance, size)
+
+
+def _site(layer: LayerRecord) -> Site:
+    return layer.site
 
 
 class StoredFile(NamedTuple):
@@ -286,7 +294,7 @@ class StoredFile(NamedTuple):
 
 
 class LazyLayers(Sequence[LayerRecord]):
-    """The layers of a stack, each made by `load(index)` when it is used. Any thread may do so.
+    """The layers of a stack by place, each made by `load(place)` when it is used. Any thread may do so.
 
     `file`: where all of a stack is, by which the whole recording is pickled. Some layers alone are pickled whole.
     """

@@ -379,9 +379,12 @@ def _require_same_shape(first: Any, second: Any) -> None:
 
     def in_words(lm: Any) -> str:
         stacks = []
-        for name, counts in lm.spec.shape.items():
+        for name, by_layer in lm.spec.shape.items():
+            counts = [count for count in by_layer if count]
             heads = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
-            stacks.append(f"{name} {plural(len(counts), 'layer')} of {heads} heads".strip())
+            silent = [f"L{layer}" for layer, count in enumerate(by_layer) if not count]
+            gaps = f" ({', '.join(silent)} without attention)" if silent else ""
+            stacks.append(f"{name} {plural(len(by_layer), 'layer')}{gaps} of {heads} heads".strip())
         return f"{lm.name} has {', '.join(stacks)}"
 
     raise ModelError(

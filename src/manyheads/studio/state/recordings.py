@@ -84,11 +84,10 @@ class Opened:
             head = Head.parse(name)
         except ManyHeadsError as error:
             raise NotHere(str(error)) from error
-        # By index, and not by `for layer in layers`: a file's layers are read when they are first indexed.
-        layers = self.recording.stacks.get(head.stack, ())
-        for index in range(len(layers)):
-            if layers[index].site.layer == head.layer and head.index < layers[index].site.num_heads:
-                return layers[index], head.index
+        layers = self.recording.stacks.get(head.stack)
+        # Asked of the sites first: a file's layers are read when they are asked for.
+        if layers is not None and any(s.layer == head.layer and head.index < s.num_heads for s in layers.sites):
+            return layers[head.layer], head.index
         raise NotHere(f"there is no head {name} in this recording.")
 
     def layers(self) -> list[LayerRecord]:

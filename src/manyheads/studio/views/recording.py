@@ -68,7 +68,9 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
             WordInfo(begin=min(word.tokens), end=max(word.tokens) + 1, text=word.text) for word in words if has_words
         ],
         backend="; ".join(filter(None, backends)),
-        because=lm.because if lm is not None else f"read from {opened.source}",
+        because="; ".join(
+            filter(None, [lm.because if lm is not None else f"read from {opened.source}", recording.numbering])
+        ),
         notes={key: str(value) for key, value in recording.provenance.items() if key not in SHOWN_ELSEWHERE},
         max_level=max(0, (-(-longest // TILE_CELLS) - 1).bit_length()),
         mask_token=getattr(lm.tokenizer, "mask_token", None) if lm is not None else None,

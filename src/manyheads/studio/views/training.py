@@ -57,6 +57,7 @@ class Histories:
         facts, steps = curves.facts, curves.steps
         because, meaning = facts.get("because"), facts.get("meaning")
         lines = because if isinstance(because, list) else [because] * isinstance(because, str)
+        lines = [*lines, *filter(None, [curves.numbering])]
         meaning = meaning if isinstance(meaning, dict) else {}
         every = facts.get("every")
         raised = alerts(curves.heads, curves.statistics, steps, curves.values)

@@ -280,7 +280,7 @@ class Recording {
       num_texts: count, embed_dim: null, layers: infos, num_tokens: shownTokens.length, tokens: shownTokens,
       tokens_of: Object.fromEntries([...readBy].map(([stack, layer]) => [stack, this.#tokensOf(layer, text, [])])),
       words: units.map(({ begin, end, text }) => ({ begin, end, text })),
-      backend: backends.filter(Boolean).join("; "), because: `read from file ${fileName}`,
+      backend: backends.filter(Boolean).join("; "), because: [`read from file ${fileName}`, countedLayers(layers.map(({ site }) => site))].filter(Boolean).join("; "),
       notes: Object.fromEntries(Object.entries({ model, ...notes }).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)])),
       max_level: Math.max(0, 32 - Math.clz32(Math.ceil(longest / TILE) - 1)), mask_token: null, min_level: 0,
     };
@@ -587,6 +587,20 @@ function ordinaryOf({ pieces, special, lengths }: Tokens): string[] {
     const added = special?.(text) ?? [];
     return pieces[text]!.slice(0, size).filter((_, i) => !added[i]);
   });
+}
+
+/** As `counted_layers` of manyheads/spec.py: a sentence where an earlier manyheads counted the layers that attend, else "". */
+export function countedLayers(sites: readonly { stack: string; layer: number; module: string }[]): string {
+  const examples = [...new Set(sites.map(({ stack }) => stack))].flatMap((stack) => {
+    const own = sites.filter((site) => site.stack === stack);
+    const paths = own.map(({ module }) => module.split("#")[0]!.split("."));
+    const ends = paths[0]!.findIndex((name, i) => paths.some((path) => path[i] !== name));
+    const shared = new Set(paths.map((path) => path.join("."))).size === 1 ? 0 : ends < 0 ? paths[0]!.length : ends;
+    const later = own.find((site, i) => Number(paths[i]!.slice(Math.max(1, shared)).find((name) => /^\d+$/.test(name)) ?? 0) > site.layer);
+    const counted = own.map(({ layer }) => layer).sort((a, b) => a - b).every((layer, i) => layer === i);
+    return later && counted ? [`${stack ? `${stack}:` : ""}L${later.layer} is ${later.module}`] : [];
+  });
+  return examples.length ? `layers are counted in the order of their first calls, not by the model's own numbers: ${examples.join(", ")}` : "";
 }
 
 function groupOf(layer: LayerInfo, head: number): number {

@@ -65,11 +65,17 @@ export function stepHead(heads: readonly AtlasHead[], name: string, by: number):
   return index < 0 ? (heads[0]?.head ?? null) : (heads[index + by]?.head ?? null);
 }
 
-/** The head of the same number `by` layers up or down in the same stack; the layer's last head if it has fewer. */
+/**
+ * The head of the same number `by` layers up or down in the same stack, of the layers that attend; the layer's last head
+ * if it has fewer.
+ */
 export function stepLayer(heads: readonly AtlasHead[], name: string, by: number): string | null {
   const current = heads.find(({ head }) => head === name);
   if (!current) return heads[0]?.head ?? null;
-  const layer = heads.filter(({ stack, layer }) => stack === current.stack && layer === current.layer + by);
+  const own = heads.filter(({ stack }) => stack === current.stack);
+  const numbers = [...new Set(own.map(({ layer }) => layer))].sort((a, b) => a - b);
+  const number = numbers[numbers.indexOf(current.layer) + by];
+  const layer = own.filter(({ layer }) => layer === number);
   return (layer.find(({ index }) => index === current.index) ?? layer.at(-1))?.head ?? null;
 }
 
