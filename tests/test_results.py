@@ -18,9 +18,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -417,13 +417,11 @@ def refused_mask(model):
 
 
 IN_A_FRESH_PROCESS = """
-import os, sys, torch, pickle
+import joblib, pickle, sys, torch
 folder = sys.argv[1]
 lm = pickle.load(open(folder + "/lm", "rb"))
 models = [lm.model, torch.load(folder + "/model.pt", weights_only=False)]
-if os.path.exists(folder + "/joblib"):
-    import joblib
-    models.append(joblib.load(folder + "/joblib"))
+models.append(joblib.load(folder + "/joblib"))
 from manyheads import PlanError
 for model in models:
     hooks = []
@@ -444,17 +442,16 @@ for model in models:
 
 
 def test_loaded_model_still_refuses_head_mask_in_a_fresh_process_whatever_hooks_come(loaded, tmp_path):
-    lm, joblib = loaded("llama"), find_spec("joblib") and importlib.import_module("joblib")
+    lm = loaded("llama")
     (tmp_path / "lm").write_bytes(pickle.dumps(lm))
     torch.save(lm.model, tmp_path / "model.pt")
-    if joblib:  # it comes with scikit-learn alone, and pickles by a pickler of its own
-        joblib.dump(lm.model, tmp_path / "joblib")
+    joblib.dump(lm.model, tmp_path / "joblib")  # by a pickler of its own
     program = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     with torch.no_grad():
         want = round(float(lm.model(input_ids=torch.tensor([[5, 6, 7]])).logits.double().sum()), 5)
-    assert [line.split() for line in done.stdout.splitlines()] == [["refused", f"{want}"]] * (3 if joblib else 2)
+    assert [line.split() for line in done.stdout.splitlines()] == [["refused", f"{want}"]] * 3
 
 
 def test_copied_model_refuses_head_mask_and_its_hooks_are_its_own(loaded):
