@@ -36,7 +36,7 @@ from manyheads.models.taps.mask_arguments import MaskReader, read_rule
 from manyheads.models.taps.open_taps import carrying_out
 from manyheads.nn import Mask
 from manyheads.recording.exact_map.one_pass import Layer, window_weights
-from tests.models.tiny import require_seen
+from tests.models.tiny import attend_by, require_seen
 
 # ======================================================================================================= wrong readings
 # Wrong readings of a model's calls, each a patch that leaves the model itself right and its recording wrong.
@@ -251,7 +251,7 @@ def built(trial: Trial) -> tuple[Any, dict[str, Tensor]]:
                 weight.normal_(std=2.0)
         _scaled(model, math.sqrt(trial.factor))
         model = model.to(trial.dtype)
-        model.set_attn_implementation(trial.implementation)
+        attend_by(model, trial.implementation)
         inputs = _inputs(trial, bool(getattr(model.config, "is_encoder_decoder", False)))
     return model, inputs
 

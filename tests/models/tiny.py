@@ -165,6 +165,13 @@ def require_seen(family: str) -> None:
         pytest.xfail(f"{family} is refused before transformers {since}")
 
 
+def attend_by(model: Any, name: str) -> None:
+    """Have the whole model compute its attention by `name`: up to transformers 5.17 T5's stacks do not follow it."""
+    for part in model.modules():
+        if isinstance(part, hf.PreTrainedModel):
+            part.set_attn_implementation(name)
+
+
 def tiny_t5(*, seed: int = 0, **config: Any) -> Any:
     """2 layers of an encoder, 3 of a decoder, 4 heads of 7; scores have a bias by distance and no scale."""
     require_seen("t5")
