@@ -20,6 +20,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from manyheads.base import private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.checkpoints import BUNDLED, brief, find_bundled, quietly
 from manyheads.sizing import (
@@ -44,10 +45,6 @@ if TYPE_CHECKING:
 
 PROBE_TOKENS = 16  # longer than any kernel of a convolution, whose state may else come out short
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")  # a default in place of one would be another model
-KNOWN_STATES = {  # classes of transformers' caches whose contents can be read here
-    "DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "LinearAttentionLayer",
-    "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer",
-}  # fmt: skip
 EXPERTS_PER_TOKEN = (
     "num_experts_per_tok",
     "moe_k",
@@ -132,7 +129,8 @@ def describe(config: Mapping[str, Any] | Any) -> Architecture:
         cls: Any = classes[0]
         try:
             with torch.device("meta"):  # bfloat16: experts' kernels take nothing wider there
-                model = cls._from_config(built_config, dtype=torch.bfloat16, experts_implementation="batched_mm").eval()
+                options: dict[str, Any] = {"dtype": torch.bfloat16, "experts_implementation": "batched_mm"}
+                model = private_names.from_config(cls, built_config, **options).eval()
         except Exception as error:  # any error of a foreign constructor is about this config
             raise ModelError(f"transformers cannot build {cls.__name__} from this config: {brief(error)}") from error
         with suppress(Exception):  # whose config must have one
@@ -247,10 +245,9 @@ def _of_module(model: Any) -> Architecture:
 def _config(data: Mapping[str, Any]) -> Any:
     """A config of transformers. Raises ModelError where it knows no such family, or the config lacks sizes."""
     from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     family = data.get("model_type")
-    if family not in CONFIG_MAPPING_NAMES:
+    if family not in private_names.CONFIG_MAPPING_NAMES:
         raise ModelError(
             f"{family!r} is an architecture that neither manyheads nor transformers knows, so its parameters cannot be "
             f"told. Describe it: num_layers, embed_dim, num_heads, ..."
@@ -319,10 +316,10 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
             out = model(input_ids=ids, use_cache=True)
     except Exception as error:  # a foreign model may need real numbers
         return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({brief(error)})" if generates else ""
-    states = list(getattr(out.get("past_key_values", out.get("cache_params")), "layers", []))
+    states = list(getattr(private_names.cache_in(out), "layers", []))
     if len(states) != count:  # a decoder without its head keeps one all the same
         return [], f"its cache has {len(states)} entries for {count} layers" if generates else ""
-    if strange := {type(state).__name__ for state in states} - KNOWN_STATES:
+    if strange := {type(state).__name__ for state in states} - private_names.KNOWN_STATES:
         return [], f"it keeps a {', '.join(sorted(strange))}, which is not known here"
     return states, ""
 
@@ -338,8 +335,14 @@ def _miscounted(model: Any, architecture: Architecture) -> str:
     ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
     mask = torch.ones(1, 1, PROBE_TOKENS, PROBE_TOKENS, dtype=torch.bool, device=model.device)
     recurrent = any(weights.part == "mixer" for weights in architecture.weights)
+
+    def product(a: tuple[int, ...], b: tuple[int, ...], **_: Any) -> int:
+        # Of one number each: no weights, but the angles of rotary positions, as transformers up to 5.18 makes them.
+        return 0 if a[2] == 1 else 2 * prod(a) * b[2]
+
+    products = {torch.ops.aten.bmm: product}
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=products) as counter:
             model(input_ids=ids, use_cache=False, **({} if recurrent else {"attention_mask": mask}))
     except Exception as error:
         return "" if recurrent else f"a pass to count them fails ({brief(error)})"
@@ -395,9 +398,6 @@ def _attention_of(state: Any, text: Any) -> Attention | None:
 def _state_of(state: Any) -> tuple[int, int]:
     """Numbers of a recurrence or convolution: in the cache's dtype, and in 32 bits whatever that is."""
     sizes = [0, 0]
-    for name in ("conv_states", "recurrent_states"):
-        tensors: dict[int, Any] = getattr(state, name, None) or {}
-        for tensor in tensors.values():
-            if tensor is not None:
-                sizes[tensor.element_size() == 4] += tensor.numel()
+    for tensor in private_names.states_of(state):
+        sizes[tensor.element_size() == 4] += tensor.numel()
     return sizes[0], sizes[1]
