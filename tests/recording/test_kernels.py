@@ -25,13 +25,24 @@ from tests.refusals import refuses
 HERE = Path(__file__).parent / "kernels"
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
-# Issue slots of a warp for a cell, in the loop over plain tiles: what one cell may cost on each kind of GPU.
+# Issue slots of a warp for a cell, in the loop over plain tiles: what one cell may cost on each kind of GPU, by the
+# version of Triton (a newer one has the newest's). 3.6 copies each label and lse into shared memory by as many
+# instructions as there are threads that read it.
 BUDGETS = {
-    "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
-    "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5}, "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
-    "received by keys": {80: 10, 90: 6.8, 100: 8}, "everything of keys": {80: 21, 90: 18.5, 100: 23},
-    "rows in float32": {80: 101, 90: 62, 100: 58},
+    "3.7": {
+        "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
+        "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5}, "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
+        "received by keys": {80: 10, 90: 6.8, 100: 8}, "everything of keys": {80: 21, 90: 18.5, 100: 23},
+        "rows in float32": {80: 101, 90: 62, 100: 58},
+    },
+    "3.6": {
+        "shape of rows": {80: 21.5, 90: 10.8, 100: 12}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
+        "matches of rows": {80: 20, 90: 15.7, 100: 17.3}, "everything of rows": {80: 32.5, 90: 28.5, 100: 39.5},
+        "received by keys": {80: 10, 90: 7, 100: 13.6}, "everything of keys": {80: 25.7, 90: 22.5, 100: 33.5},
+        "rows in float32": {80: 105, 90: 64.5, 100: 68},
+    },
 }  # fmt: skip
+LAID_ASIDE = {("3.6", "everything of keys", 80): 0.07}  # registers in memory, where there may be some
 SHARED = {80: 99, 90: 227, 100: 227}  # KiB a program may have; 99 on consumers' GPUs, which are handled like sm_80
 
 
@@ -56,13 +67,16 @@ def assert_compiles_within_budget(tmp_path, *names):
     measured = [json.loads(line) for line in output.splitlines()]
     assert len(measured) >= len(names) > 0
     for code in measured:
-        kernel, target = code["name"].split(" sm_")
-        assert code["registers"] <= 255 and code["shared"] <= SHARED[int(target)] * 1024, code
+        kernel, target = code["name"].split(" sm_")[0], int(code["name"].split(" sm_")[1])
+        version = ".".join(code["triton"].split(".")[:2])
+        version = version if version in BUDGETS else "3.7"
+        assert code["registers"] <= 255 and code["shared"] <= SHARED[target] * 1024, code
         if "band" in kernel or "pool" in kernel:
             continue
-        assert code["slots"] <= BUDGETS.get(kernel, {}).get(int(target), 110), code
+        assert code["slots"] <= BUDGETS[version].get(kernel, {}).get(target, 110), code
         # No registers laid aside in memory, no exchange between threads for every cell, loads that run ahead.
-        assert code["local"] <= (1 if "float32" in kernel else 0) and code["shuffles"] < 1.3 and code["ahead"], code
+        aside = 1 if "float32" in kernel else LAID_ASIDE.get((version, kernel, target), 0)
+        assert code["local"] <= aside and code["shuffles"] < 1.3 and code["ahead"], code
         matches = 3 if "everything" in kernel or "matches" in kernel else 0
         assert not matches or code["compares"] == matches, "a match is one comparison and one addition"
 
