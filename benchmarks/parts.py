@@ -107,13 +107,15 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
         )
         self.lines: Queue[Line | None] = Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                self.lines.put(json.loads(line))
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    self.lines.put(json.loads(line))
         self.lines.put(None)
 
     def order(self, name: str, until: float) -> None:
@@ -140,16 +142,17 @@ class Worker:
                 return Ended(line["because"], line["seconds"], line["goes_on"])
             tell({"part": name, **line})
 
-    def end(self) -> None:
-        """End it, with what it started itself: by its own choice, else by force."""
+    def end(self, patience: float) -> None:
+        """End it, with what it started itself: by its own choice in so many seconds, else by force."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(GRACE)
+            self.process.wait(patience)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self.reader.join(GRACE)
 
 
 def run_parts(shares: Mapping[str, float], command: Sequence[str], seconds: float, out: Path | None = None) -> int:
@@ -203,7 +206,7 @@ def run_parts(shares: Mapping[str, float], command: Sequence[str], seconds: floa
                     ended = worker.make(name, time.time() + limit, tell)
                     because = ended.because
                     if not ended.goes_on:
-                        worker.end()
+                        worker.end(0 if ended.seconds is None else GRACE)
                         worker = None
                     if ended.seconds is None:
                         because = f"{_tail(log, said)}\n{because}".strip()
@@ -214,7 +217,7 @@ def run_parts(shares: Mapping[str, float], command: Sequence[str], seconds: floa
             stopped = True
         finally:
             if worker is not None:
-                worker.end()
+                worker.end(0 if stopped else GRACE)
         by_outcome = {kind: [n for n, o in outcomes.items() if o == kind] for kind in ("right", "wrong", "left out")}
         tell({"what": "all parts", **by_outcome, "seconds": time.time() - begin})
         return int(stopped or bool(by_outcome["wrong"]))
