@@ -13,7 +13,6 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,7 +21,7 @@ from manyheads.nn import Mask
 from manyheads.recording import prepare
 from manyheads.recording.exact_map import launches
 from manyheads.recording.exact_map.requests import Mass
-from tests.recording.passing import make_case, visible_cells
+from tests.recording.passing import make_case
 from tests.refusals import refuses
 
 HERE = Path(__file__).parent / "kernels"
@@ -89,47 +88,6 @@ def assert_compiles_within_budget(tmp_path, *names):
 @pytest.mark.parametrize("target", [80, 90, 100])
 def test_all_machine_code_is_within_its_budget(tmp_path, target):
     assert_compiles_within_budget(tmp_path, f"sm_{target}")
-
-
-@pytest.mark.parametrize("kind", ["causal", "window", "bidirectional", "ahead", "ragged", "dead rows"])
-@pytest.mark.parametrize(("lines", "others"), [(16, 16), (64, 32), (16, 64)])
-def test_tiles_of_rows_are_those_that_the_mask_shows(rng, kind, lines, others):
-    """What `planned_tiles` promises, cell by cell; a map of a million rows is planned without looking at its cells."""
-    num_rows, num_keys = (int(n) for n in rng.integers(90, 400, 2))
-    if kind != "bidirectional":
-        num_rows = num_keys
-    reach = int(rng.integers(1, 5))
-    seen = visible_cells(rng, kind, 2, num_rows, num_keys)[:, 0]
-    mask = Mask.from_dense(torch.from_numpy(seen[:, None]))
-    assert mask.dense is None or kind == "dead rows"
-    start, stop = seen.argmax(-1), np.where(seen.any(-1), num_keys - seen[..., ::-1].argmax(-1), 0)
-    if kind == "dead rows":  # runs, some of which are empty
-        start, stop = np.where(seen.any(-1), 0, 5), np.where(seen.any(-1), np.arange(num_rows) + 1, 5)
-        seen = (np.arange(num_keys) >= start[..., None]) & (np.arange(num_keys) < stop[..., None])
-    runs = [torch.from_numpy(np.ascontiguousarray(ends)).long() for ends in (start, stop)]
-    shape = launches.Shape(lines, others, 8, "tf32", 4)
-    planned = launches.planned_tiles(*runs, num_keys, shape, reach, by_key=False)
-    num_tiles = -(-num_keys // others)
-    assert planned.shape == (2, -(-num_rows // lines), 6) and planned.dtype == torch.int32
-    for text, block in np.ndindex(*planned.shape[:2]):
-        low, before, before_end, after, after_end, high = planned[text, block].tolist()
-        first = block * lines
-        rows = seen[text, first : first + lines]
-        padded = np.zeros((lines, num_tiles * others), bool)  # rows that are none see nothing
-        padded[: len(rows), :num_keys] = rows
-        tiles = padded.reshape(lines, num_tiles, others).swapaxes(0, 1)
-        visible = np.flatnonzero(tiles.any((1, 2)))
-        assert (low, high) == ((visible[0], visible[-1] + 1) if len(visible) else (0, 0))
-        alive = padded.any(1)
-        whole = np.array([bool(alive.any()) and bool(tile[alive].all()) for tile in tiles])
-        whole &= np.arange(num_tiles) * others >= start[text, first : first + lines].max()  # an empty run's place, too
-        place = np.arange(num_tiles) * others
-        for begin, end, there in (
-            (before, before_end, place + others - 1 + reach <= first),
-            (after, after_end, first + lines - 1 + reach <= place),
-        ):
-            plain = np.flatnonzero(whole & there)
-            assert (begin, end) == ((plain[0], plain[-1] + 1) if len(plain) else (num_tiles, num_tiles))
 
 
 def test_a_million_rows_are_planned_at_once():
