@@ -597,9 +597,37 @@ def of_tiles(place: Place, clock: Clock) -> Iterator[Line]:
     yield line
 
 
+def of_profile(place: Place, clock: Clock) -> Iterator[Line]:
+    """Where the time of "all" statistics goes: the operations and kernels that took the most, and every wait."""
+    from torch.profiler import ProfilerActivity, profile
+
+    layers, tokens = place.sizes.texts[0]
+    calls = measuring(large_llama(layers, place), tokens, place)
+    for name in ("plain", "all"):
+        call = place.waited(calls[name])
+        call()
+        begin = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - begin
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if place.on_gpu else [])]
+        with profile(activities=activities) as recorded:
+            call()
+        events = recorded.key_averages()
+        line: Line = {"what": f"where the time goes, {name}", "tokens": tokens, "layers": layers, "seconds": seconds}
+        kinds = {"host": "self_cpu_time_total"} | ({"device": "self_device_time_total"} if place.on_gpu else {})
+        for kind, taken in kinds.items():
+            most = sorted(events, key=lambda event: -getattr(event, taken))[:12]
+            line[kind] = [[event.key[:90], event.count, getattr(event, taken) / 1e6] for event in most]
+        waits = [event for event in events if "ynchronize" in event.key or "Memcpy" in event.key]
+        line["waits_and_copies"] = [[event.key, event.count] for event in waits]
+        line["launches"] = sum(event.count for event in events if "Launch" in event.key)
+        yield line | {"device_seconds": sum(event.self_device_time_total for event in events) / 1e6}
+
+
 PARTS: dict[str, Callable[[Place, Clock], Iterator[Line]]] = {
     "device": of_device, "kernels": of_kernels, "records": of_records, "pass": of_pass, "statistics": of_statistics,
     "memory": of_memory, "generation": of_generation, "watching": of_watching, "longest": of_longest, "tiles": of_tiles,
+    "profile": of_profile,
 }  # fmt: skip
 
 

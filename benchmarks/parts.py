@@ -5,7 +5,7 @@ A worker, a process of its own, makes one part after another and writes a line o
 is ended, which frees the device and clears an error of CUDA, and a fresh one makes the next part. (One worker for all
 parts, since importing torch and transformers takes longer than most of them.)
 
-Each part is sure of its share of the time; what earlier parts left over is for the part that is being made.
+Each part is sure of its share of the time, and has up to three where earlier parts left some over.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import IO, Any, NamedTuple
 
 Line = dict[str, Any]
 GRACE = 5.0  # seconds that a worker has to end by itself
+MOST = 3  # shares that a part may have, where earlier ones left time over
 TAIL = 6_000  # characters of what a worker said on stderr before it died
 LINES, LOG = "lines.jsonl", "stderr.txt"  # in the folder of a run
 ENDED = "a part has ended"
@@ -192,9 +193,10 @@ def run_parts(shares: Mapping[str, float], command: Sequence[str], seconds: floa
         try:
             with stopped_by_signals():
                 for index, name in enumerate(names):
-                    # Sure of its share: what is not kept for later parts is for this one.
+                    # Sure of its share; of what is not kept for later parts it gets some, lest one that hangs has all.
                     share = seconds * shares[name] / whole
                     limit = end - time.time() - seconds * sum(shares[later] for later in names[index + 1 :]) / whole
+                    limit = min(limit, MOST * share)
                     if index and outcomes[names[0]] != "right":
                         finish(name, "left out", because=f"the part {names[0]!r} went wrong")
                         continue
