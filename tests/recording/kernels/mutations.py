@@ -5,6 +5,7 @@ or because the process ended at a wall; an error of Python's own is neither, and
 
 2026-11-23: all 41 were seen, 34 by a failed test and 7 at a wall. Before `ask` had a `MatchReceived` of earlier keys,
 the sides of the diagonal could be swapped in sums by key, unseen.
+2026-11-27: the ten in plans of tiles were seen, "plain tiles too near" where the causal case is drawn (`-m ""`).
 """
 
 import os
