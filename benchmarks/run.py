@@ -82,14 +82,14 @@ def main(names: list[str]) -> int:
 def take(name: str, folder: Path) -> int:
     """Put what a run on another machine wrote among the results; 1 where it is not whole or not right."""
     lines = [json.loads(line) for line in (folder / LINES).read_text(encoding="utf-8").splitlines()]
-    device = next((line for line in lines if line["what"] == "the device"), None)
-    if device is None or lines[-1]["what"] != "all parts":
+    lines = lines[max((at for at, line in enumerate(lines) if line["what"] == "the device"), default=len(lines)) :]
+    if not lines or lines[-1]["what"] != "all parts":  # of several runs into one folder the last counts
         print(f"{folder / LINES}: this run did not come to its end, so that it is no result.", file=sys.stderr)
         return 1
     if lines[-1]["wrong"]:
         print(f"{', '.join(lines[-1]['wrong'])} went wrong in {folder}, so that it is no result.", file=sys.stderr)
         return 1
-    results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    device, results = lines[0], json.loads(RESULTS.read_text(encoding="utf-8"))
     packages = {package: device[package] for package in PACKAGES}
     results[name] = {"date": device["date"], "machine": device["name"], **packages, "lines": lines}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

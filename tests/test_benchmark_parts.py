@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import parts, run
-from benchmarks.cuda import SHARES, main
+from benchmarks import cuda, gpu_parts, parts, run
+from benchmarks.cuda import SHARES
 from benchmarks.parts import LINES, LOG, run_parts
+from manyheads.errors import ModelError
+from manyheads.recording.exact_map import launches
 
 ROOT = Path(__file__).parents[1]
 PARTS = """
@@ -253,16 +256,12 @@ for group in list(gpu_parts.GROUPS)[:1]:
 
 
 def test_what_memory_does_not_hold_is_tried_with_half_and_said():
-    import torch
-
-    from benchmarks.gpu_parts import SMALL, Place
-
     def lines(tokens):
         if tokens > 3_000:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {tokens}.\nAnd more")
         yield {"what": f"size, {tokens:,} tokens"}
 
-    place = Place("cpu", SMALL)
+    place = gpu_parts.Place("cpu", gpu_parts.SMALL)
     first, second, last = place.fitting("size", 10_000, lines)
     assert first["what"] == "no room: size, 10,000 tokens" and "Tried to allocate 10000" in first["because"]
     assert second["what"] == "no room: size, 5,000 tokens"
@@ -273,10 +272,6 @@ def test_what_memory_does_not_hold_is_tried_with_half_and_said():
 
 
 def test_pass_is_made_by_tiles_where_triton_cannot_compile_and_says_so(monkeypatch):
-    from benchmarks import gpu_parts
-    from manyheads.errors import ModelError
-    from manyheads.recording.exact_map import launches
-
     answers = launches.Reader.answers
 
     def no_compiler(self):
@@ -292,10 +287,22 @@ def test_pass_is_made_by_tiles_where_triton_cannot_compile_and_says_so(monkeypat
     assert said.startswith("tiles: MANYHEADS_PASS=tiles, since Triton could not run") and "no C compiler" in said
 
 
+def test_part_alone_is_made_after_a_look_at_the_device(monkeypatch):
+    runs = []
+    monkeypatch.setattr(cuda, "run_parts", lambda *arguments: runs.append(arguments) or 0)
+    for name, default in (("HF_HUB_OFFLINE", "0"), ("TRITON_CACHE_DIR", "/somewhere")):
+        monkeypatch.setenv(name, default)
+    assert cuda.main(["--device", "cpu", "--small", "--only", "tiles", "--minutes", "1.5", "--out", "there"]) == 0
+    shares, command, seconds, out = runs[0]
+    assert list(shares) == ["device", "tiles"] and (seconds, out) == (90, Path("there"))
+    assert command[1:] == ["-m", "benchmarks.gpu_parts", "--device", "cpu", "--small"]
+    assert list(SHARES) == list(gpu_parts.PARTS)
+
+
 @pytest.mark.parametrize("minutes", ["0", "-2", "nan"])
 def test_no_time_is_refused(minutes, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["--minutes", minutes])
+        cuda.main(["--minutes", minutes])
     assert ended.value.code == 2 and "is no time: give a number above 0." in capsys.readouterr().err
 
 
@@ -313,7 +320,8 @@ def test_lines_of_a_run_elsewhere_become_results(tmp_path, monkeypatch, capsys):
         {"part": "memory", "what": "memory, 131,072 tokens", "extra_gb": 0.7},
         {"what": "all parts", "right": ["device", "statistics"], "wrong": [], "left out": ["tiles"]},
     ]
-    (folder / LINES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = [{**lines[0], "name": "another GPU"}, {"what": "statistics, 8,192 tokens", "all": {"ratio": 9.0}}]
+    (folder / LINES).write_text("".join(json.dumps(line) + "\n" for line in [*before, *lines]))
     results.write_text('{"layer": {"date": "2030-01-01", "machine": "a CPU", "torch": "9", "lines": []}}\n')
     monkeypatch.setattr(run, "RESULTS", results)
     pages = []

@@ -28,8 +28,7 @@ HERE = Path(__file__).parent / "kernels"
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 # Issue slots of a warp for a cell, in the loop over plain tiles: what one cell may cost on each kind of GPU, by the
-# version of Triton (a newer one has the newest's). 3.6 copies each label and lse into shared memory by as many
-# instructions as there are threads that read it.
+# version of Triton (a newer one has the newest's). 3.6 makes more copies of labels and lse into shared memory.
 BUDGETS = {
     "3.7": {
         "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
