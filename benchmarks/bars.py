@@ -146,10 +146,10 @@ def _cuda() -> Iterator[Bar]:
     for tokens, default, everything in ((8_192, 1.15, 1.3), (32_768, 1.4, 1.7), (131_072, 1.8, 2.3)):
         line = f"statistics, {tokens:,} tokens"
         for name, most in {"default": default, "all": everything}.items():
-            yield Bar("cuda", line, f"{name}.ratio", f'an 8 B Llama with "{name}" {line}, against its forward', most)
-    yield Bar(
-        "cuda", "statistics, 131,072 tokens", "extra_gb", "memory that statistics of 131,072 tokens add", 1.0, unit="GB"
-    )
+            what = f'layers of an 8 B Llama with "{name}" {line}, against their forward'
+            yield Bar("cuda", line, f"{name}.ratio", what, most)
+    what = "memory that statistics of 131,072 tokens add"
+    yield Bar("cuda", "memory, 131,072 tokens", "extra_gb", what, 1.0, unit="GB")
     for tokens in (8_192, 32_768):
         line = f"the pass alone, {tokens:,} tokens"
         for name, most in {"shape": 1.0, "all": 1.8}.items():

@@ -9,8 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 Calls = Mapping[str, Callable[[], object]]
 
 
-def in_turns(calls: Calls, rounds: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, list[float]]:
+def in_turns(
+    calls: Calls, rounds: int, clock: Callable[[], float] = time.perf_counter, until: float | None = None
+) -> dict[str, list[float]]:
     """Seconds of each call, round by round, after a round that warms up. One round times each once.
+
+    `until`, in seconds of `time.time`: no round begins that would not be over by then, but for the first that counts.
 
     `clock`: `time.process_time` counts the seconds of processors, which other processes' load moves less; with one
     thread, for threads that wait may spin.
@@ -20,13 +24,18 @@ def in_turns(calls: Calls, rounds: int, clock: Callable[[], float] = time.perf_c
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
+    last_round = 0.0
     for turn in range(rounds + 1):
+        began = time.time()
+        if turn > 1 and until is not None and began + last_round > until:
+            break
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             begin = clock()
             calls[name]()
             if turn:
                 taken[name].append(clock() - begin)
+        last_round = time.time() - began
     return taken
 
 

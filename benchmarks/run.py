@@ -3,7 +3,8 @@
 `python -m benchmarks.run layer roles` runs those again, and leaves the others' results as they are. Each result says
 when and on what it was measured. What needs a GPU runs where there is one; elsewhere its last result stays, with its
 machine. One that fails leaves its last result, too, and the command ends with 1. `python -m benchmarks.run --page` only
-writes docs/benchmarks.md anew. `make bench-check` holds all to their bars.
+writes docs/benchmarks.md anew; `--take cuda DIR` takes the lines that `benchmarks.cuda --out DIR` wrote elsewhere.
+`make bench-check` holds all to their bars.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import Judged, judged
+from benchmarks.parts import LINES
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -51,6 +53,7 @@ RUNS = {
     "cuda": ["benchmarks.cuda"],
 }
 ON_GPU = frozenset({"cuda"})
+PACKAGES = ("torch", "transformers", "numpy")
 
 
 def command_of(name: str) -> str:
@@ -62,6 +65,8 @@ def main(names: list[str]) -> int:
     if names == ["--page"]:
         write_page(json.loads(RESULTS.read_text(encoding="utf-8")))
         return 0
+    if names[:1] == ["--take"] and len(names) == 3 and names[1] in ON_GPU:
+        return take(names[1], Path(names[2]))
     unknown = [name for name in names if name not in RUNS]
     if unknown:
         print(f"no benchmark {', '.join(unknown)}: there are {', '.join(RUNS)}.", file=sys.stderr)
@@ -72,6 +77,24 @@ def main(names: list[str]) -> int:
     if failed:
         print(f"failed, so that their last results stay: {', '.join(failed)}.", file=sys.stderr)
     return int(bool(failed))
+
+
+def take(name: str, folder: Path) -> int:
+    """Put what a run on another machine wrote among the results; 1 where it is not whole or not right."""
+    lines = [json.loads(line) for line in (folder / LINES).read_text(encoding="utf-8").splitlines()]
+    lines = lines[max((at for at, line in enumerate(lines) if line["what"] == "the device"), default=len(lines)) :]
+    if not lines or lines[-1]["what"] != "all parts":  # of several runs into one folder the last counts
+        print(f"{folder / LINES}: this run did not come to its end, so that it is no result.", file=sys.stderr)
+        return 1
+    if lines[-1]["wrong"]:
+        print(f"{', '.join(lines[-1]['wrong'])} went wrong in {folder}, so that it is no result.", file=sys.stderr)
+        return 1
+    device, results = lines[0], json.loads(RESULTS.read_text(encoding="utf-8"))
+    packages = {package: device[package] for package in PACKAGES}
+    results[name] = {"date": device["date"], "machine": device["name"], **packages, "lines": lines}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_page(results)
+    return 0
 
 
 def _run(name: str, results: dict[str, Any]) -> bool:
@@ -94,7 +117,7 @@ def _run(name: str, results: dict[str, Any]) -> bool:
     results[name] = {
         "date": date.today().isoformat(),
         "machine": gpu if name in ON_GPU else _machine(),
-        **{package: version(package) for package in ("torch", "transformers", "numpy")},
+        **{package: version(package) for package in PACKAGES},
         "lines": lines,
     }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

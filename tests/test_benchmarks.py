@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def test_each_round_times_every_call_once_and_ratios_are_taken_within_one():
     assert ratio(ours, theirs) == {"ratio": 1.0, "low": 0.25, "high": 3.0}
     assert ratio(ours, theirs, "times_as_fast")["times_as_fast"] == 1.0
     assert medians({"ours": ours, "theirs": theirs}) == {"ours": 5.0, "theirs": 3.0}
+
+
+def test_no_round_begins_that_would_not_be_over_in_time():
+    seconds = in_turns({"a": lambda: time.sleep(0.05), "b": bool}, rounds=50, until=time.time() + 0.5)
+    assert 1 <= len(seconds["a"]) < 10 and len(seconds["a"]) == len(seconds["b"])
+    late = in_turns({"a": bool}, rounds=3, until=time.time() - 1)
+    assert len(late["a"]) == 1, "the first that counts is made always"
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read where Linux tells it")

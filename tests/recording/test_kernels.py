@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from manyheads.errors import ModelError, ShapeError
+from manyheads.nn import Mask
 from manyheads.recording import prepare
 from manyheads.recording.exact_map import launches
 from manyheads.recording.exact_map.requests import Mass
@@ -25,13 +27,23 @@ from tests.refusals import refuses
 HERE = Path(__file__).parent / "kernels"
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
-# Issue slots of a warp for a cell, in the loop over plain tiles: what one cell may cost on each kind of GPU.
+# Issue slots of a warp for a cell, in the loop over plain tiles: what one cell may cost on each kind of GPU, by the
+# version of Triton (a newer one has the newest's). 3.6 makes more copies of labels and lse into shared memory.
 BUDGETS = {
-    "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
-    "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5}, "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
-    "received by keys": {80: 10, 90: 6.8, 100: 8}, "everything of keys": {80: 21, 90: 18.5, 100: 23},
-    "rows in float32": {80: 101, 90: 62, 100: 58},
+    "3.7": {
+        "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
+        "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5}, "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
+        "received by keys": {80: 10, 90: 6.8, 100: 8}, "everything of keys": {80: 21, 90: 18.5, 100: 23},
+        "rows in float32": {80: 101, 90: 62, 100: 58},
+    },
+    "3.6": {
+        "shape of rows": {80: 21.5, 90: 10.8, 100: 12}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
+        "matches of rows": {80: 20, 90: 15.7, 100: 17.3}, "everything of rows": {80: 32.5, 90: 28.5, 100: 39.5},
+        "received by keys": {80: 10, 90: 7, 100: 13.6}, "everything of keys": {80: 25.7, 90: 22.5, 100: 33.5},
+        "rows in float32": {80: 105, 90: 64.5, 100: 68},
+    },
 }  # fmt: skip
+LAID_ASIDE = {("3.6", "everything of keys", 80): 0.07}  # registers in memory, where there may be some
 SHARED = {80: 99, 90: 227, 100: 227}  # KiB a program may have; 99 on consumers' GPUs, which are handled like sm_80
 
 
@@ -56,13 +68,16 @@ def assert_compiles_within_budget(tmp_path, *names):
     measured = [json.loads(line) for line in output.splitlines()]
     assert len(measured) >= len(names) > 0
     for code in measured:
-        kernel, target = code["name"].split(" sm_")
-        assert code["registers"] <= 255 and code["shared"] <= SHARED[int(target)] * 1024, code
+        kernel, target = code["name"].split(" sm_")[0], int(code["name"].split(" sm_")[1])
+        version = ".".join(code["triton"].split(".")[:2])
+        version = version if version in BUDGETS else "3.7"
+        assert code["registers"] <= 255 and code["shared"] <= SHARED[target] * 1024, code
         if "band" in kernel or "pool" in kernel:
             continue
-        assert code["slots"] <= BUDGETS.get(kernel, {}).get(int(target), 110), code
+        assert code["slots"] <= BUDGETS[version].get(kernel, {}).get(target, 110), code
         # No registers laid aside in memory, no exchange between threads for every cell, loads that run ahead.
-        assert code["local"] <= (1 if "float32" in kernel else 0) and code["shuffles"] < 1.3 and code["ahead"], code
+        aside = 1 if "float32" in kernel else LAID_ASIDE.get((version, kernel, target), 0)
+        assert code["local"] <= aside and code["shuffles"] < 1.3 and code["ahead"], code
         matches = 3 if "everything" in kernel or "matches" in kernel else 0
         assert not matches or code["compares"] == matches, "a match is one comparison and one addition"
 
@@ -72,6 +87,14 @@ def assert_compiles_within_budget(tmp_path, *names):
 @pytest.mark.parametrize("target", [80, 90, 100])
 def test_all_machine_code_is_within_its_budget(tmp_path, target):
     assert_compiles_within_budget(tmp_path, f"sm_{target}")
+
+
+def test_a_million_rows_are_planned_at_once():
+    ends = Mask.causal(1_000_000, 1_000_000)
+    shape, begin = launches.Shape(64, 64, 8, "tf32", 4), time.perf_counter()
+    planned = launches.planned_tiles(ends.start, ends.stop, 1_000_000, shape, 1, by_key=False)
+    assert time.perf_counter() - begin < 5 and planned.shape == (1, 15_625, 6)
+    assert planned[0, 9_999].tolist() == [0, 0, 9_999, 15_625, 15_625, 10_000]
 
 
 @pytest.mark.parametrize(("choice", "message"), [

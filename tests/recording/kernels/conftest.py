@@ -27,6 +27,8 @@ def interpreted(monkeypatch):
 
 def once_patched(interpreter):
     """Patch the language for good: the interpreter would do so for each call of each function, half of its time."""
+    import triton.language as tl
+
     if not hasattr(interpreter, "patch_again"):
         interpreter.patch_again, patched = interpreter._patch_lang, set()
 
@@ -34,6 +36,8 @@ def once_patched(interpreter):
             if fn.__module__ not in patched:
                 patched.add(fn.__module__)
                 interpreter.patch_again(fn)
+                # Triton 3.6 makes int() of an array of one number, which NumPy 2.4 refuses; 3.7 does this.
+                tl.core.tensor.__index__ = lambda self: int(self.handle.data.squeeze())
             return interpreter._LangPatchScope()
 
         interpreter._patch_lang = patch

@@ -87,6 +87,7 @@ def measured(name, kernel, target, **constants):
     usage = dict(re.findall(r"(REG|STACK):(\d+)", dumped(code.asm["cubin"], "-res-usage")))
     loops = list(hot_loops(dumped(code.asm["cubin"], "-sass")))
     facts = {"name": name, "registers": int(usage["REG"]), "stack": int(usage["STACK"]), "shared": code.metadata.shared}
+    facts["triton"] = triton.__version__
     if not loops:
         return facts
     cells = 2 if constants.get("SOFTCAP") else 1  # a capped score has an exp2 of its own

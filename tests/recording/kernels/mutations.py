@@ -5,6 +5,7 @@ or because the process ended at a wall; an error of Python's own is neither, and
 
 2026-11-23: all 41 were seen, 34 by a failed test and 7 at a wall. Before `ask` had a `MatchReceived` of earlier keys,
 the sides of the diagonal could be swapped in sums by key, unseen.
+2026-11-27: the ten in plans of tiles were seen, "plain tiles too near" where the causal case is drawn (`-m ""`).
 """
 
 import os
@@ -54,7 +55,11 @@ BUGS = {
     "launches.py": {
         "tiles plain where one row sees all": ("(first_of_all <= key)", "(first <= key)"),
         "tiles plain to where one row sees": ("(last_of_all >= key_end)", "(last >= key_end)"),
-        "a plain tile behind the last key": ("if by_key else key + key_size", "if True else key"),
+        "a plain tile behind the last key": ("last_of_all // size", "up(last_of_all)"),
+        "rows' tiles plain where one row sees all": ("up(first_of_all)", "up(first)"),
+        "rows' tiles plain to where one row sees": ("last_of_all // size", "last // size"),
+        "rows' plain tiles on the diagonal": ("(line + 1 - reach) // size", "up(line + 1)"),
+        "a row's last tile left out": ("up(last).clamp_max", "(last // size).clamp_max"),
         "plain tiles too near": ("reach = max([1, ", "reach = min([1, "),
         "plain tiles on the diagonal": ("(other + shape.OTHERS - 1 + reach <= line)", "(other <= line)"),
         "dead rows among the others": ("(stop if by_key else torch.where(alive, stop, EDGE))",

@@ -14,7 +14,15 @@ from manyheads.nn import Mask, Rule
 from manyheads.recording import Entropy, Layer, Strongest, Tokens, prepare
 from manyheads.recording.exact_map import launches
 from manyheads.recording.exact_map.requests import Linear, Mass, Pooled
-from tests.recording.passing import RUNS, ask, assert_pass_equals_reference, assert_reduced, make_case, name_of
+from tests.recording.passing import (
+    RUNS,
+    ask,
+    assert_pass_equals_reference,
+    assert_reduced,
+    make_case,
+    name_of,
+    visible_cells,
+)
 
 SMALL = {"lengths": (37, 21), "heads": (2, 1), "dtype": torch.float32}
 HOW = {  # of each kind of mask: the tiles, the rule, the heads, the numbers
@@ -170,3 +178,64 @@ def test_what_kernels_cannot_read_is_left_to_the_tiles(rng, tiles, monkeypatch):
     for reason, case in cases.items():
         reduced = prepare(case.tokens, [Mass(), Entropy(), Pooled(3)]).run(case.layer)
         assert reduced.because == f"tiles: {reason}"
+
+
+# ============================================================================================================== plans
+
+
+def first_stretch(flags):
+    """Where the first unbroken stretch of True begins and ends; both are the end of all where there is none."""
+    places = np.flatnonzero(flags)
+    if not len(places):
+        return len(flags), len(flags)
+    end = places[0]
+    while end < len(flags) and flags[end]:
+        end += 1
+    return places[0], end
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("kind", ["causal", "window", "bidirectional", "ahead", "ragged", "dead rows"])
+@pytest.mark.parametrize(("lines", "others"), [(16, 16), (64, 32), (16, 64)])
+def test_planned_tiles_are_those_that_the_cells_show(rng, kind, lines, others, by_key):
+    num_rows, num_keys = (int(n) for n in rng.integers(90, 400, 2))
+    num_rows = num_rows if kind == "bidirectional" else num_keys
+    reach = int(rng.integers(1, 5))
+    row, key = np.arange(num_rows)[:, None], np.arange(num_keys)[None]
+    if kind == "dead rows":  # an empty run lies anywhere
+        dead = rng.random((2, num_rows)) < 0.1
+        start, stop = np.where(dead, 5, 0), np.where(dead, 5, np.arange(num_rows) + 1)
+    elif kind == "window":  # wide enough for tiles within it
+        start, stop = np.maximum(row.T - 130, 0).repeat(2, 0), (row.T + 1).repeat(2, 0)
+    else:
+        seen = visible_cells(rng, kind, 2, num_rows, num_keys)[:, 0]
+        start, stop = seen.argmax(-1), np.where(seen.any(-1), num_keys - seen[..., ::-1].argmax(-1), 0)
+    seen = (key >= start[..., None]) & (key < stop[..., None])
+    runs = [torch.from_numpy(np.ascontiguousarray(ends)).long() for ends in (start, stop)]
+    shape = launches.Shape(lines, others, 8, "tf32", 4)
+    planned = launches.planned_tiles(*runs, num_keys, shape, reach, by_key)
+
+    num_lines, num_others = (num_keys, num_rows) if by_key else (num_rows, num_keys)
+    num_blocks, num_tiles = -(-num_lines // lines), -(-num_others // others)
+    assert planned.shape == (2, num_blocks, 6) and planned.dtype == torch.int32
+    place = np.arange(num_tiles) * others
+    for text, block in np.ndindex(2, num_blocks):
+        low, before, before_end, after, after_end, high = planned[text, block].tolist()
+        first = block * lines
+        cells = np.zeros((lines, num_tiles * others), bool)  # what is no token sees nothing, and nothing sees it
+        of_block = (seen[text].T if by_key else seen[text])[first : first + lines]
+        cells[: len(of_block), :num_others] = of_block
+        tiles = cells.reshape(lines, num_tiles, others).swapaxes(0, 1)
+        visible = np.flatnonzero(tiles.any((1, 2)))
+        bounds = (visible[0], visible[-1] + 1) if len(visible) else (0, 0)
+        if by_key:  # rows that lie apart may make it wider
+            assert not len(visible) or (low <= bounds[0] and bounds[1] <= high)
+            readable = np.arange(lines) < len(of_block)  # keys that are none are no lines
+        else:
+            assert (low, high) == bounds
+            readable = cells.any(1)  # a row that sees nothing disturbs nobody
+        whole = tiles[:, readable].all((1, 2)) & readable.any()
+        if not by_key:
+            whole &= place >= start[text, first : first + lines].max()
+        assert (before, before_end) == first_stretch(whole & (place + others - 1 + reach <= first))
+        assert (after, after_end) == first_stretch(whole & (first + lines - 1 + reach <= place))

@@ -312,7 +312,8 @@ def planned_tiles(
     """For each block of lines, tiles of others: `low, before, end, after, end, high`.
 
     Some row sees something of [low, high). Every cell of [before, end) is visible, and of [after, end); in the first
-    the others lie before the lines, in the second after them, by `reach` places or more. Cost: O(q * k / tile), host.
+    the others lie before the lines, in the second after them, by `reach` places or more. Cost, on the host: O(q) where
+    lines are rows, O(q * k / tile) where they are keys.
     """
     row_size, key_size = (shape.OTHERS, shape.LINES) if by_key else (shape.LINES, shape.OTHERS)
     start, stop = (
@@ -324,11 +325,13 @@ def planned_tiles(
     # that sees nothing, or is none, is a line of zeros, which disturbs nobody; among the others it must be hidden.
     first, last = torch.where(alive, start, EDGE).amin(-1), stop.amax(-1)
     first_of_all, last_of_all = start.amax(-1), (stop if by_key else torch.where(alive, stop, EDGE)).amin(-1)
+    if not by_key:
+        return tiles_of_rows(first, last, first_of_all, last_of_all, -(-num_keys // key_size), shape, reach)
+    # Which blocks of rows see a key has no closed form: each pair of blocks is looked at, some at a time.
     key = torch.arange(0, num_keys, key_size, device="cpu")[None]
-    key_end = (key + key_size).clamp_max(num_keys) if by_key else key + key_size
-    axes = ("b r -> b 1 r", "b k -> b k 1") if by_key else ("b r -> b r 1", "b k -> b 1 k")
-    facts = [rearrange(fact, axes[0]) for fact in (first, last, first_of_all, last_of_all)]
-    facts = torch.broadcast_tensors(*facts, *(rearrange(fact, axes[1]) for fact in (key, key_end)))
+    facts = [rearrange(fact, "b r -> b 1 r") for fact in (first, last, first_of_all, last_of_all)]
+    facts += [rearrange(fact, "b k -> b k 1") for fact in (key, (key + key_size).clamp_max(num_keys))]
+    facts = torch.broadcast_tensors(*facts)
     num_others = facts[0].shape[2]
     other = torch.arange(0, num_others * shape.OTHERS, shape.OTHERS, device="cpu")
     out: list[Tensor] = []
@@ -343,6 +346,27 @@ def planned_tiles(
         low = torch.minimum(first_true(visible), high)
         out.append(torch.stack([low, before, before_end, after, after_end, high], -1))
     return torch.cat(out, 1).int()
+
+
+def tiles_of_rows(
+    first: Int[Tensor, "b blocks"], last: Int[Tensor, "b blocks"], first_of_all: Int[Tensor, "b blocks"],
+    last_of_all: Int[Tensor, "b blocks"], num_tiles: int, shape: Shape, reach: int,
+) -> Int[Tensor, "b blocks six"]:  # fmt: skip
+    """`planned_tiles` where lines are rows: what they see is one run of keys, whose ends are the tiles' by division."""
+    size, line = shape.OTHERS, torch.arange(first.shape[1], device="cpu") * shape.LINES
+
+    def up(place: Tensor) -> Tensor:
+        return -(-place // size)
+
+    def run(begin: Tensor, end: Tensor, none: int) -> tuple[Tensor, Tensor]:
+        return torch.where(begin < end, begin, none), torch.where(begin < end, end, none)
+
+    low, high = first // size, up(last).clamp_max(num_tiles)
+    plain, plain_end = torch.maximum(low, up(first_of_all)), torch.minimum(high, last_of_all // size)
+    before = run(plain, torch.minimum(plain_end, (line + 1 - reach) // size), num_tiles)
+    after = run(torch.maximum(plain, up(line + shape.LINES - 1 + reach)), plain_end, num_tiles)
+    low, high = run(low, high, 0)
+    return torch.stack([low, *before, *after, high], -1).int()
 
 
 def stretch(cells: Bool[Tensor, "b l o"]) -> tuple[Int[Tensor, "b l"], Int[Tensor, "b l"]]:
