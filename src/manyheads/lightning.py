@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from manyheads.base import private_names
 from manyheads.errors import ModelError
 from manyheads.watching.training_steps import WatchCallback
-from manyheads.watching.training_tap import Compiled
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -36,8 +36,8 @@ class HeadWatch(WatchCallback, Callback):
     _steps = 0  # the optimizer's, so far
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        compiled = [module for module in pl_module.modules() if isinstance(module, Compiled)]
-        if getattr(pl_module, "_compiler_ctx", None) is not None:
+        compiled = [module for module in pl_module.modules() if private_names.is_compiled(module)]
+        if private_names.is_compiled_as_whole(pl_module):
             raise ModelError(
                 f"{type(pl_module).__name__} is compiled as a whole, and a probe would log each step twice: compile "
                 f"the net in it, as self.net = torch.compile(net)."

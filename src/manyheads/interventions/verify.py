@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
-from manyheads.base import is_split
+from manyheads.base import is_split, private_names
+from manyheads.base.private_names import TorchDispatchMode, tree_leaves, tree_map
 from manyheads.errors import ModelError
 from manyheads.models import LoadedModel, tap
 from manyheads.models.describe import TEXT, blank_inputs, sense_of
@@ -30,6 +29,7 @@ SAME = 1e-5  # of an output's largest number: the same sums in another order, in
 DRAWS = 0  # the seed of random numbers that a model itself draws as it runs (ViT-MAE hides patches at random)
 NUM_TEXTS, NUM_TOKENS = 2, 11
 HALVES = (torch.float16, torch.bfloat16)
+MOVING = (torch.ops.aten.embedding.default, private_names._to_copy)  # operators that only move numbers
 FIRST_ID, IDS = 5, 1000  # plain words come after a few special ids, and ids with a meaning of their own come late
 
 
@@ -99,7 +99,7 @@ class _Halves(TorchDispatchMode):
             return func(*args, **kwargs)
         kwargs = tree_map(_widened, kwargs)
         # What only moves numbers is widened afterwards: rows of a table are few, and a copy of a copy is one too many.
-        if func._overloadpacket in (torch.ops.aten.embedding, torch.ops.aten._to_copy):
+        if func in MOVING:
             return _widened(func(*args, **kwargs))
         return func(*tree_map(_widened, args), **kwargs)
 

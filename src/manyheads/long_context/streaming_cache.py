@@ -27,9 +27,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
-from transformers.generation.configuration_utils import GenerationMode
+from transformers import DynamicCache
+from transformers.generation import GenerationMode
 
+from manyheads.base import private_names
+from manyheads.base.private_names import CacheLayerMixin, DynamicLayer
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError
 from manyheads.interventions.effects.metrics import require_loaded
@@ -76,15 +78,15 @@ def streaming(lm: Any, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[St
         stack.enter_context(standing_in(modules, block.attend))
         stack.callback(block.model.register_forward_pre_hook(block.before, with_kwargs=True).remove)
         stack.callback(block.model.register_forward_hook(block.after).remove)
-        if hasattr(block.model, "_prepare_cache_for_generation"):
-            model_prepare = block.model._prepare_cache_for_generation
+        if hasattr(block.model, private_names.PREPARE_CACHE):
+            model_prepare = getattr(block.model, private_names.PREPARE_CACHE)
 
             def prepare(*args: Any, **kwargs: Any) -> None:
                 if threading.get_ident() != block.thread or not block.serve(*args, **kwargs):
                     model_prepare(*args, **kwargs)
 
-            block.model._prepare_cache_for_generation = prepare
-            stack.callback(lambda: delattr(block.model, "_prepare_cache_for_generation"))
+            setattr(block.model, private_names.PREPARE_CACHE, prepare)
+            stack.callback(lambda: delattr(block.model, private_names.PREPARE_CACHE))
         try:
             yield block
         finally:
@@ -98,9 +100,9 @@ def _places(lm: Any, split: HeadSplit) -> dict[str, tuple[int, int]]:
         raise ModelError(f"{lm.name} is no transformers model, and a streaming cache is one of transformers.")
     if getattr(config, "is_encoder_decoder", False) or split.stack:
         raise ModelError(f"{lm.name} is an encoder-decoder: a streaming cache is for decoders alone.")
-    if config._attn_implementation not in FUNCTIONS:
+    if (attention := private_names.attention_of(model)) not in FUNCTIONS:
         raise ModelError(
-            f"{lm.name} attends by {config._attn_implementation!r}, and a streaming cache hands its attention dense "
+            f"{lm.name} attends by {attention!r}, and a streaming cache hands its attention dense "
             f"masks: load it with attn_implementation='sdpa'."
         )
     stock, places = DynamicCache(config=config).layers, {}
@@ -161,7 +163,8 @@ class Streaming:
     is_open: bool = True
 
     def cache(self) -> StreamingCache:
-        """An empty cache, for one generation or one loop: `past_key_values=now.cache()`."""
+        """An empty cache, for one generation or one loop: `cache=now.cache()`, before transformers 5.24
+        `past_key_values=now.cache()`."""
         return StreamingCache(self)
 
     def require(self, cache: Any) -> None:
@@ -169,7 +172,7 @@ class Streaming:
         if not isinstance(cache, StreamingCache) or cache.block is not self:
             whose = "of another block" if isinstance(cache, StreamingCache) else "of transformers"
             raise ModelError(
-                f"past_key_values is a {type(cache).__name__} {whose}: leave it out, or give cache() of this block "
+                f"{private_names.cache_name(self.model)} is a {type(cache).__name__} {whose}: leave it out, or give cache() of this block "
                 f"(with mh.streaming(lm, split) as now: now.cache())."
             )
 
@@ -186,7 +189,7 @@ class Streaming:
         kind = generation.cache_implementation
         if kind not in (None, "dynamic"):
             raise ModelError(f"cache_implementation={kind!r}: a streaming cache takes its place, so leave it out.")
-        if (cache := model_kwargs.get("past_key_values")) is None:
+        if (cache := private_names.cache_in(model_kwargs)) is None:
             if generation.use_cache is False:
                 return False
             cache = self.cache()
@@ -197,7 +200,9 @@ class Streaming:
                 "one that holds a common beginning before (copy.deepcopy)."
             )
         cache.generated = True
-        model_kwargs["past_key_values"] = cache
+        arguments = private_names.with_cache(self.model, model_kwargs, cache)
+        model_kwargs.clear()
+        model_kwargs.update(arguments)
         return True
 
     def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -213,13 +218,13 @@ class Streaming:
                 "output_attentions=True: streaming heads have weights on other keys than the others, so a layer has no "
                 "one map. mh.record, outside of this block, has every head's."
             )
-        if arguments.get("past_key_values") is not None:
-            self.require(arguments["past_key_values"])
+        if (cache := private_names.cache_in(arguments)) is not None:
+            self.require(cache)
             return None
         wants = arguments.get("use_cache")
         if not (getattr(config, "use_cache", False) if wants is None else wants):
             return None
-        return args, {**kwargs, "past_key_values": self.cache()}
+        return args, private_names.with_cache(self.model, kwargs, self.cache())
 
     def after(self, model: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         """The hook behind a forward pass. Errors: ModelError where the last layer attended by other ways."""
@@ -423,6 +428,8 @@ class StreamingLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return -1
+
+    get_max_cache_shape = get_max_length  # as transformers up to 5.12 calls it
 
     def reset(self) -> None:
         self.length = 0

@@ -20,6 +20,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from manyheads.base import private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.checkpoints import BUNDLED, brief, find_bundled, quietly
 from manyheads.sizing import (
@@ -132,7 +133,9 @@ def describe(config: Mapping[str, Any] | Any) -> Architecture:
         cls: Any = classes[0]
         try:
             with torch.device("meta"):  # bfloat16: experts' kernels take nothing wider there
-                model = cls._from_config(built_config, dtype=torch.bfloat16, experts_implementation="batched_mm").eval()
+                model = private_names.from_config(
+                    cls, built_config, dtype=torch.bfloat16, experts_implementation="batched_mm"
+                ).eval()
         except Exception as error:  # any error of a foreign constructor is about this config
             raise ModelError(f"transformers cannot build {cls.__name__} from this config: {brief(error)}") from error
         with suppress(Exception):  # whose config must have one
@@ -247,10 +250,9 @@ def _of_module(model: Any) -> Architecture:
 def _config(data: Mapping[str, Any]) -> Any:
     """A config of transformers. Raises ModelError where it knows no such family, or the config lacks sizes."""
     from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     family = data.get("model_type")
-    if family not in CONFIG_MAPPING_NAMES:
+    if family not in private_names.CONFIG_MAPPING_NAMES:
         raise ModelError(
             f"{family!r} is an architecture that neither manyheads nor transformers knows, so its parameters cannot be "
             f"told. Describe it: num_layers, embed_dim, num_heads, ..."
@@ -319,7 +321,7 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
             out = model(input_ids=ids, use_cache=True)
     except Exception as error:  # a foreign model may need real numbers
         return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({brief(error)})" if generates else ""
-    states = list(getattr(out.get("past_key_values", out.get("cache_params")), "layers", []))
+    states = list(getattr(private_names.cache_in(out), "layers", []))
     if len(states) != count:  # a decoder without its head keeps one all the same
         return [], f"its cache has {len(states)} entries for {count} layers" if generates else ""
     if strange := {type(state).__name__ for state in states} - KNOWN_STATES:

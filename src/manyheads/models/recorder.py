@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from manyheads.base import MEMORY_SHARE, free_bytes
+from manyheads.base import MEMORY_SHARE, free_bytes, private_names
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models.describe import model_facts
 from manyheads.models.inputs import generation, media
@@ -298,7 +298,7 @@ def recording_of(
         backend = {name: backend.get(name, 0) + state.because.get(name, 0) for name in backend | state.because}
     about = {
         **provenance,
-        "implementation": getattr(getattr(model, "config", None), "_attn_implementation", None) or "unknown",
+        "implementation": private_names.attention_of(model) or "unknown",
         "backend": backend,
         "guard_error": max(state.guard_error for state in states),
         "float64_error": max(keeper.error for keeper in keepers),

@@ -32,7 +32,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from manyheads.base import check_groups
+from manyheads.base import check_groups, private_names
 from manyheads.errors import ShapeError
 from manyheads.nn.masks import Mask
 from manyheads.nn.scores import Rule, check_softcap, exact_arithmetic
@@ -60,18 +60,18 @@ class FusedKernel:
 
 
 WIDTHS = 8  # CUDA's kernels take head widths that are a multiple of this; zeros change nothing
-CPU = FusedKernel("CPU", torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
+_found = private_names.found
+CPU = FusedKernel("CPU", _found("_scaled_dot_product_flash_attention_for_cpu"))
 CUDA = {
-    SDPBackend.FLASH_ATTENTION: FusedKernel("flash", torch.ops.aten._scaled_dot_product_flash_attention.default),
+    SDPBackend.FLASH_ATTENTION: FusedKernel("flash", _found("_scaled_dot_product_flash_attention")),
     SDPBackend.EFFICIENT_ATTENTION: FusedKernel(
-        "memory-efficient", torch.ops.aten._scaled_dot_product_efficient_attention.default, asked=True
+        "memory-efficient", _found("_scaled_dot_product_efficient_attention"), asked=True
     ),
-    SDPBackend.CUDNN_ATTENTION: FusedKernel(
-        "cuDNN", torch.ops.aten._scaled_dot_product_cudnn_attention.default, asked=True
-    ),
+    SDPBackend.CUDNN_ATTENTION: FusedKernel("cuDNN", _found("_scaled_dot_product_cudnn_attention"), asked=True),
 }
-CHOICE: Any = torch.ops.aten._fused_sdp_choice.default
-FUSED_KERNELS = {kernel.operator: kernel for kernel in (CPU, *CUDA.values())}
+CHOICE: Any = _found("_fused_sdp_choice")
+# Of a kernel that this torch lacks, nothing is known: what it computes is computed by tiles.
+FUSED_KERNELS = {kernel.operator: kernel for kernel in (CPU, *CUDA.values()) if kernel.operator is not None}
 
 
 def row_lse(lse: Tensor, num_rows: int) -> Float[Tensor, "b h q"]:
@@ -81,10 +81,12 @@ def row_lse(lse: Tensor, num_rows: int) -> Float[Tensor, "b h q"]:
 
 def kernel_for(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> FusedKernel | None:
     """The kernel that torch itself would choose for such a call; None where that is one without an lse."""
-    if q.device.type == "cpu":
-        return CPU
-    grouped = q.shape[1] != k.shape[1]
-    return CUDA.get(SDPBackend(CHOICE(q, k, v, None, 0.0, causal, scale=scale, enable_gqa=grouped)))
+    kernel: FusedKernel | None = CPU
+    if q.device.type != "cpu":
+        grouped = q.shape[1] != k.shape[1]
+        chosen = None if CHOICE is None else CHOICE(q, k, v, None, 0.0, causal, scale=scale, enable_gqa=grouped)
+        kernel = None if chosen is None else CUDA.get(SDPBackend(chosen))
+    return None if kernel is None or kernel.operator is None else kernel
 
 
 # pyright: reportUnnecessaryIsInstance=false

@@ -18,6 +18,7 @@ import torch
 from numpy import ndarray
 from torch import nn
 
+from manyheads.base import private_names
 from manyheads.base.processes import processes_of_heads
 from manyheads.errors import StatisticError
 from manyheads.models.weights.projections import is_transposed, output_projection
@@ -90,10 +91,9 @@ def place_of(model: nn.Module, site: Site) -> tuple[int, int]:
     axis = 0 if is_transposed(projection) else 1
     if weight.shape[axis] == site.num_heads * site.v_dim:
         return 0, site.num_heads  # the weight is divided, and the heads are not
-    # Imported where a model is divided: torch loads its distributed tensors, half a second, for nobody else.
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    _, offset = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
+    # Looked up where a model is divided: torch loads its distributed tensors, half a second, for nobody else.
+    divide = private_names.compute_local_shape_and_global_offset
+    _, offset = divide(weight.shape, weight.device_mesh, weight.placements)
     return offset[axis] // site.v_dim, weight.shape[axis] // site.v_dim
 
 

@@ -6,8 +6,7 @@ import sys
 from typing import Any
 
 from torch import nn
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from manyheads.watching.training_steps import WatchCallback
 

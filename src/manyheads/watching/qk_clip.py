@@ -29,7 +29,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
-from manyheads.base import divisors, first_line, is_sharded, plural
+from manyheads.base import divisors, first_line, is_sharded, plural, private_names
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, PlanError
 from manyheads.heads import Head
@@ -420,7 +420,7 @@ class HeadRows:
     @property
     def parameter(self) -> nn.Parameter:
         # Looked up at each use: FSDP puts another in its place while the module runs.
-        return self.owner._parameters[self.name]  # type: ignore[return-value]
+        return private_names.parameter_of(self.owner, self.name)
 
     def scale(self, factors: Float64[Tensor, "all_heads"]) -> None:
         """Multiply each head's rows by its factor, in place. A factor of 1 changes no bit."""
@@ -450,7 +450,7 @@ class HeadRows:
         if adapted or any("lora" in name.lower() for name, _ in owner.named_children()):
             _refuse(site, module, f"{where} carries an adapter (LoRA), so that q or k is made of a sum of weights, and "
                                   f"scaling one of them would not scale the sum. Merge it, or do without")  # fmt: skip
-        parameter = owner._parameters.get(self.name)
+        parameter = private_names.parameter_of(owner, self.name)
         if parameter is None:
             _refuse(site, module, f"the {self.name} of {where} is computed, not a parameter (a parametrization, a "
                                   f"weight norm, or FSDP1: use fully_shard)")  # fmt: skip
@@ -527,7 +527,7 @@ def query_key_weights(model: nn.Module, site: Site, k: Float[Tensor, "b g k d"] 
         _refuse(site, None, "it attends several times in a forward pass with the same weights, so that one clip "
                             "would act on all of them")  # fmt: skip
     module = model.get_submodule(site.module)
-    module = getattr(module, "_orig_mod", module)  # compiled by itself
+    module = private_names.uncompiled(module)  # compiled by itself
     if getattr(module, "clip_qkv", None) is not None or getattr(getattr(module, "config", None), "clip_qkv", None):
         _refuse(site, module, "it clamps q, k and v (clip_qkv), so its scores do not follow its weights")
     untried = ""

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyheads.base import private_names
 from manyheads.errors import ModelError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import AttentionCall, Observer
@@ -39,7 +40,6 @@ PROBE = (
     "read by a probe, since {what} is compiled, where nothing can be seen: one more forward pass of the step's first "
     "batch, uncompiled, without gradients and without dropout"
 )
-Compiled: Any = torch._dynamo.eval_frame.OptimizedModule
 Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 
 
@@ -71,15 +71,15 @@ class TrainingTap:
         self.checked: set[str] = set()  # sites that the guard has seen
         self._open: list[ExitStack] = []
         self._remove: list[Callable[[], object]] = []
-        compiled_call = getattr(self.model, "_compiled_call_impl", None)
-        outermost = next((wrapper for wrapper in wrappers if isinstance(wrapper, Compiled)), self.model)
+        compiled_call = getattr(self.model, private_names.COMPILED_CALL, None)
+        outermost = next((wrapper for wrapper in wrappers if private_names.is_compiled(wrapper)), self.model)
         if method:  # its own, on this module alone; the class' is found again once it is gone
             wrapper = _Method(self, self.run)
             setattr(self.model, method, wrapper)
             self._remove.append(lambda: wrapper.remove(self.model, method))
         elif compiled_call is not None and outermost is self.model:  # model.compile() would compile hooks, too
-            self.model._compiled_call_impl = _Preceded(self, compiled_call)
-            self._remove.append(lambda: setattr(self.model, "_compiled_call_impl", compiled_call))
+            setattr(self.model, private_names.COMPILED_CALL, _Preceded(self, compiled_call))
+            self._remove.append(lambda: setattr(self.model, private_names.COMPILED_CALL, compiled_call))
         else:
             handles = [outermost.register_forward_pre_hook(self._enter, with_kwargs=True)]
             if not self.probes:
@@ -105,7 +105,7 @@ class TrainingTap:
         if self.probing or self._open or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         # Inside of the backward pass: a checkpointed model runs again, and was counted the first time.
-        if torch._C._current_graph_task_id() != -1 or not self.wants_pass():
+        if private_names.in_backward() or not self.wants_pass():
             return
         if self.probes and self.probed:
             return
@@ -228,7 +228,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[nn.Module]]:
         )
     wrappers: list[nn.Module] = []
     while True:
-        inner = getattr(model, "_orig_mod", None) if isinstance(model, Compiled) else None
+        inner = private_names.uncompiled(model) if private_names.is_compiled(model) else None
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             inner = model.module
         if inner is None:
@@ -239,11 +239,9 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[nn.Module]]:
 
 def compiled_part(model: nn.Module, wrappers: Sequence[nn.Module] = ()) -> str:
     """Which part of a model is compiled, in words; "" where nothing is."""
-    if any(isinstance(wrapper, Compiled) for wrapper in wrappers):
+    if any(map(private_names.is_compiled, wrappers)):
         return type(model).__name__
     for path, module in model.named_modules():
-        # By torch.compile(module), module.compile(), or a compiled function put in the place of its forward.
-        by_function = hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-        if isinstance(module, Compiled) or getattr(module, "_compiled_call_impl", None) is not None or by_function:
+        if private_names.is_compiled(module) or private_names.has_compiled_call(module):
             return path or type(module).__name__
     return ""

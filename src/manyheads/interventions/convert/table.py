@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.base import private_names
 from manyheads.errors import ManyHeadsError
 from manyheads.interventions.effects import metrics
 from manyheads.models import LoadedModel, size
@@ -203,7 +204,8 @@ def decode_rates(before: LoadedModel, after: LoadedModel, corpus: metrics.Corpus
         out = model(input_ids=prompt, use_cache=True)
         yield prompt.device
         for _ in range(STEPS):
-            out = model(input_ids=out.logits[:, -1:].argmax(-1), past_key_values=out.past_key_values, use_cache=True)
+            inputs = {"input_ids": out.logits[:, -1:].argmax(-1), "use_cache": True}
+            out = model(**private_names.with_cache(model, inputs, private_names.cache_in(out)))
         yield prompt.device
 
     models = {"before": before.model, "after": after.model}

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import manyheads
-from manyheads.base import MEMORY_SHARE, free_bytes
+from manyheads.base import MEMORY_SHARE, free_bytes, private_names
 from manyheads.errors import ModelError
 from manyheads.interventions.save import fresh_process_program
 from manyheads.interventions.verify import DRAWS, SAME, accepted_inputs, outputs_of, random_inputs
@@ -44,7 +44,7 @@ def where_to_try(lm: L) -> tuple[L, str]:
     `lm` itself where its device has room for the copies; else a copy of it on the CPU, since outputs of two devices
     are not the same to 1e-5. What only an accelerator's kernel computes stays there.
     """
-    device, attention = lm.device, getattr(getattr(lm.model, "config", None), "_attn_implementation", None) or ""
+    device, attention = lm.device, private_names.attention_of(lm.model) or ""
     need, free = COPIES * sum(weight.nbytes for weight in lm.model.parameters()), free_bytes(device)
     if device.type == "cpu" or free is None or need <= MEMORY_SHARE * free or "flash" in attention:
         return lm, str(device)
@@ -91,7 +91,7 @@ class Trial:
             "reference": os.fspath(reference),
             "root": os.fspath(Path(manyheads.__file__).parents[1]),
             "device": str(next(self.model.parameters()).device),
-            "attention": self.model.config._attn_implementation,
+            "attention": private_names.attention_of(self.model),
             "options": {"use_cache": False} if hasattr(self.model.config, "use_cache") else {},
             "draws": DRAWS,
             "generate": generation,

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.base import private_names
 from manyheads.models import kept_in
 from manyheads.models.loading.checkpoints import brief
 from manyheads.spec import ModelSpec
@@ -81,7 +82,7 @@ def checked(model: Any, proposal: Proposal) -> Proposal:
     try:
         # On the meta device shapes cost nothing: a large model is not allocated a second time to be rejected.
         with torch.device("meta"):
-            empty = proposal.cls._from_config(copy.deepcopy(proposal.config), dtype=model.dtype)
+            empty = private_names.from_config(proposal.cls, copy.deepcopy(proposal.config), dtype=model.dtype)
     except Exception as error:  # a family's own checks, of any kind
         return replace(proposal, fault=brief(error))
     new_shapes = {name: value.shape for name, value in empty.state_dict().items()}
@@ -96,11 +97,9 @@ def checked(model: Any, proposal: Proposal) -> Proposal:
 
 def as_stock(model: Any, proposal: Proposal) -> Any:
     """The proposed model with the pruned one's weights: the same tensors, not copies."""
-    from transformers.initialization import no_init_weights
-
     # No weights are drawn, and the caller's random numbers stay where they were: all tensors come from the model.
-    with torch.random.fork_rng(devices=[]), no_init_weights():
-        stock = proposal.cls._from_config(copy.deepcopy(proposal.config), dtype=model.dtype)
+    with torch.random.fork_rng(devices=[]), private_names.no_init_weights():
+        stock = private_names.from_config(proposal.cls, copy.deepcopy(proposal.config), dtype=model.dtype)
     # assign: the stock model shares the tensors of the pruned one and copies none.
     stock.load_state_dict(_needed_tensors(model, stock.state_dict()), strict=True, assign=True)
     stock.tie_weights()

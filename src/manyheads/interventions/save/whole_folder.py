@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import no_access, refusal_in
+from manyheads.base import no_access, private_names, refusal_in
 from manyheads.base.files import synced
 from manyheads.errors import FileAccessError
 from manyheads.models.weights.compact_form import MARK
@@ -44,7 +44,7 @@ def replacing_folder(
     target = Path(os.path.realpath(path))
     require_replaceable(target, inside, names, mark)
     # What is left of a model must never replace the only copy of the model that it was cut from.
-    source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    source = private_names.origin_of(model)
     # By the path's real form on both sides: a link to the model's own folder is that folder.
     if source and target.exists() and any(target.iterdir()) and os.path.realpath(source) == str(target):
         raise FileAccessError(

@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import Any
 
 from manyheads.base import first_line as line_of
+from manyheads.base import private_names
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.sizing.families.config import parsed
 
@@ -357,17 +358,16 @@ def quietly() -> Iterator[None]:
         gc.disable()
         try:
             # Imported before the levels are read: both libraries set them when they are imported.
-            from transformers.utils.logging import EmptyTqdm, set_tqdm_hook
-
+            empty, set_hook = private_names.EmptyTqdm, private_names.set_tqdm_hook
             loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
             levels = [logger.level for logger in loggers]
-            hook = set_tqdm_hook(lambda factory, args, kwargs: EmptyTqdm(*args, **kwargs))
+            hook = set_hook(lambda factory, args, kwargs: empty(*args, **kwargs))
             try:
                 for logger in loggers:
                     logger.setLevel(logging.ERROR)
                 yield
             finally:
-                set_tqdm_hook(hook)
+                set_hook(hook)
                 for logger, level in zip(loggers, levels, strict=True):
                     logger.setLevel(level)
         finally:

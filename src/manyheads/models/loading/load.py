@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from manyheads.base import choose_device, plain, require_dtype, untested_here
+from manyheads.base import choose_device, plain, private_names, require_dtype, untested_here
 from manyheads.errors import ModelError, PlanError
 from manyheads.models.describe import describe, max_positions_of
 from manyheads.models.loading.checkpoints import few, find_checkpoint, quietly
@@ -212,7 +212,7 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
             f"as it is. Change it first: model.to(...), model.set_attn_implementation(...)."
         )
     if name is None:
-        origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")  # a hub id or a folder
+        origin = private_names.origin_of(model)  # a hub id or a folder
         name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
     if not isinstance(name, str) or not name.strip():
         raise ModelError(f"{name=} is no name for a model: give a text, or leave it out.")
@@ -239,7 +239,7 @@ def _or_none(value: Any) -> Any:
 
 
 def _attention(model: Any) -> str | None:
-    return getattr(getattr(model, "config", None), "_attn_implementation", None)
+    return private_names.attention_of(model)
 
 
 def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
@@ -248,7 +248,7 @@ def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
     The models in it are transformers' own, which name their main input; what refuses already is left alone.
     """
     models = [part for part in model.modules() if part is model or hasattr(part, "main_input_name")]
-    parts = [part for part in models if _refuse not in part._forward_pre_hooks.values()]
+    parts = [part for part in models if _refuse not in private_names.forward_pre_hooks(part)]
     return [part.register_forward_pre_hook(_refuse, prepend=True, with_kwargs=True) for part in parts]
 
 

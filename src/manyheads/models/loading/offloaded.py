@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from manyheads.base import private_names
 from manyheads.errors import ModelError
 
 
@@ -76,5 +77,5 @@ def whole_weight(weight: Tensor) -> Tensor:
 
 def _hooks(module: nn.Module) -> Iterator[Any]:
     """accelerate's hooks of a module: one, or several in a row."""
-    hook = getattr(module, "_hf_hook", None)
+    hook = private_names.offloading_hook(module)
     yield from () if hook is None else getattr(hook, "hooks", (hook,))

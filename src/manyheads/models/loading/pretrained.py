@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from manyheads.base import free_bytes
+from manyheads.base import free_bytes, private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, few, first_line
@@ -131,7 +131,7 @@ def build(
         raise ModelError(
             f"transformers cannot load {checkpoint.name} as {cls.__name__}: {first_line(error)}"
         ) from error
-    taken = model.config._attn_implementation
+    taken = private_names.attention_of(model)
     if attention and taken != attention:
         raise ModelError(
             f"{type(model).__name__} took {taken!r} for attn_implementation={attention!r}. Ask for that one."
@@ -212,12 +212,12 @@ def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[A
     if modality is None or not any((checkpoint.folder / name).is_file() for name in PROCESSOR_FILES):
         lacking = [f"no {PROCESSOR_FILES[0]} lies beside it"] if sense_of(model) != TEXT else []
         return None, lacking
-    from transformers import AutoFeatureExtractor, AutoImageProcessor
+    from transformers import AutoFeatureExtractor
 
     options: dict[str, Any] = {"trust_remote_code": trust, "local_files_only": not trust}
     try:
         if modality == PICTURES:
-            processor = AutoImageProcessor.from_pretrained(checkpoint.folder, backend="pil", **options)
+            processor = private_names.AutoImageProcessor.from_pretrained(checkpoint.folder, backend="pil", **options)
         else:
             processor = AutoFeatureExtractor.from_pretrained(checkpoint.folder, **options)
     except Exception as error:  # whatever a foreign loader stumbles over is about this checkpoint
@@ -234,20 +234,9 @@ def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[A
 
 def _with_text(config: Any, folder: Path, options: dict[str, Any]) -> Any:
     """The processor of a vision-language model. Errors: whatever transformers has."""
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
-
-    cls: Any = PROCESSOR_MAPPING[type(config)]
-    if find_spec("torchvision") is not None or "video_processor" not in cls.get_attributes():
-        return cls.from_pretrained(folder, backend="pil", **options)
-
     # What makes inputs of films needs torchvision, and nothing here reads films.
-    class WithoutFilms(cls):
-        @classmethod
-        def get_attributes(cls) -> list[str]:
-            return [name for name in super().get_attributes() if name != "video_processor"]
-
-    WithoutFilms.__name__ = cls.__name__
-    return WithoutFilms.from_pretrained(folder, backend="pil", **options)
+    without = "" if find_spec("torchvision") is not None else "video_processor"
+    return private_names.processor_class(config, without).from_pretrained(folder, backend="pil", **options)
 
 
 def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:
@@ -257,7 +246,6 @@ def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:
     Errors: ModelError for a config that means far more than is stored; SafetensorError, OSError as the files are.
     """
     from safetensors import safe_open
-    from transformers.initialization import no_init_weights
 
     files = [checkpoint.folder / shard for shard in checkpoint.shards]
     num_bytes, num_tensors = sum(file.stat().st_size for file in files), 0
@@ -265,12 +253,12 @@ def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:
         with safe_open(file, "pt") as opened:
             num_tensors += len(opened.keys())
     require_few_layers(checkpoint.config, max(FEW_LAYERS, num_tensors))
-    if not hasattr(cls, "_from_config"):
+    if not private_names.can_be_built(cls):
         return
     try:
         config = cls.config_class.from_pretrained(checkpoint.folder, local_files_only=True)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
-            model = cls._from_config(config)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), private_names.no_init_weights():
+            model = private_names.from_config(cls, config)
     except Exception:  # the loader's own message names best what is wrong with such a config
         return
     meant = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))

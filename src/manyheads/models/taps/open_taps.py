@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from manyheads.base.private_names import TorchDispatchMode
 from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader

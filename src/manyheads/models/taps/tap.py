@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
+from manyheads.base import private_names
 from manyheads.errors import ModelError
 from manyheads.models.taps import through_torch, through_transformers
 from manyheads.models.taps.call import Edit, Observer
@@ -147,7 +147,7 @@ def require_tappable(model: nn.Module, training: bool = False) -> None:
                 f"or watch() it as it trains."
             )
         # Compiled code calls neither hooks nor function modes: it would run, and show nothing.
-        if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or getattr(module, "_compiled_call_impl", None):
+        if private_names.is_compiled(module) or private_names.has_compiled_call(module):
             raise ModelError(
                 f"module {path or type(model).__name__!r} is compiled by torch.compile: its attention cannot be seen; "
                 f"hand in the model as it was before compiling (model._orig_mod)."

@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn, overrides
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from manyheads.base import private_names
+from manyheads.base.private_names import TorchDispatchMode
 from manyheads.errors import ModelError
 from manyheads.models.taps.mask_arguments import four_axes
 from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, WatchFused, carrying_out
@@ -44,6 +45,9 @@ CARRY = {
 PRODUCT = {
     torch.matmul, torch.bmm, torch.einsum, Tensor.matmul, Tensor.bmm, Tensor.__matmul__, torch.baddbmm,
 }  # fmt: skip
+SOFTMAX_OPERATOR = private_names.found(
+    "_softmax"
+)  # None where torch lacks it: torch's layer with weights is refused then
 """What makes weights of scores, what may still be done to them, and what reads values with them."""
 
 _HANDLES: list[Any] = []
@@ -118,8 +122,8 @@ def watching_functions() -> Iterator[None]:
 def unwatched() -> Iterator[None]:
     """Without our function modes, for what torch compiles as it is called: else it compiles once more for a tap."""
     with ExitStack() as stack:
-        while overrides._len_torch_function_stack() and isinstance(overrides._get_current_function_mode(), _Functions):
-            stack.enter_context(overrides._pop_mode_temporarily())
+        while isinstance(private_names.function_mode(), _Functions):
+            stack.enter_context(private_names.without_function_mode())
         yield
 
 
@@ -236,7 +240,7 @@ class _WatchProducts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._softmax.default:
+        if func is SOFTMAX_OPERATOR:
             self.softened = True
         elif func in (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default) and self.out is None:
             if self.softened:

@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
+from manyheads.base import private_names
 from manyheads.errors import ModelError
 from manyheads.models.taps.call import CapturedLse
 from manyheads.models.taps.mask_arguments import FLEX_NAME, is_causal_without_mask, read_rule
@@ -51,40 +52,31 @@ def install() -> None:
     """Wrap the look-ups. Nothing is imported for it: where transformers is not loaded, none of its models is either."""
     if _SAVED or "transformers.modeling_utils" not in sys.modules:
         return
-    from transformers import modeling_flash_attention_utils
-    from transformers.generation.continuous_batching.continuous_api import ContinuousMixin
-    from transformers.integrations import flex_attention
-    from transformers.modeling_utils import AttentionInterface, PreTrainedModel
-
-    get_interface, get_item = AttentionInterface.get_interface, AttentionInterface.__getitem__
-    get_compiled_call, batching = PreTrainedModel.get_compiled_call, ContinuousMixin.init_continuous_batching
+    places = private_names.look_ups()
+    own = {key: getattr(owner, name) for key, (owner, name) in places.items()}
 
     def look_up(table: Any, name: str, default: Callable) -> Callable:
-        return _wrapped(get_interface(table, name, default), name)
+        return _wrapped(own["interface"](table, name, default), name)
 
     def item(table: Any, name: str) -> Callable:
-        return _wrapped(get_item(table, name), name)
+        return _wrapped(own["item"](table, name), name)
 
     def compiled_call(model: Any, compile_config: Any) -> Callable:
-        return model.__call__ if _tapped(model) else get_compiled_call(model, compile_config)
+        return model.__call__ if _tapped(model) else own["compiled"](model, compile_config)
 
     def continuous_batching(model: Any, *args: Any, **kwargs: Any) -> Any:
         if _tapped(model):
             raise ModelError(PAGES.format(what="continuous batching"))
-        return batching(model, *args, **kwargs)
+        return own["batching"](model, *args, **kwargs)
 
-    flash, flex = "lazy_import_flash_attention", "compile_friendly_flex_attention"
-    for owner, name, wrapper in (
-        (AttentionInterface, "get_interface", look_up),
-        (AttentionInterface, "__getitem__", item),
-        (PreTrainedModel, "get_compiled_call", compiled_call),
-        (ContinuousMixin, "init_continuous_batching", continuous_batching),
-        (modeling_flash_attention_utils, flash, watched_flash(getattr(modeling_flash_attention_utils, flash))),
-        (flex_attention, flex, watched_flex(getattr(flex_attention, flex))),
-    ):
+    wrappers = {"interface": look_up, "item": item, "compiled": compiled_call, "batching": continuous_batching}
+    wrappers |= {
+        key: watched(own[key]) for key, watched in (("flash", watched_flash), ("flex", watched_flex)) if key in own
+    }
+    for key, (owner, name) in places.items():
         # Only what the owner itself defines is put back: an inherited method would be frozen into it otherwise.
         _SAVED.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, wrapper)
+        setattr(owner, name, wrappers[key])
 
 
 def remove() -> None:
@@ -114,8 +106,11 @@ def _wrapped(function: Callable, name: str) -> Callable:
                     "need: leave one of the two blocks. mh.applied(lm, split.ablation()) streams with all keys kept."
                 )
             return stand_in.attend(function, name, module, query, key, value, named)
-        if (cache := named.get("cache")) is not None or name.startswith("paged|"):
-            raise ModelError(PAGES.format(what=f"attention {name!r} with a {type(cache).__name__}"))
+        pages = next((value for value in named.values() if private_names.is_paged(value)), None)
+        if pages is not None or name.startswith("paged|"):
+            raise ModelError(PAGES.format(what=f"attention {name!r} with a {type(pages).__name__}"))
+        if name == "sdpa":  # it has no softcap: up to transformers 5.20 it drops the argument, later it refuses it
+            named["softcap"] = None
         is_flex = name == FLEX_NAME  # torch compiles it as it is called, which nothing may watch
         dense = named.get("attention_mask")
         if is_flex and isinstance(dense, Tensor) and (not dense.is_floating_point() or dense.shape[1] > 1):

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.base import private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.weights.cut import KeptHeads, cut_model, kept_in
 from manyheads.spec import Site
@@ -174,16 +175,15 @@ def _build(
 def _architecture(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> Any:
     """The model of the folder's config.json, whole, its weights not set."""
     from transformers import GenerationConfig
-    from transformers.initialization import no_init_weights
 
-    if not hasattr(cls, "_from_config"):
+    if not private_names.can_be_built(cls):
         raise ModelError(f"{folder / 'config.json'} names no architecture that transformers has; it is damaged.")
     try:
         config = cls.config_class.from_pretrained(folder, local_files_only=True)
         options = {"attn_implementation": attention} if attention else {}
         # Building draws random numbers even where none is used: the caller's own sequence stays as it was.
-        with torch.random.fork_rng(devices=[]), no_init_weights():
-            model = cls._from_config(config, dtype=dtype or config.dtype or torch.float32, **options)
+        with torch.random.fork_rng(devices=[]), private_names.no_init_weights():
+            model = private_names.from_config(cls, config, dtype=dtype or config.dtype or torch.float32, **options)
         if (folder / "generation_config.json").is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever a foreign class stumbles over is about this config

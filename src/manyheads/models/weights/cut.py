@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyheads.base import private_names
 from manyheads.errors import ModelError
 from manyheads.heads import Head
 from manyheads.models.weights.projections import is_transposed, out_rows, projections_of
@@ -122,7 +123,6 @@ def built_anew(model: Any) -> Any:
     Raises ModelError for a model that transformers did not make: there is no telling how to build it.
     """
     from transformers import PreTrainedModel
-    from transformers.initialization import no_init_weights
 
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
@@ -131,8 +131,8 @@ def built_anew(model: Any) -> Any:
         )
     config = copy.deepcopy(model.config)
     # Building draws random numbers even where none is used: the caller's own sequence stays as it was.
-    with torch.random.fork_rng(devices=[]), no_init_weights():
-        full_model = type(model)._from_config(config, dtype=model.dtype)
+    with torch.random.fork_rng(devices=[]), private_names.no_init_weights():
+        full_model = private_names.from_config(type(model), config, dtype=model.dtype)
     full_model.tie_weights()  # no_init_weights leaves that out
     if hasattr(model, "generation_config"):
         full_model.generation_config = copy.deepcopy(model.generation_config)

@@ -33,6 +33,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from manyheads.base import private_names
 from manyheads.corpora import Corpus, Document, Failure, Shard, is_about_texts, reason_of
 from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import StatisticError, TextError
@@ -328,7 +329,7 @@ def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
 # ---------------------------------------------------------------------------------------------------------- the inputs
 
 SOURCES = ("nn", "recording", "models", "corpora", "statistics", "roles")  # the packages whose code numbers depend on
-ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
+ELSEWHERE = (private_names.NAME_OR_PATH, "transformers_version")  # of a config: where it lay, not what the model does
 SHOWN = 48  # characters of an input in an error
 
 
