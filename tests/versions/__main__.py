@@ -43,14 +43,10 @@ def main(arguments: list[str]) -> int:
         row = ran(combination, of_the_lock)
         report.write([row])  # at once: what comes after it may be interrupted
         wrong += not row.passes
-        print(
-            f"{row.name:12} torch {row.torch}, transformers {row.transformers}, Python {row.python}: {row.passed} passed, "
-            f"{row.failed} failed, {row.skipped} skipped; {row.equal:,} of {row.numbers:,} numbers; README "
-            f"{'runs' if row.readme else 'fails'}; {row.seconds} s",
-            *(f"\n    {failure}" for failure in row.failures),
-            sep="",
-            flush=True,
-        )
+        versions = f"torch {row.torch}, transformers {row.transformers}, Python {row.python}"
+        tests = f"{row.passed} passed, {row.failed} failed, {row.skipped} skipped"
+        rest = f"{row.equal:,} of {row.numbers:,} numbers; README {'runs' if row.readme else 'fails'}; {row.seconds} s"
+        print(f"{row.name:12} {versions}: {tests}; {rest}", *row.failures, sep="\n    ", flush=True)
         if combination.python and not asked.keep:
             shutil.rmtree(folder_of(combination))
     return int(wrong > 0)

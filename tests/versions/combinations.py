@@ -128,7 +128,9 @@ def _overlay(folder: Path, combination: Combination) -> None:
 def _whole(folder: Path, combination: Combination) -> None:
     command = interpreter(combination.python)
     if command is None:
-        sys.exit(f"{combination.name} needs Python {combination.python}, and there is no python{combination.python} here.")
+        sys.exit(
+            f"{combination.name} needs Python {combination.python}, and there is no python{combination.python} here."
+        )
     run([command, "-m", "venv", str(folder)])
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-cache-dir"]
     run([*pip, f"torch=={combination.packages['torch']}"])  # with the triton that it asks for

@@ -18,8 +18,8 @@ HEAD = """\
 
 manyheads installs beside torch {torch} or newer and transformers {transformers} or newer, each up to its next major
 version, on Python 3.11 or newer. Others release every few days, so the range is wider than what can be tried. What
-makes that safe is the guard: in every recording, rows of every attention layer are computed anew and compared with what the
-model's own call returned. A version that attends in another way is refused, never recorded wrongly.
+makes that safe is the guard: in every recording, rows of every attention layer are computed anew and compared with what
+the model's own call returned. A version that attends in another way is refused, never recorded wrongly.
 
 Of that range these combinations were run, the same set for each: the tests of taps, guard, masks, media, watching,
 streaming, pruning and saved models ({files} files, one seed for all), the numbers of `manyheads look`, and all code of
@@ -32,8 +32,8 @@ warnings that something will go in a later version are no failures here.
 
 TAIL = """
 `manyheads doctor` says so where torch or transformers is newer than the newest that passes here, and so do a loaded
-model's `because`, every table's notes and a recording's provenance. It is a note, no error: pyproject's range alone decides
-what is wrong. Python 3.14 is not in the table: it was not tried.
+model's `because`, every table's notes and a recording's provenance. It is a note, no error: pyproject's range alone
+decides what is wrong. Python 3.14 is not in the table: it was not tried.
 
 `make test-versions` runs transformers as overlays over the tests' own environment, a few minutes each, `make
 test-torches` the rows with another torch or Python in environments of their own (gigabytes; removed afterwards). The

@@ -31,7 +31,7 @@ def test_the_lowest_and_the_locked_versions_of_today_were_run():
 
 
 def test_what_the_package_calls_tested_is_the_newest_that_passes():
-    assert NEWEST_TESTED == {name: report.newest_passing(report.read(), name) for name in NEWEST_TESTED}
+    assert {name: report.newest_passing(report.read(), name) for name in NEWEST_TESTED} == NEWEST_TESTED
 
 
 def test_a_combination_that_fails_is_shown_as_failed_and_counts_as_no_tested_one():

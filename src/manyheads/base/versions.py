@@ -1,4 +1,4 @@
-"""The newest torch and transformers that the whole set of `make test-versions` passes with: the table's, held by a test.
+"""The newest torch and transformers with which all of `make test-versions` passes: the table's, held to it by a test.
 
 A range in pyproject.toml is wider than what was tried, because others release every few days. What is newer is no
 error: the guard checks every call, and refuses what it cannot follow. It is said, though, where results are explained.
