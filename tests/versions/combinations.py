@@ -107,10 +107,10 @@ def environment(combination: Combination) -> Path:
         FOLDER.mkdir(parents=True, exist_ok=True)
         make = _whole if combination.python else _overlay
         make(folder, combination)
-        # The sources, with metadata of today's ranges: the doctor reads them.
-        install = ["install", "-q", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
-        run([sys.executable, "-m", "pip", "--python", str(python), *install])
         made.touch()
+    # The sources, in every run with metadata of today's ranges: the doctor reads them.
+    install = ["install", "-q", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
+    run([sys.executable, "-m", "pip", "--python", str(python), *install])
     return python
 
 

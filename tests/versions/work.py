@@ -67,7 +67,8 @@ def ran(combination: Combination, of_the_lock: dict[str, float]) -> Row:
     return Row(
         name=combination.name, about=combination.about, **versions_of(python), passed=passed, failed=len(failures),
         skipped=skipped, numbers=len(of_the_lock | numbers), equal=equal, readme=not fault,
-        failures=(*failures, *filter(None, [fault])), seconds=round(time.monotonic() - begun), date=time.strftime("%Y-%m-%d"),
+        failures=(*failures, *filter(None, [fault])), seconds=round(time.monotonic() - begun),
+        date=time.strftime("%Y-%m-%d"),
     )  # fmt: skip
 
 
