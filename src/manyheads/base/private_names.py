@@ -21,6 +21,8 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from manyheads.errors import ModelError
 
 if TYPE_CHECKING:  # for type checkers, which do not run `__getattr__` below
@@ -128,7 +130,7 @@ NAMES = (
     PrivateName("transformers.utils.logging:EmptyTqdm", "<=4.53", "loading is refused"),
     # What other packages put on a model.
     PrivateName("accelerate.hooks:add_hook_to_module()._hf_hook", "<=1.10", "weights on the disk are refused"),
-    PrivateName("lightning:LightningModule()._compiler_ctx", "<=2.5", "a module that is compiled as a whole logs twice"),
+    PrivateName("lightning:LightningModule()._compiler_ctx", "<=2.5", "compiled whole, it logs each step twice"),
 )  # fmt: skip
 """Every private name, by library. `LATER` has what newer versions of transformers see besides."""
 
@@ -282,9 +284,8 @@ def cache_name(model: Any) -> str:
     if name := next((name for name in CACHE_NAMES if name in parameters), None):
         return name
     # A wrapper (an adapter's, say) hands everything on.
-    return CACHE_NAMES[
-        0 if hasattr(resolve_name("transformers.modeling_outputs:BaseModelOutputWithPast"), "cache") else 1
-    ]
+    is_new = hasattr(resolve_name("transformers.modeling_outputs:BaseModelOutputWithPast"), "cache")
+    return CACHE_NAMES[0 if is_new else 1]
 
 
 def cache_in(values: Mapping[str, Any]) -> Any:
@@ -310,11 +311,8 @@ def processor_class(config: Any, without: str = "") -> Any:
 
 def seen_since(model_type: str) -> str:
     """The version of transformers from which on a family's attention can be seen, where this one is older; else ""."""
-    present = tuple(int(part) for part in _version("transformers").split(".")[:2])
-    for since, families in LATER.items():
-        if model_type in families and present < tuple(map(int, since.split("."))):
-            return since
-    return ""
+    since = next((since for since, families in LATER.items() if model_type in families), "")
+    return since if since and Version(_version("transformers")) < Version(since) else ""
 
 
 # -------------------------------------------------------------------------------------------- what others put on them

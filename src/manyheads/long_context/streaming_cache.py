@@ -171,8 +171,9 @@ class Streaming:
         """Errors: ModelError for a cache that was not made by this block."""
         if not isinstance(cache, StreamingCache) or cache.block is not self:
             whose = "of another block" if isinstance(cache, StreamingCache) else "of transformers"
+            name = private_names.cache_name(self.model)
             raise ModelError(
-                f"{private_names.cache_name(self.model)} is a {type(cache).__name__} {whose}: leave it out, or give cache() of this block "
+                f"{name} is a {type(cache).__name__} {whose}: leave it out, or give cache() of this block "
                 f"(with mh.streaming(lm, split) as now: now.cache())."
             )
 

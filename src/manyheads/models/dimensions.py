@@ -133,9 +133,8 @@ def describe(config: Mapping[str, Any] | Any) -> Architecture:
         cls: Any = classes[0]
         try:
             with torch.device("meta"):  # bfloat16: experts' kernels take nothing wider there
-                model = private_names.from_config(
-                    cls, built_config, dtype=torch.bfloat16, experts_implementation="batched_mm"
-                ).eval()
+                options: dict[str, Any] = {"dtype": torch.bfloat16, "experts_implementation": "batched_mm"}
+                model = private_names.from_config(cls, built_config, **options).eval()
         except Exception as error:  # any error of a foreign constructor is about this config
             raise ModelError(f"transformers cannot build {cls.__name__} from this config: {brief(error)}") from error
         with suppress(Exception):  # whose config must have one

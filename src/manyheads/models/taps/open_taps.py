@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyheads.base import private_names
 from manyheads.base.private_names import TorchDispatchMode
 from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
@@ -262,10 +263,14 @@ def no_way_in(model: nn.Module, name: str, by_hand: dict[str, str]) -> str:
         path, kind = next(iter(by_hand.items()))
         where = f"module {path!r} ({kind})" if path else kind
         more = f", and {len(by_hand) - 1} more like it," if len(by_hand) > 1 else ""
+        family = getattr(getattr(model, "config", None), "model_type", "")
+        remedy = "load a model that uses transformers' attention interface"
+        if since := private_names.seen_since(family):
+            remedy = f"install transformers {since} or newer, where {family} uses transformers' attention interface"
         return (
             f"{whose}: {where}{more} makes its attention weights by hand, with a softmax and a product, where nobody "
             f"can see them. Nothing was recorded. Have it call torch.nn.functional.scaled_dot_product_attention, or "
-            f"load a model that uses transformers' attention interface."
+            f"{remedy}."
         )
     return (
         f"{whose} made no attention call that can be seen: it uses neither transformers' "

@@ -45,10 +45,9 @@ CARRY = {
 PRODUCT = {
     torch.matmul, torch.bmm, torch.einsum, Tensor.matmul, Tensor.bmm, Tensor.__matmul__, torch.baddbmm,
 }  # fmt: skip
-SOFTMAX_OPERATOR = private_names.found(
-    "_softmax"
-)  # None where torch lacks it: torch's layer with weights is refused then
 """What makes weights of scores, what may still be done to them, and what reads values with them."""
+
+SOFTMAX_OPERATOR = private_names.found("_softmax")  # None where torch lacks it: its layer with weights is refused then
 
 _HANDLES: list[Any] = []
 
