@@ -106,7 +106,10 @@ def environment(combination: Combination) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
         make = _whole if combination.python else _overlay
-        make(folder, combination)
+        install = make(folder, combination)
+        # An older transformers asks for another huggingface_hub than the lock's, and with that for other packages.
+        if asked := lacking(python, "transformers"):
+            run([*install, *asked])
         made.touch()
     # The sources, in every run with metadata of today's ranges: the doctor reads them.
     install = ["install", "-q", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
@@ -114,18 +117,22 @@ def environment(combination: Combination) -> Path:
     return python
 
 
-def _overlay(folder: Path, combination: Combination) -> None:
+def _overlay(folder: Path, combination: Combination) -> list[str]:
+    """Make it, and return the command that installs more into it."""
     run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
     target = folder / "overlay"
     names = [f"{name}=={version}" for name, version in combination.packages.items()]
-    run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), *names])
+    install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(target)]
+    run([*install, "--no-deps", *names])
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     below = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     # Folders of a .pth come after site-packages, in the order of its lines.
     (site / "versions.pth").write_text("".join(f"{place}\n" for place in (target, *below)), encoding="utf-8")
+    return install
 
 
-def _whole(folder: Path, combination: Combination) -> None:
+def _whole(folder: Path, combination: Combination) -> list[str]:
+    """The same for an environment of its own."""
     command = interpreter(combination.python)
     if command is None:
         sys.exit(
@@ -140,6 +147,7 @@ def _whole(folder: Path, combination: Combination) -> None:
     wanted = folder / "wanted.txt"
     wanted.write_text("\n".join([*lock, *(f"{name}=={version}" for name, version in others.items())]) + "\n")
     run([*pip, "--no-deps", "-r", str(wanted)])
+    return pip
 
 
 def interpreter(version: str) -> str | None:
@@ -151,6 +159,23 @@ def interpreter(version: str) -> str | None:
     if command is None or subprocess.run([command, "--version"], capture_output=True, check=False).returncode:
         return None
     return command
+
+
+def lacking(python: Path, package: str) -> list[str]:
+    """What a package there asks for by its own metadata, and is missing there or of another version."""
+    program = (
+        "import json, sys\nfrom importlib.metadata import PackageNotFoundError, requires, version\n"
+        "from packaging.requirements import Requirement\n"
+        "asked = [Requirement(line) for line in requires(sys.argv[1]) or ()]\n"
+        "lacks = []\n"
+        "for entry in asked:\n"
+        "    if entry.marker is None or entry.marker.evaluate({'extra': ''}):\n"
+        "        try: there = entry.specifier.contains(version(entry.name), prereleases=True)\n"
+        "        except PackageNotFoundError: there = False\n"
+        "        if not there: lacks.append(f'{entry.name}{entry.specifier}')\n"
+        "print(json.dumps(lacks))"
+    )
+    return json.loads(run([str(python), "-c", program, package]))
 
 
 def versions_of(python: Path) -> dict[str, str]:
