@@ -16,6 +16,7 @@ from torch import nn
 import manyheads as mh
 from manyheads.interventions import difference
 from manyheads.interventions.verify import outputs_of, random_inputs
+from tests.models.tiny import require_seen
 
 SAME = 1e-5  # of the largest output
 VOCABULARY = 97
@@ -50,6 +51,7 @@ class Family:
 
     def make(self, fresh: torch.Generator) -> Any:
         cls = getattr(transformers, self.cls)
+        require_seen(cls.config_class.model_type)
         config = cls.config_class(**{**self.sizes, **self.changes})
         config._attn_implementation = self.attention
         with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -15,7 +15,16 @@ from torch import Tensor, nn
 
 import manyheads as mh
 from tests.models.eager import PROJECTION, implementation
-from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.models.tiny import (
+    attend_by,
+    tiny_bert,
+    tiny_gemma2,
+    tiny_gpt2,
+    tiny_gpt_oss,
+    tiny_llama,
+    tiny_t5,
+    tiny_tokenizer,
+)
 from tests.models.tiny_media import tiny_vit
 
 SAME = 1e-5  # of the largest output
@@ -63,7 +72,7 @@ def loaded(
     if dtype == torch.float64:
         model.config._experts_implementation = "eager"  # the grouped product of experts has no float64
     if attention is not None:
-        model.set_attn_implementation(attention)
+        attend_by(model, attention)
     return mh.load(model, tokenizer=tiny_tokenizer(special_tokens=name == "bert"))
 
 

@@ -24,6 +24,7 @@ from tests.interventions.surgeries import assert_close, assert_matters, edited, 
 from tests.models.eager import draw, padded
 from tests.models.tiny import (
     VOCAB_SIZE,
+    attend_by,
     tiny_bert,
     tiny_gemma2,
     tiny_gpt2,
@@ -85,7 +86,7 @@ HEADS = {0: [1, 3], 1: [0, 2]}
 def loaded(name, fresh, attention=None):
     model = MAKERS[name](seed=draw(fresh))
     if attention is not None:
-        model.set_attn_implementation(attention)
+        attend_by(model, attention)
     return mh.load(model, tokenizer=tiny_tokenizer(special_tokens=False))
 
 
@@ -104,7 +105,7 @@ def dense(lm, begins, sink=SINK, recent=RECENT, stack="", layers=HEADS):
     """A float64 copy of the model that reads whole texts under the mask, by its own eager attention."""
     model = copy.deepcopy(lm.model)
     model = model if isinstance(model, GptOssForCausalLM) else model.double()  # its experts multiply in float32 alone
-    model.set_attn_implementation("eager")
+    attend_by(model, "eager")
     chosen = {id(model.get_submodule(site.module)): layers[site.layer]
               for site in lm.spec.sites if site.stack == stack and site.layer in layers}  # fmt: skip
     module = sys.modules[type(model).__module__]

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import manyheads as mh
-from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
+from tests.models.tiny import (
+    attend_by,
+    tiny_bert,
+    tiny_gemma2,
+    tiny_gpt2,
+    tiny_gpt_oss,
+    tiny_llama,
+    tiny_t5,
+    tiny_tokenizer,
+)
 
 GUARDED = 5e-5  # half of what the guard allows in float32: minilm's first layer has scores of 60, and float32 is coarse
 EXACT = 1e-5  # float32, large scores too: they are computed in float64
@@ -48,12 +57,12 @@ def implementation(model: Any, name: str | None) -> Iterator[Any]:
     """The same model with its attention computed by `name` (None: as it is); afterwards as before."""
     before = model.config._attn_implementation
     if name is not None:
-        model.set_attn_implementation(name)
+        attend_by(model, name)
         assert model.config._attn_implementation == name
     try:
         yield model
     finally:
-        model.set_attn_implementation(before)
+        attend_by(model, before)
 
 
 def eager_maps(model: Any, **inputs: Any) -> list[Tensor]:

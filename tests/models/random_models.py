@@ -36,6 +36,7 @@ from manyheads.models.taps.mask_arguments import MaskReader, read_rule
 from manyheads.models.taps.open_taps import carrying_out
 from manyheads.nn import Mask
 from manyheads.recording.exact_map.one_pass import Layer, window_weights
+from tests.models.tiny import attend_by, require_seen
 
 # ======================================================================================================= wrong readings
 # Wrong readings of a model's calls, each a patch that leaves the model itself right and its recording wrong.
@@ -156,6 +157,7 @@ def _opt(size: dict[str, int]) -> Any:
 
 
 def _t5(size: dict[str, int]) -> Any:
+    require_seen("t5")
     sizes = {"num_heads": size["heads"], "d_kv": size["dim"], "d_model": size["heads"] * size["dim"], "d_ff": 24}
     layers = {"num_layers": size["layers"], "num_decoder_layers": size["layers"], "vocab_size": VOCABULARY}
     return hf.T5ForConditionalGeneration(hf.T5Config(**sizes, **layers, decoder_start_token_id=0))
@@ -185,8 +187,9 @@ ARCHITECTURES: dict[str, tuple[Callable[[dict[str, int]], Any], tuple[str, ...]]
         EAGER,
     ),
     "modernbert": (
-        _encoder(
-            hf.ModernBertConfig, hf.ModernBertModel, local_attention=6, global_attn_every_n_layers=2, **NO_ENDS,
+        _encoder(  # two layers at least: transformers 5.9 refuses a config whose layers are all of one kind
+            hf.ModernBertConfig, hf.ModernBertModel, lambda size: {"num_hidden_layers": max(size["layers"], 2)},
+            local_attention=6, global_attn_every_n_layers=2, **NO_ENDS,
             cls_token_id=1, sep_token_id=2,
         ),
         BOTH,
@@ -248,7 +251,7 @@ def built(trial: Trial) -> tuple[Any, dict[str, Tensor]]:
                 weight.normal_(std=2.0)
         _scaled(model, math.sqrt(trial.factor))
         model = model.to(trial.dtype)
-        model.set_attn_implementation(trial.implementation)
+        attend_by(model, trial.implementation)
         inputs = _inputs(trial, bool(getattr(model.config, "is_encoder_decoder", False)))
     return model, inputs
 

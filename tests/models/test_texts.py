@@ -255,7 +255,7 @@ PAIRS = [
 
 
 def with_eager(model):
-    model.set_attn_implementation("eager")
+    tiny.attend_by(model, "eager")
     return mh.load(model, tokenizer=tiny.tiny_tokenizer())
 
 

@@ -315,7 +315,8 @@ def llama(**how):
         )
         if how.get("checkpointed"):
             model.config.use_cache = False
-            model.activation_checkpointing_enable()
+            new = hasattr(model, "activation_checkpointing_enable")  # transformers 5.23
+            (model.activation_checkpointing_enable if new else model.gradient_checkpointing_enable)()
         return model
 
     return make

@@ -140,6 +140,13 @@ COMPILED_CALL = "_compiled_call_impl"  # of a module, after module.compile()
 PREPARE_CACHE = "_prepare_cache_for_generation"  # of a model that generates
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # of a model's cache: new (5.24), old (till 5.40), of Mamba
 
+KNOWN_STATES = frozenset({
+    "DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "LinearAttentionLayer",
+    "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer",
+})  # fmt: skip
+"""Classes of layers of transformers' caches whose contents can be read; a cache that has another is said to be unknown.
+"""
+
 LATER = {
     "5.11": ("beit", "segformer", "swin"),
     "5.13": ("ctrl", "diffllama", "mimi", "moshi", "nemotron", "recurrent_gemma"),
@@ -298,6 +305,14 @@ def cache_in(values: Mapping[str, Any]) -> Any:
 def with_cache(model: Any, arguments: Mapping[str, Any], cache: Any) -> dict[str, Any]:
     """A model's arguments by name, with this cache and no other."""
     return {name: value for name, value in arguments.items() if name not in CACHE_NAMES} | {cache_name(model): cache}
+
+
+def states_of(layer: Any) -> list[Any]:
+    """Tensors of a recurrence or convolution that a layer of a cache holds, of those that are made so far."""
+    states = (getattr(layer, name, None) for name in ("conv_states", "recurrent_states"))
+    # One tensor of each up to transformers 5.12; then several, by number.
+    values = [x for state in states for x in (state.values() if isinstance(state, Mapping) else (state,))]
+    return [x for x in values if x is not None]
 
 
 def processor_class(config: Any, without: str = "") -> Any:

@@ -622,8 +622,7 @@ class StreamingCache(DynamicCache):
             if isinstance(layer, StreamingLayer):
                 tensors += layer.tensors()
             else:
-                states = [getattr(layer, name, None) for name in ("keys", "values", "conv_states", "recurrent_states")]
-                tensors += [x for value in states for x in (value.values() if isinstance(value, dict) else [value])]
+                tensors += [getattr(layer, name, None) for name in ("keys", "values")] + private_names.states_of(layer)
         return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
 
     @property

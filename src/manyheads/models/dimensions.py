@@ -45,10 +45,6 @@ if TYPE_CHECKING:
 
 PROBE_TOKENS = 16  # longer than any kernel of a convolution, whose state may else come out short
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")  # a default in place of one would be another model
-KNOWN_STATES = {  # classes of transformers' caches whose contents can be read here
-    "DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "LinearAttentionLayer",
-    "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer",
-}  # fmt: skip
 EXPERTS_PER_TOKEN = (
     "num_experts_per_tok",
     "moe_k",
@@ -323,7 +319,7 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
     states = list(getattr(private_names.cache_in(out), "layers", []))
     if len(states) != count:  # a decoder without its head keeps one all the same
         return [], f"its cache has {len(states)} entries for {count} layers" if generates else ""
-    if strange := {type(state).__name__ for state in states} - KNOWN_STATES:
+    if strange := {type(state).__name__ for state in states} - private_names.KNOWN_STATES:
         return [], f"it keeps a {', '.join(sorted(strange))}, which is not known here"
     return states, ""
 
@@ -339,8 +335,14 @@ def _miscounted(model: Any, architecture: Architecture) -> str:
     ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
     mask = torch.ones(1, 1, PROBE_TOKENS, PROBE_TOKENS, dtype=torch.bool, device=model.device)
     recurrent = any(weights.part == "mixer" for weights in architecture.weights)
+
+    def product(a: tuple[int, ...], b: tuple[int, ...], **_: Any) -> int:
+        # Of one number each: no weights, but the angles of rotary positions, as transformers up to 5.18 makes them.
+        return 0 if a[2] == 1 else 2 * prod(a) * b[2]
+
+    products = {torch.ops.aten.bmm: product}
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=products) as counter:
             model(input_ids=ids, use_cache=False, **({} if recurrent else {"attention_mask": mask}))
     except Exception as error:
         return "" if recurrent else f"a pass to count them fails ({brief(error)})"
@@ -396,9 +398,6 @@ def _attention_of(state: Any, text: Any) -> Attention | None:
 def _state_of(state: Any) -> tuple[int, int]:
     """Numbers of a recurrence or convolution: in the cache's dtype, and in 32 bits whatever that is."""
     sizes = [0, 0]
-    for name in ("conv_states", "recurrent_states"):
-        tensors: dict[int, Any] = getattr(state, name, None) or {}
-        for tensor in tensors.values():
-            if tensor is not None:
-                sizes[tensor.element_size() == 4] += tensor.numel()
+    for tensor in private_names.states_of(state):
+        sizes[tensor.element_size() == 4] += tensor.numel()
     return sizes[0], sizes[1]

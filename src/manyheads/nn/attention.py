@@ -60,16 +60,17 @@ class FusedKernel:
 
 
 WIDTHS = 8  # CUDA's kernels take head widths that are a multiple of this; zeros change nothing
-_found = private_names.found
-CPU = FusedKernel("CPU", _found("_scaled_dot_product_flash_attention_for_cpu"))
+CPU = FusedKernel("CPU", private_names.found("_scaled_dot_product_flash_attention_for_cpu"))
 CUDA = {
-    SDPBackend.FLASH_ATTENTION: FusedKernel("flash", _found("_scaled_dot_product_flash_attention")),
+    SDPBackend.FLASH_ATTENTION: FusedKernel("flash", private_names.found("_scaled_dot_product_flash_attention")),
     SDPBackend.EFFICIENT_ATTENTION: FusedKernel(
-        "memory-efficient", _found("_scaled_dot_product_efficient_attention"), asked=True
+        "memory-efficient", private_names.found("_scaled_dot_product_efficient_attention"), asked=True
     ),
-    SDPBackend.CUDNN_ATTENTION: FusedKernel("cuDNN", _found("_scaled_dot_product_cudnn_attention"), asked=True),
+    SDPBackend.CUDNN_ATTENTION: FusedKernel(
+        "cuDNN", private_names.found("_scaled_dot_product_cudnn_attention"), asked=True
+    ),
 }
-CHOICE: Any = _found("_fused_sdp_choice")
+CHOICE: Any = private_names.found("_fused_sdp_choice")
 # Of a kernel that this torch lacks, nothing is known: what it computes is computed by tiles.
 FUSED_KERNELS = {kernel.operator: kernel for kernel in (CPU, *CUDA.values()) if kernel.operator is not None}
 
