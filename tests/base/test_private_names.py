@@ -158,6 +158,33 @@ def test_other_attributes_are_missing_as_in_any_module():
     refuses(AttributeError, "has no attribute 'no_such_name'", getattr, private_names, "no_such_name")
 
 
+def test_look_ups_that_a_version_lacks_are_left_out_or_refused(monkeypatch):
+    """Without flash attention's, its models are refused; without the interface's, all are."""
+    rows = {row.name: row for row in private_names.NAMES}
+
+    def look_ups_without(name):
+        gone = private_names.PrivateName(rows[name].path.replace(name, "no_such_name"), "9.1", "x")
+        monkeypatch.setattr(private_names, "_rows", lambda: {**rows, name: gone})
+        return set(private_names.look_ups())
+
+    everything = {"interface", "item", "compiled", "batching", "flash", "flex"}
+    assert set(private_names.look_ups()) == everything
+    assert look_ups_without("lazy_import_flash_attention") == everything - {"flash"}
+    assert look_ups_without("compile_friendly_flex_attention") == everything - {"flex"}
+    assert look_ups_without("init_continuous_batching") == everything - {"batching"}
+    for name in ("get_interface", "get_compiled_call"):
+        refuses(ModelError, r"which manyheads depends on \(x\)", look_ups_without, name)
+
+
+def test_states_of_a_layer_are_read_as_one_tensor_and_as_several():
+    one, other, third = torch.ones(3), torch.ones(5), torch.ones(7)
+    old = type("Old", (), {"conv_states": one, "recurrent_states": None})()
+    new = type("New", (), {"conv_states": {0: one, 1: other}, "recurrent_states": {0: third, 1: None}})()
+    assert [x is y for x, y in zip(private_names.states_of(old), [one], strict=True)] == [True]
+    assert all(x is y for x, y in zip(private_names.states_of(new), [one, other, third], strict=True))
+    assert private_names.states_of(object()) == []
+
+
 # ============================================================================================= a cache by either name
 # Three names of one thing: transformers renames it in 5.24, and drops the old one in 5.40.
 

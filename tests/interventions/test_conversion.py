@@ -24,7 +24,7 @@ from manyheads.interventions.convert import table as conversiontable
 from manyheads.interventions.convert.convert import distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import projections_of
-from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, Reader, fresh_mha, gap
+from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, Reader, fresh_mha, gap, require_seen
 from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
 from tests.refusals import refuses
 
@@ -213,11 +213,17 @@ def test_the_config_the_cache_and_generation_agree(made):
 
 # ---------------------------------------------------------------------------------------------------------- refusals
 
+
+def seen_t5():
+    require_seen("t5")
+    return transformers.T5Model(transformers.T5Config(**T5))
+
+
 REFUSED = {
     "our own layer": (Reader, "its config has no num_key_value_heads"),
     "bert": (lambda: transformers.BertModel(transformers.BertConfig(**BERT)), "its config has no num_key_value_heads"),
     "gpt2": (tiny_gpt2, "its config has no num_key_value_heads"),
-    "t5": (lambda: transformers.T5Model(transformers.T5Config(**T5)), "its config has no num_key_value_heads"),
+    "t5": (seen_t5, "its config has no num_key_value_heads"),
     "gpt2, the count added": (lambda: tiny_gpt2(num_key_value_heads=4), "its config has no num_key_value_heads"),
     "olmo2": (lambda: transformers.Olmo2Model(transformers.Olmo2Config(**DECODER)), "norms all heads together"),
 }  # fmt: skip
@@ -536,7 +542,7 @@ def test_decoding_is_timed_with_a_cache_and_only_where_there_is_room(reader, mon
     assert rates is not None and len(asked) == decodings * (1 + steps)
     prompt = asked[0]["input_ids"].shape[1]
     assert [one["input_ids"].shape[1] for one in asked] == ([prompt] + [1] * steps) * decodings and prompt >= 3
-    caches = [one["past_key_values"] for one in asked if "past_key_values" in one]
+    caches = [one[name] for one in asked for name in ("cache", "past_key_values") if name in one]
     assert len(caches) == decodings * steps and all(cache.get_seq_length() == prompt + steps for cache in caches)
     monkeypatch.setattr(type(reader), "max_positions", steps)
     small = convert_to_gqa(reader, 2, texts=[" ".join(WORDS[:9])])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.errors import ModelError, ShapeError
@@ -137,7 +138,8 @@ def test_measuring_and_arithmetic_agree_where_both_know_a_family(family):
     for part in ("embedding", "o", "feed-forward", "router", "norm", "head"):
         assert others.get(part) == parts.get(part)
     if measured.why_untold("cache"):
-        assert family == "biogpt"  # its positions are made of real numbers
+        # Positions are made of real numbers, OPT's up to transformers 5.17.
+        assert family == "biogpt" or (family == "opt" and Version(transformers.__version__) < Version("5.18"))
         return
     for length in (1, 6, 7, 8, 40):
         assert counting.cached_numbers(measured, length, 0) == counting.cached_numbers(reckoned, length, 0)

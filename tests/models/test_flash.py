@@ -10,12 +10,13 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
 from transformers import modeling_flash_attention_utils as utils
 from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.masking_utils import flash_attention_mask
 
 import manyheads as mh
+from manyheads import reference
 from manyheads.errors import ModelError
 from manyheads.models.taps import call as taps
 from tests.models.eager import assert_near, assert_the_models_own, draw, eager_maps, padded
@@ -426,7 +427,12 @@ def test_kernels_that_cannot_be_read_are_refused_by_name(install, fresh, monkeyp
     module = Attends("sdpa").eval()
     q = torch.randn(1, 6, 9, 8, generator=fresh)
     message = "attention 'sdpa' with a PagedAttentionCache keeps earlier keys in pages, where they cannot be read yet"
-    refuses(ModelError, message, mh.record_call, module, q, q, cache=object.__new__(PagedAttentionCache))
+    pages = object.__new__(PagedAttentionCache)
+    refuses(ModelError, message, mh.record_call, module, q, q, cache=pages)
+    refuses(ModelError, message, mh.record_call, module, q, q, kept=pages)  # known by its type
+    (record,) = mh.record_call(module, q, q, cache=DynamicCache()).layers  # transformers 5.24 calls any cache so
+    own = torch.from_numpy(reference.attend(*[q.double().numpy()] * 3, causal=True, scale=0.5).weights).float()
+    assert_near(record.weights(text=0), own[0])
     model = tiny_llama(seed=draw(fresh))
     message = r"continuous batching keeps earlier keys in pages, .* with attn_implementation='sdpa'"
     with mh.tap(model), pytest.raises(ModelError, match=message):

@@ -11,22 +11,36 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from einops import rearrange, repeat
 from torch import nn
 from transformers import BloomConfig, BloomModel, GPTNeoConfig, GPTNeoModel, LlamaModel, modeling_flash_attention_utils
 from transformers.generation.continuous_batching.continuous_api import ContinuousMixin
 from transformers.integrations import flex_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
 
 import manyheads as mh
+from manyheads.base import private_names
 from manyheads.errors import GuardError, ModelError
 from manyheads.models import tap
 from manyheads.models.taps.mask_arguments import MaskReader
-from tests.models.eager import GUARDED, PROJECTION, assert_near, draw, every_case, implementation, padded
-from tests.models.tiny import VOCAB_SIZE, tiny_llama, tiny_t5
+from tests.models.eager import (
+    GUARDED,
+    PROJECTION,
+    assert_near,
+    draw,
+    eager_maps,
+    every_case,
+    implementation,
+    padded,
+    spans,
+)
+from tests.models.tiny import VOCAB_SIZE, tiny_gemma2, tiny_llama, tiny_t5
 from tests.refusals import refuses
 
 LENGTHS = (11, 7, 13)
@@ -298,6 +312,56 @@ def test_a_transformers_model_without_the_interface_is_named_never_recorded_empt
     refuses(ModelError, wanted, mh.measure_call, model, **inputs)
     with pytest.raises(ModelError, match=wanted):
         _ = mh.load(model).spec
+
+
+class ByHand(nn.Module):
+    """Attends by a softmax and a product, as transformers' T5 did, and says what family it is of."""
+
+    def __init__(self, family):
+        super().__init__()
+        self.config = transformers.PreTrainedConfig()
+        self.config.model_type = family
+
+    def forward(self, x):
+        return torch.softmax(x @ x.transpose(-1, -2), -1) @ x
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "remedy"),
+    [("t5", "5.9.0", "install transformers 5.15 or newer, where t5 uses transformers' attention interface"),
+     ("t5", "5.15.0", "load a model that uses transformers' attention interface"),
+     ("gptj", "5.23.0", "install transformers 5.24 or newer, where gptj uses"),
+     ("swin", "5.10.4", "install transformers 5.11 or newer, where swin uses"),
+     ("bloom", "5.9.0", "load a model that uses transformers' attention interface")],
+)  # fmt: skip
+def test_family_that_a_newer_transformers_shows_is_refused_with_that_version(family, version, remedy, monkeypatch):
+    monkeypatch.setattr(private_names, "_version", lambda library: version)
+    message = rf"^ByHand.*makes its attention weights by hand.*Nothing was recorded.*{re.escape(remedy)}"
+    refuses(ModelError, message, mh.record_call, ByHand(family).eval(), torch.randn(2, 3, 7, 5))
+
+
+@pytest.mark.parametrize("family", [family for families in private_names.LATER.values() for family in families])
+def test_families_that_newer_versions_show_are_those_whose_code_asks_the_interface(family):
+    name = family.replace("-", "_")
+    code = Path(transformers.__file__).parent / f"models/{name}/modeling_{name}.py"
+    assert ("ALL_ATTENTION_FUNCTIONS" in code.read_text(encoding="utf-8")) == (not private_names.seen_since(family))
+
+
+def test_cap_that_sdpa_drops_is_not_recorded(fresh, monkeypatch):
+    """transformers up to 5.20 runs Gemma 2 by sdpa, without its softcap: that is what the model computed."""
+
+    def drops(*args, softcap=None, **options):
+        return sdpa_attention_forward(*args, **options)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", drops)
+    seed, inputs = draw(fresh), padded(fresh, LENGTHS, VOCAB_SIZE)
+    model, uncapped = tiny_gemma2(seed=seed), tiny_gemma2(seed=seed, attn_logit_softcapping=None)
+    model.config._attn_implementation = "sdpa"
+    rec, maps = mh.record_call(model, **inputs), eager_maps(uncapped, **inputs)
+    assert {layer.rule.softcap for layer in rec.layers} == {None}
+    for layer, own in zip(rec.layers, maps, strict=True):
+        for text, span in enumerate(spans(inputs["attention_mask"])):
+            assert_near(layer.weights(text=text), own[text][:, span, span])
 
 
 def test_a_module_that_does_not_attend_is_named():

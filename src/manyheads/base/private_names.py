@@ -43,8 +43,8 @@ if TYPE_CHECKING:  # for type checkers, which do not run `__getattr__` below
 
 @dataclass(frozen=True)
 class PrivateName:
-    """One name: `path` as `module:name.within` ("()" for what a call returns), and `without`: what a version lacks that
-    does not have it. `since`: the first version that has it; after "<=", the oldest one that was looked into."""
+    """One name: `path` as `module:name.within` ("()" for what a call returns), and `without`: what holds in a version
+    that lacks it. `since`: the first version that has it; after "<=", the oldest one that was looked into."""
 
     path: str
     since: str
@@ -212,7 +212,10 @@ def in_backward() -> bool:
 def is_compiled(module: Any) -> bool:
     """Whether a module is what torch.compile(module) returned."""
     # Loading torch's compiler takes a second: before it is loaded, nothing is compiled.
-    return "torch._dynamo.eval_frame" in sys.modules and isinstance(module, __getattr__("OptimizedModule"))
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is None:
+        return False
+    return isinstance(module, getattr(compiler, "OptimizedModule", None) or __getattr__("OptimizedModule"))
 
 
 def uncompiled(module: Any) -> Any:
@@ -221,9 +224,13 @@ def uncompiled(module: Any) -> Any:
 
 
 def has_compiled_call(module: Any) -> bool:
-    """Whether a module's calls run compiled code: by module.compile(), or by a compiled function for its forward."""
-    by_function = hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-    return by_function or getattr(module, COMPILED_CALL, None) is not None
+    """Whether a module's calls run compiled code, by module.compile()."""
+    return getattr(module, COMPILED_CALL, None) is not None
+
+
+def has_compiled_forward(module: Any) -> bool:
+    """Whether a compiled function stands in the place of a module's forward."""
+    return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
 
 
 def forward_pre_hooks(module: Any) -> tuple[Any, ...]:
@@ -261,8 +268,9 @@ def look_ups() -> dict[str, tuple[Any, str]]:
 
 def is_paged(value: Any) -> bool:
     """Whether a value is a cache of continuous batching, which keeps its keys in pages."""
-    kind = found("PagedAttentionCache")
-    return kind is not None and isinstance(value, kind)
+    # Asked for each argument of each attention call: where the class is not loaded, there is no value of it.
+    paged = sys.modules.get("transformers.generation.continuous_batching.cache")
+    return paged is not None and isinstance(value, getattr(paged, "PagedAttentionCache", ()))
 
 
 def attention_of(model: Any) -> str | None:

@@ -242,6 +242,8 @@ def compiled_part(model: nn.Module, wrappers: Sequence[nn.Module] = ()) -> str:
     if any(map(private_names.is_compiled, wrappers)):
         return type(model).__name__
     for path, module in model.named_modules():
-        if private_names.is_compiled(module) or private_names.has_compiled_call(module):
+        # By torch.compile(module), module.compile(), or a compiled function put in the place of its forward.
+        ways = (private_names.is_compiled, private_names.has_compiled_call, private_names.has_compiled_forward)
+        if any(is_so(module) for is_so in ways):
             return path or type(module).__name__
     return ""
