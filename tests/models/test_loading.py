@@ -19,7 +19,9 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.torch_version import TorchVersion
 
+from manyheads.base import NEWEST_TESTED, untested_here
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanError
 from manyheads.models import BUNDLED, load, quietly, record
 from manyheads.models.describe import max_positions_of
@@ -67,6 +69,19 @@ def test_because_says_class_dtype_device_attention_and_where_it_was_found(bert):
     assert (asked.dtype, asked.model.config._attn_implementation) == (torch.bfloat16, "eager")
     for part in ("bfloat16, as asked", "on cpu, as asked", "attention by eager, as asked"):
         assert part in asked.because
+
+
+def test_because_and_provenance_say_where_a_version_is_newer_than_what_was_tested(bert, monkeypatch):
+    tested = NEWEST_TESTED["transformers"]
+    monkeypatch.setattr(torch, "__version__", TorchVersion(f"{NEWEST_TESTED['torch']}.99"))
+    monkeypatch.setattr(transformers, "__version__", f"{tested}.99")
+    lm = load(str(bert), tokenizer=tiny_tokenizer())
+    assert "newer" not in lm.because + load(tiny_llama()).because and "untested" not in record(lm, TEXT).provenance
+    monkeypatch.setattr(transformers, "__version__", "5.99.1")
+    sentence = f"transformers 5.99 is newer than what was tested ({tested})"
+    lm = load(str(bert), tokenizer=tiny_tokenizer())
+    assert sentence in lm.because.split("; ") and sentence in load(tiny_llama()).because.split("; ")
+    assert record(lm, TEXT).provenance["untested"] == sentence
 
 
 @pytest.mark.turns(4)
@@ -463,9 +478,10 @@ def test_a_model_in_hand_is_used_as_it_is_and_named_after_where_it_came_from_or_
     model, tokenizer = tiny_llama(), tiny_tokenizer()
     lm = load(model, tokenizer=tokenizer)
     assert (lm.model, lm.tokenizer, lm.name) == (model, tokenizer, "LlamaForCausalLM")
-    assert lm.because == "LlamaForCausalLM in hand, used as it is: float32 on cpu, attention by sdpa"
+    newer = "".join(f"; {sentence}" for sentence in untested_here())  # none with the lock's versions
+    assert lm.because == f"LlamaForCausalLM in hand, used as it is: float32 on cpu, attention by sdpa{newer}"
     bare = load(nn.MultiheadAttention(6, 2).eval())
-    assert (bare.tokenizer, bare.because) == (None, "MultiheadAttention in hand, used as it is: float32 on cpu")
+    assert (bare.tokenizer, bare.because) == (None, f"MultiheadAttention in hand, used as it is: float32 on cpu{newer}")
     assert load(transformers.BertModel.from_pretrained(bert)).name == "bert"
     model = tiny_bert()
     model.config._name_or_path = "someone/tiny"

@@ -31,3 +31,6 @@ from .text import first_line as first_line
 from .text import nearest as nearest
 from .text import percent as percent
 from .text import plural as plural
+from .versions import NEWEST_TESTED as NEWEST_TESTED
+from .versions import newer_than_tested as newer_than_tested
+from .versions import untested_here as untested_here

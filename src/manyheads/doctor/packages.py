@@ -7,6 +7,7 @@ before it is needed. Whether the heavy ones can be imported is tried in a proces
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import platform
 import sys
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import manyheads
-from manyheads.doctor.findings import ABSENT, WRONG, Finding, shown
+from manyheads.base import newer_than_tested
+from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Finding, shown
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -26,6 +28,7 @@ NAME = "manyheads"
 SHOWN = ("torch", "transformers", "numpy")  # in lines of their own; of the others only those that are wrong
 MISSING = "not installed"
 FOR_CHECKOUTS = ("dev", "docs")  # extras that are of no use without the sources
+NEWER = "Should anything be refused or fail, try an older one, and please report it."
 INSTALL_ANEW = f"Install it anew: pip install --force-reinstall --no-deps {NAME} (in a checkout: --no-deps .)"
 
 
@@ -62,19 +65,22 @@ def _installing() -> str:
 
 def damaged_files() -> tuple[list[str], int]:
     """Of the files that came with the package, those that are not as the installer wrote down; and how many it did."""
-    record = [file for file in distribution(NAME).files or () if file.parts[0] == NAME and file.hash]
-    damaged = []
-    # hashed anew, as pip does when it installs: sizes and dates say nothing of a damaged byte
-    for file in record:
-        try:
-            data = Path(str(file.locate())).read_bytes()
-        except OSError:
-            damaged.append(str(file))
+    package, damaged, count = distribution(NAME), [], 0
+    # The record itself, since Python 3.12's `files` leaves out those that are missing. Hashed anew, as pip does when it
+    # installs: sizes and dates say nothing of a damaged byte.
+    for name, written, *_ in csv.reader((package.read_text("RECORD") or "").splitlines()):
+        if not written or not name.startswith(f"{NAME}/"):
             continue
-        digest = hashlib.new(getattr(file.hash, "mode", "sha256"), data).digest()
-        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != getattr(file.hash, "value", ""):
-            damaged.append(str(file))
-    return damaged, len(record)
+        count += 1
+        mode, _, value = written.partition("=")
+        try:
+            digest = hashlib.new(mode, Path(str(package.locate_file(name))).read_bytes()).digest()
+        except OSError:
+            damaged.append(name)
+            continue
+        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != value:
+            damaged.append(name)
+    return damaged, count
 
 
 def python() -> Iterator[Finding]:
@@ -159,5 +165,7 @@ def judged(requirement: Requirement) -> Finding:
         return Finding(name, MISSING, WRONG, remedy)
     # a pre-release within the range is somebody's own choice, not a mistake
     if requirement.specifier.contains(installed, prereleases=True):
-        return Finding(name, f"{installed}, within {span}")
+        newer = newer_than_tested(name, installed)
+        words = f"{installed}, within {span}"
+        return Finding(name, f"{words}; {newer}", NOTE, NEWER) if newer else Finding(name, words)
     return Finding(name, f"{installed}, but {span} is needed", WRONG, remedy)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyheads.base import first_line, is_sharded
+from manyheads.base import first_line, is_sharded, untested_here
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.open_taps import no_way_in
@@ -123,7 +123,9 @@ def _limit(owner: Any, name: str) -> int | None:
 
 def model_facts(lm: Any) -> dict[str, object]:
     """The part of a recording's provenance that every recording of a loaded model has."""
-    return {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}
+    facts = {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}
+    untested = "; ".join(untested_here())
+    return {**facts, "untested": untested} if untested else facts
 
 
 def sense_of(model: nn.Module) -> str:

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from manyheads.base import choose_device, plain, private_names, require_dtype
+from manyheads.base import choose_device, plain, private_names, require_dtype, untested_here
 from manyheads.errors import ModelError, PlanError
 from manyheads.models.describe import describe, max_positions_of
 from manyheads.models.loading.checkpoints import few, find_checkpoint, quietly
@@ -166,6 +166,7 @@ def load(
         f"on {place}, {why_there}",
         f"attention by {attention}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *remarks,
+        *untested_here(),
         checkpoint.because,
     ]
     refuse_head_mask(model)
@@ -221,7 +222,8 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
     if hasattr(model, "main_input_name"):  # transformers': any other may know what to do with one
         refuse_head_mask(model)
     attention = f", attention by {_attention(model)}" if _attention(model) else ""
-    return replace(lm, because=f"{cls} in hand, used as it is: {plain(lm.dtype)} on {lm.device}{attention}")
+    used = f"{cls} in hand, used as it is: {plain(lm.dtype)} on {lm.device}{attention}"
+    return replace(lm, because="; ".join([used, *untested_here()]))
 
 
 def _require_callable(value: Any, name: str, kind: str, auto: str) -> None:

@@ -1,0 +1,87 @@
+"""results.json and docs/versions.md, from what was run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.versions.combinations import ROOT, floor
+from tests.versions.work import TESTS, Row
+
+RESULTS = Path(__file__).with_name("results.json")
+PAGE = ROOT / "docs" / "versions.md"
+
+HEAD = """\
+<!-- made by `make test-versions` and `make test-torches` from tests/versions/results.json, held to it by a test -->
+# Versions
+
+manyheads installs beside torch {torch} or newer and transformers {transformers} or newer, each up to its next major
+version, on Python 3.11 or newer. Others release every few days, so the range is wider than what can be tried. What
+makes that safe is the guard: in every recording, rows of every attention layer are computed anew and compared with what
+the model's own call returned. A version that attends in another way is refused, never recorded wrongly.
+
+Of that range these combinations were run, the same set for each: the tests of taps, guard, masks, media, watching,
+streaming, pruning and saved models ({files} files, one seed for all), the numbers of `manyheads look`, and all code of
+the README. *Numbers of look* says how many are equal, digit by digit, to those of the versions that `make` installs;
+warnings that something will go in a later version are no failures here.
+
+| torch | transformers | Python | Triton | NumPy | what it is | tests | numbers of look | README | date |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+TAIL = """
+`manyheads doctor` says so where torch or transformers is newer than the newest that passes here, and so do a loaded
+model's `because`, every table's notes and a recording's provenance. It is a note, no error: pyproject's range alone
+decides what is wrong. Python 3.14 is not in the table: it was not tried.
+
+`make test-versions` runs transformers as overlays over the tests' own environment, a few minutes each, `make
+test-torches` the rows with another torch or Python in environments of their own (gigabytes; removed afterwards). The
+public workflow `.github/workflows/versions.yml` runs the same, and the newest transformers as a canary that may fail.
+"""
+
+
+def read() -> list[Row]:
+    rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    return [Row(**{**row, "failures": tuple(row["failures"])}) for row in rows]
+
+
+def write(rows: list[Row]) -> None:
+    """Both files: the rows that were run in the places of those of the same name."""
+    anew = {row.name: row for row in [*read(), *rows]}
+    ordered = sorted(anew.values(), key=lambda row: (numbered(row.torch), numbered(row.transformers), row.python))
+    RESULTS.write_text(json.dumps([asdict(row) for row in ordered], indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(ordered), encoding="utf-8")
+
+
+def page(rows: list[Row]) -> str:
+    lowest = {name: ".".join(floor(name).split(".")[:2]) for name in ("torch", "transformers")}
+    text = HEAD.format(**lowest, files=len(TESTS)) + "".join(_line(row) for row in rows)
+    failing = [row for row in rows if not row.passes]
+    if failing:
+        text += "\n## What fails\n\n"
+        for row in failing:
+            text += f"- torch {row.torch}, transformers {row.transformers}, Python {row.python}:"
+            text += "".join(f"\n    - `{failure}`" for failure in row.failures) + "\n"
+    return text + TAIL
+
+
+def _line(row: Row) -> str:
+    tests = f"{row.passed} pass" + (f", **{row.failed} fail**" if row.failed else "")
+    numbers = f"{row.equal:,} of {row.numbers:,}"
+    numbers = numbers if row.equal == row.numbers > 0 else f"**{numbers}**"
+    cells = (
+        row.torch, row.transformers, row.python, row.triton or "none", row.numpy, row.about, tests, numbers,
+        "runs" if row.readme else "**fails**", row.date,
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |\n"
+
+
+def newest_passing(rows: list[Row], package: str) -> str:
+    """Major and minor of the newest version of torch or transformers with which everything passes."""
+    newest = max(numbered(str(getattr(row, package))) for row in rows if row.passes)
+    return ".".join(map(str, newest[:2]))
+
+
+def numbered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
