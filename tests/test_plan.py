@@ -267,7 +267,7 @@ def test_a_step_that_cannot_be_is_told_in_a_line(entry, kind, words):
         ("[]", "a plan is"),
         ('{"steps": "L1"}', "a plan is"),
         ("{}", r"a plan is .*not \{\}"),
-        ('{"format": 2, "steps": []}', "this plan has format 2, and 1 is the newest known: upgrade"),
+        ('{"format": 3, "steps": []}', "this plan has format 3, and 2 is the newest known: upgrade"),
         ('{"format": true, "steps": []}', "this plan has format True"),
         ('{"steps": [{"step": "scale", "heads": "L1", "factor": NaN}]}', "factor=nan"),
         ('{"steps": [' + '{"a": ' * 500 + "1" + "}" * 500 + "]}", '"step" is missing'),

@@ -295,14 +295,13 @@ def _heads_of(match: re.Match[str], shape: Shape) -> list[Head]:
         if not heads:
             raise HeadError(f"{match[0]!r}: there are no attention heads there; {_described(shape)}.")
         return heads
-    if silent := [layer_name(stack, layer) for layer in layers if not counts[layer]]:
-        # A span of layers means those of it that attend, but not where it names heads: these are not there.
-        if match["heads"] or len(silent) == len(layers):
-            has = "has" if len(silent) == 1 else "have"
-            attend = _attending(stack, counts)
-            advice = f" Nearest: '{nearest()}'." if any(counts) else ""
-            nothing = f"{', '.join(silent)} {has} no attention, or none that can be seen"
-            raise HeadError(f"{match[0]!r}: {nothing}; {attend}.{advice}")
+    silent = [layer_name(stack, layer) for layer in layers if not counts[layer]]
+    # A span of layers means those of it that attend, but not where it names heads: these are not there.
+    if silent and (match["heads"] or len(silent) == len(layers)):
+        has = "has" if len(silent) == 1 else "have"
+        advice = f" Nearest: '{nearest()}'." if any(counts) else ""
+        nothing = f"{', '.join(silent)} {has} no attention, or none that can be seen"
+        raise HeadError(f"{match[0]!r}: {nothing}; {_attending(stack, counts)}.{advice}")
     return [
         Head(stack, layer, index)
         for layer in layers

@@ -70,18 +70,18 @@ class Ablate:
         _check_type(self, "seed", int)
         if not 0 <= self.seed < SEEDS:
             raise PlanError(f"seed={self.seed} is out of range: give a whole number from 0 to 2**32 - 1.")
-        for (field, default), least in zip(STREAMED.items(), (0, 1), strict=True):
-            value = getattr(self, field)
+        for (name, default), least in zip(STREAMED.items(), (0, 1), strict=True):
+            value = getattr(self, name)
             if self.kind != "streaming":
                 if value is not None:
-                    raise PlanError(f"{field}={value!r} is for kind='streaming', not for {self.kind!r}: leave it out.")
+                    raise PlanError(f"{name}={value!r} is for kind='streaming', not for {self.kind!r}: leave it out.")
                 continue
             if value is None:  # filled in, so that equal steps are equal values, and a file says what was meant
-                object.__setattr__(self, field, default)
+                object.__setattr__(self, name, default)
                 continue
-            _check_type(self, field, int)
+            _check_type(self, name, int)
             if not least <= value <= MOST_KEYS:
-                raise PlanError(f"{field}={value} is no number of keys to keep: give a whole number, {least} or more.")
+                raise PlanError(f"{name}={value} is no number of keys to keep: give a whole number, {least} or more.")
 
     @property
     def needs_corpus(self) -> bool:

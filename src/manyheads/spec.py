@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, SupportsIndex, TypeVar, cast, overload
@@ -158,7 +157,8 @@ def counted_layers(sites: Sequence[Site]) -> str:
         own = [site for site in sites if site.stack == stack]
         paths = [site.module.partition("#")[0].split(".") for site in own]
         # What all paths begin with tells no layer from another (a part of a larger model), unless all are one module.
-        shared = 0 if len({*map(tuple, paths)}) == 1 else len(os.path.commonprefix(paths))
+        begins = (place for place, names in enumerate(zip(*paths, strict=False)) if len({*names}) > 1)
+        shared = next(begins, 0)
         later = [
             site
             for site, path in zip(own, paths, strict=True)

@@ -342,7 +342,9 @@ def test_three_layers_of_28_heads_are_no_list_of_28_layers_of_16(tmp_path):
 def test_layers_without_attention_must_be_empty_in_a_table(tmp_path):
     rows = [[0.5, 0.2, 0.9], [0.0, 0.0, 0.1]]
     shapes = (6, 3, 8, 8), None, (6, 3, 8, 8)
-    message = r"lists heads of layer 1, and L1 of a model has no attention, .*: the layers that attend are L0, L2\. Name"
+    message = (
+        r"lists heads of layer 1, and L1 of a model has no attention, .*: the layers that attend are L0, L2\. Name"
+    )
     folder = duo_folder(tmp_path / "a", [*rows, [1.0, 1.0, 1.0]])
     refuses(ModelError, message, mh.read_heads, folder, model(shapes), keep=0.5)
     folder = duo_folder(tmp_path / "b", [rows[0], [0.0] * 3, rows[0]])

@@ -193,7 +193,10 @@ def names_of(model, x):
 
 
 def test_layers_after_one_that_nobody_can_see_keep_their_numbers(fresh):
-    model, x = Numbered([Block(attention()), Block(ByHand()), Block(attention())]), torch.randn(2, 5, 18, generator=fresh)
+    model, x = (
+        Numbered([Block(attention()), Block(ByHand()), Block(attention())]),
+        torch.randn(2, 5, 18, generator=fresh),
+    )
     recording = mh.record_call(model.eval(), x)
     assert recording.layers.numbers == (0, 2) and recording.layers[2].site.module == "h.2.attention"
     assert "h.1.attention" in recording.provenance["left out"]
@@ -333,7 +336,7 @@ def test_a_history_and_a_clip_have_the_models_numbers(fresh, tmp_path):
     refuses(ModelError, r"cannot clip L1, module 'model\.layers\.1\.self_attn'", mh.QKClip, model, tau=1.0)
 
 
-# ------------------------------------------------------------------------ what an earlier manyheads wrote: counted layers
+# ---------------------------------------------------------------------- what an earlier manyheads wrote: counted layers
 
 SAYS = r"layers are counted in the order of their first calls, not by the model's own numbers: L0 is model\.layers\.1"
 

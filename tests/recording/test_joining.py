@@ -170,7 +170,9 @@ def test_what_is_no_part_of_the_same_is_refused(whole):
     one, other = (cut(whole, at, 2) for at in range(2)) if whole.layers[0].site.num_kv_heads == 2 else (whole, whole)
     refuses(RecordingError, "every part holds the same heads: nothing is split", heads_together, [whole, whole])
     fewer = Recording({"": list(other.layers[1:])}, other.tokens, other.provenance)
-    with pytest.raises(RecordingError, match=r"parts of different models: .* \{'': \[0, 1(, 2)?\]\}, \{'': \[1(, 2)?\]\}"):
+    with pytest.raises(
+        RecordingError, match=r"parts of different models: .* \{'': \[0, 1(, 2)?\]\}, \{'': \[1(, 2)?\]\}"
+    ):
         heads_together([one, fewer])
     turned = replace(other.tokens, ids=other.tokens.ids.flip(0), lengths=other.tokens.lengths.flip(0))
     with pytest.raises(RecordingError, match="parts of different texts: every process must record the same texts"):
@@ -278,7 +280,13 @@ def test_cells_of_a_head_are_those_of_its_map(fresh, unchecked_types):
     got = recording.cells("L4H5", pairs, text=1)
     assert np.abs(got.numpy() - [weights[1, 5, query, key] for query, key in pairs]).max() < 1e-9
     assert got[2] == 0 and recording.cells("L4H5", []).shape == (0,)
-    refuses(HeadError, "L0 has no attention, or none that was seen: the layers that are here are L4", recording.cells, "L0H5", pairs)
+    refuses(
+        HeadError,
+        "L0 has no attention, or none that was seen: the layers that are here are L4",
+        recording.cells,
+        "L0H5",
+        pairs,
+    )
     with pytest.raises(ShapeError, match="queries run from 3 to 7, but text 1 has 7 of them"):
         recording.cells("L4H0", [(7, 1), (3, 1)], text=1)
     for wrong in ((6, 2), [(6, 2, 1)], [(6.5, 2)]):

@@ -232,7 +232,9 @@ def test_a_recording_gives_the_layers_of_its_only_stack(rng):
     layer = make_record(rng).layer
     other = replace(layer, site=replace(layer.site, layer=5))
     recording = Recording({"": [layer, other]}, layer.tokens)
-    assert layer.site.layer == 3 and recording.layers[3] is layer and recording.layers[5] is recording.layers[-1] is other
+    assert (
+        layer.site.layer == 3 and recording.layers[3] is layer and recording.layers[5] is recording.layers[-1] is other
+    )
     assert list(recording.layers) == [layer, other] == recording.layers[:] and len(recording.layers) == 2
     assert other in recording.layers and recording.layers.numbers == (3, 5)
     assert recording.num_bytes == 2 * 4 * (4 * H * 17 * D + 4 * G * 17 * D + 4 * H * 17)

@@ -317,7 +317,10 @@ def curves_page(
     values = curves.values[:, :, curves.statistics.index(statistic)]
     raised = watching.alerts(curves.heads, curves.statistics, steps, curves.values, rules)
     counted = [Text(clean(curves.numbering), style="dim")] if curves.numbering else []
-    sections = [[title, *counted], _table(curves, statistic, values, heads, {str(alert.head) for alert in raised}, console)]
+    sections = [
+        [title, *counted],
+        _table(curves, statistic, values, heads, {str(alert.head) for alert in raised}, console),
+    ]
     words = [Text.assemble("  ", (str(alert), "bold" if alert.lasts else "")) for alert in raised[:SHOWN_ALERTS]]
     for line, alert in zip(words, raised, strict=False):
         value = "NaN" if math.isnan(alert.value) else f"{alert.value:.3g}"

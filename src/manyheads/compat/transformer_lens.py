@@ -73,9 +73,9 @@ def detect_head(
 
     `detection_pattern` is "previous_token_head", "duplicate_token_head", "induction_head" or a lower-triangular
     tensor as long as each text, its BOS included. `heads`: (layer, head) pairs, {layer: [heads]}, or the grammar of
-    `manyheads.heads`; the others are -1, and rows of layers without attention NaN. `exclude_bos` leaves out the first key, whatever it is;
-    `exclude_current_token` the diagonal. "mul" is 0 to 1 (NaN where nothing is left to count), "abs" -1 to 1.
-    `prepend_bos`: None is their default for the model's family. A recording is read as it was recorded.
+    `manyheads.heads`; the others are -1, and rows of layers without attention NaN. `exclude_bos` leaves out the first
+    key, whatever it is; `exclude_current_token` the diagonal. "mul" is 0 to 1 (NaN where nothing is left to count),
+    "abs" -1 to 1. `prepend_bos`: None is their default for the model's family. A recording is read as it was recorded.
 
     Cost: a forward pass a text, and one pass over the tiles of each map.
     Errors: StatisticError for an unknown name or measure, and for "abs" where rows look ahead; ShapeError for a

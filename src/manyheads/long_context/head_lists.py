@@ -174,13 +174,12 @@ def _require_shape(heads: HeadList, counts: list[int], lm: Any, path: Path) -> N
     # Some tables end with the last layer that attends.
     fits = heads.num_layers in (None, len(counts), 1 + attending[-1])
     listed_places = [place for place, score in heads.scores.items() if score or place in (heads.kept or ())]
-    if silent := [layer for layer, _ in listed_places if layer not in attending]:
-        if fits and silent[0] < len(counts):
-            names = ", ".join(f"L{layer}" for layer in attending)
-            raise ModelError(
-                f"{path} lists heads of layer {silent[0]}, and L{silent[0]} of {lm.name} has no attention, or none that "
-                f"can be seen: the layers that attend are {names}. Name its own model."
-            )
+    silent = next((layer for layer, _ in listed_places if layer < len(counts) and layer not in attending), None)
+    if fits and silent is not None:
+        raise ModelError(
+            f"{path} lists heads of layer {silent}, and L{silent} of {lm.name} has no attention, or none that can be "
+            f"seen: the layers that attend are {', '.join(f'L{layer}' for layer in attending)}. Name its own model."
+        )
     if heads.whole:
         listed: dict[int, set[int]] = {}
         for layer, head in heads.scores:

@@ -43,7 +43,8 @@ class Recording:
     """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` of several stacks.
 
     3 is the model's own number of the layer; layers without attention leave gaps (`manyheads.spec.Layers`). `numbering`
-    is a sentence where an earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which model, dtype, backend and guard error it comes from.
+    is a sentence where an earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which
+    model, dtype, backend and guard error it comes from.
     """
 
     stacks: Mapping[str, Layers[LayerRecord]]

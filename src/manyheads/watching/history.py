@@ -94,7 +94,7 @@ class HeadCurves:
 
     @property
     def numbering(self) -> str:
-        """A sentence where layers are counted in the order of their first calls, as an earlier manyheads did; else ""."""
+        """A sentence where layers are counted by their first calls, as an earlier manyheads did; else ""."""
         try:
             return counted_layers([Site.from_dict(site) for site in self.facts.get("sites", ())])
         except (ManyHeadsError, TypeError):  # a table of somebody else's: it says nothing of sites

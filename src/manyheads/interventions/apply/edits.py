@@ -226,7 +226,7 @@ def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], name: str
             raise PlanError(
                 f"this plan was written by an earlier manyheads, which counted the layers that attend: its "
                 f"{layer_name(stack, 0)} to {layer_name(stack, len(attending) - 1)} are "
-                f"{', '.join(map(str, attending))} of {name}. Write its heads with these numbers, and \"format\": 2."
+                f'{", ".join(map(str, attending))} of {name}. Write its heads with these numbers, and "format": 2.'
             )
 
 
