@@ -115,7 +115,11 @@ def _numbers(value: Any, place: str) -> Iterator[tuple[str, float]]:
 def readme(python: Path) -> str:
     """Empty where all code of the README runs, else what failed."""
     done = said(python, "tests.docs", "README.md")
-    return "" if not done.returncode else f"README.md: {last_line(done)}"
+    # A line for the page, what failed, an empty line, what was run and what not.
+    fault, _, summary = done.stdout.partition("\n\n1 pages: ")
+    if not done.returncode:
+        return ""
+    return f"README.md: {fault.splitlines()[-1] if summary else last_line(done)}"
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
