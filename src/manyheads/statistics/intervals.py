@@ -1,32 +1,34 @@
 """95 % intervals over texts, as wide as they must be, and when there is none.
 
 A figure is a ratio of sums over texts, N / D: of all rows of all texts, what share (or how many nats, or tokens). Other
-texts would give another one. How far away it may be is told by each text's residual e = n - (N / D) d: what the text has
-more, or less, than a text of its size should. Three things make intervals of texts unlike those of a textbook:
+texts would give another one. How far away it may be is told by each text's residual e = n - (N / D) d: what the text
+has more, or less, than a text of its size should. Three things make intervals of texts unlike those of a textbook:
 
 - **Few texts carry the spread.** One list of names may hold a tenth of all repeated words. So Student's t has as many
-  degrees of freedom as the spread rests on texts: Satterthwaite's 2 (sum e^2)^2 / sum e^4, where sum e^4 is what the
-  variance of sum e^2 is when texts come by chance, less one; at most as many as D rests on (Kish's (sum d)^2 / sum d^2);
-  and since the spread itself is of B replicates, 1 / freedom is 1 / (that) + 1 / (B - 1).
-- **Shares have two ends.** Near 0 the truth can be far above the share, but hardly below it. `share_interval` is Wilson's,
-  with as many cases as would be as uncertain as the texts are (the effective number of cases of a survey).
-  What has no ends (nats, tokens) has Hall's cubic pivot in its place, by the skewness of the residuals.
-- **Sizes may have no variance** (Pareto with an index under 2): the text that matters most is missing from most samples.
-  `unevenness` tells by degrees, and reckons with `one_more` text, as large as the largest.
+  degrees of freedom as the spread rests on texts: Satterthwaite's 2 (sum e^2)^2 / sum e^4, less one, where sum e^4 is
+  the variance of sum e^2 when texts come by chance; at most as many as D rests on (Kish's (sum d)^2 / sum d^2, less
+  one). Since the spread itself is that of B replicates, 1 / freedom is 1 / (that) + 1 / (B - 1).
+- **Shares have two ends.** Near 0 the truth can be far above the share, but hardly below it. `wilson_interval` knows:
+  Wilson's, with as many cases as would be as uncertain as the texts are (a survey's effective number of cases).
+  What has no ends (nats, tokens) has Hall's cubic pivot instead, by the skewness of the residuals.
+- **Sizes may have no variance** (Pareto with an index under 2): the text that matters most is missing from most
+  samples. `unevenness` tells by degrees, and `share_interval` reckons with `one_more` text, as large as the largest.
 
-What a score is above its chance level is a difference of two shares of the same texts: `share_difference_interval`, from
-the intervals of both and their correlation. A change between two models: `difference_interval`, Student's t.
+What a score is above its chance level is a difference of two shares of the same texts: `share_difference_interval`,
+from Wilson's intervals of both and their correlation. A change between two models has Student's t
+(`difference_interval`).
 
 There is no interval where all texts agree to the last bit, as where no case was right (their spread says nothing of
-other texts); under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of them); and
-for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300 texts with cases. There
-the texts that matter are not yet among those read, and no interval from these can say so: leaving out the samples that
-look uneven would keep those whose long texts are missing, which are the wrong ones.
+other texts); under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of them);
+and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300 texts with
+cases. There the texts that matter are not yet among those read, and no interval from these can say so: leaving out the
+samples that look uneven would keep those whose long texts are missing, which are the wrong ones.
 
-`python -m benchmarks.coverage` measures how often intervals hold the truth and how wide they are, beside a bootstrap that
-draws the texts themselves; docs/decisions/014 says what else was tried.
+`python -m benchmarks.coverage` measures how often intervals hold the truth and how wide they are, beside a bootstrap
+that draws the texts themselves; docs/decisions/014 says what else was tried.
 Sources: Wilson 1927; Satterthwaite 1946; Kish 1965; Hall 1992, "On the removal of skewness by transformation"; Korn and
-Graubard 1998 (effective cases); Newcombe 1998, and Zou and Donner 2008 (differences); Hanley and MacGibbon 2006 (replicates).
+Graubard 1998 (effective cases); Newcombe 1998, Zou and Donner 2008 (differences); Hanley and MacGibbon 2006
+(replicates).
 """
 
 from __future__ import annotations
@@ -158,10 +160,10 @@ def one_more(share: Figures, worth: Worth) -> Figures:
 def unevenness(worth: Worth) -> Figures:
     """1 where sizes may have no variance, near 0 where they have one; by degrees in between.
 
-    The largest text's share q of the sum of squared sizes falls faster than 1 / sqrt(texts) with more texts where
-    sizes have a fourth moment, and more slowly where not. So n q^2 is 1 / 3 for sentences at 20 to 50 texts and less from then
-    on, 3 to 20 for Pareto sizes of index 1.5. Its fourth power, up to 1: a bound would sort samples by whether they
-    have a large text.
+    With more texts, the largest text's share q of the sum of squared sizes falls faster than 1 / sqrt(texts) where
+    sizes have a fourth moment, and more slowly where not: texts * q^2 is 1 / 3 or less for sentences, 4 and more for
+    Pareto sizes of index 1.5. Its fourth power, up to 1, and no bound: that would sort samples by whether they have a
+    large text.
     """
     with np.errstate(invalid="ignore"):  # of what was not counted
         of_squares = worth.largest**2 * worth.texts
