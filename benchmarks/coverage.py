@@ -337,6 +337,7 @@ def of_draws(population: Population, num_texts: int, draws: int, rng: np.random.
         yield {
             "what": f"{question.what}{population.name}, {num_texts} texts",
             "num_texts": num_texts,
+            "draws": draws,
             "covered": float(held[given].mean()) if given.any() else None,
             "given": float(given.mean()),
             "least": least,
@@ -358,13 +359,14 @@ def beside_studentised(
         finite = np.isfinite(widths) & (widths > 0)
         at_levels = zip(widths.T, finite.T, strict=True)
         ratios = np.array([np.median((width / at)[use]) if use.any() else np.nan for at, use in at_levels])
-        return {
+        figures = {
             "width": float(np.interp(held.mean(), covered, ratios)),
             "width_95": float(ratios[own]),
             "width_delta": float(np.median(width / (2 * 1.96 * error))),
             "studentised": float(covered[own]),
             "bounded": float(finite[:, own].mean()),
         }
+    return {name: value for name, value in figures.items() if np.isfinite(value)}
 
 
 def of_means(name: str, values: np.ndarray, num_texts: int, draws: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -385,6 +387,7 @@ def of_means(name: str, values: np.ndarray, num_texts: int, draws: int, rng: np.
     return {
         "what": f"{name}, {num_texts} texts",
         "num_texts": num_texts,
+        "draws": draws,
         "covered": float(np.mean(held)),
         "given": float(np.mean(given)),
         "least": float(by_column.min()),
