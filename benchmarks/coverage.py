@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold the truth: resampled texts whose population is known, and populations that are made.
+"""How often 95 % intervals hold the truth, and how wide they are: texts drawn from populations whose truth is known.
 
 `python -m benchmarks.coverage [--draws N]` measures each head of minilm on every sentence of a treebank, on those of 5
 to 60 words alone, on passages of another one, and on paragraphs of a novel. The value over all of them is the truth.
@@ -6,7 +6,14 @@ Then 20, 50, 200 and 800 of them are drawn, again and again (with replacement, e
 `measure` sums texts, and the interval of the table is asked for. A row is a population and a number of texts; `covered`
 is the share of the intervals given that hold the truth, over statistics, heads and draws, `given` the share of figures
 that have one, and `least` the statistic that is covered least of those that have one in a fiftieth of the draws or
-more. `percentile` is what the bootstrap's percentiles, given always, cover: what was shown before.
+more. `percentile` is what the bootstrap's percentiles, given always, cover.
+
+Widths are beside those of a studentised bootstrap (bootstrap-t), which draws the texts of a sample anew, 400 times, and
+needs all of them: every fourth draw has one. `studentised` is what it covers of the intervals given. `width` is ours
+over its, the median, at the level at which its intervals cover as often as ours do: neither is narrower for holding
+the truth less often. `width_95` is the same at its own 95 %, `width_delta` over the delta method's 1.96 errors;
+`bounded` is the share of intervals given for which it has a finite one: where few texts differ, many resamples have
+none that does, and the width is of the others.
 
 Of differences, in the same draws: `changes` of a statistic between minilm and a copy with noise in its layers' matrices
 (a tenth of each one's spread), by `Comparison.interval`, as `compare` shows them; and scores `above chance`, by every
@@ -18,7 +25,7 @@ in a twentieth of the texts; a rate that is high in a twentieth of them. Of mean
 the curve): the change of the loss, or of the embedding, by an ablation on every paragraph, and skewed numbers.
 
 MANYHEADS_GOLD is the folder of the treebanks and the novel. Tables go to stderr, numbers to stdout.
-Cost: some twenty minutes of one core.
+Cost: some thirty minutes of one core.
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +77,19 @@ NAMES = (
 RULES = tuple(rule for rule in FIXED_RULES.values() if rule.tested in STATISTICS)
 TWINS = tuple(name for rule in RULES for name in (rule.tested, *(f"{rule.statistic}.{way}" for way in rule.chances)))
 NOISE = 0.1  # of a matrix's spread, added to it: the other model
+RESAMPLES = 400  # of a studentised bootstrap
+STUDENTISED_EVERY = 4  # draws
+LEVELS = np.array(
+    [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.015, 0.01, 0.005]
+)  # outside of an interval
 SYNTAX = ("to_governor", "to_governor.given", "to_dependent.given", "to_governor.relabelled")
+
+
+class Drawn(NamedTuple):
+    """Numerators and denominators `[text, head, statistic]` of a draw by each model, and the half that a text is in."""
+
+    parts: list[tuple[np.ndarray, np.ndarray]]
+    half: np.ndarray
 
 
 class Population(NamedTuple):
@@ -90,16 +110,15 @@ class Population(NamedTuple):
         changed = None if self.changed is None else (self.changed[0][texts], self.changed[1][texts])
         return self._replace(name=name, num=self.num[texts], den=self.den[texts], changed=changed)
 
-    def tables(self, num_texts: int, rng: np.random.Generator) -> list[HeadTable]:
-        """Tables of texts that are drawn: of the model, and of the other one."""
+    def tables(self, num_texts: int, rng: np.random.Generator) -> tuple[list[HeadTable], Drawn]:
+        """Tables of texts that are drawn, of the model and of the other one; and which texts these are."""
         texts = torch.from_numpy(rng.integers(0, len(self.num), num_texts))
         seeds = rng.integers(0, 2**62, num_texts).tolist()  # a text that is drawn twice stands for two
         site = Site("", 0, "layer", self.num.shape[1], self.num.shape[1], 8, 8, False)
         read = [(self.num, self.den), *([] if self.changed is None else [self.changed])]
-        return [
-            HeadTable((site,), self.statistics, Sums.of(num[texts], den[texts], seeds, 0), Sinks(), {})
-            for num, den in read
-        ]
+        drawn = [(num[texts], den[texts]) for num, den in read]
+        tables = [HeadTable((site,), self.statistics, Sums.of(*part, seeds, 0), Sinks(), {}) for part in drawn]
+        return tables, Drawn([(num.numpy(), den.numpy()) for num, den in drawn], np.array(seeds) & 1)
 
 
 def measured(name: str, texts: list[Any], plain: Sequence[str], syntax: Sequence[Statistic] = ()) -> Population:
@@ -173,12 +192,69 @@ def made(rng: np.random.Generator, num_texts: int = 20_000, heads: int = 12) -> 
 
 
 class Question(NamedTuple):
-    """What is asked of every draw: of each head and `names`, both ends of the interval and what percentiles are of."""
+    """What is asked of every draw: of each head and `names`, both ends of the interval and what percentiles are of.
+
+    `texts` are the numerators and denominators of the figure, or of the two whose difference it is, text by text.
+    """
 
     what: str
     names: Sequence[str]
     truth: np.ndarray
     ends: Callable[[list[HeadTable]], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]
+    texts: Callable[[Drawn], list[tuple[np.ndarray, np.ndarray]]]
+
+
+class Studentised(NamedTuple):
+    """A studentised bootstrap of figures `[head, name]`: resamples' pivots in order, and the figure with its error."""
+
+    pivots: np.ndarray
+    value: np.ndarray
+    error: np.ndarray
+
+    @staticmethod
+    def of(parts: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> Studentised:
+        """Of N / D, or of the difference N / D - M / E, over texts: the delta method's error in every resample."""
+        num_texts, *shape = parts[0][0].shape
+        flat = [(n.reshape(num_texts, -1), d.reshape(num_texts, -1)) for n, d in parts]
+        once = np.ones((1, num_texts))
+        drawn = rng.multinomial(num_texts, np.full(num_texts, 1 / num_texts), RESAMPLES).astype(float)
+        (value, error), (values, errors) = (ratio_and_error(weights, flat) for weights in (once, drawn))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # A resample in which all texts agree is infinitely far from the sample, on the side where it is.
+            pivots = np.where(errors > 1e-7 * error, (values - value) / errors, np.sign(values - value) * np.inf)
+        pivots = np.sort(np.where(np.isnan(pivots), 0.0, pivots), 0)
+        return Studentised(pivots.reshape(-1, *shape), value.reshape(shape), error.reshape(shape))
+
+    def widths(self) -> np.ndarray:
+        """How wide its intervals are, for each of `LEVELS`."""
+        last = len(self.pivots) - 1
+        low, high = (np.round(last * side).astype(int) for side in (LEVELS / 2, 1 - LEVELS / 2))
+        with np.errstate(invalid="ignore"):
+            return self.error * (self.pivots[high] - self.pivots[low])
+
+    def level(self, truth: np.ndarray) -> np.ndarray:
+        """The level up to which the interval holds the truth: it does at every one of `LEVELS` that is no larger."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            place = (self.value - truth) / self.error
+        below = ((self.pivots < place).mean(0) + (self.pivots <= place).mean(0)) / 2
+        return 2 * np.minimum(below, 1 - below)
+
+
+def ratio_and_error(weights: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The ratio, or the difference of two, and the delta method's error, for each row of weights of the texts."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sums = [(weights @ n, weights @ d) for n, d in parts]
+        ratios = [n / d for n, d in sums]
+        square = sum(
+            (weights @ (n * n) - 2 * r * (weights @ (n * d)) + r * r * (weights @ (d * d))) / total**2
+            for (n, d), (_, total), r in zip(parts, sums, ratios, strict=True)
+        )
+        if len(parts) == 1:
+            return ratios[0], np.sqrt(np.maximum(square, 0.0))
+        (n, d), (m, e) = parts
+        r, s = ratios
+        both = weights @ (n * m) - r * (weights @ (d * m)) - s * (weights @ (n * e)) + r * s * (weights @ (d * e))
+        return r - s, np.sqrt(np.maximum(square - 2 * both / (sums[0][1] * sums[1][1]), 0.0))
 
 
 def questions(population: Population) -> Iterator[Question]:
@@ -193,7 +269,10 @@ def questions(population: Population) -> Iterator[Question]:
         for name in names:
             yield *tables[0].interval(name), replicates[:, place[name], 1:]
 
-    yield Question("", names, truth[:, columns], values)
+    def of_values(drawn: Drawn) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(num[..., columns], den[..., columns]) for num, den in drawn.parts[:1]]
+
+    yield Question("", names, truth[:, columns], values, of_values)
     if population.changed is None:
         return
     other = (population.changed[0].sum(0) / population.changed[1].sum(0)).numpy()
@@ -205,7 +284,10 @@ def questions(population: Population) -> Iterator[Question]:
         for name in names:
             yield *compared.interval(name), replicates[:, place[name], 1:]
 
-    yield Question("changes, ", names, (other - truth)[:, columns], changes)
+    def of_changes(drawn: Drawn) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(num[..., columns], den[..., columns]) for num, den in reversed(drawn.parts)]
+
+    yield Question("changes, ", names, (other - truth)[:, columns], changes, of_changes)
     rules = [*RULES, *(rule_of(name) for name in place if name.endswith((".to_governor", ".to_dependent")))]
     pairs = [(rule.tested, f"{rule.statistic}.{way}") for rule in rules for way in rule.chances]
     pairs = [pair for pair in pairs if place.keys() >= set(pair)]
@@ -217,16 +299,23 @@ def questions(population: Population) -> Iterator[Question]:
             yield over.low, over.high, (half.values[:, place[score]] - half.values[:, place[chance]])[:, 1:]
 
     over_chance = np.stack([truth[:, place[score]] - truth[:, place[chance]] for score, chance in pairs], -1)
-    yield Question("above chance, ", [" over ".join(pair) for pair in pairs], over_chance, above)
+
+    def of_pairs(drawn: Drawn) -> list[tuple[np.ndarray, np.ndarray]]:
+        (num, den), reported = drawn.parts[0], drawn.half == REPORT
+        sides = ([place[pair[side]] for pair in pairs] for side in (0, 1))
+        return [(num[reported][..., side], den[reported][..., side]) for side in sides]
+
+    yield Question("above chance, ", [" over ".join(pair) for pair in pairs], over_chance, above, of_pairs)
 
 
 def of_draws(population: Population, num_texts: int, draws: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
     """How often the intervals of each question hold what all texts say."""
     asked = list(questions(population))
     results = [np.zeros((3, draws, *question.truth.shape), bool) for question in asked]
+    widths: list[list[tuple[np.ndarray, ...]]] = [[] for _ in asked]
     for draw in range(draws):
-        tables = population.tables(num_texts, rng)
-        for question, (given, held, before) in zip(asked, results, strict=True):
+        tables, drawn = population.tables(num_texts, rng)
+        for question, (given, held, before), compared in zip(asked, results, widths, strict=True):
             low, high, replicates = (np.stack(part, 1) for part in zip(*question.ends(tables), strict=True))
             given[draw] = ~np.isnan(low)
             held[draw] = (low <= question.truth + 1e-12) & (question.truth - 1e-12 <= high)
@@ -234,7 +323,11 @@ def of_draws(population: Population, num_texts: int, draws: int, rng: np.random.
                 warnings.simplefilter("ignore", RuntimeWarning)  # of figures of which nothing was counted
                 first, last = np.nanpercentile(replicates, (2.5, 97.5), axis=-1)
             before[draw] = (first <= question.truth + 1e-12) & (question.truth - 1e-12 <= last)
-    for question, (given, held, before) in zip(asked, results, strict=True):
+            if draw % STUDENTISED_EVERY == 0 and given[draw].any():
+                peer, shown = Studentised.of(question.texts(drawn), rng), given[draw]
+                parts = ((high - low)[shown], held[draw][shown], peer.error[shown], peer.level(question.truth)[shown])
+                compared.append((*parts, peer.widths()[:, shown].T))
+    for question, (given, held, before), compared in zip(asked, results, widths, strict=True):
         rows = [
             (float(held[..., column][of].mean()), name)
             for column, name in enumerate(question.names)
@@ -244,6 +337,7 @@ def of_draws(population: Population, num_texts: int, draws: int, rng: np.random.
         yield {
             "what": f"{question.what}{population.name}, {num_texts} texts",
             "num_texts": num_texts,
+            "draws": draws,
             "covered": float(held[given].mean()) if given.any() else None,
             "given": float(given.mean()),
             "least": least,
@@ -251,13 +345,34 @@ def of_draws(population: Population, num_texts: int, draws: int, rng: np.random.
             "below_0.92": sum(value < 0.92 for value, _ in rows),
             "statistics": len(rows),
             "percentile": float(before.mean()),
+            **(beside_studentised(*map(np.concatenate, zip(*compared, strict=True))) if compared else {}),
         }
+
+
+def beside_studentised(
+    width: np.ndarray, held: np.ndarray, error: np.ndarray, level: np.ndarray, widths: np.ndarray
+) -> dict[str, float]:
+    """Our widths over a studentised bootstrap's, which has `widths` at `LEVELS`, and over the delta method's."""
+    covered = np.array([(level >= outside).mean() for outside in LEVELS])  # rises with lower levels
+    own = int(np.flatnonzero(LEVELS == 0.05)[0])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        finite = np.isfinite(widths) & (widths > 0)
+        at_levels = zip(widths.T, finite.T, strict=True)
+        ratios = np.array([np.median((width / at)[use]) if use.any() else np.nan for at, use in at_levels])
+        figures = {
+            "width": float(np.interp(held.mean(), covered, ratios)),
+            "width_95": float(ratios[own]),
+            "width_delta": float(np.median(width / (2 * 1.96 * error))),
+            "studentised": float(covered[own]),
+            "bounded": float(finite[:, own].mean()),
+        }
+    return {name: value for name, value in figures.items() if np.isfinite(value)}
 
 
 def of_means(name: str, values: np.ndarray, num_texts: int, draws: int, rng: np.random.Generator) -> dict[str, Any]:
     """How often `mean_interval` holds the mean over all texts, of every column."""
-    truth, held, given, before = values.mean(0), [], [], []
-    for _ in range(draws):
+    truth, held, given, before, compared = values.mean(0), [], [], [], []
+    for draw in range(draws):
         sample = values[rng.integers(0, len(values), num_texts)]
         low, high = mean_interval(sample)
         given.append(~np.isnan(low))
@@ -265,10 +380,14 @@ def of_means(name: str, values: np.ndarray, num_texts: int, draws: int, rng: np.
         weights = rng.multinomial(num_texts, np.full(num_texts, 1 / num_texts), 400) / num_texts
         first, last = np.percentile(weights @ sample, (2.5, 97.5), axis=0)
         before.append((first <= truth) & (truth <= last))
+        if draw % STUDENTISED_EVERY == 0:
+            peer = Studentised.of([(sample, np.ones_like(sample))], rng)
+            compared.append((high - low, held[-1], peer.error, peer.level(truth), peer.widths().T))
     by_column = np.mean(held, 0)
     return {
         "what": f"{name}, {num_texts} texts",
         "num_texts": num_texts,
+        "draws": draws,
         "covered": float(np.mean(held)),
         "given": float(np.mean(given)),
         "least": float(by_column.min()),
@@ -276,6 +395,7 @@ def of_means(name: str, values: np.ndarray, num_texts: int, draws: int, rng: np.
         "below_0.92": int((by_column < 0.92).sum()),
         "statistics": len(by_column),
         "percentile": float(np.mean(before)),
+        **beside_studentised(*map(np.concatenate, zip(*compared, strict=True))),
     }
 
 
@@ -296,25 +416,29 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--draws", type=int, default=100, help="samples of each size")
     draws = parser.parse_args(argv).draws
     folder = Path(os.environ["MANYHEADS_GOLD"])
-    rng = np.random.default_rng(22)
     torch.set_num_threads(1)
-    print(f"{'':52}{'covered':>9}{'given':>7}{'before':>8}  covered least", file=sys.stderr)
+    print(f"{'':52}{'covered':>9}{'given':>7}{'width':>7}{'at 95':>7}{'delta':>7}  covered least", file=sys.stderr)
 
     def show(row: dict[str, Any]) -> None:
         covered = "-" if row["covered"] is None else f"{row['covered']:.3f}"
         least = "" if row["least"] is None else f"{row['least']:.2f} {row['statistic']}"
         few = f" ({row['below_0.92']} of {row['statistics']} under 0.92)" if row["below_0.92"] else ""
-        figures = f"{covered:>9}{row['given']:>7.2f}{row['percentile']:>8.3f}  {least}{few}"
+        widths = "".join(f"{row.get(name, float('nan')):>7.2f}" for name in ("width", "width_95", "width_delta"))
+        figures = f"{covered:>9}{row['given']:>7.2f}{widths}  {least}{few}"
         print(f"{row['what']:52}{figures}", file=sys.stderr, flush=True)
         print(json.dumps(row), flush=True)
 
-    for population in (*natural(folder), *made(rng)):
+    def numbers(name: str, num_texts: int) -> np.random.Generator:
+        """A generator of a row's own: it comes out the same whatever else is measured."""
+        return np.random.default_rng([22, num_texts, *name.encode()])
+
+    for population in chain(natural(folder), made(np.random.default_rng(22))):
         for num_texts in TEXTS:
-            for row in of_draws(population, num_texts, draws, rng):
+            for row in of_draws(population, num_texts, draws, numbers(population.name, num_texts)):
                 show(row)
     for name, values in effects(folder):
         for num_texts in TEXTS:
-            show(of_means(name, values, num_texts, 5 * draws, rng))
+            show(of_means(name, values, num_texts, 5 * draws, numbers(name, num_texts)))
     return 0
 
 

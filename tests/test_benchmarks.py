@@ -22,9 +22,15 @@ def one(results, what):
     return next(each for each in judged(results) if each.bar.what == what)
 
 
-def test_every_bar_is_of_a_benchmark_and_has_one_limit():
+def test_every_bar_is_of_a_benchmark_and_has_a_limit():
     for bar in BARS:
-        assert bar.run in RUNS and (bar.most is None) != (bar.least is None), bar
+        assert bar.run in RUNS and (bar.most, bar.least) != (None, None), bar
+        assert bar.most is None or bar.least is None or bar.least < bar.most, bar
+
+
+def test_a_bar_with_two_sides_is_missed_beyond_either():
+    bar = Bar("layer", None, "x", "what", most=0.97, least=0.93)
+    assert [bar.holds(value) for value in (0.929, 0.93, 0.97, 0.971, float("nan"))] == [False, True, True, False, False]
 
 
 def test_a_figure_is_read_from_its_own_line_with_its_spread():
@@ -53,7 +59,10 @@ def test_at_least_is_a_floor_and_what_was_not_measured_is_not_met():
     ).met
 
 
-@pytest.mark.parametrize(("most", "least", "said"), [(1.5, None, "at most 1.5 GB"), (None, 0.25, "at least 0.25 GB")])
+@pytest.mark.parametrize(
+    ("most", "least", "said"),
+    [(1.5, None, "at most 1.5 GB"), (None, 0.25, "at least 0.25 GB"), (1.5, 0.25, "0.25 to 1.5 GB")],
+)
 def test_a_limit_says_its_side_and_unit(most, least, said):
     assert Bar("layer", None, "x", "what", most, least, "GB").limit == said
 

@@ -46,7 +46,12 @@ from manyheads.roles.rules import (
     rule_of,
 )
 from manyheads.statistics import HeadTable
-from manyheads.statistics.intervals import Worth, difference_interval, one_more, replicate_error
+from manyheads.statistics.intervals import (
+    Spread,
+    replicate_error,
+    share_difference_interval,
+    wilson_interval,
+)
 from manyheads.statistics.sums import REPLICATES
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
@@ -179,18 +184,18 @@ class Half:
             # The spread of so many draws is a guess, too: no more degrees of freedom than there are replicates.
             freedom = np.minimum(self.effective_texts(name), REPLICATES) - 1
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
-            # The score is what varies between texts: the difference's spread rests on as many of them as the score's.
-            of_score = self.table.sums.spread(self.half)[0].freedom[:, self.index[name]]
-            known = ~np.isnan(self.table.interval(name, self.half)[0])
-            # Shuffled links are right as often as true ones but in a few texts: one of these may be yet to come.
-            worth, columns = self.table.sums.spread(self.half)[1], (self.index[name], self.index[chance])
-            to_come = sum(
-                one_more(self.values[:, column, 0], Worth(*(part[:, column] for part in worth))) for column in columns
-            )
-            error = np.sqrt(spread**2 + to_come)
-            low, high = difference_interval(difference[:, 0], error, of_score, known)
+            known = ~np.isnan(self.table.interval(name, self.half)[0]) & (spread > 0)
+            shares = [self.values[:, self.index[share]] for share in (name, chance)]
+            low, high = share_difference_interval(shares[0], self._ends(name), shares[1], self._ends(chance))
+            low, high = np.where(known, low, np.nan), np.where(known, high, np.nan)
             self._above[name, chance] = Above(np.array(list(tests)), np.maximum(low, -1.0), np.minimum(high, 1.0))
         return self._above[name, chance]
+
+    def _ends(self, name: str) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
+        """Wilson's interval of a share, also of too few texts to show it; the share itself where all texts agree."""
+        spread = Spread(*(part[:, self.index[name]] for part in self.table.sums.spread(self.half)[0]))
+        low, high = wilson_interval(self.value(name), spread)
+        return np.where(np.isnan(low), self.value(name), low), np.where(np.isnan(high), self.value(name), high)
 
     def claim(self, rule: Rule, head: int) -> Claim:
         """Everything but the q-value, and what depends on it."""

@@ -1,30 +1,34 @@
-"""95 % intervals over texts, and when there is none: of ratios of sums, of means, of differences by their spread.
+"""95 % intervals over texts, as wide as they must be, and when there is none.
 
-A figure is a ratio of sums over texts, N / D, and its error is made by the texts' residuals e = n - (N / D) d.
-Student's t assumes that they are many, alike and symmetric; texts are not: one list of names holds a tenth of all
-repeated words. Two corrections, both from the residuals' own moments:
+A figure is a ratio of sums over texts, N / D: of all rows of all texts, what share (or how many nats, or tokens). Other
+texts would give another one. How far away it may be is told by each text's residual e = n - (N / D) d: what the text
+has more, or less, than a text of its size should. Three things make intervals of texts unlike those of a textbook:
 
-- Skewness. Hall's monotone cubic turns the pivot (estimate - truth) / error into one that is nearly symmetric.
-- Degrees of freedom. The spread rests on as many texts as Kish's formula gives with e^2 as weights,
-  (sum e^2)^2 / sum e^4: 1 where one text makes it all, a third of the texts where they are normal. One fewer, at most
-  as many as D rests on by the same formula; and for a spread from B replicates, which is a guess too, 1 / freedom is
-  1 / (that) + 1 / (B - 1).
+- **Few texts carry the spread.** One list of names may hold a tenth of all repeated words. So Student's t has as many
+  degrees of freedom as the spread rests on texts: Satterthwaite's 2 (sum e^2)^2 / sum e^4, less one, where sum e^4 is
+  the variance of sum e^2 when texts come by chance; at most as many as D rests on (Kish's (sum d)^2 / sum d^2, less
+  one). Since the spread itself is that of B replicates, 1 / freedom is 1 / (that) + 1 / (B - 1).
+- **Shares have two ends.** Near 0 the truth can be far above the share, but hardly below it. `wilson_interval` knows:
+  Wilson's, with as many cases as would be as uncertain as the texts are (a survey's effective number of cases).
+  What has no ends (nats, tokens) has Hall's cubic pivot instead, by the skewness of the residuals.
+- **Sizes may have no variance** (Pareto with an index under 2): the text that matters most is missing from most
+  samples. `unevenness` tells by degrees, and `share_interval` reckons with `one_more` text, as large as the largest.
 
-And the texts' own spread cannot know of a text that is yet to come. So shares reckon with one more (`one_more`), as
-large as the largest that was read; its variance is added to the error's square:
+What a score is above its chance level is a difference of two shares of the same texts: `share_difference_interval`,
+from Wilson's intervals of both and their correlation. A change between two models has Student's t
+(`difference_interval`).
 
-- of a share in so far as sizes are uneven (`unevenness`): where they have no variance, the text that matters most is
-  missing from most samples;
-- of a score less its chance level always: where 3 texts of 100 make the difference, a sample of 20 has none of them.
-
-Where there is none: where all texts agree to the last bit, as where no case was right (their spread says nothing of
+There is no interval where all texts agree to the last bit, as where no case was right (their spread says nothing of
 other texts); under 5 texts' worth of cases (Kish's formula with d as weights; so no text may have over 45 % of them);
-and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300
-texts with cases. There the texts that matter are not yet among those read, and no interval from these can say so:
-leaving out the samples that look uneven would keep those whose long texts are missing, which are the wrong ones.
+and for what is bursty (`Statistic.bursty`: repeated and rare words, numbers, shuffled words) under 300 texts with
+cases. There the texts that matter are not yet among those read, and no interval from these can say so: leaving out the
+samples that look uneven would keep those whose long texts are missing, which are the wrong ones.
 
-`python -m benchmarks.coverage` tries all of it; docs/decisions/014 says what else was tried.
-Sources: Hall 1992, "On the removal of skewness by transformation"; Kish 1965; Hanley and MacGibbon 2006.
+`python -m benchmarks.coverage` measures how often intervals hold the truth and how wide they are, beside a bootstrap
+that draws the texts themselves; docs/decisions/014 says what else was tried.
+Sources: Wilson 1927; Satterthwaite 1946; Kish 1965; Hall 1992, "On the removal of skewness by transformation"; Korn and
+Graubard 1998 (effective cases); Newcombe 1998, Zou and Donner 2008 (differences); Hanley and MacGibbon 2006
+(replicates).
 """
 
 from __future__ import annotations
@@ -39,7 +43,6 @@ from numpy import ndarray
 MIN_WORTH = 5.0  # texts' worth of cases: with fewer, there is no interval
 EQUAL_TEXTS = 0.6  # of the texts' worth: less, and some of them are one and the same
 MIN_BURSTY = 300  # texts with cases, for what comes in bursts
-UNEVEN = 10.0  # times the largest text's share of squared sizes: from 1 on, sizes may have no variance
 FLAT = 1e-6  # of a figure's size, squared residuals' root: less is rounding, whose higher moments mean nothing
 
 T_95 = {
@@ -87,14 +90,19 @@ def kish(first: Figures, second: Figures) -> Figures:
 
 
 def mean_interval(values: Float64[ndarray, "text n"]) -> tuple[Float64[ndarray, "n"], Float64[ndarray, "n"]]:
-    """The 95 % interval of each column's mean over texts. NaN of fewer than 5 texts, and where all are alike."""
+    """The 95 % interval of each column's mean over texts. NaN of fewer than 5 texts, and where all are alike.
+
+    Hall's, with half as many degrees of freedom as a ratio has: a mean counts each text once, so that no size tells
+    how heavy its tail is, and of lognormal numbers (sigma 1.5) at 20 texts 0.95 are held by it, 0.91 by all of them.
+    """
     count = len(values)
     if count < MIN_WORTH:
         return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
     mean = values.mean(0)
     residuals = values - mean
     second, third, fourth = ((residuals**power).sum(0) for power in (2, 3, 4))
-    return _spread(second, third, fourth, count - 1.0, np.sqrt(second / (count * (count - 1))), mean).interval(mean)
+    error = np.sqrt(second / (count * (count - 1)))
+    return _spread(second, third, fourth, 1.0, count - 1.0, error, mean).interval(mean)
 
 
 def replicate_error(replicates: Float64[ndarray, "*figures replicate"]) -> Figures:
@@ -102,6 +110,64 @@ def replicate_error(replicates: Float64[ndarray, "*figures replicate"]) -> Figur
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of figures of which nothing was counted
         return np.nanstd(replicates[..., 1:], -1, ddof=1)
+
+
+class Worth(NamedTuple):
+    """How much a figure rests on: how many texts have cases, how many of equal length these are worth (Kish), and what
+    share of the cases the largest one has."""
+
+    num_texts: Figures
+    texts: Figures
+    largest: Figures
+
+
+def wilson_interval(share: Figures, spread: Spread) -> tuple[Figures, Figures]:
+    """Wilson's 95 % interval of a share; NaN where the error is not known.
+
+    It solves |share - truth| = t * error(truth), where the error shrinks towards 0 and 1 as that of cases does: of
+    `cases` that are one or the other, as many as would be as uncertain as the texts are.
+    """
+    share = np.clip(share, 0.0, 1.0)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of what was not counted
+        cases = np.maximum(share * (1 - share) / spread.error**2, 1.0)
+        pull = t_95(spread.freedom) ** 2 / cases
+        middle = (share + pull / 2) / (1 + pull)
+        reach = np.sqrt(pull * (share * (1 - share) + pull / 4)) / (1 + pull)
+    return middle - reach, middle + reach
+
+
+def share_interval(share: Figures, spread: Spread, worth: Worth) -> tuple[Figures, Figures]:
+    """The 95 % interval of a share: Wilson's; the more uneven sizes are, the nearer to the wider of it and Hall's."""
+    uneven = unevenness(worth)
+    with np.errstate(invalid="ignore"):  # of what was not counted
+        spread = spread._replace(error=np.sqrt(spread.error**2 + uneven * one_more(share, worth)))
+    low, high = wilson_interval(share, spread)
+    # Where the largest text makes most of the spread, it rests on half as many texts.
+    cautious = spread._replace(freedom=np.maximum((spread.freedom - 1) / 2, 1.0))
+    wide_low, wide_high = (np.clip(end, 0.0, 1.0) for end in cautious.interval(share))
+    return low + uneven * np.minimum(wide_low - low, 0.0), high + uneven * np.maximum(wide_high - high, 0.0)
+
+
+def one_more(share: Figures, worth: Worth) -> Figures:
+    """The variance that one text more adds to a share, as large as the largest, and all of one kind or of the other."""
+    share = np.clip(share, 0.0, 1.0)
+    # Texts that are equal are one, and then no single one of them is the largest.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        largest = np.maximum(worth.largest, 1 / worth.texts)
+        return share * (1 - share) * (largest / (1 + largest)) ** 2
+
+
+def unevenness(worth: Worth) -> Figures:
+    """1 where sizes may have no variance, near 0 where they have one; by degrees in between.
+
+    With more texts, the largest text's share q of the sum of squared sizes falls faster than 1 / sqrt(texts) where
+    sizes have a fourth moment, and more slowly where not: texts * q^2 is 1 / 3 or less for sentences, 4 and more for
+    Pareto sizes of index 1.5. Its fourth power, up to 1, and no bound: that would sort samples by whether they have a
+    large text.
+    """
+    with np.errstate(invalid="ignore"):  # of what was not counted
+        of_squares = worth.largest**2 * worth.texts
+        return np.minimum(worth.num_texts * of_squares**2, 1.0) ** 4
 
 
 def difference_interval(
@@ -115,29 +181,31 @@ def difference_interval(
     return spread.interval(difference)
 
 
-class Worth(NamedTuple):
-    """How much a figure rests on: how many texts have cases, how many of equal length these are worth (Kish), and what
-    share of the cases the largest one has."""
+def share_difference_interval(
+    first: Float64[ndarray, "*figures replicate"],
+    first_ends: tuple[Figures, Figures],
+    second: Float64[ndarray, "*figures replicate"],
+    second_ends: tuple[Figures, Figures],
+) -> tuple[Figures, Figures]:
+    """The 95 % interval of a difference of two shares of the same texts, from their own intervals.
 
-    num_texts: Figures
-    texts: Figures
-    largest: Figures
+    How far the difference may be below is made of how far the first may be below and the second above, as two errors
+    with the correlation of the replicates (the first of which is the share itself). Newcombe 1998, method 10; Zou and
+    Donner 2008. Where texts hardly differ in it, this knows of what both shares may yet be; their spread does not.
+    """
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of figures of which nothing was counted
+        x, y = (part[..., 1:] - np.nanmean(part[..., 1:], -1, keepdims=True) for part in (first, second))
+        squares = np.nansum(x * x, -1) * np.nansum(y * y, -1)
+        correlation = np.where(squares > 0, np.nansum(x * y, -1) / np.sqrt(squares), 0.0)
 
+    def distance(one: Figures, other: Figures) -> Figures:
+        return np.sqrt(np.maximum(one**2 - 2 * correlation * one * other + other**2, 0.0))
 
-def one_more(share: Figures, worth: Worth) -> Figures:
-    """The variance that one text more adds to a share, as large as the largest, and all of one kind or of the other."""
-    share = np.clip(share, 0.0, 1.0)
-    # Texts that are equal are one, and then no single one of them is the largest.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        largest = np.maximum(worth.largest, 1 / worth.texts)
-        return share * (1 - share) * (largest / (1 + largest)) ** 2
-
-
-def unevenness(worth: Worth) -> Figures:
-    """1 where the largest text has a tenth of the sum of squared sizes or more, less where it has less, near 0 of many
-    alike. The error changes with it by degrees: a bound would sort samples by whether they have a large text."""
-    with np.errstate(invalid="ignore"):  # of what was not counted
-        return np.minimum(UNEVEN * worth.largest**2 * worth.texts, 1.0)
+    difference = first[..., 0] - second[..., 0]
+    below = distance(first[..., 0] - first_ends[0], second_ends[1] - second[..., 0])
+    above = distance(first_ends[1] - first[..., 0], second[..., 0] - second_ends[0])
+    return difference - below, difference + above
 
 
 def ratio_spread(
@@ -163,21 +231,30 @@ def ratio_spread(
         texts, drawn = kish(cases, m[0, 2]), kish(cases, den[..., 1:].var(-1, ddof=1))
         # Of 100 replicates that is right to 14 %: it counts where texts that are equal, drawn together, make it less.
         texts = np.where(drawn < EQUAL_TEXTS * texts, drawn, texts)
-        spread = _spread(np.where(flat, 0.0, second), third, fourth, texts - 1, error, r)
+        spread = _spread(np.where(flat, 0.0, second), third, fourth, 2.0, texts - 1, error, r)
         freedom = 1 / (1 / np.maximum(spread.freedom, 1.0) + 1 / (num.shape[-1] - 2))
     return spread._replace(freedom=freedom), Worth(m[0, 0], texts, largest)
 
 
 def _spread(
-    second: Figures, third: Figures, fourth: Figures, most: Figures | float, error: Figures, value: Figures
+    second: Figures,
+    third: Figures,
+    fourth: Figures,
+    times: float,
+    most: Figures | float,
+    error: Figures,
+    value: Figures,
 ) -> Spread:
-    """Skewness and degrees of freedom by sums of residuals' powers; those of equal texts where they are rounding."""
+    """Skewness and degrees of freedom by sums of residuals' powers; those of equal texts where they are rounding.
+
+    `times` Kish's number of texts by squared residuals, less one: 2 is Satterthwaite's number.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         rests_on = second**2 / fourth
         skew = third / second**1.5
         # Of any numbers third^2 <= second * fourth: what is beyond has been rounded away.
         sound = (second > 0) & (fourth > 0) & (rests_on >= 1 - 1e-6) & (skew**2 <= (1 + 1e-6) / rests_on)
-        freedom = np.where(sound, np.minimum(rests_on - 1, most), most)
+        freedom = np.where(sound, np.minimum(times * rests_on - 1, most), most)
     known = (error > 0) & ~np.isnan(value)
     return Spread(np.where(known, error, np.nan), freedom, np.where(sound, skew, 0.0))
 

@@ -27,10 +27,9 @@ from manyheads.statistics.intervals import (
     Spread,
     Worth,
     difference_interval,
-    one_more,
     ratio_spread,
     replicate_error,
-    unevenness,
+    share_interval,
 )
 
 REPLICATES = 100  # bootstrap replicates: a spread from 100 is good to 7 %
@@ -129,11 +128,8 @@ class Sums:
             enough, value = worth.texts >= MIN_WORTH, self.value(half)[..., 0]
             enough[:, list(self.maximum_columns)] = False
             is_share = np.array(shares or False)
-            with np.errstate(invalid="ignore"):  # of what was not counted
-                to_come = np.where(is_share, unevenness(worth) * one_more(value, worth), 0.0)
-                error = np.sqrt(spread.error**2 + to_come)
-            ends = (np.where(enough, end, np.nan) for end in spread._replace(error=error).interval(value))
-            low, high = (np.where(is_share, np.clip(end, 0.0, 1.0), end) for end in ends)
+            both = zip(share_interval(value, spread, worth), spread.interval(value), strict=True)
+            low, high = (np.where(enough, np.where(is_share, *ends), np.nan) for ends in both)
             self._intervals[half, shares] = low, high
         return self._intervals[half, shares]
 
