@@ -11,7 +11,7 @@ const statistics = [statistic("entropy", "entropy", 0), statistic("previous_mass
 function heads(layers: number, perLayer: number, group = 1): AtlasHead[] {
   return Array.from({ length: layers * perLayer }, (_, i) => {
     const [layer, index] = [Math.floor(i / perLayer), i % perLayer];
-    const evidence = { statistic: "entropy", score: 0.5, chance: 0.1, low: 0.4, high: 0.6, num_queries: 9, given: null, words: "" };
+    const evidence = { statistic: "entropy", score: 0.5, chance: 0.1, distance: 0.4 / 0.9, low: 0.4, high: 0.6, num_queries: 9, given: null, words: "" };
     const role = index === 0 ? { name: "previous token", family: "previous", evidence } : null;
     return { head: `L${layer}H${index}`, stack: "", layer, index, kv_group: Math.floor(index / group), role, values: [i, null] };
   });

@@ -1,4 +1,4 @@
-// openapi.json sha256:bbdfe1004765cb6dbedb914a27252af32622abd2cbbbd67b8171a7283548d2f8
+// openapi.json sha256:051722a24e74485d202168d25eb463e0a18df42f491a6c2f0658ad1901ed927a
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
