@@ -206,6 +206,10 @@ def test_adjusted_p_values_are_benjamini_and_yekutielis(rng):
         want[at] = min(1.0, min(plain[rank:]))
     np.testing.assert_allclose(adjusted(p_values.tolist()), want)
     assert adjusted([]) == []
+    factor = 0.0  # rounded after each addition, which `sum` no longer does from Python 3.12 on
+    for rank in range(1, 338):
+        factor += 1 / rank
+    assert adjusted([1e-9] * 337) == [1e-9 * factor * 337 / 337] * 337  # to the last bit, on every Python
     many = adjusted([1e-9] * 5_000)
     assert many[0] == pytest.approx(1e-9 * sum(1 / i for i in range(1, 5_001)), rel=1e-6)
 

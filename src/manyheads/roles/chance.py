@@ -10,7 +10,9 @@ Yekutieli 2001 (false discovery under any dependence).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import erfc, isnan, log, log1p, sqrt
+from operator import add
 
 import numpy as np
 from jaxtyping import Float64
@@ -50,7 +52,11 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     """Benjamini and Yekutieli's adjusted p-values: at most q of those with a value up to q are false, on average."""
     count = len(p_values)
     # Yekutieli's harmonic sum: the price of tests that may depend on each other in any way, as heads on one corpus do.
-    factor = sum(1 / rank for rank in range(1, count + 1)) if count < 1_000 else log(count) + EULER + 0.5 / count
+    # One addition after the other, as `sum` does up to Python 3.11; later ones round otherwise, and q would differ.
+    if count < 1_000:
+        factor = reduce(add, (1 / rank for rank in range(1, count + 1)), 0.0)
+    else:
+        factor = log(count) + EULER + 0.5 / count
     return q_values(np.asarray(p_values, np.float64) * factor).tolist()
 
 
