@@ -331,7 +331,7 @@ class ByHand(nn.Module):
     [("t5", "5.9.0", "install transformers 5.15 or newer, where t5 uses transformers' attention interface"),
      ("t5", "5.15.0", "load a model that uses transformers' attention interface"),
      ("gptj", "5.23.0", "install transformers 5.24 or newer, where gptj uses"),
-     ("swin", "5.10.4", "install transformers 5.11 or newer, where swin uses"),
+     ("ctrl", "5.12.1", "install transformers 5.13 or newer, where ctrl uses"),
      ("bloom", "5.9.0", "load a model that uses transformers' attention interface")],
 )  # fmt: skip
 def test_family_that_a_newer_transformers_shows_is_refused_with_that_version(family, version, remedy, monkeypatch):

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         report.write([row])  # at once: what comes after it may be interrupted
         wrong += not row.passes
         versions = f"torch {row.torch}, transformers {row.transformers}, Python {row.python}"
-        tests = f"{row.passed} passed, {row.failed} failed, {row.skipped} skipped"
+        tests = f"{row.passed} passed, {row.failed} failed, {row.expected} do not apply"
         rest = f"{row.equal:,} of {row.numbers:,} numbers; README {'runs' if row.readme else 'fails'}; {row.seconds} s"
         print(f"{row.name:12} {versions}: {tests}; {rest}", *row.failures, sep="\n    ", flush=True)
         if combination.python and not asked.keep:

@@ -148,7 +148,6 @@ KNOWN_STATES = frozenset({
 """
 
 LATER = {
-    "5.11": ("beit", "segformer", "swin"),
     "5.13": ("ctrl", "diffllama", "mimi", "moshi", "nemotron", "recurrent_gemma"),
     "5.15": ("longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "udop", "umt5"),
     "5.16": ("seamless_m4t", "seamless_m4t_v2", "wav2vec2-bert", "wav2vec2-conformer"),
