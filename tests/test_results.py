@@ -454,6 +454,15 @@ def test_loaded_model_still_refuses_head_mask_in_a_fresh_process_whatever_hooks_
     assert [line.split() for line in done.stdout.splitlines()] == [["refused", f"{want}"]] * 3
 
 
+def test_loaded_model_that_has_given_its_maps_can_be_pickled_and_gives_them_again(loaded):
+    lm, ids = loaded("llama", attn_implementation="eager"), torch.tensor([[5, 6, 7, 2]])
+    maps = lm.model(input_ids=ids, output_attentions=True).attentions
+    read = pickle.loads(pickle.dumps(lm))
+    for model in (read.model, lm.model):
+        for before, after in zip(maps, model(input_ids=ids, output_attentions=True).attentions, strict=True):
+            torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
 def test_copied_model_refuses_head_mask_and_its_hooks_are_its_own(loaded):
     lm = loaded("llama")
     deep, shallow = copy.deepcopy(lm), copy.copy(lm)

@@ -126,6 +126,8 @@ NAMES = (
                 "torchvision is missing"),
     PrivateName("transformers.models.auto.processing_auto:PROCESSOR_MAPPING", "<=5.4", "no text with pictures"),
     PrivateName("transformers.processing_utils:ProcessorMixin.get_attributes", "5.0", "no text with pictures"),
+    PrivateName("transformers.utils.output_capturing:install_all_output_capturing_hooks", "<=5.9",
+                "a loaded model that was asked for its maps or hidden states cannot be pickled"),
     PrivateName("transformers.utils.logging:set_tqdm_hook", "5.4", "loading is refused"),
     PrivateName("transformers.utils.logging:EmptyTqdm", "<=4.53", "loading is refused"),
     # What other packages put on a model.
@@ -235,6 +237,19 @@ def has_compiled_forward(module: Any) -> bool:
 def forward_pre_hooks(module: Any) -> tuple[Any, ...]:
     """The functions that are called before a module's forward."""
     return tuple(module._forward_pre_hooks.values())
+
+
+def forget_capturing_hooks(model: Any) -> None:
+    """Remove the hooks by which transformers' models collect maps and hidden states.
+
+    A model gets them when it is first asked for either, and again when it is asked anew. They are local functions,
+    which nothing can pickle. Not while another thread runs the model: its outputs would lack what it asked for.
+    """
+    for module in model.modules():
+        for key, hook in list(module._forward_hooks.items()):
+            if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
+                del module._forward_hooks[key]
+        vars(module).pop("_output_capturing_hooks_installed", None)
 
 
 def parameter_of(module: Any, name: str) -> Any:

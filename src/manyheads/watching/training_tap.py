@@ -153,8 +153,9 @@ class TrainingTap:
         if path in self.checked:
             return False
         alive = (raw.mask.counts() > 0)[:, None, :, None].to(raw.out.device, non_blocking=True)
-        finite = [x.isfinite().all() for x in (raw.q, raw.k, raw.v)]
-        finite.append((raw.out.isfinite() | ~alive).all())  # of rows that see nothing some kernels make NaN
+        with torch.no_grad():  # what a checkpointed pass saves is counted, and nothing is saved where it is run again
+            finite = [x.isfinite().all() for x in (raw.q, raw.k, raw.v)]
+            finite.append((raw.out.isfinite() | ~alive).all())  # of rows that see nothing some kernels make NaN
         if not bool(torch.stack(finite).all()):  # one wait for the device, until a site is checked
             self.diverged.add(path)
             return False

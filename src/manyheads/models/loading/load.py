@@ -55,6 +55,10 @@ class LoadedModel:
     because: str
     processor: Any = field(default=None, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        private_names.forget_capturing_hooks(self.model)
+        return dict(vars(self))
+
     @property
     def device(self) -> torch.device:
         """Where the model takes its inputs: with its first parameter; the CPU if it has none."""
