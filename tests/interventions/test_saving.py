@@ -53,11 +53,11 @@ EXTRA = {  # what a config can say of one half or with other means
         changes={"num_key_value_heads": 6, "attention_bias": True},
     ),
 }  # fmt: skip
-EMPTIED = ("gpt2", "L0, L1H3")
+EMPTIED = {"emptied": ("gpt2", "L0, L1H3"), "emptied, norms of q and k": ("qwen3", "L1")}
 # Of each kind one: sinks, another family's name, three stacks, pictures, a layer without heads.
 # The slow tests try the others.
 FEW_STOCK = ("llama, five heads", "gpt_oss", "t5", "vit", "llama with biases")
-FEW_COMPACT = ("bert", "gpt2", "emptied")
+FEW_COMPACT = ("bert", "gpt2", *EMPTIED)
 CONVERTED = ("phi3",)  # to fewer key/value heads, of one matrix
 OTHERS = {**STOCK, **EXTRA, **COMPACT}.keys() - {*FEW_STOCK, *FEW_COMPACT}
 
@@ -93,7 +93,7 @@ def saved_and_tried(names, tmp_path_factory):
     forms = {}
     with quietly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(trials, "NEW_TOKENS", 14)
-        known = {**STOCK, **EXTRA, **COMPACT, "emptied": COMPACT[EMPTIED[0]]}
+        known = {**STOCK, **EXTRA, **COMPACT, **{name: (COMPACT | STOCK)[kind] for name, (kind, _) in EMPTIED.items()}}
         for name, family in ((name, known[name]) for name in names):
             model = family.make(fresh)
             if name in EXTRA:
@@ -101,8 +101,8 @@ def saved_and_tried(names, tmp_path_factory):
                     for layer in model.model.layers:
                         layer.self_attn.o_proj.bias.zero_()
             lm = mh.load(model, tokenizer=False)
-            what = EMPTIED[1] if name == "emptied" else family.remove
-            small = prune_heads(lm, what, empty_layers=name == "emptied")
+            what = EMPTIED[name][1] if name in EMPTIED else family.remove
+            small = prune_heads(lm, what, empty_layers=name in EMPTIED)
             oracle = by_hand(model, family.output, lm.spec.sites, small.removed)
             folder = tmp_path_factory.mktemp("saved")
             draft = next(saving.drafts(small, folder, None, []))
@@ -179,14 +179,14 @@ def test_of_the_few_every_language_model_was_asked_to_generate(tried):
     assert [name for name in FEW_STOCK if tried.found[name]["tokens"] is None] == ["vit"]
 
 
-@pytest.mark.parametrize("name", some_and_slow(FEW_COMPACT, [*COMPACT, "emptied"]))
+@pytest.mark.parametrize("name", some_and_slow(FEW_COMPACT, [*COMPACT, *EMPTIED]))
 def test_other_results_load_with_us_and_zeroed_with_stock_transformers(name, found):
     assert found.forms[name].form == "compact" and found.forms[name].because.startswith("transformers has no config")
     for form in (name, f"{name}, zeroed"):
         assert fault_in(found.found[form]) == "" and found.found[form]["error"] <= SAME
 
 
-@pytest.mark.parametrize("name", some_and_slow(FEW_COMPACT, [*COMPACT, "emptied"]))
+@pytest.mark.parametrize("name", some_and_slow(FEW_COMPACT, [*COMPACT, *EMPTIED]))
 def test_stock_transformers_never_loads_a_compact_folder(name, found):
     folder = found.folders[name]
     cls = getattr(transformers, found.forms[name].loads_as)

@@ -153,14 +153,15 @@ def uncut(model: Any) -> Any:
         if not cut_site.is_whole
         for cut in projections_of(full_model, cut_site.site).cuts(cut_site.heads, cut_site.kv_heads)
     }
+    emptied = tuple(f"{cut_site.site.module}." for cut_site in kept_in(model) if not cut_site.heads)
     with torch.no_grad():
         for path, target in full.items():
-            if path not in cuts:
+            if path not in cuts and (path in small or not path.startswith(emptied)):
                 target.copy_(small[path])
                 continue
             # Zeroed whole, then filled: what the cut left out stays zero, so a head without weights gives nothing.
             target.zero_()
-            if path in small:  # an empty layer has none of q, k and v
+            if path in small:  # an empty layer has none of q, k and v, nor their norms
                 cut = cuts[path]
                 target.index_copy_(cut.axis, cut.index, small[path].to(target))
     return full_model
