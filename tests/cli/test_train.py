@@ -146,6 +146,16 @@ def test_a_line_a_layer_with_its_extreme_heads_and_what_is_wrong(run, writer):
     ]
 
 
+def test_heads_without_a_number_are_named(run):
+    with begun("heads.parquet") as writer:
+        for step in (60, 70, 80):
+            values = numbers(step)
+            values[[0, 3]] = np.nan if step < 80 else values[[0, 3]]
+            writer.append(step, values)
+    ran = run("watch", "heads.parquet", "--max-logit", "500")
+    assert "no number (NaN): max_logit of L0H0, L1H0, first at step 60, last at step 70." in ran.lines
+
+
 def test_without_alerts_it_says_what_was_looked_for_and_a_line_a_head_of_another_statistic(run, writer):
     ran = run("watch", "heads.parquet", "--max-logit", "200")
     assert "no alerts: no head has max logit over 200, or entropy under 0.1 nats." in ran.lines

@@ -335,6 +335,12 @@ def curves_page(
         sections.append(
             hanging(Text("no alerts"), f": no head has {', or '.join(checked)}.", console.width) if checked else []
         )
+    if math.isnan(values.sum()):  # no rule knows of them, and the table draws a gap
+        gone = [str(head) for head, column in zip(curves.heads, values.T, strict=True) if math.isnan(column.sum())]
+        span = [int(step) for step, row in zip(steps, values, strict=True) if math.isnan(row.sum())]
+        few = ", ".join(gone[:SHOWN_ALERTS]) + (", ..." if len(gone) > SHOWN_ALERTS else "")
+        words = f": {statistic} of {few}, first at step {span[0]:,}, last at step {span[-1]:,}."
+        sections.append(hanging(Text("no number (NaN)", style="bold"), words, console.width))
     if command:
         further = [name for name in curves.statistics if name != statistic]
         line = f"manyheads watch {shlex.quote(str(curves.path))}"

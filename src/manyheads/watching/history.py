@@ -212,8 +212,9 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     claimed = 8 * parquet.metadata.num_rows * (len(KEYS) + len(statistics))
     _require_dense(claimed, len(data), file)
     try:
-        # As a dictionary: a long name of a stack, written once, would stand in memory once a row.
-        table = pq.read_table(io.BytesIO(data), columns=[*KEYS, *statistics], read_dictionary=["stack"])
+        # As a dictionary: a long name of a stack, written once, would stand in memory once a row. Not by `read_table`:
+        # its threads abort the process as it ends (5 of 150, pyarrow 26.0.1).
+        table = pq.ParquetFile(io.BytesIO(data), read_dictionary=["stack"]).read([*KEYS, *statistics])
         if absent := [name for name in KEYS if table[name].null_count]:
             raise ValueError(f"a row has no {absent[0]}")
         step, layer, index = (table[name].cast(pa.int64()).to_numpy() for name in ("step", "layer", "head"))

@@ -50,7 +50,7 @@ from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus, Failure
-    from manyheads.roles import Claim, Probe, Roles
+    from manyheads.roles import Claim, HeadRole, Probe, Roles
     from manyheads.roles.probes.repeats import HeadScore
 
 
@@ -315,15 +315,18 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
     # How many heads have a role, and the surest of them; where none has one, what most of them lack.
     count = sum(role.name != UNLABELLED for role in labelled)
     verdict = f"{count} of {len(labelled)} heads have a role"
-    # A question may be answered by a head that is named after something else: those are not its role.
-    surest = [claim for claim in _best(labelled) if claim.holds and labelled[claim.head].name == claim.role][:SUREST]
+    surest: dict[str, HeadRole] = {}  # of each role its surest head; a broad head has no distance
+    for role in sorted(labelled, key=lambda role: -role.evidence.distance):
+        if role.name != UNLABELLED and role.evidence.distance > 0:
+            surest.setdefault(role.name, role)
     if not count:
         reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
         verdict += f": {clean(reasons.most_common(1)[0][0]) if reasons else 'there are no heads'}"
     elif surest:
         verdict += ". Surest: " + ", ".join(
-            f"{claim.head} {clean(claim.role)} ({_share(claim.tested)}, chance {_share(claim.chance)})"
-            for claim in surest
+            f"{role.head} {clean(role.name)} ({_share(min(role.evidence.score, 1))}, "
+            f"chance {_share(role.evidence.chance)})"
+            for role in islice(surest.values(), SUREST)
         )
     lines = [
         Text.assemble((clean(labelled.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
