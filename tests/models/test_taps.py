@@ -359,6 +359,9 @@ def test_cap_that_sdpa_drops_is_not_recorded(fresh, monkeypatch):
     model.config._attn_implementation = "sdpa"
     rec, maps = mh.record_call(model, **inputs), eager_maps(uncapped, **inputs)
     assert {layer.rule.softcap for layer in rec.layers} == {None}
+    words = f"without the model's softcap of {model.config.attn_logit_softcapping:g}, which sdpa leaves out"
+    assert all(words in layer.because for layer in rec.layers)
+    assert words in mh.load(model, tokenizer=False).because and words not in mh.load(uncapped, tokenizer=False).because
     for layer, own in zip(rec.layers, maps, strict=True):
         for text, span in enumerate(spans(inputs["attention_mask"])):
             assert_near(layer.weights(text=text), own[text][:, span, span])

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedTokenizer
 
 import manyheads as mh
+from manyheads.base import private_names
 from manyheads.corpora import gold_corpus, open_corpus, page_texts
 from manyheads.corpora.sources import own_corpus
 from manyheads.errors import HeadError, StatisticError
@@ -455,15 +456,40 @@ def test_other_code_of_any_package_that_measures_is_another_place_to_remember_la
     lm, sources = mh.load(tiny_bert(), tokenizer=tiny_tokenizer()), inputs.SOURCES
     assert {"nn", "models", "recording", "statistics", "roles"} <= set(sources)
     places = {page._key(lm)}
+    assert {"base", "spec.py", "heads.py"} <= set(sources)  # which number a layer has, and what others are called
     for package in sources:
         monkeypatch.setattr(inputs, "SOURCES", tuple(each for each in sources if each != package))
         places.add(page._key(lm))
     assert len(places) == 1 + len(sources)
 
 
+@pytest.mark.parametrize("key", ["labels", "a run"])
+def test_labels_and_runs_of_another_attention_or_transformers_are_others(key, monkeypatch, tmp_path):
+    """transformers before 5.21 computes Gemma 2 by sdpa without its cap: what was measured there holds there alone."""
+    lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
+    (tmp_path / "page.txt").write_text("One text. And another one.", encoding="utf-8")
+    corpus = open_corpus(tmp_path / "page.txt")
+
+    def name():
+        if key == "labels":
+            return page._key(lm)
+        return str(inputs.inputs_of(lm, corpus, [], "windows", None, False))
+
+    names = [name()]
+    lm.model.set_attn_implementation("eager")
+    names.append(name())
+    for version in ("5.17.3", "5.99.0"):
+        monkeypatch.setattr(private_names, "_version", lambda library, version=version: version)
+        names.append(name())
+    assert len(set(names)) == 4
+
+
 def test_the_digest_of_our_code_sees_every_file_of_a_package_and_of_its_folders(tmp_path, monkeypatch):
-    for package in inputs.SOURCES:
-        (tmp_path / package / "inner").mkdir(parents=True)
+    for source in inputs.SOURCES:
+        if source.endswith(".py"):
+            (tmp_path / source).write_text("", encoding="utf-8")
+        else:
+            (tmp_path / source / "inner").mkdir(parents=True)
     deep = tmp_path / inputs.SOURCES[-1] / "inner" / "rule.py"
     monkeypatch.setattr(inputs, "files", lambda package: tmp_path)
     digests = [inputs.code_digest()]

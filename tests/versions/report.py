@@ -68,7 +68,8 @@ def page(rows: list[Row]) -> str:
 
 
 def _line(row: Row) -> str:
-    tests = f"{row.passed} pass" + (f", **{row.failed} fail**" if row.failed else "")
+    tests = f"{row.passed} pass" if row.passed else "**0 pass**"
+    tests += f", **{row.failed} fail**" if row.failed else ""
     tests += f", {row.expected} do not apply" if row.expected else ""
     numbers = f"{row.equal:,} of {row.numbers:,}"
     numbers = numbers if row.equal == row.numbers > 0 else f"**{numbers}**"

@@ -143,6 +143,10 @@ ATTENTION = "_attn_implementation"  # of a config: the name of its attention fun
 NAME_OR_PATH = "_name_or_path"  # of a config: where the checkpoint lay
 COMPILED_CALL = "_compiled_call_impl"  # of a module, after module.compile()
 PREPARE_CACHE = "_prepare_cache_for_generation"  # of a model that generates
+WITHOUT_SOFTCAP = (
+    "without the model's softcap of {softcap:g}, which sdpa leaves out in transformers up to 5.20: "
+    "attn_implementation='eager' has it"
+)
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # of a model's cache: new (5.24), old (till 5.40), of Mamba
 
 KNOWN_STATES = frozenset({
@@ -293,6 +297,20 @@ def is_paged(value: object) -> bool:
 def attention_of(model: object) -> str | None:
     """The name of a model's attention function ("sdpa"); None where it is no model of transformers."""
     return getattr(getattr(model, "config", None), ATTENTION, None)
+
+
+def left_out_by_attention(model: Any) -> tuple[str, ...]:
+    """What a model's attention function leaves out of what its config says, in words."""
+    config = getattr(model, "config", None)
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    softcap = getattr(text_config, "attn_logit_softcapping", None)
+    return (WITHOUT_SOFTCAP.format(softcap=softcap),) if softcap and attention_of(model) == "sdpa" else ()
+
+
+def attention_in_words(model: Any) -> str:
+    """A model's attention function and who makes it: versions of transformers compute some of them differently."""
+    name = attention_of(model)
+    return f"{name} of transformers {'.'.join(_version('transformers').split('.')[:2])}" if name else "its own"
 
 
 def origin_of(model: object) -> str:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import no_access, replacing, users_folder
+from manyheads.base import no_access, private_names, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
@@ -249,7 +249,8 @@ def _key(lm: Any) -> str:
     sampled = sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1]
     words = repr((type(lm.tokenizer).__name__, len(lm.tokenizer), sampled))
     page = reading_of(lm.name).digest()
-    parts = (lm.weights_hash, config_digest(lm.model), page, str(lm.dtype), words, code_digest())
+    attention = private_names.attention_in_words(lm.model)
+    parts = (lm.weights_hash, config_digest(lm.model), attention, page, str(lm.dtype), words, code_digest())
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 

@@ -169,6 +169,7 @@ def load(
         f"{plain(model.dtype)}, {'as asked' if kind else stored}",
         f"on {place}, {why_there}",
         f"attention by {attention}, {'as asked' if attn_implementation else 'the choice of transformers'}",
+        *private_names.left_out_by_attention(model),
         *remarks,
         *untested_here(),
         checkpoint.because,
@@ -227,7 +228,7 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
         refuse_head_mask(model)
     attention = f", attention by {taken}" if (taken := private_names.attention_of(model)) else ""
     used = f"{cls} in hand, used as it is: {plain(lm.dtype)} on {lm.device}{attention}"
-    return replace(lm, because="; ".join([used, *untested_here()]))
+    return replace(lm, because="; ".join([used, *private_names.left_out_by_attention(model), *untested_here()]))
 
 
 def _require_callable(value: Any, name: str, kind: str, auto: str) -> None:

@@ -219,7 +219,7 @@ OPEN = Open()
 class RawCall:
     """One call, by whichever way it came in, for the taps. `lse`: the kernel's, where it gave one.
 
-    `dropout`: with which probability the call left weights out.
+    `dropout`: with which probability the call left weights out. `note`: what else to say of how it was read.
     """
 
     module: nn.Module
@@ -233,6 +233,7 @@ class RawCall:
     crosses: bool = False
     gain: Tensor | None = None
     dropout: float = 0.0
+    note: str = ""
 
     def show(self, taps: list[Tap]) -> Tensor:
         """The outputs after every tap's edits: the same tensor where there were none."""
@@ -241,9 +242,14 @@ class RawCall:
             q, k, v = q.detach(), k.detach(), v.detach()
         if torch.is_autocast_enabled(kind):  # attention takes its inputs in that dtype, whatever they came in
             q, k, v = (x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
+
         # One for all taps on the module: whoever asks first pays the pass over q and k.
+        def lse_and_origin() -> tuple[Tensor, str]:
+            lse, because = lse_of(q, k, self.mask, self.rule, self.lse)
+            return lse, f"{because}; {self.note}" if self.note else because
+
         known = KnownLse(
-            lambda: lse_of(q, k, self.mask, self.rule, self.lse),
+            lse_and_origin,
             fused=self.lse is not None,
             finer=lambda: log_sum_exp(q.detach().double(), k.detach().double(), self.mask, self.rule),
         )

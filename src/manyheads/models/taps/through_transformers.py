@@ -109,8 +109,10 @@ def _wrapped(function: Callable, name: str) -> Callable:
         pages = next((value for value in named.values() if private_names.is_paged(value)), None)
         if pages is not None or name.startswith("paged|"):
             raise ModelError(PAGES.format(what=f"attention {name!r} with a {type(pages).__name__}"))
-        if name == "sdpa":  # it has no softcap: up to transformers 5.20 it drops the argument, later it refuses it
-            named["softcap"] = None
+        note = ""
+        if name == "sdpa" and named.get("softcap") is not None:
+            # It has none: up to transformers 5.20 it drops the argument, later it refuses it.
+            note = private_names.WITHOUT_SOFTCAP.format(softcap=named.pop("softcap"))
         is_flex = name == FLEX_NAME  # torch compiles it as it is called, which nothing may watch
         dense = named.get("attention_mask")
         if is_flex and isinstance(dense, Tensor) and (not dense.is_floating_point() or dense.shape[1] > 1):
@@ -151,7 +153,7 @@ def _wrapped(function: Callable, name: str) -> Callable:
             rule = read_rule(query, named, bias)
         out = result[0].transpose(1, 2)  # [text, row, head, width], as these functions return it
         dropout = float(named.get("dropout") or 0.0)
-        edited = RawCall(module, query, key, value, mask, rule, out, lse, dropout=dropout).show(taps)
+        edited = RawCall(module, query, key, value, mask, rule, out, lse, dropout=dropout, note=note).show(taps)
         if edited is out:
             return result
         return (edited.transpose(1, 2).contiguous(), *result[1:])

@@ -328,7 +328,8 @@ def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
 
 # ---------------------------------------------------------------------------------------------------------- the inputs
 
-SOURCES = ("nn", "recording", "models", "corpora", "statistics", "roles")  # the packages whose code numbers depend on
+# The packages and modules whose code numbers depend on, and which head they are of.
+SOURCES = ("base", "heads.py", "spec.py", "nn", "recording", "models", "corpora", "statistics", "roles")
 ELSEWHERE = (private_names.NAME_OR_PATH, "transformers_version")  # of a config: where it lay, not what the model does
 SHOWN = 48  # characters of an input in an error
 
@@ -342,6 +343,7 @@ def inputs_of(
         **texts_of(corpus),
         "model's weights": lm.weights_hash,
         "model's config": config_digest(lm.model),
+        "model's attention": private_names.attention_in_words(lm.model),
         "dtype": str(lm.dtype).removeprefix("torch."),
         "tokenizer": tokenizer_digest(lm.tokenizer),
         "statistics": f"{len(statistics)} statistics {_digest(repr(definitions))}",
@@ -402,11 +404,11 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def code_digest() -> str:
-    """Digest of the source of the packages that numbers depend on, sub-folders included: an update may change them."""
+    """Digest of the source that numbers depend on, sub-folders included: an update may change them."""
     parts: list[str] = []
-    for package in SOURCES:
-        with as_file(files("manyheads").joinpath(package)) as folder:  # a zip's members are unpacked for the time of it
-            modules = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix())
+    for source in SOURCES:
+        with as_file(files("manyheads").joinpath(source)) as place:  # a zip's members are unpacked for the time of it
+            modules = [place] if place.suffix else sorted(place.rglob("*.py"), key=lambda path: path.as_posix())
             parts += [path.read_text(encoding="utf-8") for path in modules]
     return _digest("\0".join(parts))
 
