@@ -299,15 +299,15 @@ def attention_of(model: object) -> str | None:
     return getattr(getattr(model, "config", None), ATTENTION, None)
 
 
-def left_out_by_attention(model: Any) -> tuple[str, ...]:
+def left_out_by_attention(model: object) -> tuple[str, ...]:
     """What a model's attention function leaves out of what its config says, in words."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     softcap = getattr(text_config, "attn_logit_softcapping", None)
     return (WITHOUT_SOFTCAP.format(softcap=softcap),) if softcap and attention_of(model) == "sdpa" else ()
 
 
-def attention_in_words(model: Any) -> str:
+def attention_in_words(model: object) -> str:
     """A model's attention function and who makes it: versions of transformers compute some of them differently."""
     name = attention_of(model)
     return f"{name} of transformers {'.'.join(_version('transformers').split('.')[:2])}" if name else "its own"
