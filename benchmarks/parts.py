@@ -30,6 +30,7 @@ Line = dict[str, Any]
 GRACE = 5.0  # seconds that a worker has to end by itself
 MOST = 3  # shares that a part may have, where earlier ones left time over
 TAIL = 6_000  # characters of what a worker said on stderr before it died
+SHOWN = 80  # characters of a line that is no JSON
 LINES, LOG = "lines.jsonl", "stderr.txt"  # in the folder of a run
 ENDED = "a part has ended"
 
@@ -107,17 +108,22 @@ class Worker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
         )
-        self.lines: Queue[Line | None] = Queue()
+        self.lines: Queue[Line | str | None] = Queue()  # a str: what is no JSON; None: its lines have ended
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                if line.startswith("{"):
-                    self.lines.put(json.loads(line))
-        self.lines.put(None)
+        try:
+            with self.process.stdout as lines:
+                for line in lines:
+                    if line.startswith("{"):
+                        try:
+                            self.lines.put(json.loads(line))
+                        except json.JSONDecodeError:  # a worker was killed in the middle of it
+                            self.lines.put(line.rstrip("\n"))
+        finally:  # without an end, the part would wait for as long as it may
+            self.lines.put(None)
 
     def order(self, name: str, until: float) -> None:
         assert self.process.stdin is not None
@@ -128,20 +134,25 @@ class Worker:
             pass
 
     def make(self, name: str, until: float, tell: Callable[[Line], None]) -> Ended:
-        """Have it make a part, and tell every line of it."""
-        begin = time.time()
+        """Have it make a part, and tell every line of it. A line that is no JSON is left out, and makes it wrong."""
+        begin, unread = time.time(), ""
         self.order(name, until)
         while True:
             try:
                 line = self.lines.get(timeout=max(0.01, until + GRACE - time.time()))
             except Empty:
-                return Ended(f"it was ended after {time.time() - begin:.0f} s, all the time that it had", None, False)
+                because = f"{unread}it was ended after {time.time() - begin:.0f} s, all the time that it had"
+                return Ended(because, None, False)
             if line is None:
                 late = ", when its time was up" if time.time() >= until - 0.5 else ""
-                return Ended(f"its process ended{late} ({_code(self.process.wait())})", None, False)
-            if line["what"] == ENDED:
-                return Ended(line["because"], line["seconds"], line["goes_on"])
-            tell({"part": name, **line})
+                return Ended(f"{unread}its process ended{late} ({_code(self.process.wait())})", None, False)
+            if isinstance(line, str):
+                unread += f"a line of it is no JSON, and left out: {line[:SHOWN]!r}; "
+            elif line["what"] == ENDED:
+                because = f"{unread}{line['because'] or ''}".removesuffix("; ") or None
+                return Ended(because, line["seconds"], line["goes_on"])
+            else:
+                tell({"part": name, **line})
 
     def end(self, patience: float) -> None:
         """End it, with what it started itself: by its own choice in so many seconds, else by force."""

@@ -57,13 +57,33 @@ def killed(clock):
     yield {"what": "before"}
     os.kill(os.getpid(), 9)
 
+def halved(clock):
+    yield {"what": "before"}
+    os.write(answers(), b'{"what": "half of a li')
+    os.kill(os.getpid(), 9)
+
+def garbled(clock):
+    yield {"what": "before"}
+    os.write(answers(), b'{"what": nothing}\\n')
+    yield {"what": "after"}
+
+def answers():
+    "The descriptor of the pipe that the runner reads, which only `work` knows."
+    return next(int(n) for n in sorted(os.listdir("/proc/self/fd"), key=int) if int(n) > 2 and is_pipe(n))
+
+def is_pipe(number):
+    try:
+        return os.readlink(f"/proc/self/fd/{number}").startswith("pipe:")
+    except OSError:
+        return False
+
 def slow(clock):
     while clock.fits(0.2):
         time.sleep(0.05)
     yield {"what": "took", "left": clock.left()}
 
-sys.exit(work({name: globals()[name] for name in ("first good raises inexact hangs deaf killed slow again".split())
-               if name in globals()} | {"again": good}))
+names = "first good raises inexact hangs deaf killed halved garbled slow".split()
+sys.exit(work({name: globals()[name] for name in names} | {"again": good}))
 """
 
 
@@ -137,6 +157,25 @@ def test_part_whose_process_dies_is_named_with_the_signal(made):
     status, lines = made({"first": 1, "killed": 1, "good": 1})
     assert status == 1 and outcomes(lines) == {"first": "right", "killed": "wrong", "good": "right"}
     assert of(lines, "killed", "part killed")["because"].endswith("its process ended (signal SIGKILL)")
+
+
+def test_part_whose_process_dies_in_the_middle_of_a_line_ends_at_once_and_says_so(made):
+    begin = time.time()
+    status, lines = made({"first": 1, "halved": 1, "good": 1}, 60.0)
+    assert status == 1 and outcomes(lines) == {"first": "right", "halved": "wrong", "good": "right"}
+    assert of(lines, "halved", "before") and time.time() - begin < 15.0, "it has 20 s of its own, and up to 40"
+    assert of(lines, "halved", "part halved")["because"].endswith(
+        'a line of it is no JSON, and left out: \'{"what": "half of a li\'; its process ended (signal SIGKILL)'
+    )
+
+
+def test_line_that_is_no_json_is_left_out_and_makes_its_part_wrong(made):
+    status, lines = made({"first": 1, "garbled": 1, "good": 1})
+    assert status == 1 and outcomes(lines) == {"first": "right", "garbled": "wrong", "good": "right"}
+    assert of(lines, "garbled", "before") and of(lines, "garbled", "after")
+    because = of(lines, "garbled", "part garbled")["because"]
+    assert because == "a line of it is no JSON, and left out: '{\"what\": nothing}'"
+    assert of(lines, "good", "number")["process"] == of(lines, "first", "device")["process"], "its worker is well"
 
 
 def test_time_that_is_left_over_is_for_the_next_part_and_later_ones_keep_their_share(made):

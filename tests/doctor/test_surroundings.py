@@ -274,8 +274,11 @@ def test_a_slip_of_the_finger_in_our_own_variables_is_found(variable):
     assert found.state == WRONG and found.remedy == "Write MANYHEADS_CACHE, or unset it."
 
 
-def test_one_of_our_own_that_nothing_reads_is_a_note(variable):
-    assert variable("MANYHEADS_COLOR", "red").found == "set, but nothing reads it"
+@pytest.mark.parametrize("name", ["COLOR", "PATH", "LOG", "X", "GOLD_DATA", ""])
+def test_one_of_our_own_that_nothing_reads_is_a_note(variable, name):
+    """A name is like another by what follows MANYHEADS_, which they all have."""
+    found = variable(f"MANYHEADS_{name}", "red")
+    assert (found.state, found.found) == (NOTE, "set, but nothing reads it")
 
 
 def test_a_terminal_obeys_nothing_in_a_value(variable):

@@ -21,7 +21,7 @@ import transformers
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from manyheads.base import NEWEST_TESTED, untested_here
+from manyheads.base import NEWEST_TESTED, private_names, untested_here
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanError
 from manyheads.models import BUNDLED, load, quietly, record
 from manyheads.models.describe import max_positions_of
@@ -525,7 +525,7 @@ def test_an_option_that_cannot_be_met_is_an_error(bert, options, words):
 
 
 def test_a_flash_kernel_over_weights_that_it_lacks_is_refused(bert, monkeypatch):
-    monkeypatch.setattr(load_module, "_attention", lambda model: "flash_attention_2")
+    monkeypatch.setattr(private_names, "attention_of", lambda model: "flash_attention_2")
     message = "flash_attention_2 computes in float16 and bfloat16 only, and these weights are float32: load with dtype="
     refuses(ModelError, message, load, bert)
     assert load(bert, dtype="fp16").dtype == torch.float16

@@ -7,6 +7,7 @@ masks of numbers that path makes NaN, in torch 2.13: there the oracle is torch's
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 import warnings
 from contextlib import contextmanager
@@ -172,6 +173,18 @@ def test_layer_without_one_weight_and_its_biases_leaves_texts_padded(fresh, opti
     )
 
 
+@pytest.mark.parametrize("options", [{"projections": "split"}, {"out_bias": False, "projections": "fused"}], ids=str)
+def test_attribute_of_the_weight_that_a_layer_has_not_is_refused_in_words(options):
+    layer = mnn.MultiHeadAttention(M, H, **options)
+    for name in ("shape", "device", "data", "requires_grad"):
+        words = f"no in_proj_weight with biases, so that it has no {name}: manyheads.nn.dump_state"
+        refuses(AttributeError, re.escape(words), getattr, layer.in_proj_weight, name)
+    assert not hasattr(layer.in_proj_weight, "shape") and torch.overrides.has_torch_function((layer.in_proj_weight,))
+    for other in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        assert type(other(layer.in_proj_weight)) is type(layer.in_proj_weight)
+        assert type(other(layer).in_proj_weight) is type(layer.in_proj_weight)
+
+
 def test_encoder_that_was_built_with_our_layer_is_torchs(fresh):
     theirs, ours = encoders(fresh, layers=1)
     built = nn.TransformerEncoder(ours.layers[0], 2, enable_nested_tensor=False).eval()
@@ -182,6 +195,22 @@ def test_encoder_that_was_built_with_our_layer_is_torchs(fresh):
             got = built(x, **masks)
             with right_path(masks):
                 assert_allclose(got, torchs(x, **masks), atol=2e-5, err_msg=name)
+
+
+def test_encoder_that_was_built_with_our_layer_leaves_texts_padded(fresh):
+    theirs, ours = encoders(fresh, layers=1)
+    with pytest.warns(UserWarning, match="_qkv_same_embed_dim was not True"):
+        built = nn.TransformerEncoder(ours.layers[0], 2).eval()
+    nested, padded = (
+        nn.TransformerEncoder(theirs.layers[0], 2, enable_nested_tensor=nest).eval() for nest in (True, False)
+    )
+    x, masks = normal(fresh, B, Q, M), masks_of(fresh)["padding"]
+    real = ~masks["src_key_padding_mask"]
+    with torch.no_grad():
+        got, filled, want = (encoder(x, **masks) for encoder in (built, nested, padded))
+    assert not filled[~real].any() and bool(got[~real].all())
+    assert_allclose(got, want, atol=2e-5)
+    assert_allclose(got[real], filled[real], atol=2e-5)
 
 
 # ------------------------------------------------------------------------------------------------------- nn.Transformer

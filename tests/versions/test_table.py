@@ -9,7 +9,7 @@ import yaml
 from manyheads.base import NEWEST_TESTED
 from tests.versions import report
 from tests.versions.combinations import ROOT, floor, locked
-from tests.versions.work import TESTS
+from tests.versions.work import TESTS, _numbers
 
 WORKFLOW = ROOT / ".github" / "workflows" / "versions.yml"
 
@@ -66,8 +66,6 @@ def test_the_workflow_runs_every_combination_and_only_the_newest_may_fail():
 
 
 def test_numbers_are_whole_or_floating_and_stand_beside_their_places(tmp_path):
-    from tests.versions.work import _numbers
-
     document = json.loads('{"a": [1, {"b": 2.5, "c": "3"}], "d": true, "e": null}')
     assert dict(_numbers(document, "")) == {".a[0]": 1, ".a[1].b": 2.5}
     assert re.fullmatch(r"\d+\.\d+", NEWEST_TESTED["torch"])

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
@@ -26,9 +27,11 @@ from packaging.version import Version
 from manyheads.errors import ModelError
 
 if TYPE_CHECKING:  # for type checkers, which do not run `__getattr__` below
+    from torch import Tensor, nn
     from torch.distributed.tensor._utils import (
         compute_local_shape_and_global_offset as compute_local_shape_and_global_offset,
     )
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils._pytree import tree_leaves as tree_leaves
     from torch.utils._pytree import tree_map as tree_map
@@ -196,7 +199,7 @@ def _version(library: str) -> str:
 # ------------------------------------------------------------------------------------------ torch's modes and modules
 
 
-def function_mode() -> Any:
+def function_mode() -> TorchFunctionMode | None:
     """The innermost function mode of this thread; None where there is none, or where torch does not tell."""
     length, current = found("_len_torch_function_stack"), found("_get_current_function_mode")
     if length is None or current is None or found("_pop_mode_temporarily") is None or not length():
@@ -204,7 +207,7 @@ def function_mode() -> Any:
     return current()
 
 
-def without_function_mode() -> Any:
+def without_function_mode() -> AbstractContextManager[TorchFunctionMode]:
     """A block without the innermost function mode, which `function_mode` returned."""
     return __getattr__("_pop_mode_temporarily")()
 
@@ -214,7 +217,7 @@ def in_backward() -> bool:
     return __getattr__("_current_graph_task_id")() != -1
 
 
-def is_compiled(module: Any) -> bool:
+def is_compiled(module: nn.Module) -> bool:
     """Whether a module is what torch.compile(module) returned."""
     # Loading torch's compiler takes a second: before it is loaded, nothing is compiled.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
@@ -223,27 +226,27 @@ def is_compiled(module: Any) -> bool:
     return isinstance(module, getattr(compiler, "OptimizedModule", None) or __getattr__("OptimizedModule"))
 
 
-def uncompiled(module: Any) -> Any:
+def uncompiled(module: nn.Module) -> nn.Module:
     """The module in what torch.compile(module) returned; else the module itself."""
     return getattr(module, "_orig_mod", module)
 
 
-def has_compiled_call(module: Any) -> bool:
+def has_compiled_call(module: nn.Module) -> bool:
     """Whether a module's calls run compiled code, by module.compile()."""
     return getattr(module, COMPILED_CALL, None) is not None
 
 
-def has_compiled_forward(module: Any) -> bool:
+def has_compiled_forward(module: nn.Module) -> bool:
     """Whether a compiled function stands in the place of a module's forward."""
     return hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
 
 
-def forward_pre_hooks(module: Any) -> tuple[Any, ...]:
+def forward_pre_hooks(module: nn.Module) -> tuple[Callable[..., object], ...]:
     """The functions that are called before a module's forward."""
     return tuple(module._forward_pre_hooks.values())
 
 
-def forget_capturing_hooks(model: Any) -> None:
+def forget_capturing_hooks(model: nn.Module) -> None:
     """Remove the hooks by which transformers' models collect maps and hidden states.
 
     A model gets them when it is first asked for either, and again when it is asked anew. They are local functions,
@@ -256,7 +259,7 @@ def forget_capturing_hooks(model: Any) -> None:
         vars(module).pop("_output_capturing_hooks_installed", None)
 
 
-def parameter_of(module: Any, name: str) -> Any:
+def parameter_of(module: nn.Module, name: str) -> nn.Parameter | None:
     """The parameter that a module itself holds, also while FSDP or a parametrization serves another; else None."""
     return module._parameters.get(name)
 
@@ -284,38 +287,38 @@ def look_ups() -> dict[str, tuple[Any, str]]:
     return {"item": (places["interface"][0], "__getitem__"), **places}
 
 
-def is_paged(value: Any) -> bool:
+def is_paged(value: object) -> bool:
     """Whether a value is a cache of continuous batching, which keeps its keys in pages."""
     # Asked for each argument of each attention call: where the class is not loaded, there is no value of it.
     paged = sys.modules.get("transformers.generation.continuous_batching.cache")
     return paged is not None and isinstance(value, getattr(paged, "PagedAttentionCache", ()))
 
 
-def attention_of(model: Any) -> str | None:
+def attention_of(model: object) -> str | None:
     """The name of a model's attention function ("sdpa"); None where it is no model of transformers."""
     return getattr(getattr(model, "config", None), ATTENTION, None)
 
 
-def left_out_by_attention(model: Any) -> tuple[str, ...]:
+def left_out_by_attention(model: object) -> tuple[str, ...]:
     """What a model's attention function leaves out of what its config says, in words."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     softcap = getattr(text_config, "attn_logit_softcapping", None)
     return (WITHOUT_SOFTCAP.format(softcap=softcap),) if softcap and attention_of(model) == "sdpa" else ()
 
 
-def attention_in_words(model: Any) -> str:
+def attention_in_words(model: object) -> str:
     """A model's attention function and who makes it: versions of transformers compute some of them differently."""
     name = attention_of(model)
     return f"{name} of transformers {'.'.join(_version('transformers').split('.')[:2])}" if name else "its own"
 
 
-def origin_of(model: Any) -> str:
+def origin_of(model: object) -> str:
     """The id on the hub, or the folder, that a model was loaded from; "" where its config does not say."""
     return str(getattr(getattr(model, "config", None), NAME_OR_PATH, None) or "")
 
 
-def can_be_built(cls: Any) -> bool:
+def can_be_built(cls: object) -> bool:
     """Whether a class of transformers makes a model from a config."""
     return hasattr(cls, "_from_config")
 
@@ -347,7 +350,7 @@ def with_cache(model: Any, arguments: Mapping[str, Any], cache: Any) -> dict[str
     return {name: value for name, value in arguments.items() if name not in CACHE_NAMES} | {cache_name(model): cache}
 
 
-def states_of(layer: Any) -> list[Any]:
+def states_of(layer: object) -> list[Tensor]:
     """Tensors of a recurrence or convolution that a layer of a cache holds, of those that are made so far."""
     states = (getattr(layer, name, None) for name in ("conv_states", "recurrent_states"))
     # One tensor of each up to transformers 5.12; then several, by number.
@@ -385,11 +388,11 @@ def seen_since(model_type: str) -> str:
 # -------------------------------------------------------------------------------------------- what others put on them
 
 
-def offloading_hook(module: Any) -> Any:
+def offloading_hook(module: nn.Module) -> Any:
     """accelerate's hook of a module that it offloads, or several in one; None where there is none."""
     return getattr(module, "_hf_hook", None)
 
 
-def is_compiled_as_whole(module: Any) -> bool:
+def is_compiled_as_whole(module: nn.Module) -> bool:
     """Whether Lightning compiled a LightningModule itself."""
     return getattr(module, "_compiler_ctx", None) is not None

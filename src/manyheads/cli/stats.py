@@ -150,6 +150,7 @@ def refuse_names_as_text(words: Sequence[str]) -> None:
     # Imports torch, for which --help is not to wait.
     from manyheads.statistics import NAMED
 
+    # Not by `nearest`, to which the beginning of a name is enough: "local" and "first" are words that a text may hold.
     names = [name for word in words for name in difflib.get_close_matches(word.strip(","), NAMED, 1, 0.8)]
     if words and len(names) == len(words):
         raise TextError(

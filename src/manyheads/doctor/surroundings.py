@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from manyheads.base import nearest
 from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Finding, one_line, shown
 
 THREADS = "how many threads compute: sums are added in another order, so last digits differ"
@@ -51,13 +51,13 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
 )
 """The effect of each variable, where it is set."""
 
-FAMILIES = ("MANYHEADS_", "TORCH_", "PYTORCH_", "HF_", "TRANSFORMERS_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_",
+PREFIX = "MANYHEADS_"  # of our own
+FAMILIES = (PREFIX, "TORCH_", "PYTORCH_", "HF_", "TRANSFORMERS_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_",
             "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32")  # fmt: skip
 ON, OFF = ("1", "ON", "YES", "TRUE"), ("0", "OFF", "NO", "FALSE")  # huggingface_hub.constants; upper or lower case
 OURS = "HF_HUB_DISABLE_PROGRESS_BARS"  # the command itself sets it, for bars alone
 SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 COUNT = re.compile(r"[1-9]\d*(,[1-9]\d*)*")
-ALIKE = 0.85  # of two names: one is a slip of the finger for the other
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -92,10 +92,11 @@ def _variable(name: str, value: str) -> Finding:
             return Finding(name, f"{one_line(value)} is no folder, so tests fail", WRONG, f"Correct or unset {name}.")
         words = "set" if SECRET.search(name) else one_line(value)
         return Finding(name, f"{words}: {VARIABLES[name]}", NOTE)
-    if name.startswith("MANYHEADS_"):
-        meant = difflib.get_close_matches(name, VARIABLES, 1, ALIKE)
-        if meant:
-            return Finding(name, "set, but nothing reads it", WRONG, f"Write {meant[0]}, or unset it.")
+    if name.startswith(PREFIX):
+        # By what follows: where the beginning counted, every name that has it would be alike.
+        ours = [variable.removeprefix(PREFIX) for variable in VARIABLES if variable.startswith(PREFIX)]
+        if meant := nearest(name.removeprefix(PREFIX), ours, 1):
+            return Finding(name, "set, but nothing reads it", WRONG, f"Write {PREFIX}{meant[0]}, or unset it.")
         return Finding(name, "set, but nothing reads it", NOTE)
     return Finding(name, "set; not one that manyheads knows", NOTE)
 

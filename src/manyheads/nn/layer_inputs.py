@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -244,14 +245,20 @@ class NotFused:
     """Stands where torch's layer has one weight for q, k and v, in a layer that has no such weight, or no biases.
 
     To have `__torch_function__` is all that `nn.TransformerEncoder` has to know: it leaves its texts padded then.
+    Errors: ShapeError from torch's functions; AttributeError for the attributes of a tensor, as Python and copy expect.
     """
+
+    WORDS = (
+        "this layer has no in_proj_weight with biases{}: manyheads.nn.dump_state(layer, 'torch') gives its numbers "
+        "under torch's names."
+    )
 
     @classmethod
     def __torch_function__(cls, function: object, types: object, args: object = (), kwargs: object = None) -> None:
-        raise ShapeError(
-            "this layer has no in_proj_weight with biases: manyheads.nn.dump_state(layer, 'torch') gives its numbers "
-            "under torch's names."
-        )
+        raise ShapeError(cls.WORDS.format(""))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(self.WORDS.format(f", so that it has no {name}"), name=name, obj=self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -422,7 +422,9 @@ class HeadRows:
     @property
     def parameter(self) -> nn.Parameter:
         # Looked up at each use: FSDP puts another in its place while the module runs.
-        return private_names.parameter_of(self.owner, self.name)
+        parameter = private_names.parameter_of(self.owner, self.name)
+        assert parameter is not None, "`require_own` refuses what is no parameter"
+        return parameter
 
     def scale(self, factors: Float64[Tensor, "all_heads"]) -> None:
         """Multiply each head's rows by its factor, in place. A factor of 1 changes no bit."""

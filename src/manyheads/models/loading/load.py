@@ -156,7 +156,7 @@ def load(
                 remarks += more
     if kind is None:
         require_dtype(place, model.dtype)
-    attention, halves = _attention(model), (torch.float16, torch.bfloat16)
+    attention, halves = private_names.attention_of(model), (torch.float16, torch.bfloat16)
     if attention is not None and "flash" in attention and model.dtype not in halves:  # the first call would fail
         raise ModelError(
             f"{attention} computes in {' and '.join(map(plain, halves))} only, and these weights are "
@@ -226,7 +226,7 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
     lm = LoadedModel(model, _or_none(tokenizer), name, "", _or_none(processor))
     if hasattr(model, "main_input_name"):  # transformers': any other may know what to do with one
         refuse_head_mask(model)
-    attention = f", attention by {_attention(model)}" if _attention(model) else ""
+    attention = f", attention by {taken}" if (taken := private_names.attention_of(model)) else ""
     used = f"{cls} in hand, used as it is: {plain(lm.dtype)} on {lm.device}{attention}"
     return replace(lm, because="; ".join([used, *private_names.left_out_by_attention(model), *untested_here()]))
 
@@ -241,10 +241,6 @@ def _require_callable(value: Any, name: str, kind: str, auto: str) -> None:
 
 def _or_none(value: Any) -> Any:
     return None if value is False else value
-
-
-def _attention(model: Any) -> str | None:
-    return private_names.attention_of(model)
 
 
 def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
