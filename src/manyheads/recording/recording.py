@@ -111,6 +111,19 @@ class Recording:
         return slice(begin, end)
 
     @property
+    def _file(self) -> StoredFile | None:
+        """The file that this is read from; None for one in memory, and where `replace` has changed stacks or tokens."""
+        opened = {
+            name: layers.by_place.file
+            for name, layers in self.stacks.items()
+            if isinstance(layers.by_place, LazyLayers) and layers.by_place.stack == name
+        }
+        file = next(iter(opened.values()), None)
+        if file is None or any(other is not file for other in opened.values()) or self.tokens is not file.tokens:
+            return None
+        return file if (*opened,) == (*self.stacks,) == file.stacks else None
+
+    @property
     def _stack_names(self) -> str:
         return ", ".join(name or "''" for name in self.stacks)
 
@@ -153,18 +166,19 @@ class Recording:
         return layer.weights_at(cells[:, 0], cells[:, 1], text)[head.index]
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """One in a file is pickled as the file's path, one in memory whole."""
-        files = {_file_of(layers) for layers in self.stacks.values()}
-        file = files.pop() if len(files) == 1 else None
-        return super().__reduce_ex__(protocol) if file is None else (_reopened, (file, self.provenance))
+        """One in a file is pickled as the file's path; one in memory, or that has other parts than its file, whole."""
+        if (file := self._file) is None:
+            return super().__reduce_ex__(protocol)
+        return _reopened, (file.path, file.checksum, self.provenance)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recording:
         """What is in a file is shared: nothing changes it."""
         stacks = {
-            stack: copy.deepcopy(layers, memo) if _file_of(layers) is None else layers
+            stack: layers if isinstance(layers.by_place, LazyLayers) else copy.deepcopy(layers, memo)
             for stack, layers in self.stacks.items()
         }
-        tokens, provenance = copy.deepcopy((self.tokens, self.provenance), memo)
+        tokens = copy.deepcopy(self.tokens, memo) if self._file is None else self.tokens
+        provenance = copy.deepcopy(self.provenance, memo)
         return replace(self, stacks=stacks, tokens=tokens, provenance=provenance)
 
     def __copy__(self) -> Recording:
@@ -214,20 +228,15 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     return Recording(*read_recording(path))
 
 
-def _file_of(layers: Layers[LayerRecord]) -> StoredFile | None:
-    """The file that a stack is read from; None for one in memory."""
-    return layers.by_place.file if isinstance(layers.by_place, LazyLayers) else None
-
-
-def _reopened(file: StoredFile, provenance: Mapping[str, object]) -> Recording:
+def _reopened(path: str, checksum: str, provenance: Mapping[str, object]) -> Recording:
     """The recording of that file. Errors: FileAccessError, RecordingError where another one is there by now."""
-    stored = read_recording(file.path)
-    if any(_file_of(layers) != file for layers in stored.stacks.values()):
+    recording = open_recording(path)
+    if recording._file is None or recording._file.checksum != checksum:
         raise RecordingError(
-            f"{file.path} holds another recording than the one that was pickled by this path: open it anew, or pickle "
+            f"{path} holds another recording than the one that was pickled by this path: open it anew, or pickle "
             f"a recording in memory."
         )
-    return replace(Recording(*stored), provenance=provenance)
+    return replace(recording, provenance=provenance)
 
 
 def heads_together(parts: Sequence[Recording]) -> Recording:

@@ -271,10 +271,12 @@ def read_recording(path: str | os.PathLike[str]) -> StoredRecording:
             ]
             for stack in stacks
         }
-    stored = StoredFile(os.path.abspath(path), metadata_sum(file.metadata))
+    stored = StoredFile(os.path.abspath(path), metadata_sum(file.metadata), (*described,), tokens[0])
     opened = {
         stack: Layers(
-            LazyLayers(len(layers), partial(source.load, layers), stored), _site, [layer.site for layer in layers]
+            LazyLayers(len(layers), partial(source.load, layers), stored, stack),
+            _site,
+            [layer.site for layer in layers],
         )
         for stack, layers in described.items()
     }
@@ -286,21 +288,30 @@ def _site(layer: LayerRecord) -> Site:
     return layer.site
 
 
-class StoredFile(NamedTuple):
-    """Which file a recording is read from, and the checksum of its metadata, which has those of its tensors."""
+@dataclass(frozen=True, eq=False)
+class StoredFile:
+    """Which file a recording is read from, and what was read of it: the stacks' names, in order, and the tokens.
+
+    `checksum` is of its metadata, which has the checksums of its tensors.
+    """
 
     path: str
     checksum: str
+    stacks: tuple[str, ...]
+    tokens: Tokens
 
 
 class LazyLayers(Sequence[LayerRecord]):
     """The layers of a stack by place, each made by `load(place)` when it is used. Any thread may do so.
 
-    `file`: where all of a stack is, by which the whole recording is pickled. Some layers alone are pickled whole.
+    `file`: where all of a stack is, as `stack`, by which the whole recording is pickled. Some layers alone are pickled
+    whole.
     """
 
-    def __init__(self, count: int, load: Callable[[int], LayerRecord], file: StoredFile | None = None) -> None:
-        self._count, self._load, self._lock, self.file = count, load, threading.Lock(), file
+    def __init__(
+        self, count: int, load: Callable[[int], LayerRecord], file: StoredFile | None = None, stack: str = ""
+    ) -> None:
+        self._count, self._load, self._lock, self.file, self.stack = count, load, threading.Lock(), file, stack
         # Alive: a layer that somebody holds is never read into memory a second time. Recent: see `KEPT_LAYERS`.
         self._alive: weakref.WeakValueDictionary[int, LayerRecord] = weakref.WeakValueDictionary()
         self._recent: Cache[int, LayerRecord] = Cache(KEPT_LAYERS)
