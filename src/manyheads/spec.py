@@ -78,13 +78,18 @@ class Site:
 class Layers(Generic[T]):
     """The layers of one stack that attend, by the model's own numbers: `layers[3]` is layer 3, `layers[-1]` the last.
 
-    Iteration, `len` and slices go over the layers that are there, in their order; so this is no `Sequence`, whose
-    numbers are places. `site_of` gives a layer's site; with
-    `sites`, those of all layers, none is looked at for it (layers in a file are read when they are asked for). Raises
-    HeadError for a layer without attention, or that the model does not have: it names those that attend.
+    Iteration, `len` and slices go over the layers that are there, sorted by number, whatever the order in which the
+    model calls them. A number is a layer, but the ends of a slice are places: of the layers 1, 3 and 4, `layers[1]` is
+    layer 1, and `layers[1:]` are layers 3 and 4. So this is no `Sequence`.
+
+    `site_of` gives a layer's site. Layers in a file are read when they are asked for: these come sorted, with the
+    `sites` of all of them, and none is looked at. Raises HeadError for a layer without attention, or that the model
+    does not have: it names those that attend.
     """
 
     def __init__(self, layers: Sequence[T], site_of: Callable[[T], Site], sites: Sequence[Site] | None = None) -> None:
+        if sites is None:
+            layers = sorted(layers, key=lambda layer: site_of(layer).layer)
         self.by_place = layers
         self.sites = tuple(map(site_of, layers)) if sites is None else tuple(sites)
 
@@ -202,10 +207,7 @@ class ModelSpec:
     def stacks(self) -> dict[str, Layers[Site]]:
         """Stack -> its sites by layer. An only stack is called ""; several have names ("encoder"), or all but one."""
         names = dict.fromkeys(site.stack for site in self.sites)
-        by_layer = sorted(self.sites, key=lambda site: site.layer)
-        return {
-            name: Layers(tuple(site for site in by_layer if site.stack == name), lambda site: site) for name in names
-        }
+        return {name: Layers([site for site in self.sites if site.stack == name], lambda site: site) for name in names}
 
     @property
     def layers(self) -> Layers[Site]:

@@ -21,7 +21,9 @@ from manyheads.long_context import FORMATS
 from manyheads.models import tap
 from manyheads.nn import MultiHeadAttention
 from manyheads.recording import Recording
-from manyheads.spec import ModelSpec, Site, counted_layers
+from manyheads.recording.file.format import FORMAT, FORMAT_VERSION, save_recording
+from manyheads.recording.file.safetensors_io import TensorFile
+from manyheads.spec import Layers, ModelSpec, Site, counted_layers
 from manyheads.statistics.of_a_recording import measure_recording
 from manyheads.watching import open_history
 from manyheads.watching.history import HeadHistory
@@ -202,6 +204,30 @@ def test_layers_after_one_that_nobody_can_see_keep_their_numbers(fresh):
     assert "h.1.attention" in recording.provenance["left out"]
     refuses(HeadError, "L1 has no attention, or none that was seen: the layers that are here are L0, L2",
             recording.layers.__getitem__, 1)  # fmt: skip
+
+
+def test_layers_that_are_called_backwards_are_sorted_by_number_in_the_spec_the_recording_and_its_file(fresh, tmp_path):
+    model, x = (
+        Numbered([Block(attention()) for _ in range(3)], [2, 1, 0]).eval(),
+        torch.randn(2, 5, 18, generator=fresh),
+    )
+    recording = mh.record_call(model, x)
+    with tap(model) as state, torch.no_grad():
+        model(x)
+    spec = ModelSpec("backwards", "Numbered", tuple(state.sites.values()), 18, None, None, 1, "float32")
+    assert [site.layer for site in spec.sites] == [2, 1, 0]
+    recording.save(tmp_path / "r.heads")
+    # As an earlier manyheads wrote it: in the order of the calls.
+    called = Layers([*recording.layers][::-1], lambda layer: layer.site, spec.sites)
+    save_recording(tmp_path / "old.heads", {"": called}, recording.tokens, recording.provenance)
+    header = TensorFile(tmp_path / "old.heads", kind=FORMAT, newest=FORMAT_VERSION).json("recording")
+    assert [layer["site"]["layer"] for layer in header["stacks"][""]] == [2, 1, 0]
+    for rec in (recording, mh.open_recording(tmp_path / "r.heads"), mh.open_recording(tmp_path / "old.heads")):
+        assert rec.layers.numbers == spec.layers.numbers == (0, 1, 2)
+        assert rec.layers[-1].site == spec.layers[-1] == rec.layers[2].site and rec.layers[-1].site.module[:3] == "h.2"
+        assert [layer.site for layer in rec.layers[1:]] == [*spec.layers[1:]]
+        for number in range(3):
+            assert torch.equal(rec.layers[number].q, recording.layers[number].q)
 
 
 def test_a_block_that_layers_share_has_the_number_of_the_layer_that_calls_it(fresh):

@@ -29,11 +29,11 @@ from manyheads.base import html_table, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
-from manyheads.recording.layer import LayerRecord
+from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, Grid, ImageSpan, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.word_links import HeadLinks, heads_linking
-from manyheads.spec import Layers, Site, counted_layers
+from manyheads.spec import Layers, counted_layers
 
 SHOWN_TEXT = 120  # characters of the first text in a notebook
 
@@ -60,7 +60,7 @@ class Recording:
         stored_bytes: int | None = None,
     ) -> None:
         by_number = {
-            name: layers if isinstance(layers, Layers) else Layers(layers, _site) for name, layers in stacks.items()
+            name: layers if isinstance(layers, Layers) else Layers(layers, site_of) for name, layers in stacks.items()
         }
         values = {"stacks": by_number, "tokens": tokens, "provenance": provenance or {}, "stored_bytes": stored_bytes}
         for name, value in values.items():
@@ -214,10 +214,6 @@ class Recording:
         return html_table(columns, rows, caption=repr(self), note=note)
 
 
-def _site(layer: LayerRecord) -> Site:
-    return layer.site
-
-
 def open_recording(path: str | os.PathLike[str]) -> Recording:
     """The recording in a file. A layer's tensors are read when `rec.layers[i]` is asked for, not before.
 
@@ -258,7 +254,7 @@ def heads_together(parts: Sequence[Recording]) -> Recording:
     if not all(map(has_same_texts, parts)):
         raise RecordingError("parts of different texts: every process must record the same texts, in the same order.")
     stacks = {
-        stack: Layers([_all_heads([part.stacks[stack][number] for part in parts]) for number in layers.numbers], _site)
+        stack: [_all_heads([part.stacks[stack][number] for part in parts]) for number in layers.numbers]
         for stack, layers in first.stacks.items()
     }
     before, after = (

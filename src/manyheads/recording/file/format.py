@@ -54,7 +54,7 @@ from manyheads.recording.file.safetensors_io import (
     metadata_sum,
     write_tensors,
 )
-from manyheads.recording.layer import LayerRecord
+from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import ImageSpan
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
 from manyheads.sizing.units import gb
@@ -265,27 +265,27 @@ def read_recording(path: str | os.PathLike[str]) -> StoredRecording:
         if not tokens or not isinstance(provenance, dict):
             raise Misfit("its header does not say what it was made from")
         described = {
-            stack: [
-                source.describe(layer_name(stack, index), layer)
-                for index, layer in enumerate(take(stacks, stack, list))
-            ]
+            # An earlier manyheads wrote layers in the order of their calls.
+            stack: sorted(
+                (
+                    source.describe(layer_name(stack, index), layer)
+                    for index, layer in enumerate(take(stacks, stack, list))
+                ),
+                key=lambda layer: layer.site.layer,
+            )
             for stack in stacks
         }
     stored = StoredFile(os.path.abspath(path), metadata_sum(file.metadata), (*described,), tokens[0])
     opened = {
         stack: Layers(
             LazyLayers(len(layers), partial(source.load, layers), stored, stack),
-            _site,
+            site_of,
             [layer.site for layer in layers],
         )
         for stack, layers in described.items()
     }
     size = sum(source.num_bytes(layer) for layers in described.values() for layer in layers)
     return StoredRecording(opened, tokens[0], provenance, size)
-
-
-def _site(layer: LayerRecord) -> Site:
-    return layer.site
 
 
 @dataclass(frozen=True, eq=False)
