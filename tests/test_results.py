@@ -568,7 +568,11 @@ def test_table_is_an_array_of_heads_by_statistics_and_is_not_iterated(minilm):
         np.testing.assert_array_equal(array[:, column], table[name])
     array[:] = 0
     assert table["entropy"].any() and np.asarray(table, np.float32).dtype == np.float32
-    for read in (list, lambda table: "entropy" in table, lambda table: [*table]):
+    assert "L0H0" in table and table.heads[-1] in table and " l5h11" in table
+    assert "L6H0" not in table and "cross:L0H0" not in table and 3 not in table
+    with pytest.raises(mh.HeadError, match=r"'entropy' does not name one head\. Write it like 'L3H7'"):
+        _ = "entropy" in table
+    for read in (list, lambda table: [*table]):
         with pytest.raises(mh.HeadError, match=r"HeadTable is not iterated: .*\.heads"):
             read(table)
 
