@@ -208,6 +208,21 @@ def test_layers_after_one_that_nobody_can_see_keep_their_numbers(fresh):
             recording.layers.__getitem__, 1)  # fmt: skip
 
 
+def test_a_number_that_is_taken_is_another_one_as_the_documentation_says(fresh):
+    x = torch.randn(2, 5, 18, generator=fresh)
+    twice = mh.record_call(Numbered([Block(attention()) for _ in range(3)], [0, 1, 1, 2]).eval(), x)
+    assert {layer.site.layer: layer.site.module for layer in twice.layers} == {
+        0: "h.0.attention", 1: "h.1.attention", 2: "h.1.attention#2", 3: "h.2.attention",
+    }  # fmt: skip
+    pair = lambda: Numbered([Block(attention()), Block(attention())])  # noqa: E731
+    stages = mh.record_call(Numbered([Block(nn.Identity()), Block(pair()), Block(pair())]).eval(), x)
+    assert [(layer.site.layer, layer.site.module) for layer in stages.layers] == [
+        (1, "h.1.attention.h.0.attention"), (2, "h.1.attention.h.1.attention"),
+        (3, "h.2.attention.h.0.attention"), (4, "h.2.attention.h.1.attention"),
+    ]  # fmt: skip
+    assert twice.numbering == stages.numbering == ""
+
+
 def test_layers_that_are_called_backwards_are_sorted_by_number_in_the_spec_the_recording_and_its_file(fresh, tmp_path):
     model, x = (
         Numbered([Block(attention()) for _ in range(3)], [2, 1, 0]).eval(),

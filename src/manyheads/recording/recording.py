@@ -42,9 +42,10 @@ SHOWN_TEXT = 120  # characters of the first text in a notebook
 class Recording:
     """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` of several stacks.
 
-    3 is the model's own number of the layer; layers without attention leave gaps (`manyheads.spec.Layers`). `numbering`
-    is a sentence where an earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which
-    model, dtype, backend and guard error it comes from.
+    3 is the model's own number of the layer; layers without attention leave gaps, and a number that is taken already
+    (a block that is called again) is another one (`manyheads.spec.layer_number`). `numbering` is a sentence where an
+    earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which model, dtype, backend
+    and guard error it comes from.
     """
 
     stacks: Mapping[str, Layers[LayerRecord]]
@@ -81,7 +82,8 @@ class Recording:
     def numbering(self) -> str:
         """A sentence where layers are counted in the order of their first calls, and not as the model numbers them.
 
-        "" for every recording that is made now: then a layer has the model's own number.
+        Of recordings of an earlier manyheads alone; "" for every other one, also where a block that is called again
+        has moved later numbers (`manyheads.spec.layer_number`): `layer.site.module` is the module.
         """
         return counted_layers([site for layers in self.stacks.values() for site in layers.sites])
 
