@@ -495,6 +495,37 @@ def test_recording_in_a_file_is_pickled_as_its_path_and_another_file_there_is_re
         pickle.loads(data)
 
 
+def test_recording_of_a_file_that_was_changed_comes_back_as_it_was_changed(fresh, tmp_path):
+    tensors = [torch.randn(2, heads, 11, 6, generator=fresh) for heads in (4, 2)]
+    given = recording.record_tensors([tensors[0]] * 3, [tensors[1]] * 3, lengths=[11, 7])
+    layers = [*given.layers]
+    (cross,) = recording.record_tensors([tensors[0] + 1], [tensors[1]], lengths=[11, 7]).layers
+    cross = dataclasses.replace(cross, site=dataclasses.replace(cross.site, stack="cross"))
+    recording.Recording({"": layers, "cross": [cross]}, given.tokens, given.provenance).save(tmp_path / "two.heads")
+    rec = mh.open_recording(tmp_path / "two.heads")
+    ids = torch.randint(99, (2, 11), generator=fresh)
+    changed = {
+        "one stack": dataclasses.replace(rec, stacks={"cross": rec.stacks["cross"]}),
+        "other names": dataclasses.replace(rec, stacks={"a": rec.stacks[""], "cross": rec.stacks["cross"]}),
+        "names changed over": dataclasses.replace(rec, stacks={"cross": rec.stacks[""], "": rec.stacks["cross"]}),
+        "another order": dataclasses.replace(rec, stacks={"cross": rec.stacks["cross"], "": rec.stacks[""]}),
+        "some layers": dataclasses.replace(rec, stacks={**rec.stacks, "": rec.stacks[""][1:]}),
+        "tokens": dataclasses.replace(rec, tokens=dataclasses.replace(rec.tokens, ids=ids)),
+    }
+    for name, part in changed.items():
+        for read in (pickle.loads(pickle.dumps(part)), copy.deepcopy(part), copy.copy(part)):
+            assert [*read.stacks] == [*part.stacks], name
+            assert_same(numbers(read), numbers(part), name)
+            for stack, layers in part.stacks.items():
+                assert read.stacks[stack].sites == layers.sites, name
+                for got, want in zip(read.stacks[stack], layers, strict=True):
+                    assert torch.equal(got.q, want.q), name
+    assert torch.equal(pickle.loads(pickle.dumps(changed["tokens"])).tokens.ids, ids)
+    for same in (rec, copy.copy(rec), copy.deepcopy(rec), dataclasses.replace(rec, provenance={"model": "another"})):
+        data = pickle.dumps(same)
+        assert len(data) < 1000 and pickle.loads(data).provenance == same.provenance
+
+
 def test_corpus_that_changed_or_can_be_read_once_only_is_refused(tmp_path):
     path = tmp_path / "page.txt"
     path.write_text("\n\n".join(TEXTS))
@@ -537,7 +568,11 @@ def test_table_is_an_array_of_heads_by_statistics_and_is_not_iterated(minilm):
         np.testing.assert_array_equal(array[:, column], table[name])
     array[:] = 0
     assert table["entropy"].any() and np.asarray(table, np.float32).dtype == np.float32
-    for read in (list, lambda table: "entropy" in table, lambda table: [*table]):
+    assert "L0H0" in table and table.heads[-1] in table and " l5h11" in table
+    assert "L6H0" not in table and "cross:L0H0" not in table and 3 not in table
+    with pytest.raises(mh.HeadError, match=r"'entropy' does not name one head\. Write it like 'L3H7'"):
+        _ = "entropy" in table
+    for read in (list, lambda table: [*table]):
         with pytest.raises(mh.HeadError, match=r"HeadTable is not iterated: .*\.heads"):
             read(table)
 

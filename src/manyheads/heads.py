@@ -290,7 +290,7 @@ def _heads_of(match: re.Match[str], shape: Shape) -> list[Head]:
     counts, nearest = shape[stack], partial(_nearest, match, stack, shape)
     layers = _numbers(match, "layers", len(counts), nearest, gaps=_attending(stack, counts))
     if match["layers"] == "*":  # "L*H7" is head 7 of the layers that have one: pruned layers may not
-        indices = _numbers(match, "heads", max(counts, default=0), nearest)
+        indices = _numbers(match, "heads", max(counts), nearest) if any(counts) else range(0)
         heads = [Head(stack, layer, index) for layer in layers for index in indices if index < counts[layer]]
         if not heads:
             raise HeadError(f"{match[0]!r}: there are no attention heads there; {_described(shape)}.")
@@ -299,9 +299,8 @@ def _heads_of(match: re.Match[str], shape: Shape) -> list[Head]:
     # A span of layers means those of it that attend, but not where it names heads: these are not there.
     if silent and (match["heads"] or len(silent) == len(layers)):
         has = "has" if len(silent) == 1 else "have"
-        advice = f" Nearest: '{nearest()}'." if any(counts) else ""
         nothing = f"{', '.join(silent)} {has} no attention, or none that can be seen"
-        raise HeadError(f"{match[0]!r}: {nothing}; {_attending(stack, counts)}.{advice}")
+        raise HeadError(f"{match[0]!r}: {nothing}; {_attending(stack, counts)}.{_advice('Nearest:', nearest())}")
     return [
         Head(stack, layer, index)
         for layer in layers
@@ -329,11 +328,16 @@ def _stack_of(match: re.Match[str], shape: Shape) -> str:
             return ""
         if len(shape) == 1:
             return first
-        advice = f"Write '{_nearest(match, first, shape)}'."
-        raise HeadError(f"{match[0]!r} does not say which stack; {_described(shape)}. {advice}")
+        advice = _advice("Write", _nearest(match, first, shape))
+        raise HeadError(f"{match[0]!r} does not say which stack; {_described(shape)}.{advice}")
     close = difflib.get_close_matches(stack, shape, n=1, cutoff=0.0)[0]
-    advice = f"Nearest: '{_nearest(match, close, shape)}'."
-    raise HeadError(f"{match[0]!r}: no stack {stack!r}; {_described(shape)}. {advice}")
+    advice = _advice("Nearest:", _nearest(match, close, shape))
+    raise HeadError(f"{match[0]!r}: no stack {stack!r}; {_described(shape)}.{advice}")
+
+
+def _advice(word: str, form: str) -> str:
+    """ " Nearest: 'L3H7'."; "" where there is no such form."""
+    return f" {word} '{form}'." if form else ""
 
 
 def _numbers(
@@ -353,29 +357,30 @@ def _numbers(
         return span
     missing = f"{match[0]!r}: there is no {noun} {span[-1]}{where}"
     if gaps:  # layers after the last one that attends are not in a shape
-        raise HeadError(f"{missing} that attends: {gaps}. Nearest: '{nearest()}'.")
-    raise HeadError(f"{missing}: {axis} are 0 to {count - 1}. Nearest: '{nearest()}'.")
+        raise HeadError(f"{missing} that attends: {gaps}.{_advice('Nearest:', nearest())}")
+    raise HeadError(f"{missing}: {axis} are 0 to {count - 1}.{_advice('Nearest:', nearest())}")
 
 
 def _backwards(match: re.Match[str], axis: str, nearest: str) -> HeadError:
     first, _, last = match[axis].partition("-")
-    return HeadError(f"{match[0]!r}: {axis} {first} to {last} run backwards. Write '{nearest}'.")
+    return HeadError(f"{match[0]!r}: {axis} {first} to {last} run backwards.{_advice('Write', nearest)}")
 
 
 def _nearest(match: re.Match[str], stack: str, shape: Shape) -> str:
     """The form of a part that this stack could answer: the same layers and heads where they exist, else the nearest.
 
     A range of layers takes the heads that all of them have, a star those that any has. Where the layers have no heads
-    at all, the closest layer that has some stands for them.
+    at all, the closest layer that has some stands for them. "" where no layer of the stack attends.
     """
     counts = shape[stack]
     attending = [layer for layer, count in enumerate(counts) if count]
     if not attending:
-        return match[0]
+        return ""
     # The advice must be a form that parses and names heads: layers first, then heads as far as those layers have them.
     layers, heads = _below(match["layers"], len(counts)), match["heads"] or "*"
     layer_counts = [counts[layer] for layer in _span(layers, len(counts))]
-    count = max(layer_counts) if "*" in (layers, heads) else min(layer_counts)
+    # Layers of a span that do not attend are passed over, but not where heads are named: "L0-1H*" needs both.
+    count = max(layer_counts) if layers == "*" or not match["heads"] else min(layer_counts)
     if not count:
         last = _span(layers)[-1]
         closest = min(attending, key=lambda layer: abs(layer - last))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias, cast
 
 from manyheads.errors import HeadError, PlanError
@@ -42,7 +42,7 @@ class Ablate:
       `recent` ones (256, the row's own included) alone, of those that it saw: exactly what a head gives whose cache
       keeps these keys and drops the others (Xiao et al. 2024). For causal self-attention.
 
-    "mean", and "resample" without a `text`, need a corpus when the plan is applied.
+    "mean", and "resample" without a `text`, need a corpus when the plan is applied. `counted`: as of a `Plan`.
     """
 
     heads: HeadsLike
@@ -52,6 +52,7 @@ class Ablate:
     seed: int = 0
     sink: int | None = None
     recent: int | None = None
+    counted: bool = field(default=False, init=False, repr=False, compare=False)  # a plan takes it over
     name: ClassVar[str] = "ablate"
 
     def __post_init__(self) -> None:
@@ -183,7 +184,8 @@ class Plan:
     """Steps in order, applied to a model by `mh.applied`. Equal plans are equal values; `to_json` reads back.
 
     `counted`: read from a file of an earlier manyheads, in which L1 is the second layer that attends, and not the
-    model's own layer 1. A model in which that differs refuses it.
+    model's own layer 1. A model in which that differs refuses it. So it is with the step of a `HeadSplit` that has no
+    layer without attention, which may be of such a file, too.
     """
 
     steps: tuple[Step, ...]
@@ -197,8 +199,11 @@ class Plan:
             raise PlanError(
                 f"{wrong[0]!r} is no step of a plan: use {', '.join(kind.__name__ for kind in KINDS_OF_STEP.values())}."
             )
-        object.__setattr__(self, "steps", tuple(listed))
-        object.__setattr__(self, "counted", counted)
+        # Taken over from a step: a copy of it has the default again.
+        steps_counted = [isinstance(step, Ablate) and step.counted for step in listed]
+        plain = [replace(step) if taken else step for step, taken in zip(listed, steps_counted, strict=True)]
+        object.__setattr__(self, "steps", tuple(plain))
+        object.__setattr__(self, "counted", counted or any(steps_counted))
 
     @property
     def needs_corpus(self) -> bool:
@@ -291,7 +296,7 @@ def _read_step(entry: object) -> Step:
     if not isinstance(name, str) or name not in KINDS_OF_STEP:
         raise PlanError(f"step={_short(name)} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
     kind = KINDS_OF_STEP[name]
-    known = [item.name for item in fields(kind)]
+    known = [item.name for item in fields(kind) if item.init]
     # A misspelt field is refused before a missing one: it is usually the missing one.
     if unknown := sorted(map(str, set(values) - set(known))):
         raise PlanError(f"{', '.join(unknown)} means nothing to step {name!r}, which takes {', '.join(known)}.")

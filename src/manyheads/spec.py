@@ -32,9 +32,11 @@ class Site:
     """One attention operation of a model. Raises ShapeError where the numbers of heads do not divide.
 
     `stack` is "" where the model has only one, or where it is the plain one beside others; `layer` is the model's own
-    number of the layer, from 0: layers without attention leave gaps (`layer_number`). `module` is the path of the
-    module that attends ("encoder.layer.3.attention.self"). `qk_dim` and `v_dim` are the widths d and f of one head.
-    `num_kv_heads` is `num_heads` (MHA), a divisor of it (GQA) or 1 (MQA).
+    number of the layer, from 0: layers without attention leave gaps. A number that two layers would have (a block that
+    is called again, stages that number their blocks anew) stays with the first of them: `layer_number` says what the
+    others get. `module` is the path of the module that attends ("encoder.layer.3.attention.self"); where it is called
+    again in one pass, "#2" follows, then "#3". `qk_dim` and `v_dim` are the widths d and f of one head. `num_kv_heads`
+    is `num_heads` (MHA), a divisor of it (GQA) or 1 (MQA).
     """
 
     stack: str
@@ -76,21 +78,26 @@ class Site:
 
 
 class Layers(Generic[T]):
-    """The layers of one stack that attend, by the model's own numbers: `layers[3]` is layer 3, `layers[-1]` the last.
+    """The layers of one stack that attend, by number (`Site.layer`): `layers[3]` is layer 3, `layers[-1]` the last.
 
-    Iteration, `len` and slices go over the layers that are there, in their order; so this is no `Sequence`, whose
-    numbers are places. `site_of` gives a layer's site; with
-    `sites`, those of all layers, none is looked at for it (layers in a file are read when they are asked for). Raises
-    HeadError for a layer without attention, or that the model does not have: it names those that attend.
+    Iteration, `len` and slices go over the layers that are there, sorted by number, whatever the order in which the
+    model calls them. A number is a layer, but the ends of a slice are places: of the layers 1, 3 and 4, `layers[1]` is
+    layer 1, and `layers[1:]` are layers 3 and 4. So this is no `Sequence`.
+
+    `site_of` gives a layer's site. Layers in a file are read when they are asked for: these come sorted, with the
+    `sites` of all of them, and none is looked at. Raises HeadError for a layer without attention, or that the model
+    does not have: it names those that attend.
     """
 
     def __init__(self, layers: Sequence[T], site_of: Callable[[T], Site], sites: Sequence[Site] | None = None) -> None:
+        if sites is None:
+            layers = sorted(layers, key=lambda layer: site_of(layer).layer)
         self.by_place = layers
         self.sites = tuple(map(site_of, layers)) if sites is None else tuple(sites)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The model's own number of each layer that is there."""
+        """The number of each layer that is there (`Site.layer`)."""
         return tuple(site.layer for site in self.sites)
 
     def __len__(self) -> int:
@@ -139,8 +146,10 @@ class Layers(Generic[T]):
 def layer_number(own: int | None, taken: Collection[int]) -> int:
     """The number of a layer that attends: the model's `own`; or else, where it has none, as many as are `taken`.
 
-    Where the stack has that number already, the largest one plus 1: stages whose blocks are numbered anew, one layer
-    that is called again.
+    Where the stack has that number already, the largest one plus 1, and so it is no more the model's own: of a block
+    that is called again, of stages whose blocks are numbered anew, and of layers after them that find their number
+    taken. `layers.0`, `layers.1`, `layers.1` again and `layers.2` are 0, 1, 2, 3; so L3 is `layers.2`. The stages
+    `1.0`, `1.1`, `2.0`, `2.1` are 1, 2, 3, 4. `Site.module` tells which module a layer is.
     """
     number = len(taken) if own is None else own
     return max(taken) + 1 if number in taken else number
@@ -150,7 +159,8 @@ def counted_layers(sites: Sequence[Site]) -> str:
     """A sentence where layers are not numbered as the model numbers them, but counted by their first calls; else "".
 
     So it is in what an earlier manyheads wrote of a model some of whose layers do not attend. It shows in the sites
-    themselves: the layers of a stack are 0, 1, 2 ... though a path has a larger number.
+    themselves: the layers of a stack are 0, 1, 2 ... though a path has a larger number. "" says no more than that: a
+    number that was taken is another one (`layer_number`).
     """
     examples: list[str] = []
     for stack in dict.fromkeys(site.stack for site in sites):
@@ -202,10 +212,7 @@ class ModelSpec:
     def stacks(self) -> dict[str, Layers[Site]]:
         """Stack -> its sites by layer. An only stack is called ""; several have names ("encoder"), or all but one."""
         names = dict.fromkeys(site.stack for site in self.sites)
-        by_layer = sorted(self.sites, key=lambda site: site.layer)
-        return {
-            name: Layers(tuple(site for site in by_layer if site.stack == name), lambda site: site) for name in names
-        }
+        return {name: Layers([site for site in self.sites if site.stack == name], lambda site: site) for name in names}
 
     @property
     def layers(self) -> Layers[Site]:

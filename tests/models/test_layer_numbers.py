@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -17,11 +18,14 @@ from transformers.models.mllama.modeling_mllama import MllamaTextModel
 import manyheads as mh
 from manyheads.compat import transformer_lens
 from manyheads.errors import HeadError, ModelError, PlanError
+from manyheads.interventions.apply.edits import Acts
 from manyheads.long_context import FORMATS
 from manyheads.models import tap
 from manyheads.nn import MultiHeadAttention
 from manyheads.recording import Recording
-from manyheads.spec import ModelSpec, Site, counted_layers
+from manyheads.recording.file.format import FORMAT, FORMAT_VERSION, save_recording
+from manyheads.recording.file.safetensors_io import TensorFile
+from manyheads.spec import Layers, ModelSpec, Site, counted_layers
 from manyheads.statistics.of_a_recording import measure_recording
 from manyheads.watching import open_history
 from manyheads.watching.history import HeadHistory
@@ -202,6 +206,45 @@ def test_layers_after_one_that_nobody_can_see_keep_their_numbers(fresh):
     assert "h.1.attention" in recording.provenance["left out"]
     refuses(HeadError, "L1 has no attention, or none that was seen: the layers that are here are L0, L2",
             recording.layers.__getitem__, 1)  # fmt: skip
+
+
+def test_a_number_that_is_taken_is_another_one_as_the_documentation_says(fresh):
+    x = torch.randn(2, 5, 18, generator=fresh)
+    twice = mh.record_call(Numbered([Block(attention()) for _ in range(3)], [0, 1, 1, 2]).eval(), x)
+    assert {layer.site.layer: layer.site.module for layer in twice.layers} == {
+        0: "h.0.attention", 1: "h.1.attention", 2: "h.1.attention#2", 3: "h.2.attention",
+    }  # fmt: skip
+    pair = lambda: Numbered([Block(attention()), Block(attention())])  # noqa: E731
+    stages = mh.record_call(Numbered([Block(nn.Identity()), Block(pair()), Block(pair())]).eval(), x)
+    assert [(layer.site.layer, layer.site.module) for layer in stages.layers] == [
+        (1, "h.1.attention.h.0.attention"), (2, "h.1.attention.h.1.attention"),
+        (3, "h.2.attention.h.0.attention"), (4, "h.2.attention.h.1.attention"),
+    ]  # fmt: skip
+    assert twice.numbering == stages.numbering == ""
+
+
+def test_layers_that_are_called_backwards_are_sorted_by_number_in_the_spec_the_recording_and_its_file(fresh, tmp_path):
+    model, x = (
+        Numbered([Block(attention()) for _ in range(3)], [2, 1, 0]).eval(),
+        torch.randn(2, 5, 18, generator=fresh),
+    )
+    recording = mh.record_call(model, x)
+    with tap(model) as state, torch.no_grad():
+        model(x)
+    spec = ModelSpec("backwards", "Numbered", tuple(state.sites.values()), 18, None, None, 1, "float32")
+    assert [site.layer for site in spec.sites] == [2, 1, 0]
+    recording.save(tmp_path / "r.heads")
+    # As an earlier manyheads wrote it: in the order of the calls.
+    called = Layers([*recording.layers][::-1], lambda layer: layer.site, spec.sites)
+    save_recording(tmp_path / "old.heads", {"": called}, recording.tokens, recording.provenance)
+    header = TensorFile(tmp_path / "old.heads", kind=FORMAT, newest=FORMAT_VERSION).json("recording")
+    assert [layer["site"]["layer"] for layer in header["stacks"][""]] == [2, 1, 0]
+    for rec in (recording, mh.open_recording(tmp_path / "r.heads"), mh.open_recording(tmp_path / "old.heads")):
+        assert rec.layers.numbers == spec.layers.numbers == (0, 1, 2)
+        assert rec.layers[-1].site == spec.layers[-1] == rec.layers[2].site and rec.layers[-1].site.module[:3] == "h.2"
+        assert [layer.site for layer in rec.layers[1:]] == [*spec.layers[1:]]
+        for number in range(3):
+            assert torch.equal(rec.layers[number].q, recording.layers[number].q)
 
 
 def test_a_block_that_layers_share_has_the_number_of_the_layer_that_calls_it(fresh):
@@ -414,11 +457,50 @@ def test_a_plan_of_counted_layers_is_refused_by_a_model_with_gaps_alone(fresh):
         with mh.applied(model, old), torch.no_grad():
             model(**IDS)
 
-    refuses(PlanError, "its L0 to L0 are L1 of this module", bare)
+    refuses(PlanError, r"which counted the layers that attend: its L0 is L1 of this module\. Write", bare)
+    called = Numbered([Block(attention()) if number in (0, 1, 3, 4) else Block(nn.Identity()) for number in range(5)])
+
+    def later():
+        with mh.applied(called.eval(), old), torch.no_grad():
+            called(torch.randn(2, 5, 18, generator=fresh))
+
+    refuses(PlanError, r": its L2 is L3 of this module\. Write", later)
     plain, x = Numbered([Block(attention())]).eval(), torch.randn(2, 5, 18, generator=fresh)
     with mh.applied(plain, old), torch.no_grad():
         changed = plain(x)
     assert not torch.equal(changed, plain(x))
+
+
+def test_a_plan_of_counted_layers_is_refused_for_the_stacks_that_it_names_alone(fresh):
+    sites = [
+        *(Site("", number, f"h.{number}", 3, 3, 6, 6, True) for number in range(4)),
+        *(Site("cross", number, f"h.{number}.cross", 3, 3, 6, 6, False) for number in (1, 3)),
+    ]
+    spec = ModelSpec("flamingo", "Flamingo", tuple(sites), 18, VOCABULARY, 64, 1, "float32")
+    for fine in ("L1H2", "L0-3"):
+        Acts((mh.Plan(mh.Ablate(fine), counted=True),), spec)
+    for step in (mh.Ablate("L1, cross:L1H0"), mh.Copy("cross:L1", source="cross:L1H0"), mh.Average("cross:L1")):
+        refuses(PlanError, r"its cross:L0 to cross:L1 are cross:L1, cross:L3 of flamingo\. Write",
+                Acts, (mh.Plan(step, counted=True),), spec)  # fmt: skip
+
+
+def test_the_step_of_a_split_of_counted_layers_is_refused_by_a_model_with_gaps_alone(fresh):
+    lm = loaded(fresh)
+    split = split_of(lm, {1: (True, False, True), 3: (False, False, True), 4: (True, True, False)}, fresh)
+    first = tuple(layer for layer in split.layers if layer.num_heads)
+    # Its L1 alone streams: the model has a layer 1, too, and it is the first of them.
+    kept = [replace(layer, kept=(place != 1,) * 3) for place, layer in enumerate(first)]
+    old = mh.HeadSplit.from_dict(json.loads(json.dumps(replace(split, layers=tuple(kept)).to_dict())))
+    step = old.ablation()
+    assert str(step.heads) == "L1"
+    message = r"which counted the layers that attend: its L0 to L2 are L1, L3, L4 of .*mh\.read_heads\(path, lm\)"
+    several = mh.Plan([mh.Scale("L3H0", 2.0), step])
+    for plan in (step, several, mh.Plan.from_json(several.to_json()), pickle.loads(pickle.dumps(step)), [step, step]):
+        refuses(PlanError, message, mh.applied(lm, plan).__enter__)
+    plain = mh.Plan([split.ablation()])
+    assert not plain.counted and plain.to_dict()["format"] == 2
+    with mh.applied(lm, split.ablation()), torch.no_grad():
+        lm.model(**IDS)
 
 
 def test_a_history_of_counted_layers_says_so(fresh, tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from manyheads import reference
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn import Mask, Rule, attend
-from manyheads.recording import LayerRecord, Received, Recording, Tokens
+from manyheads.recording import LayerRecord, Received, Recording, Tokens, record_tensors
 from manyheads.recording import layer as records
 from manyheads.recording.exact_map.requests import Mass
 from manyheads.recording.media import Frames, Grid, as_json, frames_of, grid_of
@@ -239,6 +239,14 @@ def test_a_recording_gives_the_layers_of_its_only_stack(rng):
     assert other in recording.layers and recording.layers.numbers == (3, 5)
     assert recording.num_bytes == 2 * 4 * (4 * H * 17 * D + 4 * G * 17 * D + 4 * H * 17)
     assert repr(recording).startswith("Recording(layers: 2; 4 texts of 1-17 tokens, 0.0 MB")
+
+
+def test_a_layer_prints_its_sizes_one_of_a_kind_without_an_s(fresh):
+    q = torch.randn(1, 1, 1, 6, generator=fresh)
+    (one,) = record_tensors([q], [q], lengths=[1]).layers
+    assert repr(one).endswith(": 1 head; 1 text of up to 1 token)")
+    (more,) = record_tensors([q.expand(2, 3, 9, 6)], [q.expand(2, 3, 9, 6)], lengths=[9, 4]).layers
+    assert repr(more).endswith(": 3 heads; 2 texts of up to 9 tokens)")
 
 
 @pytest.mark.parametrize("names", [("encoder", "cross"), ()], ids=str)

@@ -93,9 +93,6 @@ class Circuit(PerHeadResult):
         """The share of random sets that keep at least as much. None without random sets."""
         return float(np.mean([value >= self.faithfulness for value in self.random])) if self.random else None
 
-    def __contains__(self, head: object) -> bool:
-        return any(head in (member, str(member)) for member in self.heads)
-
     def to_pandas(self) -> pd.DataFrame:
         """A row for each head of the circuit: its name and place, and what the circuit loses without it."""
         import pandas as pd

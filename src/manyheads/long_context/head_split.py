@@ -127,12 +127,18 @@ class HeadSplit:
         return parse_heads(heads, self.shape)
 
     def ablation(self) -> Ablate:
-        """The plan's step that makes the streaming heads stream. Errors: HeadError where none does."""
+        """The plan's step that makes the streaming heads stream. Errors: HeadError where none does.
+
+        Where every layer of the split attends, it may be one of an earlier manyheads, which counted the layers that
+        attend (`Plan.counted`): a model that has layers between them refuses the step.
+        """
         numbers = {number for number, _ in self.dividable}
         streaming = parse_heads([head for head in self.streaming if head.layer in numbers], self.shape)
         if not streaming:
             raise HeadError(f"all heads of this split of {self.model} keep everything: there is nothing to stream.")
-        return Ablate(streaming, kind="streaming", sink=self.sink, recent=self.recent)
+        step = Ablate(streaming, kind="streaming", sink=self.sink, recent=self.recent)
+        object.__setattr__(step, "counted", all(layer.num_heads for layer in self.layers))
+        return step
 
     # ------------------------------------------------------------------------------------------------ what it saves
 

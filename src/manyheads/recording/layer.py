@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.base import plural
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording.exact_map.one_pass import Layer, Reduced, cell_weights, prepare, window_weights
@@ -55,9 +56,9 @@ class LayerRecord:
     because: str = ""
 
     def __repr__(self) -> str:
-        heads, keys = self.site.num_heads, "" if not self.crosses else f" x {self.k.shape[2]} keys"
-        size = f"{len(self.lengths)} texts of up to {self.q.shape[2]} tokens{keys}"
-        return f"LayerRecord({self.site.module}: {heads} heads; {size})"
+        heads, keys = self.site.num_heads, "" if not self.crosses else f" x {plural(self.k.shape[2], 'key')}"
+        size = f"{plural(len(self.lengths), 'text')} of up to {plural(self.q.shape[2], 'token')}{keys}"
+        return f"LayerRecord({self.site.module}: {plural(heads, 'head')}; {size})"
 
     @cached_property
     def _layer(self) -> Layer:
@@ -234,6 +235,10 @@ def _window(chosen: slice | None, length: int) -> slice:
     if step != 1:
         raise ShapeError(f"a window has step 1, but {chosen} has step {step}: slice the result instead.")
     return slice(begin, max(begin, end))
+
+
+def site_of(layer: LayerRecord) -> Site:
+    return layer.site
 
 
 class SmallMaps(NamedTuple):

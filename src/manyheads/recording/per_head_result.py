@@ -46,6 +46,10 @@ class PerHeadResult:
         """The place of a head, given as a `Head` or by its name ("L0H2"), in `heads`. Errors: HeadError."""
         return head_place(head, self.heads, self.missing)
 
+    def __contains__(self, head: object) -> bool:
+        """Whether there is an entry for a head, a `Head` or its name. Errors: HeadError for any other text."""
+        return (Head.parse(head) if isinstance(head, str) else head) in self.heads
+
     def __iter__(self) -> Iterator[object]:
         """Refused where a subclass does not iterate: Python would ask for entry 0, 1, ... Errors: HeadError."""
         raise HeadError(

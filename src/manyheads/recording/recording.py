@@ -29,11 +29,11 @@ from manyheads.base import html_table, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
-from manyheads.recording.layer import LayerRecord
+from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, Grid, ImageSpan, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.word_links import HeadLinks, heads_linking
-from manyheads.spec import Layers, Site, counted_layers
+from manyheads.spec import Layers, counted_layers
 
 SHOWN_TEXT = 120  # characters of the first text in a notebook
 
@@ -42,9 +42,10 @@ SHOWN_TEXT = 120  # characters of the first text in a notebook
 class Recording:
     """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` of several stacks.
 
-    3 is the model's own number of the layer; layers without attention leave gaps (`manyheads.spec.Layers`). `numbering`
-    is a sentence where an earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which
-    model, dtype, backend and guard error it comes from.
+    3 is the model's own number of the layer; layers without attention leave gaps, and a number that is taken already
+    (a block that is called again) is another one (`manyheads.spec.layer_number`). `numbering` is a sentence where an
+    earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which model, dtype, backend
+    and guard error it comes from.
     """
 
     stacks: Mapping[str, Layers[LayerRecord]]
@@ -60,7 +61,7 @@ class Recording:
         stored_bytes: int | None = None,
     ) -> None:
         by_number = {
-            name: layers if isinstance(layers, Layers) else Layers(layers, _site) for name, layers in stacks.items()
+            name: layers if isinstance(layers, Layers) else Layers(layers, site_of) for name, layers in stacks.items()
         }
         values = {"stacks": by_number, "tokens": tokens, "provenance": provenance or {}, "stored_bytes": stored_bytes}
         for name, value in values.items():
@@ -81,7 +82,8 @@ class Recording:
     def numbering(self) -> str:
         """A sentence where layers are counted in the order of their first calls, and not as the model numbers them.
 
-        "" for every recording that is made now: then a layer has the model's own number.
+        Of recordings of an earlier manyheads alone; "" for every other one, also where a block that is called again
+        has moved later numbers (`manyheads.spec.layer_number`): `layer.site.module` is the module.
         """
         return counted_layers([site for layers in self.stacks.values() for site in layers.sites])
 
@@ -109,6 +111,19 @@ class Recording:
         if not self.tokens.answers or begin == end:
             raise RecordingError("this recording has no answer: record(lm, text, image=..., answer=...) has.")
         return slice(begin, end)
+
+    @property
+    def _file(self) -> StoredFile | None:
+        """The file that this is read from; None for one in memory, and where `replace` has changed stacks or tokens."""
+        opened = {
+            name: layers.by_place.file
+            for name, layers in self.stacks.items()
+            if isinstance(layers.by_place, LazyLayers) and layers.by_place.stack == name
+        }
+        file = next(iter(opened.values()), None)
+        if file is None or any(other is not file for other in opened.values()) or self.tokens is not file.tokens:
+            return None
+        return file if (*opened,) == (*self.stacks,) == file.stacks else None
 
     @property
     def _stack_names(self) -> str:
@@ -153,18 +168,19 @@ class Recording:
         return layer.weights_at(cells[:, 0], cells[:, 1], text)[head.index]
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """One in a file is pickled as the file's path, one in memory whole."""
-        files = {_file_of(layers) for layers in self.stacks.values()}
-        file = files.pop() if len(files) == 1 else None
-        return super().__reduce_ex__(protocol) if file is None else (_reopened, (file, self.provenance))
+        """One in a file is pickled as the file's path; one in memory, or that has other parts than its file, whole."""
+        if (file := self._file) is None:
+            return super().__reduce_ex__(protocol)
+        return _reopened, (file.path, file.checksum, self.provenance)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recording:
         """What is in a file is shared: nothing changes it."""
         stacks = {
-            stack: copy.deepcopy(layers, memo) if _file_of(layers) is None else layers
+            stack: layers if isinstance(layers.by_place, LazyLayers) else copy.deepcopy(layers, memo)
             for stack, layers in self.stacks.items()
         }
-        tokens, provenance = copy.deepcopy((self.tokens, self.provenance), memo)
+        tokens = copy.deepcopy(self.tokens, memo) if self._file is None else self.tokens
+        provenance = copy.deepcopy(self.provenance, memo)
         return replace(self, stacks=stacks, tokens=tokens, provenance=provenance)
 
     def __copy__(self) -> Recording:
@@ -200,10 +216,6 @@ class Recording:
         return html_table(columns, rows, caption=repr(self), note=note)
 
 
-def _site(layer: LayerRecord) -> Site:
-    return layer.site
-
-
 def open_recording(path: str | os.PathLike[str]) -> Recording:
     """The recording in a file. A layer's tensors are read when `rec.layers[i]` is asked for, not before.
 
@@ -214,20 +226,15 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     return Recording(*read_recording(path))
 
 
-def _file_of(layers: Layers[LayerRecord]) -> StoredFile | None:
-    """The file that a stack is read from; None for one in memory."""
-    return layers.by_place.file if isinstance(layers.by_place, LazyLayers) else None
-
-
-def _reopened(file: StoredFile, provenance: Mapping[str, object]) -> Recording:
+def _reopened(path: str, checksum: str, provenance: Mapping[str, object]) -> Recording:
     """The recording of that file. Errors: FileAccessError, RecordingError where another one is there by now."""
-    stored = read_recording(file.path)
-    if any(_file_of(layers) != file for layers in stored.stacks.values()):
+    recording = open_recording(path)
+    if recording._file is None or recording._file.checksum != checksum:
         raise RecordingError(
-            f"{file.path} holds another recording than the one that was pickled by this path: open it anew, or pickle "
+            f"{path} holds another recording than the one that was pickled by this path: open it anew, or pickle "
             f"a recording in memory."
         )
-    return replace(Recording(*stored), provenance=provenance)
+    return replace(recording, provenance=provenance)
 
 
 def heads_together(parts: Sequence[Recording]) -> Recording:
@@ -249,7 +256,7 @@ def heads_together(parts: Sequence[Recording]) -> Recording:
     if not all(map(has_same_texts, parts)):
         raise RecordingError("parts of different texts: every process must record the same texts, in the same order.")
     stacks = {
-        stack: Layers([_all_heads([part.stacks[stack][number] for part in parts]) for number in layers.numbers], _site)
+        stack: [_all_heads([part.stacks[stack][number] for part in parts]) for number in layers.numbers]
         for stack, layers in first.stacks.items()
     }
     before, after = (

@@ -231,6 +231,7 @@ class Statistic:
 
 
 DESCRIBED = ("name", "unit", "source", "meaning", "kind", "by_row", "maximum", "column")
+"""Of a statistic, what a file says of it besides its range, and what it asks and is of. How it is computed is code."""
 
 
 def described(fields: dict[str, Any]) -> Statistic:

@@ -76,8 +76,8 @@ class HeadCurves:
 
     `steps` grow; `values` are NaN where a head has no such number. `facts` say what was watched: `run`, `model`,
     `kind`, `sites`, `statistics`, `meaning` (of each statistic, a sentence), `every` (steps between two watched ones)
-    and `because` (lines); whatever the writer did not know is not in them. A head's layer is the model's own;
-    `numbering` is a sentence where an earlier manyheads counted layers instead.
+    and `because` (lines); whatever the writer did not know is not in them. A head's layer is its site's
+    (`manyheads.spec.Site`); `numbering` is a sentence where an earlier manyheads counted layers instead.
     """
 
     path: Path

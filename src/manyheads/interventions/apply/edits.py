@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import PlanError
-from manyheads.heads import in_layer, layer_name
+from manyheads.heads import in_layer, layer_name, parts_of
 from manyheads.interventions.apply.computed import Computed
 from manyheads.interventions.effects.metrics import exact
 from manyheads.models import AttentionCall
@@ -142,7 +142,7 @@ class Acts:
         """Errors: HeadError for heads that the model lacks, PlanError for steps that cannot be."""
         if self.spec is None or self.known:
             return
-        _require_own_numbers(self.plans, self.spec.sites, self.spec.name)
+        _require_own_numbers(self.plans, self.spec.sites, self.spec)
         acts: dict[tuple[str, int], list[Act]] = {(site.stack, site.layer): [] for site in self.spec.sites}
         sites = {(site.stack, site.layer): site for site in self.spec.sites}
         for index, plan in enumerate(self.plans):
@@ -184,7 +184,7 @@ class Acts:
         if site.stack not in self.stacks_met:
             self.stacks_met.append(site.stack)
         self.sites_met.append(site)
-        _require_own_numbers(self.plans, self.sites_met, "this module")
+        _require_own_numbers(self.plans, self.sites_met)
         acts: list[Act] = []
         for index, plan in enumerate(self.plans):
             for place, step in plan.on_heads.items():
@@ -216,18 +216,37 @@ class Acts:
         return [] if self.spec is not None else [part for part in parts if part not in self.parts_met]
 
 
-def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], name: str) -> None:
-    """Errors: PlanError for a plan that counts the layers that attend, of a model that numbers them otherwise."""
-    if not any(plan.counted for plan in plans):
-        return
-    for stack in dict.fromkeys(site.stack for site in sites):
+def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], spec: ModelSpec | None = None) -> None:
+    """Errors: PlanError for a plan that counts the layers that attend, of a model that numbers them otherwise.
+
+    `spec`: None of a bare module, of which `sites` are the layers so far.
+    """
+    counting = [step for plan in plans if plan.counted for step in plan.on_heads.values()]
+    stacks = dict.fromkeys(site.stack for site in sites)
+    # A part without a stack means the one without a name; where there is none, any: the only one.
+    named = {"" if stack is None and "" in stacks else stack for step in counting for stack in _stacks_in(step)}
+    for stack in stacks:
         attending = [site for site in sites if site.stack == stack]
-        if [site.layer for site in attending] != list(range(len(attending))):
-            raise PlanError(
-                f"this plan was written by an earlier manyheads, which counted the layers that attend: its "
-                f"{layer_name(stack, 0)} to {layer_name(stack, len(attending) - 1)} are "
-                f'{", ".join(map(str, attending))} of {name}. Write its heads with these numbers, and "format": 2.'
-            )
+        if not named & {stack, None} or [site.layer for site in attending] == list(range(len(attending))):
+            continue
+        last = layer_name(stack, len(attending) - 1)
+        if spec is None:  # the layers before this one have the numbers that they are counted by
+            which = f"its {last} is {attending[-1]} of this module"
+        else:
+            first = layer_name(stack, 0)
+            are = f"{first} to {last} are" if len(attending) > 1 else f"{first} is"
+            which = f"its {are} {', '.join(map(str, attending))} of {spec.name}"
+        raise PlanError(
+            f"this plan was written by an earlier manyheads, which counted the layers that attend: {which}. Write its "
+            f'heads with the numbers of the model, and "format": 2; a split of heads is read with them by '
+            f"mh.read_heads(path, lm)."
+        )
+
+
+def _stacks_in(step: HeadStep) -> set[str | None]:
+    """The stacks that a step names; None where it names heads without one."""
+    heads = [str(step.heads), *([str(step.source)] if isinstance(step, Copy) else [])]
+    return {match["stack"] for match in parts_of(heads)}
 
 
 def _act(

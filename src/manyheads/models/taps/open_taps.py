@@ -121,7 +121,8 @@ class Tap:
         """The call's place in the model, with the model's own number of its layer: that of the outermost running module
         that has one. So a block that several layers share has the number of the layer that calls it.
 
-        A module that is called again in the same forward pass (layers that share their weights) is a layer again.
+        A module that is called again in the same forward pass (layers that share their weights) is a layer again. Its
+        own number is taken then, and it gets another, as `layer_number` says; so may layers after it.
         """
         path = self.paths[id(raw.module)]
         # Outside of a forward pass (somebody calls a layer by itself) no call can be a second one of the same pass.

@@ -54,7 +54,7 @@ from manyheads.recording.file.safetensors_io import (
     metadata_sum,
     write_tensors,
 )
-from manyheads.recording.layer import LayerRecord
+from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import ImageSpan
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
 from manyheads.sizing.units import gb
@@ -265,16 +265,22 @@ def read_recording(path: str | os.PathLike[str]) -> StoredRecording:
         if not tokens or not isinstance(provenance, dict):
             raise Misfit("its header does not say what it was made from")
         described = {
-            stack: [
-                source.describe(layer_name(stack, index), layer)
-                for index, layer in enumerate(take(stacks, stack, list))
-            ]
+            # An earlier manyheads wrote layers in the order of their calls.
+            stack: sorted(
+                (
+                    source.describe(layer_name(stack, index), layer)
+                    for index, layer in enumerate(take(stacks, stack, list))
+                ),
+                key=lambda layer: layer.site.layer,
+            )
             for stack in stacks
         }
-    stored = StoredFile(os.path.abspath(path), metadata_sum(file.metadata))
+    stored = StoredFile(os.path.abspath(path), metadata_sum(file.metadata), (*described,), tokens[0])
     opened = {
         stack: Layers(
-            LazyLayers(len(layers), partial(source.load, layers), stored), _site, [layer.site for layer in layers]
+            LazyLayers(len(layers), partial(source.load, layers), stored, stack),
+            site_of,
+            [layer.site for layer in layers],
         )
         for stack, layers in described.items()
     }
@@ -282,25 +288,30 @@ def read_recording(path: str | os.PathLike[str]) -> StoredRecording:
     return StoredRecording(opened, tokens[0], provenance, size)
 
 
-def _site(layer: LayerRecord) -> Site:
-    return layer.site
+@dataclass(frozen=True, eq=False)
+class StoredFile:
+    """Which file a recording is read from, and what was read of it: the stacks' names, in order, and the tokens.
 
-
-class StoredFile(NamedTuple):
-    """Which file a recording is read from, and the checksum of its metadata, which has those of its tensors."""
+    `checksum` is of its metadata, which has the checksums of its tensors.
+    """
 
     path: str
     checksum: str
+    stacks: tuple[str, ...]
+    tokens: Tokens
 
 
 class LazyLayers(Sequence[LayerRecord]):
     """The layers of a stack by place, each made by `load(place)` when it is used. Any thread may do so.
 
-    `file`: where all of a stack is, by which the whole recording is pickled. Some layers alone are pickled whole.
+    `file`: where all of a stack is, as `stack`, by which the whole recording is pickled. Some layers alone are pickled
+    whole.
     """
 
-    def __init__(self, count: int, load: Callable[[int], LayerRecord], file: StoredFile | None = None) -> None:
-        self._count, self._load, self._lock, self.file = count, load, threading.Lock(), file
+    def __init__(
+        self, count: int, load: Callable[[int], LayerRecord], file: StoredFile | None = None, stack: str = ""
+    ) -> None:
+        self._count, self._load, self._lock, self.file, self.stack = count, load, threading.Lock(), file, stack
         # Alive: a layer that somebody holds is never read into memory a second time. Recent: see `KEPT_LAYERS`.
         self._alive: weakref.WeakValueDictionary[int, LayerRecord] = weakref.WeakValueDictionary()
         self._recent: Cache[int, LayerRecord] = Cache(KEPT_LAYERS)

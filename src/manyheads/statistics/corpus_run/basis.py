@@ -25,7 +25,6 @@ from manyheads.statistics.one_batch import two_sided
 from manyheads.statistics.statistic import Statistic, described
 from manyheads.statistics.tally import Gathered
 
-"""Of a statistic, what a file says of it besides its range, and what it asks and is of. How it is computed is code."""
 ALWAYS_NOTED = ("model", "loaded", "corpus", "surveyed", "rarity", "sinks")
 ANY = "as they were given"  # in place of a corpus and its shard, where sums are of whatever texts came
 NAMED_SHARDS = 12  # of those that are missing, the first so many are named
