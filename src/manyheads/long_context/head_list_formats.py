@@ -78,8 +78,8 @@ class HeadList:
         if beyond := [layer for layer, _ in places if layer >= len(numbers)]:
             raise HeadError(f"it lists layer {beyond[0]} of {len(numbers)} that attend")
         scores = {(numbers[layer], head): score for (layer, head), score in self.scores.items()}
-        kept = None if self.kept is None else frozenset((numbers[layer], head) for layer, head in self.kept)
-        return replace(self, scores=scores, kept=kept, num_layers=None)
+        places_kept = None if self.kept is None else frozenset((numbers[layer], head) for layer, head in self.kept)
+        return replace(self, scores=scores, kept=places_kept, num_layers=None)
 
 
 def list_in(data: bytes, path: Path) -> HeadList:
