@@ -2,9 +2,9 @@
 
 Without names all overlays of transformers, a few minutes each; `--torches`: the combinations with another torch or
 Python, each in an environment of its own (gigabytes), which is removed afterwards unless `--keep` is there. Names run
-those alone: floor, colab, image, lock, newest; torch-floor, torch-after, python-3.13. The table's rows of what was run
-are written anew: tests/versions/results.json and docs/versions.md. `--page` writes the page alone. Exit 1 where
-something fails.
+those alone: floor, colab, image, lock, newest; torch-floor, torch-after, python-3.13, python-3.14. The table's rows of
+what was run are written anew: tests/versions/results.json and docs/versions.md. `--page` writes the page alone. Exit 1
+where something fails.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def torches() -> tuple[Combination, ...]:
     return (
         Combination("torch-floor", "the lowest torch; a GPU image, November 2026", image, "3.12"),
         Combination("torch-after", "a torch after the lock's", after, "3.11"),
-        Combination("python-3.13", "the newest Python that is tried", after, "3.13"),
+        Combination("python-3.13", "a torch after the lock's", after, "3.13"),
+        Combination("python-3.14", "the newest Python", after, "3.14"),
     )
 
 

@@ -9,7 +9,8 @@ has more, or less, than a text of its size should. Three things make intervals o
   the variance of sum e^2 when texts come by chance; at most as many as D rests on (Kish's (sum d)^2 / sum d^2, less
   one). Since the spread itself is that of B replicates, 1 / freedom is 1 / (that) + 1 / (B - 1).
 - **Shares have two ends.** Near 0 the truth can be far above the share, but hardly below it. `wilson_interval` knows:
-  Wilson's, with as many cases as would be as uncertain as the texts are (a survey's effective number of cases).
+  Wilson's, with as many cases as would be as uncertain as the texts are (a survey's effective number of cases). That
+  the spread near an end rests on few of these is known to it, too, so t is only for what texts have less than cases.
   What has no ends (nats, tokens) has Hall's cubic pivot instead, by the skewness of the residuals.
 - **Sizes may have no variance** (Pareto with an index under 2): the text that matters most is missing from most
   samples. `unevenness` tells by degrees, and `share_interval` reckons with `one_more` text, as large as the largest.
@@ -43,6 +44,7 @@ from numpy import ndarray
 MIN_WORTH = 5.0  # texts' worth of cases: with fewer, there is no interval
 EQUAL_TEXTS = 0.6  # of the texts' worth: less, and some of them are one and the same
 MIN_BURSTY = 300  # texts with cases, for what comes in bursts
+LEAST_LEFT = 0.01  # of 1 / freedom: a spread is always a guess, by 100 replicates
 FLAT = 1e-6  # of a figure's size, squared residuals' root: less is rounding, whose higher moments mean nothing
 
 T_95 = {
@@ -125,14 +127,30 @@ def wilson_interval(share: Figures, spread: Spread) -> tuple[Figures, Figures]:
     """Wilson's 95 % interval of a share; NaN where the error is not known.
 
     It solves |share - truth| = t * error(truth), where the error shrinks towards 0 and 1 as that of cases does: of
-    `cases` that are one or the other, as many as would be as uncertain as the texts are.
+    `cases` that are one or the other, as many as would be as uncertain as the texts are. So it reckons already with a
+    spread that rests on the few cases of the rarer kind. By Satterthwaite's formula a spread of such cases has
+    `of_cases` degrees of freedom: t has what is left of 1 / freedom without 1 / `of_cases`, or it would count twice.
     """
     share = np.clip(share, 0.0, 1.0)
     with np.errstate(invalid="ignore", divide="ignore"):  # of what was not counted
-        cases = np.maximum(share * (1 - share) / spread.error**2, 1.0)
-        pull = t_95(spread.freedom) ** 2 / cases
-        middle = (share + pull / 2) / (1 + pull)
-        reach = np.sqrt(pull * (share * (1 - share) + pull / 4)) / (1 + pull)
+        variance = share * (1 - share)  # of one case; its residual's fourth moment is variance * (1 - 3 * variance)
+        cases = _cases(share, spread.error)
+        of_cases = 2 * cases * variance / (1 - 3 * variance) - 1
+        left = 1 / spread.freedom - 1 / np.maximum(of_cases, 1.0)
+        left = np.maximum(left, np.minimum(1 / spread.freedom, LEAST_LEFT))
+        return _wilson(share, t_95(1 / left) ** 2 / cases)
+
+
+def _cases(share: Figures, error: Figures) -> Figures:
+    """How many cases that are one or the other would be as uncertain as the texts are."""
+    with np.errstate(invalid="ignore", divide="ignore"):  # of what was not counted
+        return np.maximum(share * (1 - share) / error**2, 1.0)
+
+
+def _wilson(share: Figures, pull: Figures) -> tuple[Figures, Figures]:
+    """Wilson's interval, where `pull` is t squared over the number of cases."""
+    middle = (share + pull / 2) / (1 + pull)
+    reach = np.sqrt(pull * (share * (1 - share) + pull / 4)) / (1 + pull)
     return middle - reach, middle + reach
 
 
@@ -192,6 +210,10 @@ def share_difference_interval(
     How far the difference may be below is made of how far the first may be below and the second above, as two errors
     with the correlation of the replicates (the first of which is the share itself). Newcombe 1998, method 10; Zou and
     Donner 2008. Where texts hardly differ in it, this knows of what both shares may yet be; their spread does not.
+
+    Where both shares are the same in nearly every text, as where 3 of 100 make all the difference, that is too narrow
+    on the far side. A difference d needs a share d of the cases to differ, so its variance is d (1 - d) at least: the
+    far end is no nearer than Wilson's of d itself, of as many cases as the less certain share has.
     """
     with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of figures of which nothing was counted
@@ -205,7 +227,10 @@ def share_difference_interval(
     difference = first[..., 0] - second[..., 0]
     below = distance(first[..., 0] - first_ends[0], second_ends[1] - second[..., 0])
     above = distance(first_ends[1] - first[..., 0], second[..., 0] - second_ends[0])
-    return difference - below, difference + above
+    low, high = difference - below, difference + above
+    cases = np.fmin(*(_cases(part[..., 0], replicate_error(part)) for part in (first, second)))
+    _, most = _wilson(np.minimum(np.abs(difference), 1.0), t_95(np.full_like(difference, x.shape[-1] - 1)) ** 2 / cases)
+    return np.where(difference < 0, np.fmin(low, -most), low), np.where(difference > 0, np.fmax(high, most), high)
 
 
 def ratio_spread(
