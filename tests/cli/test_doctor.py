@@ -257,6 +257,10 @@ def test_package_that_cannot_be_imported_for_another_is_wrong_only_where_that_ha
         "transformers: importing it fails with ModuleNotFoundError: No module named 'tokenizers'. "
         'pip install "tokenizers"',
     ]
+    # A package that only contributors need has no finding of its own.
+    importing(numpy=ModuleNotFoundError("No module named 'pytest'", name="pytest"))
+    assert in_state("wrong", doctor.packages())[1].startswith("numpy: importing it fails with ModuleNotFoundError")
+    importing(lightning=missing)
     (lightning, studio) = doctor.extras()
     assert (lightning.state, lightning.found) == ("note", f"importing it fails with ModuleNotFoundError: {missing}")
     assert studio.state == "fine"

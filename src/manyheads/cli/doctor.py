@@ -187,7 +187,9 @@ def judged(extra: str = "") -> Iterator[Finding]:
     """Packages that manyheads needs here, or that an extra adds: whether each is in its range and can be imported."""
     from packaging.requirements import Requirement  # deferred: it takes 30 ms, and may be missing
 
-    for requirement in map(Requirement, distribution(NAME).requires or ()):
+    requirements = [Requirement(line) for line in distribution(NAME).requires or ()]
+    on_page = {entry.name for entry in requirements if not str(entry.marker).endswith(('"dev"', '"docs"'))}
+    for requirement in requirements:
         name, marker, span = requirement.name, requirement.marker, spans()[requirement.name]
         applies, always = (marker is None or marker.evaluate({"extra": given}) for given in (extra, ""))
         if not applies or (extra and always):
@@ -206,7 +208,7 @@ def judged(extra: str = "") -> Iterator[Finding]:
         except (Exception, SystemExit) as error:
             failed, refused = failed_import(error) or Failed(name, False, error), refused_backend(error).rstrip(".")
             words = f"importing it fails with {in_words(error)}"
-            if failed.package != name and failed.package in spans():  # which has a finding of its own
+            if failed.package != name and failed.package in on_page:  # with a finding of its own
                 yield Finding(name, words, "note")
             else:
                 yield Finding(name, refused or words, "wrong", "" if refused else failed.remedy)
