@@ -378,7 +378,7 @@ def test_what_counts_as_deep_is_found_in_every_kind_of_code(tmp_path):
     ]
     assert modules == [{"manyheads", "manyheads.a.b", "manyheads.d.e"}, {"manyheads.f.g"}]
     assert is_face("manyheads") and is_face("manyheads.roles") and not is_face("manyheads.roles.probes")
-    assert PROGRAM.findall("python -m manyheads.doctor\ntorchrun --nproc-per-node 2 -m manyheads roles") == [
-        "manyheads.doctor",
+    assert PROGRAM.findall("python -m manyheads.roles.glossary\ntorchrun --nproc-per-node 2 -m manyheads roles") == [
+        "manyheads.roles.glossary",
         "manyheads",
     ]

@@ -121,10 +121,9 @@ def test_without_any_home_the_commands_work_and_what_is_not_kept_is_said(tmp_pat
 
 
 @pytest.mark.slow
-def test_without_any_home_the_doctor_says_what_is_not_kept(tmp_path, tmp_path_factory):
+def test_doctor_without_any_home_works(tmp_path, tmp_path_factory):
     done = ran(["doctor"], tmp_path, None, tmp_path_factory.mktemp("site"))
-    assert "this is a fault of manyheads" not in done.stderr and "Traceback" not in done.stderr, done.stderr
-    assert "MANYHEADS_CACHE" in done.stdout and "MANYHEADS_STATE" in done.stdout, done.stdout
+    assert done.returncode == 0 and done.stdout.endswith("Nothing is wrong.\n"), done.stdout + done.stderr
 
 
 def test_the_folders_of_a_user_without_a_home_are_refused_by_name_and_chosen_ones_are_taken(tmp_path, monkeypatch):

@@ -23,9 +23,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from manyheads import doctor
 from manyheads.base import is_out_of_memory
 from manyheads.cli import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
+from manyheads.cli.failed_imports import failed_import, in_words, refused_backend
 from manyheads.errors import ManyHeadsError
 
 DEBUG = "--debug"
@@ -114,18 +114,19 @@ def _explain(error: Exception, debug: bool, command: str) -> int:
 
 def _import_story(error: Exception) -> str:
     """What is wrong with a package of others, or with what it is told; "" for any other exception."""
-    if refused := doctor.refused_backend(error):
-        return f"{doctor.BACKEND} is wrong: {refused}. {doctor.BACKEND_REMEDY}"
+    if refused := refused_backend(error):
+        return refused
     if isinstance(error, MemoryError | BrokenPipeError) or getattr(error, "errno", None) == errno.ENOSPC:
         return ""
-    failed = doctor.failed_import(error)
+    failed = failed_import(error)
     if failed is None:
         return ""
-    remedy = "python -m manyheads.doctor says what is"
-    if failed.missing:
-        return f"{failed.package} is not installed, and this needs it: {remedy}, and what to type."
-    reason = doctor.in_words(failed.error)
-    return f"{failed.package} cannot be imported, and this needs it ({reason}): {remedy} wrong, and what to type."
+    what, reason = "is not installed", ""
+    if not failed.missing:
+        what, reason = "cannot be imported", f" ({in_words(failed.error)})"
+    # The command, since the doctor itself needs typer and rich.
+    remedy = f"{failed.remedy}. If that is not all: manyheads doctor."
+    return f"{failed.package} {what}, and this needs it{reason}: {remedy}"
 
 
 def _say(message: str) -> None:

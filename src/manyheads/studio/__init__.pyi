@@ -7,7 +7,6 @@ from .problems import NotHere as NotHere
 from .schema.lessons import CellAsk as CellAsk
 from .server.app import answer as answer
 from .server.app import create_app as create_app
-from .server.serve import DEFAULT_PORT as DEFAULT_PORT
 from .server.serve import bind as bind
 from .server.serve import serve as serve
 from .server.serve import warm as warm

@@ -3,6 +3,8 @@
 A package that is installed and broken may raise any exception when it is imported. Then the traceback shows it: a
 module of that package was being run, and nothing of manyheads was running further in. What our own code raised stays
 an error of ours. Only packages that our metadata names are judged, and none is imported for it.
+
+`main` asks when typer or rich is what is missing, so neither is imported here.
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from traceback import walk_tb
 from types import MappingProxyType
+
+from manyheads.base import first_line
 
 NAME = "manyheads"
 MODULES = MappingProxyType({"markdown-it-py": "markdown_it"})  # packages whose name differs between pip and Python
 BACKEND = "MPLBACKEND"
-BACKEND_REMEDY = f"Unset {BACKEND}, which no picture of manyheads needs, or set agg."
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,13 @@ class Failed:
     error: BaseException
 
     @property
-    def declared(self) -> bool:
-        """Whether manyheads' own metadata asks for it."""
-        return self.package in declared().values()
+    def remedy(self) -> str:
+        """The command that installs the package in the range that manyheads needs, or installs it anew."""
+        try:
+            installed = version(self.package).partition("+")[0]  # what follows + names the build
+        except PackageNotFoundError:
+            return f'pip install "{self.package}{spans().get(self.package, "")}"'
+        return f'pip install --force-reinstall "{self.package}=={installed}"'
 
 
 def failed_import(error: BaseException) -> Failed | None:
@@ -47,9 +54,10 @@ def failed_import(error: BaseException) -> Failed | None:
         cause = failed_import(error.__cause__)
         if cause is not None:
             return cause
+    declared = {module_of(package): package for package in spans()}
     absent = top == name or sys.modules.get(top, sys) is None  # None: Python's own way to say that there is none
     if top and absent and isinstance(error, ModuleNotFoundError):
-        return Failed(declared().get(top, top), True, error)
+        return Failed(declared.get(top, top), True, error)
     # Outermost first, by top name: the modules whose bodies were running, further in than anything of ours.
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     tops = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame in frames]
@@ -57,11 +65,11 @@ def failed_import(error: BaseException) -> Failed | None:
     running = [
         name
         for frame, name in list(zip(frames, tops, strict=True))[last_of_ours + 1 :]
-        if frame.f_code.co_name == "<module>" and name in declared()
+        if frame.f_code.co_name == "<module>" and name in declared
     ]
-    broken = top if top in declared() else running[-1] if running else ""
+    broken = top if top in declared else running[-1] if running else ""
     if broken:
-        return Failed(declared()[broken], False, error)
+        return Failed(declared[broken], False, error)
     return None
 
 
@@ -69,7 +77,8 @@ def refused_backend(error: BaseException) -> str:
     """The message for a matplotlib that does not start with this MPLBACKEND; "" for any other exception."""
     value = os.environ.get(BACKEND)
     if value and isinstance(error, ValueError) and str(error).startswith(f"Key backend: {value!r}"):
-        return f"{value!r} is no backend that matplotlib knows, and with it matplotlib does not start"
+        why = f"{value!r} is no backend that matplotlib knows, and with it matplotlib does not start"
+        return f"{BACKEND} is wrong: {why}. Unset it, since no picture of manyheads needs it, or set agg."
     return ""
 
 
@@ -79,11 +88,23 @@ def module_of(package: str) -> str:
 
 
 @cache
-def declared() -> Mapping[str, str]:
-    """Every package that our metadata names, extras included: its module, and its name. Empty if not installed."""
+def spans() -> Mapping[str, str]:
+    """Every package that our metadata names, extras included, and the versions of it that are needed (">=2.11,<3").
+
+    Empty where manyheads is not installed.
+    """
     try:
         lines = distribution(NAME).requires or []
     except PackageNotFoundError:
         lines = []
-    names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in lines]
-    return MappingProxyType({module_of(name): name for name in names})
+    # name, [extras], versions; then a marker, such as the extra of ours that needs it
+    parts = [re.findall(r"([\w.-]+)(?:\[.*?\])?([^;]*)", line)[0] for line in lines]
+    # >= before <
+    return MappingProxyType({name: ",".join(sorted(span.strip().split(","), reverse=True)) for name, span in parts})
+
+
+def in_words(error: BaseException) -> str:
+    """An exception in one line: its kind and the first line of its message, without anything that a terminal obeys."""
+    line = " ".join(first_line(error).split()).rstrip(".")
+    line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+    return f"{type(error).__name__}{f': {line}' if line else ''}"
