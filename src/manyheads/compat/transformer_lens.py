@@ -302,7 +302,7 @@ class Question:
 
 
 def recorded_one_by_one(lm: Any, texts: str | Sequence[str] | None, prepend_bos: bool | None) -> Iterator[Recording]:
-    """Each text as their code reads it, alone, so that no padding can change a number. Errors: ModelError, TextError."""
+    """Each text alone, as their code reads it: no padding can change a number. Errors: ModelError, TextError."""
     if not hasattr(lm, "model") or not hasattr(lm, "tokenizer"):
         remedy = f"load it first, as mh.load({lm!r})" if isinstance(lm, str) else "use mh.load(model, tokenizer=...)"
         raise ModelError(f"a {type(lm).__name__} is neither a loaded model nor a recording: {remedy}.")
