@@ -425,3 +425,16 @@ def test_the_report_is_what_all_prints(run, folder):
     got = Html(Path("page.html").read_text(encoding="utf-8"))
     assert got.lines == ran.lines[:-1]
     assert got.title == ran.lines[0] and len(run("roles", "--model", folder, "--corpus", "some.txt").lines) < 40
+
+
+def test_merged_parts_print_every_ranking_of_the_whole_with_all(run, folder):
+    Path("some.txt").write_text("\n".join(page_texts()[:8]), encoding="utf-8")
+    here = ("roles", "--model", folder, "--corpus", "some.txt", "--lines")
+    for index in range(2):
+        assert run(*here, "--shard", f"{index}/2", "--out", f"part-{index}.sums").code == 0
+    assert_refused(run(*here, "--shard", "0/2", "--out", "x.sums", "--all"), "--all is about all texts")
+    whole, merged = run(*here, "--all").lines, run("merge", "part-0.sums", "part-1.sums", "--all").lines
+    begins = [lines.index("Which head looks at the token before?") for lines in (whole, merged)]
+    ends = [lines.index("What this rests on") for lines in (whole, merged)]
+    assert whole[begins[0] : ends[0]] == merged[begins[1] : ends[1]] and ends[0] - begins[0] > 100
+    assert "Which head looks at the token before?" not in run("merge", "part-0.sums", "part-1.sums").lines

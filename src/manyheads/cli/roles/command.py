@@ -123,7 +123,7 @@ def roles(
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
     of_all = {"--save": save, "--plot": plot, "--families": families, "--report": report, "--json": as_json}
-    of_all |= {"--ask": ask, "--probes": probes, "--elsewhere": elsewhere}
+    of_all |= {"--ask": ask, "--all": complete, "--probes": probes, "--elsewhere": elsewhere}
     place = chosen_shard(shard, shard_by, out, of_all)
     own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
