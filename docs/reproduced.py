@@ -75,7 +75,7 @@ more often than the best fixed offset does.
 Coreference, which they describe and never published: in 228 passages of GUM the best head is L2H9 by both, right for
 47.2% of 2,301 mentions by theirs (the nearest mention: 24.8%, the same head word: 49.3%), and 47.7% by ours.
 
-What is apart is the text: their code joins words by blanks ("do n't") and takes a word's first piece as its row; ours
+The difference is the text: their code joins words by blanks ("do n't") and takes a word's first piece as its row; ours
 reads the text as it was written, and takes the mean over a word's pieces.
 
 **Not comparable.** The paper's own figures are of BERT-base on the Penn Treebank in Stanford Dependencies.

@@ -427,7 +427,9 @@ def _by_head(labelled: Roles) -> list[Text]:
     for role in labelled:
         label = (f"  {role.head!s:<8}{clean(role.name)}", "" if role.name == UNLABELLED else "bold")
         lines.append(Text.assemble(label, f": {clean(role.evidence.words)}"))
-        claims = [claim for claim in labelled.of_head(role.head) if claim.role not in (role.name, "sink")]
+        claims = [
+            claim for claim in labelled.of_head(role.head) if claim.role not in (role.name, role_finder.SINK_RULE.role)
+        ]
         if claims:
             also = ", ".join(f"{clean(claim.role)} ({_share(claim.tested)})" for claim in claims)
             lines.append(Text(f"          also holds: {also}"))
