@@ -1,8 +1,10 @@
 """`manyheads roles`: what it shows is what the library found; files, questions and refusals."""
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,15 +13,17 @@ import pytest
 
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice
-from manyheads.cli.roles.command import document, page, ranking
+from manyheads.cli.roles.command import document, page, ranking, write_report
 from manyheads.cli.roles.role_words import example_head
 from manyheads.corpora import page_texts
-from manyheads.errors import StatisticError
-from manyheads.roles import RULES
+from manyheads.errors import FileAccessError, StatisticError
+from manyheads.roles import RULES, failing
 from manyheads.roles.labels import evidence_of
 from manyheads.roles.probes import all as probing
+from manyheads.roles.results import Example
 from manyheads.roles.rules import ASKED, SINK_RULE, syntax_rules
-from tests.figures.test_roles import label_of, roles_of
+from tests.figures.pictures import HOSTILE
+from tests.figures.test_roles import claim_of, label_of, roles_of
 from tests.refusals import refuses
 
 from ..models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer
@@ -265,6 +269,9 @@ def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_
     assert ranked.lines[0] == probing.PROBES["random repeats"] and len(ranked.lines[2:7]) == 5
     assert ranked.lines[2].split()[:4] == line.split()[2:6] and "not asked" in ranked.out
     assert_refused(run(*here, "--ask", "copying"), "is a probe, which was not asked: give probes=True (--probes)")
+    complete = run(*here, "--probes", "--all", "--top", "5").lines
+    begin = complete.index(probing.PROBES["random repeats"])
+    assert complete[begin : begin + 7] == ranked.lines[:7]
     data = json.loads(run(*here, "--probes", "--json").out)
     assert [(each["name"], each["asked"], len(each["heads"])) for each in data["probes"]][2:4] == [
         ("random repeats, offset -1", True, 8), ("copying", False, 0),
@@ -282,3 +289,152 @@ def test_a_corpus_of_unknown_ending_or_that_cannot_be_read_is_named_once_with_th
         ran, "bad.conllu:1 cannot be read", "the 2 texts", "token 1 has 2 columns", "Mend the file", "--kind"
     )
     assert ran.err.count("bad.conllu") == 1
+
+
+# ---------------------------------------------------------------------------------------------- everything, on a page
+
+
+class Html(HTMLParser):
+    """A page's elements, and the lines of its text as a reader sees them; refuses what is not closed."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.elements, self.title, self.text = [], [], "", ""
+        self.feed(page)
+        self.close()
+        assert not self.open
+        self.lines = self.text.splitlines()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.title += data * (self.open[-1:] == ["title"])
+        self.text += data * ("pre" in self.open)
+
+
+def report_of(roles, path):
+    write_report(roles, page(roles, "my <texts>", ModelChoice("minilm"), [], complete=True), path)
+    return Html(path.read_text(encoding="utf-8"))
+
+
+def share(value):
+    return f"{100 * min(value, 1):.0f}%"
+
+
+def test_every_claim_of_the_table_is_in_the_report_with_its_figures_and_why_it_does_not_hold(tmp_path):
+    found = roles_of(elsewhere=0.123)
+    lines, seen = report_of(found, tmp_path / "page.html").lines, 0
+    for role, question in found.questions.items():
+        begin = next(i for i, line in enumerate(lines) if line == question and lines[i + 1].startswith("  head "))
+        block = lines[begin + 2 : lines.index("", begin)]
+        claims = [claim for claim in found.ranked(role) if claim.num_queries]
+        rows = [index for index, line in enumerate(block) if line.startswith("  L")]
+        assert [block[index].split()[0] for index in rows] == [str(claim.head) for claim in claims]
+        for index, claim in zip(rows, claims, strict=True):
+            figures = block[index].replace("*", " ").split()
+            wanted = [share(claim.score), share(claim.given), share(claim.chance), f"{claim.num_queries:,}"]
+            wanted += [share(value) for value in claim.baselines.values() if value == max(claim.baselines.values())]
+            assert set(wanted) <= set(figures) and figures[-2:] == ["elsewhere", "12%"], (role, figures)
+            reasons = [] if claim.holds else [f"does not hold: {'; '.join(failing(claim))}"]
+            assert [line.strip() for line in block[index + 1 : index + 1 + len(reasons)]] == reasons
+            seen += 1
+    assert seen == sum(bool(claim.num_queries) for claims in found.claims for claim in claims) > 200
+    notes = lines[lines.index("What this rests on") :]
+    assert any(line.startswith("  rules: Attention: enough of all, or 60%") for line in notes)
+    assert "    page.txt:7: TextError: <nothing> there" in notes
+    assert "  labels: attention is not effect: ..." in notes and f"  {seen:,} claims were tried;" in "\n".join(notes)
+
+
+def test_the_report_has_each_heads_evidence_what_else_holds_and_every_example(tmp_path):
+    found = roles_of(1, 2, RULES, holds=True)
+    broad = label_of(claim_of(RULES[0], found[0].head), "broad")
+    labels = (replace(broad, evidence=replace(broad.evidence, statistic="entropy")), found[1])
+    second = found.of_head(found[1].head)[-1]
+    examples = {
+        (found[0].head, "broad"): (Example("page.txt:3", "The cat sat.", 3.456, ("sat → cat 0.61", "cat → The 0.22")),),
+        (found[1].head, second.role): tuple(Example(f"text {i}", f"A text, {i}.", 0.75, ()) for i in range(3)),
+    }
+    found = replace(found, labels=labels, examples=examples)
+    lines = report_of(found, tmp_path / "page.html").lines
+    lines = lines[next(i for i, line in enumerate(lines) if line.startswith("By head: ")) + 1 :]
+    assert lines[0] == f"  L0H0    broad: {broad.evidence.words}"
+    claims = [claim for claim in found.of_head("L0H0") if claim.role != "broad"]
+    also = ", ".join(f"{claim.role} ({share(claim.tested)})" for claim in claims)
+    assert lines[1].strip() == f"also holds: {also}"
+    assert lines[2].strip() == "broad, 3.46 nats in page.txt:3: “The cat sat.”"
+    assert lines[3].strip() == "sat → cat 0.61; cat → The 0.22"
+    assert lines[4] == f"  L0H1    {found[1].name}: {found[1].evidence.words}"
+    shown = [line.strip() for line in lines[: lines.index("")] if second.role in line]
+    assert shown[-3:] == [f"{second.role}, 75.0% in text {i}: “A text, {i}.”" for i in range(3)]
+
+
+def test_the_report_is_named_after_model_and_texts_and_fetches_and_runs_nothing(tmp_path):
+    found = roles_of()
+    got = report_of(found, tmp_path / "a.html")
+    assert got.title == got.lines[0] == "tiny <b>&amp;</b>: what each head does over my <texts>"
+    tags = {tag for tag, _ in got.elements}
+    assert {"svg", "pre", "title"} <= tags and not tags & {"script", "img", "iframe", "object", "a", "b", "image"}
+    names = {name.rpartition(":")[2]: value or "" for _, attrs in got.elements for name, value in attrs.items()}
+    assert not any(name.startswith("on") for name in names) and not names.keys() & {"src", "srcset"}
+    links = [attrs[name] for _, attrs in got.elements for name in ("href", "xlink:href") if name in attrs]
+    assert links and all(link.startswith(("#", "data:")) for link in links)
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+    (policy,) = (attrs["content"] for _, attrs in got.elements if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; ") and "script" not in policy
+    report_of(found, tmp_path / "b.html")
+    assert (tmp_path / "b.html").read_text(encoding="utf-8") == text
+
+
+def test_any_text_is_shown_in_the_report_as_it_is(tmp_path):
+    found = roles_of(1, 1, RULES[:1])
+    role = label_of(claim_of(RULES[0]))
+    examples = tuple(Example(text, text, 0.5, (f"{text} → {text} 0.30",)) for text in HOSTILE)
+    got = report_of(replace(found, labels=(role,), examples={(role.head, role.name): examples}), tmp_path / "a.html")
+    assert not {tag for tag, _ in got.elements} & {"script", "b"}
+    printable = [text for text in HOSTILE if text.strip() and text.isprintable()]
+    assert len(printable) > 15
+    for text in printable:
+        assert f": “{text}”" in got.text and f"{text} → {text} 0.30" in got.text
+    assert "a b c" in got.text and "��[31m" in got.text and "\x1b" not in got.text
+
+
+def test_the_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    found = roles_of(1, 1, RULES[:1])
+    refuses(FileAccessError, "its folder does not exist", report_of, found, tmp_path / "none" / "page.html")
+    (tmp_path / "old.html").write_text("old")
+    monkeypatch.setattr("manyheads.figures.save_roles", lambda _, path: path.write_text("<svg></svg>"))
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    refuses(FileAccessError, "the disk is full", report_of, found, tmp_path / "old.html")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("old.html", "old")]
+
+
+def test_the_report_is_what_all_prints(run, folder):
+    Path("some.txt").write_text("The cat sat on the old table.\n\nShe said no.\n", encoding="utf-8")
+    ran = run("roles", "--model", folder, "--corpus", "some.txt", "--all", "--top", "2", "--report", "page.html")
+    assert ran.code == 0 and ran.lines[-1] == "wrote page.html"
+    got = Html(Path("page.html").read_text(encoding="utf-8"))
+    assert got.lines == ran.lines[:-1]
+    assert got.title == ran.lines[0] and len(run("roles", "--model", folder, "--corpus", "some.txt").lines) < 40
+
+
+def test_merged_parts_print_every_ranking_of_the_whole_with_all(run, folder):
+    Path("some.txt").write_text("\n".join(page_texts()[:8]), encoding="utf-8")
+    here = ("roles", "--model", folder, "--corpus", "some.txt", "--lines")
+    for index in range(2):
+        assert run(*here, "--shard", f"{index}/2", "--out", f"part-{index}.sums").code == 0
+    assert_refused(run(*here, "--shard", "0/2", "--out", "x.sums", "--all"), "--all is about all texts")
+    whole, merged = run(*here, "--all").lines, run("merge", "part-0.sums", "part-1.sums", "--all").lines
+    begins = [lines.index("Which head looks at the token before?") for lines in (whole, merged)]
+    ends = [lines.index("What this rests on") for lines in (whole, merged)]
+    assert whole[begins[0] : ends[0]] == merged[begins[1] : ends[1]] and ends[0] - begins[0] > 100
+    assert "Which head looks at the token before?" not in run("merge", "part-0.sums", "part-1.sums").lines

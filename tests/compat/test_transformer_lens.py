@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.compat import inputs, transformer_lens
+from manyheads.compat import transformer_lens
 from manyheads.compat.transformer_lens import HEAD_NAMES, detect_head, lazy_cache, lens_ids, pattern_of
 from manyheads.errors import HeadError, ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.recording.exact_map import one_pass as tiles
@@ -137,7 +137,7 @@ def by_definition(weights, pattern, measure, bos, current):
 @pytest.mark.sampled(2)
 def test_scores_follow_the_definition_on_fresh_texts(lm, fresh, name, given, monkeypatch):
     monkeypatch.setattr(transformer_lens, "ABS_DECIMALS", 12)
-    monkeypatch.setattr(inputs, "BLOCK_CELLS", 400)  # blocks of few rows, and small tiles
+    monkeypatch.setattr(transformer_lens, "BLOCK_CELLS", 400)  # blocks of few rows, and small tiles
     monkeypatch.setattr(tiles, "TILE_CELLS", 100)
     monkeypatch.setattr(tiles, "TILE_KEYS", 7)
     letters = torch.randint(0, 4, (19,), generator=fresh).tolist()  # of few letters, so that many come again
@@ -175,6 +175,13 @@ def test_hidden_cells_of_a_pattern_count_as_missed():
     recording = crafted([maps], [1] * 7)
     got = detect_head(recording, None, "duplicate_token_head", error_measure="abs")
     assert got.item() == pytest.approx(1 - (7 + 21) / 7, abs=1e-6)
+
+
+def test_layers_of_unlike_numbers_of_heads_leave_places_empty():
+    """A pruned model's layers have fewer heads: what is not there is -1, as is what was not requested."""
+    even = torch.full((4, 4), 0.25)
+    recording = crafted([even.expand(3, 4, 4), even.expand(1, 4, 4)], range(4))
+    assert detect_head(recording)[1].tolist() == pytest.approx([3 / 16, -1, -1])
 
 
 def test_a_list_of_texts_is_the_mean_of_their_scores_and_nothing_left_to_count_no_number(lm):

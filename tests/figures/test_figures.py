@@ -226,13 +226,13 @@ class TestFiles:
 
 
 @pytest.mark.slow  # processes of its own
-def test_pyplot_stays_out_and_neither_palette_nor_report_needs_matplotlib():
+def test_pyplot_stays_out_and_the_palette_needs_no_matplotlib():
     lines = (
         "import sys",
         "import manyheads.figures.palette as style",
         "assert style.role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
-        "import manyheads.figures.roles.report, manyheads.roles.claims",
+        "import manyheads.figures.roles.words, manyheads.roles.claims",
         "assert 'matplotlib' not in sys.modules",
         "import manyheads.figures.maps, manyheads.figures.head",
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules",

@@ -318,10 +318,8 @@ def test_every_row_of_a_table_says_that_effect_was_not_measured(kind, tmp_path):
         assert frame.attrs["notes"] == found.notes
 
 
-def test_no_texts_and_plain_texts_where_gold_is_needed_are_said(minilm):
+def test_no_texts_are_said(minilm):
     refuses(TextError, "texts=None: give a text", mh.find_roles, minilm, None)
-    for ask in (mh.compat.clark.syntax_accuracies, mh.compat.clark.coreference_accuracies):
-        refuses(TextError, "document 0 is of type str: give Documents with gold", ask, minilm, iter(["plain text"]))
 
 
 def test_a_folder_with_other_files_is_not_gone_on_with(tmp_path):

@@ -16,7 +16,6 @@ from transformers import GPT2Model
 import manyheads as mh
 from manyheads.corpora import page_texts
 from manyheads.errors import HeadError, ModelError, StatisticError
-from manyheads.figures.roles.report import page_of
 from manyheads.heads import Head
 from manyheads.roles import Probe, Repeats, ask_probes, copying_scores, probe_repeats, retrieval_scores
 from manyheads.roles import find as finding
@@ -369,14 +368,6 @@ def test_the_table_has_a_row_a_head_and_probe_below_the_claims(roles, direct, tm
     assert list(mine["score"]) == list(direct["random repeats"].score)
     assert list(mine["chance_control"]) == list(direct["random repeats"].chances["control"])
     assert list(probes[probes["role"] == "copying"]["also_z"]) == pytest.approx(list(direct["copying"].z))
-
-
-def test_the_report_has_a_section_with_each_probes_best_head_and_variant(plain, roles):
-    page = page_of(roles)
-    best = roles.probes["random repeats"].top(1)[0]
-    assert f'>{best.head}</th><td class="n">{100 * best.score:.1f}%</td>' in page and "ARENA" in page
-    assert 'href="#probes"' in page and "standard deviations" in page
-    assert "{{" not in page and "Probes</h2>" not in page_of(plain)
 
 
 @pytest.mark.turns(4)

@@ -488,7 +488,7 @@ def merge(
     out: Annotated[Path | None, to_file("--out", OUT_HELP)] = None,
     partial: Annotated[bool, typer.Option("--partial", help=PARTIAL_HELP)] = False,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads of each statistic.")] = 3,
-    complete: Annotated[bool, typer.Option("--all", help="A row for each head, of statistics.")] = False,
+    complete: Annotated[bool, typer.Option("--all", help="A row for each head, or as roles --all.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Add up parts of a corpus that were measured apart, in any order, and show what they come to.
@@ -527,7 +527,7 @@ def merge(
         if as_json:
             emit_document({"loaded": notes["loaded"], **about, **of_roles.document(labelled, origin)})
             return
-        print_whole(of_roles.page(labelled, origin, ModelChoice(model), None))
+        print_whole(of_roles.page(labelled, origin, ModelChoice(model), None, complete=complete))
     else:
         if out is not None:
             from manyheads.recording import write_frame  # as above

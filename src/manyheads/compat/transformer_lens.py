@@ -19,7 +19,7 @@ asserts. Source: their published code, checked on 4.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.compat.inputs import (
-    as_list,
-    by_layer,
-    read_ids,
-    read_recording,
-    refuse_texts,
-    require_reader,
-    row_blocks,
-)
-from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError
+from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head, HeadsLike, parse_heads
+from manyheads.models import device_of, record_call
 from manyheads.nn import Mask
 from manyheads.recording import LayerRecord, Recording, Tokens, prepare
 from manyheads.recording.exact_map.requests import Labels, Match
@@ -46,6 +38,7 @@ from manyheads.recording.layer import one_text
 ERROR_MEASURES = ("mul", "abs")
 ABS_DECIMALS = 3  # "abs" is rounded so, before it is taken from 1
 NOT_REQUESTED = -1.0
+BLOCK_CELLS = 1 << 20  # weights held at once where a map is read by blocks of rows: 4 MB in float32
 FALLBACK_BOS = "<|endoftext|>"
 NO_BOS = frozenset({
     "audioflamingo3", "bloom", "Dream", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "glm", "glm4", "glm4_moe",
@@ -84,22 +77,29 @@ def detect_head(
     """
     question = Question.of(detection_pattern, error_measure, exclude_bos, exclude_current_token)
     if isinstance(lm_or_recording, Recording):
-        refuse_texts(texts)
+        if texts is not None:
+            raise RecordingError("a recording holds its own texts: give it alone, or give a loaded model and texts.")
         if prepend_bos is not None:
             raise RecordingError("prepend_bos= is for texts: a recording has the tokens that it was recorded with.")
-        reads, limit = read_recording(lm_or_recording), None
+        recordings: Iterable[Recording] = [lm_or_recording]
     else:
-        require_reader(lm_or_recording, texts)
-        limit = lm_or_recording.max_positions
-        texts_ids = (lens_ids(lm_or_recording, text, prepend_bos) for (text,) in as_list(texts, parts=(1,)))
-        # Before the model reads them, and recordings' texts after: a text of one token has no earlier key to look at.
-        reads = (read_ids(lm_or_recording, _require_length(ids, limit)) for ids in texts_ids)
+        recordings = recorded_one_by_one(lm_or_recording, texts, prepend_bos)
     scores, counts = [], []
-    for read in reads:
-        _require_length(read.ids, limit)
-        scores.append(by_layer(read.layers, [question.score(layer, read.text) for layer in read.layers], NOT_REQUESTED))
-        of_layer = {site.layer: site.num_heads for site in read.layers.sites}
-        counts = [of_layer.get(number, 0) for number in range(1 + max(of_layer))]
+    for recording in recordings:
+        layers = recording.layers
+        tokens = layers[-1].tokens
+        if tokens.ids is None:
+            raise RecordingError("this recording knows no tokens, only positions: record texts through a model.")
+        for text, length in enumerate(tokens.lengths.tolist()):
+            _require_length(length)
+            rows = {layer.site.layer: question.score(layer, text) for layer in layers}
+            counts = [len(rows.get(number, ())) for number in range(1 + max(rows))]
+            # A row for each layer by the model's own number: NaN where a layer has no attention, -1 past the heads of a
+            # pruned one.
+            table = torch.full((len(counts), max(counts)), torch.nan)
+            for number, row in rows.items():
+                table[number] = torch.nn.functional.pad(row, (0, max(counts) - len(row)), value=NOT_REQUESTED)
+            scores.append(table)
     if not scores:
         raise TextError("no text was given: give at least one.")
     mean = torch.stack(scores).mean(0)
@@ -264,8 +264,10 @@ class Question:
             )
         else:
             hits, total, apart = torch.zeros(3, layer.site.num_heads, dtype=torch.float64)
-            for rows, weights in row_blocks(layer, text):
-                weights, expected = weights.double(), self.pattern[rows].double()
+            step = max(1, BLOCK_CELLS // (layer.site.num_heads * length))
+            for start in range(0, length, step):
+                rows = slice(start, min(start + step, length))
+                weights, expected = layer.weights(None, rows, None, text).cpu().double(), self.pattern[rows].double()
                 counts = torch.ones_like(expected)
                 if self.exclude_bos:
                     counts[:, 0] = 0
@@ -299,12 +301,32 @@ class Question:
         return of
 
 
-def _require_length(ids: Any, limit: int | None) -> Any:
-    """`ids` as they are. Errors: TextError for 1 token, or as many as the model has positions."""
-    if len(ids) < 2 or (limit is not None and len(ids) >= limit):
+def recorded_one_by_one(lm: Any, texts: str | Sequence[str] | None, prepend_bos: bool | None) -> Iterator[Recording]:
+    """Each text alone, as their code reads it: no padding can change a number. Errors: ModelError, TextError."""
+    if not hasattr(lm, "model") or not hasattr(lm, "tokenizer"):
+        remedy = f"load it first, as mh.load({lm!r})" if isinstance(lm, str) else "use mh.load(model, tokenizer=...)"
+        raise ModelError(f"a {type(lm).__name__} is neither a loaded model nor a recording: {remedy}.")
+    if lm.tokenizer is None:
+        raise ModelError(f"{lm.name} has no tokenizer, so it cannot read text: load it with tokenizer=.")
+    texts = [texts] if isinstance(texts, str) else list(texts or ())
+    if not texts:
+        raise TextError("no text was given: give a text, or a list of texts.")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not text:
+            raise TextError(f"text {index} is {text!r}: give strings, not empty.")
+    device = device_of(lm.model)
+    for text in texts:
+        ids = lens_ids(lm, text, prepend_bos)
+        _require_length(len(ids), lm.max_positions)  # before the model reads them
+        batch = torch.tensor([ids], dtype=torch.long).to(device)
+        yield record_call(lm.model, input_ids=batch, attention_mask=torch.ones_like(batch))
+
+
+def _require_length(length: int, limit: int | None = None) -> None:
+    """Errors: TextError for 1 token, which has no earlier key to look at, or as many as the model has positions."""
+    if length < 2 or (limit is not None and length >= limit):
         most = "" if limit is None else f" and fewer than the model's {limit} positions"
-        raise TextError(f"a text has {len(ids)} tokens: detect_head takes texts of more than 1{most}.")
-    return ids
+        raise TextError(f"a text has {length} tokens: detect_head takes texts of more than 1{most}.")
 
 
 def prepends_by_default(lm: Any) -> bool:

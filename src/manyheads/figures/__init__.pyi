@@ -12,6 +12,5 @@ from .patching import save_patching as save_patching
 from .picture import save_picture as save_picture
 from .removal_curve import save_curve as save_curve
 from .roles.questions import save_roles as save_roles
-from .roles.report import write_report as write_report
 from .sizing import save_sizing as save_sizing
 from .training import save_chart as save_chart

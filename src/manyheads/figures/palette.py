@@ -1,4 +1,4 @@
-"""The colours of figures: paper, ink, and one ramp between them. No matplotlib: commands and the report read them too.
+"""The colours of figures: paper, ink, and one ramp between them. No matplotlib: commands read them too.
 
 Maps are drawn in one ramp from paper to ink whose steps are even to the eye (equal steps of lightness in OKLab), so
 that no band stands out that the numbers do not have. Its light end is a shade darker than the paper: a weight of 0 is

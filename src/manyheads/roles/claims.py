@@ -359,13 +359,9 @@ def _known(value: float) -> float | None:
 
 # ------------------------------------------------------------------------------------------------------------- in words
 
-FIXED = {
-    "mode": ("most frequent offset", "the word at the relation's most frequent offset"),
-    "rule": ("nearest by part of speech", "the nearest word of one part of speech on one side, the best such rule"),
-    "nearest": ("nearest mention", "the nearest earlier mention"),
-    "same_word": ("same word", "the nearest earlier mention with the same head word, else the nearest"),
-}
-"""Fixed guesses: a name that fits a table, and a sentence."""
+GUESSES = {  # fixed ones, by name
+    "mode": "offset", "rule": "nearest by part of speech", "nearest": "nearest mention", "same_word": "same word",
+}  # fmt: skip
 
 WORDS = {
     "cases": "under {margin} cases",
@@ -408,15 +404,10 @@ def failing(claim: Claim) -> tuple[str, ...]:
             margin=condition.margin,
             points=100 * condition.margin,
             more=condition.margin - 1,
-            guess=guess_name(condition.guess).removeprefix("most frequent "),
+            guess=GUESSES.get(condition.guess.rpartition(".")[2], condition.guess),
         )
         for condition in failed_conditions(claim)
     ]
     if claim.q_value > MAX_FALSE:
         words.append(f"may be chance (q over {MAX_FALSE:g})")
     return tuple(words or ["the choosing half does not bear it out"])
-
-
-def guess_name(statistic: str) -> str:
-    """The name of a fixed guess that fits a table; a statistic that is none by its own name."""
-    return FIXED.get(statistic.rpartition(".")[2], (statistic,))[0]

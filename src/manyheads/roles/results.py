@@ -247,19 +247,18 @@ class Family(NamedTuple):
     """Questions of one kind; `unit`: what a score is a share of. `accuracy`: it says how often the strongest key is the
     right one, else how much attention goes there."""
 
-    key: str
     title: str
     unit: str
     accuracy: bool = False
 
 
-POSITIONS = Family("positions", "Positions: looks at a fixed place", "of all attention")
-TOKENS = Family("tokens", "Tokens: looks at what tokens are", "of all attention")
-UP = Family("up", "Syntax: from a word to the word it depends on", "right among words", True)
-DOWN = Family("down", "Syntax: from a word to what depends on it", "right among words", True)
-REFERENCE = Family("reference", "Reference: from a mention to what it means", "right among earlier mentions", True)
-OTHERS = Family("others", "By others' formulas", "of all attention")
-OWN = Family("own", "Your own patterns", "of all attention")
+POSITIONS = Family("Positions: looks at a fixed place", "of all attention")
+TOKENS = Family("Tokens: looks at what tokens are", "of all attention")
+UP = Family("Syntax: from a word to the word it depends on", "right among words", True)
+DOWN = Family("Syntax: from a word to what depends on it", "right among words", True)
+REFERENCE = Family("Reference: from a mention to what it means", "right among earlier mentions", True)
+OTHERS = Family("By others' formulas", "of all attention")
+OWN = Family("Your own patterns", "of all attention")
 FAMILIES = (POSITIONS, TOKENS, UP, DOWN, REFERENCE, OTHERS, OWN)
 REFERENCES = frozenset(rule.statistic for rule in coreference_rules())
 BY_OTHERS = frozenset(rule.statistic for rule in ASKED)

@@ -1,6 +1,6 @@
 """The table of roles: how each is called, coloured, abbreviated and grouped, wherever heads are shown.
 
-Figures, the report, the commands and the studio's page all read this table. The page reads the part of it that it needs
+Figures, the commands and the studio's page all read this table. The page reads the part of it that it needs
 from a file that this module writes: `python -m manyheads.roles.role_table web/src/lib/draw/roles.generated.ts`
 (`make web` does so, and a test holds the file to the table).
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.compat import clark, transformer_lens
+from manyheads.compat import transformer_lens
 from manyheads.corpora import open_corpus
 from manyheads.figures import save_grid, save_head
 from manyheads.recording.exact_map.zoom import read_region
@@ -108,13 +108,6 @@ def test_numbers_of_other_tools(both):
     for head in ("previous_token_head", "induction_head"):
         got, want = (transformer_lens.detect_head(lm, TEXTS[0], head) for lm in (device, host))
         assert_same(got, want)
-    host, device = both("bert")
-    pairs = [(TEXTS[0], TEXTS[1])]
-    for numbers in (clark.attention_masses, clark.entropies, clark.head_distances):
-        got, want = (numbers(lm, pairs) for lm in (device, host))
-        assert_same(got, want, share=5e-5)
-    got, want = (numbers(mh.record(lm, TEXTS)) for lm in (device, host) for numbers in (clark.entropies,))
-    assert_same(got, want, share=5e-5)
 
 
 @pytest.mark.turns(4)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import math
 import runpy
 import shlex
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
-from manyheads import base, corpora, figures
+from manyheads import __version__, base, corpora, figures
 from manyheads import roles as role_finder
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
@@ -41,7 +45,7 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.roles.role_words import ABSENT, figure, plain, q_words, span
-from manyheads.cli.terminal.console import clean, emit_document, print_whole, print_written
+from manyheads.cli.terminal.console import WIDTH, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora.lines import KINDS
 from manyheads.errors import FileAccessError, TextError
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
 ASK_HELP = "Rank the heads at this role; may be repeated."
+ALL_HELP = "Also print a ranking for each question, and each head's evidence and examples."
 ELSEWHERE_HELP = "A second corpus, to test which labels hold there too."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
 PROBES_HELP = "Also probe repeated random tokens, copying by weights, retrieval (docs/reference/probes.md)."
@@ -84,6 +89,7 @@ def roles(
     model: ModelName = DEFAULT_MODEL,
     ask: Annotated[list[str] | None, typer.Option("--ask", metavar="ROLE", help=ASK_HELP)] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads in a ranking.")] = 10,
+    complete: Annotated[bool, typer.Option("--all", help=ALL_HELP)] = False,
     elsewhere: Annotated[list[str] | None, typer.Option("--elsewhere", metavar="FILE", help=ELSEWHERE_HELP)] = None,
     patterns: Annotated[list[Path] | None, typer.Option("--pattern", metavar="FILE.py", help=PATTERN_HELP)] = None,
     probes: Annotated[bool, typer.Option("--probes", help=PROBES_HELP)] = False,
@@ -99,7 +105,7 @@ def roles(
     save: Annotated[Path | None, to_file("--save", "Write every claim: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw every question's best head: .svg, .png, .pdf.")] = None,
     families: Annotated[Path | None, to_file("--families", "Draw how far apart heads are: .svg, .png, .pdf.")] = None,
-    report: Annotated[Path | None, to_file("--report", "Write a report on one page: .html.")] = None,
+    report: Annotated[Path | None, to_file("--report", "Write what --all prints, and the drawing: .html.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -117,7 +123,7 @@ def roles(
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
     of_all = {"--save": save, "--plot": plot, "--families": families, "--report": report, "--json": as_json}
-    of_all |= {"--ask": ask, "--probes": probes, "--elsewhere": elsewhere}
+    of_all |= {"--ask": ask, "--all": complete, "--probes": probes, "--elsewhere": elsewhere}
     place = chosen_shard(shard, shard_by, out, of_all)
     own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
@@ -194,7 +200,7 @@ def roles(
         if plot is not None:
             figures.save_roles(labelled, plot)
         if report is not None:
-            figures.write_report(labelled, report)
+            write_report(labelled, page(labelled, texts.origin, choice, sources, complete=True, top=top), report)
         if families is not None:
             if texts.total is None:
                 raise TextError(
@@ -211,7 +217,7 @@ def roles(
         emit_document({"loaded": lm.because, **document(labelled, texts.origin)})
         return
     rankings = [line for role in ask or [] for line in ranking(labelled, role, top)]
-    print_whole(rankings or page(labelled, texts.origin, choice, sources))
+    print_whole(rankings or page(labelled, texts.origin, choice, sources, complete=complete, top=top))
     print_written(save, plot, families, report)
 
 
@@ -304,10 +310,19 @@ def document(labelled: Roles, origin: str) -> dict[str, Any]:
     }
 
 
-def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str] | None) -> list[Text]:
+def page(
+    labelled: Roles,
+    origin: str,
+    model: ModelChoice,
+    sources: Sequence[str] | None,
+    *,
+    complete: bool = False,
+    top: int = 10,
+) -> list[Text]:
     """What it comes to, the heads by role, then the questions that some head answers, then what it rests on.
 
     `sources`: the files that were read, for the commands that read them again; None where nobody knows them here.
+    `complete`: with each head's evidence and examples, and for each question and probe its best `top` heads.
     """
     sums = labelled.table.sums
     texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
@@ -345,13 +360,25 @@ def page(labelled: Roles, origin: str, model: ModelChoice, sources: Sequence[str
         lines += [Text(f"Roles ({EFFECT_SAID})", style="bold"), *_by_role(labelled), Text()]
     lines += [*_by_question(labelled), Text()] if answered else []
     lines += by_probe(labelled)
+    topics: Sequence[str] = ("sinks", "rarity", "tokenizer", "windows", "labels")
+    if complete:
+        topics = [topic for topic in labelled.notes if topic != "model"]
+        lines += [*_by_head(labelled), Text()]
+        for role in (*labelled.questions, *labelled.probes):
+            lines += [*ranked(labelled, role, top), Text()]
+        lines += [*_legend((), ranked=True), Text()]
     # What the figures rest on, and what they do not say.
-    topics = ("sinks", "rarity", "tokenizer", "windows", "labels")
     lines.append(Text("What this rests on", style="bold"))
+    if complete:
+        # Imports torch, for which --help is not to wait.
+        from manyheads.roles.claims import RULES_IN_WORDS
+
+        lines.append(Text(f"  rules: {RULES_IN_WORDS}"))
     lines += [Text(f"  {name}: {clean(labelled.notes[name])}") for name in topics if labelled.notes.get(name)]
     if failed := num_failed(labelled):
         failures = failed_texts(labelled)
-        first, where = failures[:FAILED], "all" if len(failures) == failed else f"the first {len(failures)}"
+        first = failures if complete else failures[:FAILED]
+        where = "all" if len(failures) == failed else f"the first {len(failures)}"
         lines.append(Text(f"  failed: {failed:,} text{'s' * (failed > 1)} could not be measured"))
         lines += [Text(f"    {clean(failure.name)}: {clean(failure.reason)}") for failure in first]
         lines += [Text(f"    … and {failed - len(first):,} more ({where} in --json)")] if failed > len(first) else []
@@ -392,6 +419,31 @@ def _by_role(labelled: Roles) -> list[Text]:
     return lines
 
 
+def _by_head(labelled: Roles) -> list[Text]:
+    """Each head with the evidence of its label, what else holds, and the texts in which it does that most."""
+    units = {statistic.name: statistic.unit for table in labelled.tables for statistic in table.statistics}
+    title = "By head: the evidence of its label, what else holds, and examples, which prove nothing"
+    lines = [Text(title, style="bold")]
+    for role in labelled:
+        label = (f"  {role.head!s:<8}{clean(role.name)}", "" if role.name == UNLABELLED else "bold")
+        lines.append(Text.assemble(label, f": {clean(role.evidence.words)}"))
+        claims = [
+            claim for claim in labelled.of_head(role.head) if claim.role not in (role.name, role_finder.SINK_RULE.role)
+        ]
+        if claims:
+            also = ", ".join(f"{clean(claim.role)} ({_share(claim.tested)})" for claim in claims)
+            lines.append(Text(f"          also holds: {also}"))
+        statistics = {role.name: role.evidence.statistic} | {claim.role: claim.statistic for claim in claims}
+        for name, statistic in statistics.items():
+            unit = units.get(statistic, "share")
+            for example in labelled.examples.get((role.head, name), ()):
+                score = figure(example.score, unit) + ("" if unit.startswith("share") else f" {unit}")
+                words = f"{clean(name)}, {score} in {clean(example.name)}: “{clean(example.text)}”"
+                lines.append(Text(f"          {words}", style="dim"))
+                lines.append(Text(f"            {clean('; '.join(example.links))}", style="dim"))
+    return lines
+
+
 def _best(labelled: Roles) -> list[Claim]:
     """The best head by the choosing half of every question that can be asked, the surest (`rules.distance`) first."""
     best = [labelled.ranked(role, 1)[0] for role in labelled.answerable]
@@ -414,10 +466,9 @@ def _by_question(labelled: Roles) -> list[Text]:
         alike.setdefault((claim.head, claim.score, str(claim.low), claim.chance, claim.num_queries), []).append(claim)
     for claims in alike.values():
         claim, role = claims[0], clean(" = ".join(question.role for question in claims))
-        elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
         guesses = f"{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}" * guessed
         levels = f"{_share(claim.chance):>7}{guesses}{_interval(claim):>9}"
-        figures = f"{claim.head!s:<8}{_both(claim)}{levels}{claim.num_queries:>9,}{elsewhere}"
+        figures = f"{claim.head!s:<8}{_both(claim)}{levels}{claim.num_queries:>9,}{_elsewhere(claim)}"
         lines.append(Text.assemble("  ", (f"{role:<28}", "bold"), figures))
         for example in labelled.examples.get((claim.head, claim.role), ())[:EXAMPLES]:
             sentence = f"      “{clean(example.text)}”"
@@ -456,17 +507,33 @@ def _rule(claim: Claim) -> float | None:
 
 
 def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
-    """The heads at one role, the best of the choosing half first; beneath a claim that does not hold, why."""
+    """A question's or a probe's ranking, then what its columns are."""
     role = labelled.role_named(role)
+    lines = [*ranked(labelled, role, top), Text()]
     if role in labelled.probes:
-        return ranking_of_probe(labelled, role, top)
+        return [*lines, Text(f"  {clean(labelled.probes[role].says)}"), Text(f"  {labelled.notes['probes']}")]
+    legend = [] if role in labelled.unanswerable else _legend((), ranked=True)
+    return [*lines, *legend, Text(f"  {labelled.notes['labels']}")]
+
+
+def ranked(labelled: Roles, role: str, top: int) -> list[Text]:
+    """The heads at one role, the best of the choosing half first; beneath a claim that does not hold, why.
+
+    By a probe, the heads furthest above chance first.
+    """
+    if role in labelled.probes:
+        probe = labelled.probes[role]
+        best = probe.top(top)
+        titles = [Text(f"  {'head':<8}{COLUMNS}", style="dim")] if best else [Text(f"  {lacking(probe)}")]
+        rows = [Text.assemble("  ", row(probe, score)) for score in best]
+        return [Text(clean(probe.asks), style="bold"), *titles, *rows]
     question = Text(clean(labelled.questions[role]), style="bold")
     if why := labelled.unanswerable.get(role):
         # Imports torch, for which --help is not to wait.
         from manyheads.roles.rules import AHEAD
 
         subject = "the heads of this model see no later token, they " if why == AHEAD else ""
-        return [question, Text(f"  not asked: {subject}{why}"), Text(), Text(f"  {labelled.notes['labels']}")]
+        return [question, Text(f"  not asked: {subject}{why}")]
     shares = f"{'norm':>6}{'chance':>7}{'guess':>7}{'rule':>6}"
     titles = f"{'score ':>8}{'words ':>8}{shares}{'above':>11}{'95%':>9}{'cases':>9}{'q':>8}"
     lines = [question, Text(f"  {'head':<8}{titles}", style="dim")]
@@ -478,10 +545,14 @@ def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
             above = f"{round(100 * claim.over_low):+d}…{round(100 * claim.over_high):+d}"
         shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}"
         line = f"{_both(claim)}{shares}{above:>11}{_interval(claim):>9}{claim.num_queries:>9,}"
-        lines.append(Text(f"  {claim.head!s:<8}{line}{q_words(claim.q_value):>8}"))
+        lines.append(Text(f"  {claim.head!s:<8}{line}{q_words(claim.q_value):>8}{_elsewhere(claim)}"))
         if not claim.holds:
             lines.append(Text(f"          does not hold: {clean('; '.join(role_finder.failing(claim)))}", style="dim"))
-    return [*lines, Text(), *_legend((), ranked=True), Text(f"  {labelled.notes['labels']}")]
+    return lines
+
+
+def _elsewhere(claim: Claim) -> str:
+    return "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
 
 
 def _share(value: float | None) -> str:
@@ -520,6 +591,47 @@ def failed_texts(labelled: Roles) -> list[Failure]:
     return [failure for table in labelled.tables for failure in table.failures]
 
 
+def write_report(labelled: Roles, lines: Sequence[Text], path: Path) -> None:
+    """Write lines as one HTML file, whole or not at all, with the drawing of every question's best head above them.
+
+    No script, no request; light or dark as the reader's system prefers. Errors: FileAccessError.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        figures.save_roles(labelled, drawing := Path(folder) / "roles.svg")
+        svg = drawing.read_text(encoding="utf-8")
+    console = Console(file=io.StringIO(), record=True, width=WIDTH)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    text = console.export_html(code_format="{code}", inline_styles=True)
+    html = PAGE.format(escape(lines[0].plain), __version__, svg[svg.index("<svg") :], text)
+    with base.replacing(path, ".html") as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as out:
+        out.write(html)
+
+
+PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="manyheads {1}">
+<title>{0}</title>
+<link rel="icon" href="data:,">
+<style>
+:root {{ color-scheme: light dark; color: light-dark(#1b1e24, #e9e7e1); background: light-dark(#fbfaf7, #15171b); }}
+body {{ margin: 0 auto; padding: 20px 16px 48px; max-inline-size: max-content; }}
+figure, div {{ margin: 0 0 24px; overflow-x: auto; }}
+pre {{ margin: 0; inline-size: 136ch; font: 13px/19px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
+span[style^="color"] {{ color: light-dark(#50555f, #b0b2b5) !important; }} /* what is faint in a terminal */
+@media screen and (prefers-color-scheme: dark) {{ svg {{ filter: invert(0.92) hue-rotate(180deg); }} }}
+</style>
+<figure role="img" aria-label="Every question's best head, as a drawing: the same figures as below">{2}</figure>
+<div><pre>{3}</pre></div>
+</html>
+"""
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What `manyheads roles --probes` shows: each probe's best heads beside chance, or why it was not asked.
 
@@ -545,16 +657,6 @@ def by_probe(labelled: Roles) -> list[Text]:
             lines.append(Text(f"      {clean(probe.says)}", style="dim"))
         words = probe.says
     return [*lines, Text()]
-
-
-def ranking_of_probe(labelled: Roles, name: str, top: int) -> list[Text]:
-    """The heads by one probe, the furthest above chance first."""
-    probe = labelled.probes[name]
-    best = probe.top(top)
-    lines = [Text(clean(probe.asks), style="bold")]
-    lines += [Text(f"  {'head':<8}{COLUMNS}", style="dim")] if best else [Text(f"  {lacking(probe)}")]
-    lines += [Text.assemble("  ", row(probe, score)) for score in best]
-    return [*lines, Text(), Text(f"  {clean(probe.says)}"), Text(f"  {labelled.notes['probes']}")]
 
 
 def row(probe: Probe, score: HeadScore) -> str:

@@ -1,17 +1,12 @@
-"""Words, colours and figures that the picture of all questions and the report share, and how a page writes any text.
+"""Words, colours and figures of the picture of all questions, a family's colours also of the picture of families.
 
-Questions stand in families, each with its words and its look. Texts, names and notes are data, whatever they hold: a
-page gets them escaped, without what no page may hold, and within a sentence each in its own direction of writing.
-Plain data and words: no matplotlib, so that commands and the report do without.
+Plain data and words: no matplotlib.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from html import escape
 
 from manyheads.figures.palette import INK
 from manyheads.roles import Claim, Roles, family_of
@@ -20,9 +15,7 @@ from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, SYNTAX_STYLE, R
 from manyheads.roles.rules import AHEAD, PEOPLE_SAY, UNASKED
 
 OWN_STYLE = RoleStyle("your own", INK, "#767676", "your own", "own")
-GUESSES = {"mode": "off_mode", "rule": "off_rule", "nearest": "off_nearest", "same_word": "off_same_word"}
-"""Guesses that know nothing of the sentence, and the names of the scores where they fail."""
-LONGEST = 2_000  # characters of a text that a page shows
+GUESSES = ("mode", "rule", "nearest", "same_word")  # which know nothing of the sentence
 
 
 def style_of(role: str, statistic: str) -> RoleStyle:
@@ -32,16 +25,6 @@ def style_of(role: str, statistic: str) -> RoleStyle:
     # syntax has hundreds of relations: one hue for all of them, since hues for each could not be told apart
     styles = {UP: SYNTAX_STYLE, DOWN: SYNTAX_STYLE, REFERENCE: REFERENCE_STYLE, OWN: OWN_STYLE}
     return styles.get(family_of(statistic)) or role_style(role)
-
-
-def short_word(role: str, statistic: str) -> str:
-    """A label where room is scarce: "prev", "det ↑" (to the head), "det ↓" (to the dependent), "coref", "pronoun"."""
-    style, family = style_of(role, statistic), family_of(statistic)
-    if style is SYNTAX_STYLE:
-        return statistic.rpartition(".")[0] + (" ↑" if family is UP else " ↓")
-    if style is REFERENCE_STYLE:
-        return statistic.replace("coreference", "coref")
-    return role.removeprefix("offset ") if style.name == "offset" or style is OWN_STYLE else style.tiny
 
 
 def words_and_name(claim: Claim) -> tuple[str, str]:
@@ -80,29 +63,3 @@ def guesses(claim: Claim) -> dict[str, float]:
     """The score of each fixed guess, by name ("mode", "rule", "nearest", "same_word"), as far as it is known."""
     scores = {name.rpartition(".")[2]: value for name, value in (claim.baselines | claim.beyond).items()}
     return {name: scores[name] for name in GUESSES if not math.isnan(scores.get(name, math.nan))}
-
-
-def data(text: object) -> str:
-    """Any text as a page may hold it: escaped, without control characters and halves of characters."""
-    # What is cut off is never looked at: a text may have millions of characters.
-    printable = "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" else char
-        for char in str(text)[:LONGEST]
-    )
-    return escape(printable + "…" * (len(str(text)) > LONGEST))
-
-
-def isolated(text: object) -> str:
-    """The same within a sentence of ours, its direction of writing its own."""
-    return f"<bdi>{data(text)}</bdi>"
-
-
-def table_of(kind: str, titles: Sequence[str], bodies: str) -> str:
-    """A table that scrolls sideways where the page is narrow. Titles and bodies are HTML already."""
-    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead>{bodies}</table></div>'
-
-
-def terms_of(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of names, each with its meaning."""
-    return f"<dl>{''.join(f'<dt>{isolated(name)}</dt><dd>{isolated(words)}</dd>' for name, words in pairs)}</dl>"

@@ -4,7 +4,7 @@ No rule names a role in this module. Heads are compared row by row (`compare.row
 laid out on a map. A layer's diversity is the mean distance between its heads: it falls when
 heads are made the same. The result is plain data, with a table and JSON. Near means "looks at the same keys", not "does
 the same": values and outputs differ, and so may effects.
-Source of the question: Clark et al. 2019, section 6 (who sum smoothed divergences: `compat` does theirs exactly).
+Source of the question: Clark et al. 2019, section 6 (who sum smoothed divergences).
 
 Grouping and map are in NumPy, some thirty lines each, since nothing else here needs a library for it. Average linkage
 by chains of nearest neighbours: O(n^2) for n things, a second for some thousands.
