@@ -644,7 +644,7 @@ def chart(numbers: Mapping[str, Any]) -> Chart:
         f"{whose}: the last {LENGTH} cycles of {numbers['test_engines']} test engines",
         (
             Panel(f"mean weight on each cycle, at most {WORN} cycles left; grey: the others", tuple(lines), 0.0),
-            PointsPanel(f"RMSE in cycles left, capped at {CAP}", ways, 0.0),
+            PointsPanel(f"RMSE in cycles left, capped at {CAP}", ways),
         ),
         "cycle of the window, the last at the right",
         (
