@@ -116,7 +116,10 @@ def test_numbers_have_three_figures_and_headings_keep_their_words():
     assert [line.split() for line in noise[-2:]] == [["a", "0.700", "0"], ["b", "-0.500", "3"]]
     names, heads = ("the same token elsewhere", "punctuation"), ("of its weight, %", "of what it moves, %")
     lines = lines_of(np.ones((2, 2)), names, heads)
-    assert [line.split() for line in lines[:2]] == [["of", "its", "of", "what"], ["weight,", "%", "it", "moves,", "%"]]
+    assert [line.split() for line in lines[:2]] == [
+        ["of", "its", "of", "what", "it"],
+        ["weight,", "%", "moves,", "%"],
+    ]
     assert lines[2].startswith(names[0]) and not [line for line in lines if "…" in line]
 
 

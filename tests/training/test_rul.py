@@ -52,15 +52,15 @@ def written_fleet(folder: Path, fleet: Fleet) -> Path:
     decimals = dict.fromkeys(training.CHANNELS, 2)
     decimals |= {"altitude": 4, "Mach": 4, "throttle": 1, "BPR": 4, "W32": 4, "htBleed": 0, "Nf_dmd": 0}
     places = list(decimals.values())
-    texts = [
+    train, test = (
         "".join(
             f"{each.unit} {cycle} {' '.join(f'{value:.{n}f}' for value, n in zip(row, places, strict=True))}  \n"
             for each in engines
             for cycle, row in enumerate(each.rows.tolist(), 1)
         )
         for engines in (fleet.train, fleet.test)
-    ]
-    return written(folder, *texts, "".join(f"{each.left} \n" for each in fleet.test))
+    )
+    return written(folder, train, test, "".join(f"{each.left} \n" for each in fleet.test))
 
 
 def engine(unit: int, cycles: int, left: int = 0) -> Engine:

@@ -322,11 +322,11 @@ def _table_lines(table: Table, width: int, complete: bool) -> tuple[list[str], b
     # Column names in lines, a word or some of them in each; they stand on the row below them.
     names = [textwrap.wrap(clean(name), HEADING, break_long_words=False) or [""] for name in table.columns]
     depth = 1 if table.as_map else max(map(len, names))
-    headings = [[""] * (depth - len(lines)) + [shortened(line, HEADING) for line in lines[:depth]] for lines in names]
+    headings = [
+        ("",) * (depth - len(lines)) + tuple(shortened(line, HEADING) for line in lines[:depth]) for lines in names
+    ]
     rows = [shortened(name, LABEL) for name in table.rows]
-    frame = pd.DataFrame(
-        cells, rows, pd.MultiIndex.from_tuples(headings) if depth > 1 else [name for (name,) in headings]
-    )
+    frame = pd.DataFrame(cells, rows, pd.MultiIndex.from_tuples(headings))
     # Characters of Chinese or Japanese fill two columns of a terminal.
     with pd.option_context("display.unicode.east_asian_width", True):
         if complete:
