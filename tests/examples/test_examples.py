@@ -132,7 +132,7 @@ FACTS = {
         near, others = late[worn].mean(0), late[~worn].mean(0)
         assert near.max() > 0.4 and near.min() < 0.3 and 0.3 < others.min() < others.max() < 0.4
         with mh.applied(net, mh.Ablate("L0")):
-            assert rmse(predicted(net, test.all(), CAP), truth) > whole + 5
+            assert rmse(predicted(net, test.cycles, CAP), truth) > whole + 5
     """,
     "which_variable_comes_next": """
         import torch
