@@ -6,14 +6,11 @@
 # An engine flies, and 21 sensors are read in every cycle. Going by the last 30 cycles: how many has it left? A small
 # net with attention shall say so, and we shall see which cycles its heads read.
 #
-# **All engines here are SIMULATED.** They have the size and the file format of NASA's C-MAPSS, and no number below is
+# **All engines here are SIMULATED.** They have the size and the sensors of NASA's C-MAPSS, and no number below is
 # a result on it. The net and the training are small, too, so that this takes less than a minute; `manyheads train
 # rul` is the whole experiment.
 
 # %%
-from pathlib import Path
-from tempfile import mkdtemp
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -28,17 +25,14 @@ from manyheads.training import (
     cycles_read,
     fit_ridge,
     predicted,
-    read_cmapss,
     rmse,
+    simulate,
     split,
     windows_of,
-    write_simulated,
 )
 
-folder = write_simulated(Path(mkdtemp()) / "SIMULATED", seed=0, trained=60, tested=60)
-print((folder / "SIMULATED.txt").read_text().strip())
-fleet = read_cmapss(folder)
-print(f"{len(fleet.train)} engines run until they failed, {len(fleet.test)} stopped before")
+fleet = simulate(seed=0, trained=60, tested=60)
+print(f"{fleet.name}: {len(fleet.train)} engines run until they failed, {len(fleet.test)} stopped before")
 
 # %% [markdown]
 # ## One engine's life
@@ -71,7 +65,7 @@ train, validating, test = (
     windows_of(fleet.test, scaling, 1),
 )
 truth = test.capped.numpy()
-print(f"{len(train):,} windows of {LENGTH} cycles and {len(scaling.kept)} channels; truth capped at {CAP}")
+print(f"{len(train.left):,} windows of {LENGTH} cycles and {len(scaling.kept)} channels; truth capped at {CAP}")
 print("channels that never change, left out:", *scaling.constant)
 
 # %% [markdown]
@@ -88,8 +82,8 @@ def trained(attention, seed, steps=400):
     slower = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     for step in range(steps):
         generator = torch.Generator().manual_seed(1_000 * seed + step)
-        which = torch.randint(len(train), (32,), generator=generator)
-        loss = (net(train.read(which)) - train.capped[which] / CAP).square().mean()
+        which = torch.randint(len(train.left), (32,), generator=generator)
+        loss = (net(train.cycles[which]) - train.capped[which] / CAP).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -99,9 +93,9 @@ def trained(attention, seed, steps=400):
 
 SEEDS = (0, 1)
 nets = {(attention, seed): trained(attention, seed) for seed in SEEDS for attention in (True, False)}
-said = {key: predicted(net, test.all(), CAP) for key, net in nets.items()}
-line = fit_ridge(train.all().numpy(), train.capped.numpy(), validating.all().numpy(), validating.capped.numpy())
-ridge = np.clip(line(test.all().numpy()), 0, CAP)
+said = {key: predicted(net, test.cycles, CAP) for key, net in nets.items()}
+line = fit_ridge(*(part.numpy() for part in (train.cycles, train.capped, validating.cycles, validating.capped)))
+ridge = np.clip(line(test.cycles.numpy()), 0, CAP)
 mean = np.full(len(truth), train.capped.numpy().mean())
 
 print("SIMULATED engines, root of the mean squared error in cycles:")
@@ -134,7 +128,7 @@ plt.show()
 
 # %%
 net = nets[True, 0]
-read = cycles_read(net, test.all())
+read = cycles_read(net, test.cycles)
 worn = torch.from_numpy(truth) <= 50
 figure, panels = plt.subplots(2, 4, figsize=(9, 3.8), sharex=True, sharey=True, layout="constrained")
 for head, panel in enumerate(panels.flat):
@@ -160,10 +154,10 @@ for name, which in (("at most 50 left", worn), ("more", ~worn)):
 # What a head reads is not what it is worth. So: each head silent, and then all of them, without training again.
 
 # %%
-whole = rmse(predicted(net, test.all(), CAP), truth)
+whole = rmse(predicted(net, test.cycles, CAP), truth)
 for heads in (*(f"L0H{head}" for head in range(8)), "L0"):
     with mh.applied(net, mh.Ablate(heads)):
-        without = rmse(predicted(net, test.all(), CAP), truth)
+        without = rmse(predicted(net, test.cycles, CAP), truth)
     print(f"without {'all of them' if heads == 'L0' else heads:11} {without:5.1f} cycles ({without - whole:+.1f})")
 
 # %% [markdown]
@@ -176,5 +170,5 @@ for heads in (*(f"L0H{head}" for head in range(8)), "L0"):
 # `docs/reference/rul.md` has five seeds of a larger net, where a gain is not shown either. And a net that loses all
 # heads at once was never trained to live without them: the twin that was, is the fairer comparison.
 #
-# **Try it.** `write_simulated(..., seed=1)`. Or NASA's own files, if you have them:
-# `read_cmapss(Path("train_FD001.txt"))`.
+# **Try it.** `simulate(seed=1)`. Or NASA's own files, if you have them: `read_cmapss(Path("train_FD001.txt"))`, also of
+# `manyheads.training`.

@@ -1,6 +1,5 @@
-"""`manyheads learn`: listed, printed, run, answered; and walked through, with a wrong answer on the way."""
+"""`manyheads learn`: listed, printed, run and answered."""
 
-import io
 import json
 import os
 import pty
@@ -12,10 +11,11 @@ import time
 
 import numpy as np
 import pytest
-from rich.console import Console
+from rich.cells import cell_len
 
-from manyheads.cli.learn.page import Walk, table_lines
-from manyheads.lessons import Progress, matrix, shelf
+from manyheads.cli.learn.command import _table_lines
+from manyheads.lessons import matrix, shelf
+from manyheads.lessons.cells import Table
 
 from .conftest import assert_refused
 
@@ -25,24 +25,6 @@ def state(tmp_path, monkeypatch):
     """Progress of its own for each test."""
     monkeypatch.setenv("MANYHEADS_STATE", str(tmp_path / "state"))
     return tmp_path / "state"
-
-
-def walk(slug, lines, *, load=shelf.load, seed=None):
-    """What a reader sees who types these lines, and the progress he makes."""
-    out, typed, progress = io.StringIO(), iter(lines), Progress()
-
-    def read(prompt):
-        out.write(prompt)
-        try:
-            line = next(typed)
-        except StopIteration:
-            raise EOFError from None
-        out.write(f"{line}\n")
-        return line
-
-    console = Console(file=out, width=100, highlight=False, markup=False, emoji=False)
-    Walk(shelf.lessons()[slug], console, load, progress, seed, read).go()
-    return out.getvalue(), progress
 
 
 # --------------------------------------------------------------------------------------------- listed, printed, in JSON
@@ -61,14 +43,17 @@ def test_lessons_are_listed_with_how_far_one_is(run):
 
 
 @pytest.mark.turns(4)
-def test_a_card_of_a_kind_of_head_draws_its_firmest_link(run):
-    lines = run("learn", "four-archetypes").lines
-    title = next(index for index, line in enumerate(lines) if line.startswith("Pronoun to what it means"))
-    assert lines[title - 1] == "" and any("52 %" in line and "who" not in line for line in lines[title : title + 4])
-    assert any(line.startswith("  [CLS] the researcher who") for line in lines[title : title + 6])
+def test_a_card_of_a_kind_of_head_is_printed_with_its_links_its_score_and_what_chance_gives(run):
+    page = shelf.lessons()["four-archetypes"]
+    ran = shelf.run_cell(page.cells["four-archetypes"], {}, shelf.load)
+    flat = " ".join(run("learn", "four-archetypes", "--run", "four-archetypes").out.split())
+    for card in ran.cards:
+        for words in (card.title, card.pattern, card.reason, card.scores, card.chance, card.next_question):
+            assert " ".join(words.split()) in flat
+    assert "Here: who -> researcher 52 %." in flat
 
 
-def test_without_a_terminal_the_whole_lesson_is_printed(run):
+def test_a_lesson_is_printed_whole_its_cells_run_and_its_questions_asked(run):
     ran = run("learn", "masks")
     page = shelf.lessons()["masks"]
     assert ran.code == 0 and page.title in ran.out and "36 of 64 cells can hold a weight" in ran.out.replace("\n", " ")
@@ -81,7 +66,7 @@ def test_without_a_terminal_the_whole_lesson_is_printed(run):
     assert re.findall(r"\d points?, check (\S+)", flat) == list(page.checks)
     assert all(f"cell {name}" in ran.out for name in page.cells)
     assert "To judge an answer: manyheads learn masks --answer CHECK VALUE" in ran.lines
-    assert "nothing is read from stdin" in ran.err and "nothing is read" not in run("learn", "masks", "--json").err
+    assert ran.err == ""
     again = run("learn", str(list(shelf.lessons()).index("masks") + 1))
     assert again.out == ran.out == run("learn", "mas").out, "by number, and by the beginning of its name"
 
@@ -103,10 +88,11 @@ def test_a_lesson_as_json_has_its_numbers_and_its_questions(run):
 @pytest.mark.turns(4)
 def test_a_printed_lesson_leaves_out_rows_of_long_tables_and_further_heads_unless_all_is_given(run):
     short, whole = (run("learn", "remaining-life", *more).out for more in ((), ("--all",)))
-    left = "Left out: rows of long tables and heads 2 to 7. --all prints them."
+    left = "Left out: heads 2 to 7 and rows or columns of large tables. --all prints them."
     assert left in short and "Left out" not in whole
     assert "weights, head 1 " in short and "weights, head 2 " not in short and "weights, head 7 " in whole
-    assert "cycle 5 " in short and "cycle 6 " not in short and whole.count("cycle 29") == 10
+    rows = [len(re.findall(rf"^cycle {cycle} ", out, re.MULTILINE)) for out in (short, whole) for cycle in (0, 15, 29)]
+    assert rows[0] == rows[2] > 0 == rows[1] and rows[3] == rows[4] == rows[5] > rows[0]
 
 
 def test_a_printed_lesson_draws_for_a_pipe_what_can_be_judged_and_an_interview_has_its_model_answers(run):
@@ -119,49 +105,51 @@ def test_a_printed_lesson_draws_for_a_pipe_what_can_be_judged_and_an_interview_h
     assert out.index("Model answers") > out.index(shelf.say(last, shelf.load)[:30])
 
 
-def test_small_tables_have_three_figures_wide_maps_percent_and_headings_keep_their_words():
-    lines = table_lines(matrix("cache", "", np.array([[80, 85.9], [1.25, 1.342]]), ("MHA", "MQA"), ("GiB", "GB")), 80)
-    assert lines[-2].plain.split() == ["MHA", "80.00", "85.90"] and lines[-1].plain.split() == ["MQA", "1.25", "1.34"]
-    noise = matrix("out", "", np.array([[0.7, -1e-17], [-0.5, 3.0]]), ("a", "b"), ("d0", "d1"))
-    rows = [line.plain.split() for line in table_lines(noise, 80)[-2:]]
-    assert rows == [["a", "0.70", "0.00"], ["b", "-0.50", "3.00"]]
-    words = "what it says of itself, at a length that no terminal has in one line, so that it goes on in the next one"
+def lines_of(*parts, complete=False, width=80, **more):
+    return _table_lines(matrix("name", "words", *parts, **more), width, complete)[0]
+
+
+def test_numbers_have_three_figures_and_headings_keep_their_words():
+    lines = lines_of(np.array([[80, 85.9], [1.25, 1.342]]), ("MHA", "MQA"), ("GiB", "GB"))
+    assert lines[-2].split() == ["MHA", "80.00", "85.90"] and lines[-1].split() == ["MQA", "1.25", "1.34"]
+    noise = lines_of(np.array([[0.7, -1e-17], [-0.5, 3.0]]), ("a", "b"), ("d0", "d1"))
+    assert [line.split() for line in noise[-2:]] == [["a", "0.700", "0"], ["b", "-0.500", "3"]]
     names, heads = ("the same token elsewhere", "punctuation"), ("of its weight, %", "of what it moves, %")
-    lines = [each.plain for each in table_lines(matrix("shares", words, np.ones((2, 2)), names, heads), 80)]
-    assert max(map(len, lines)) <= 80 and not [line for line in lines if "…" in line]
-    assert " ".join(lines[:2]) == f"shares (2 x 2) {words}"
-    assert lines[2].split() == ["of", "its", "of", "what", "it"] and lines[3].split() == ["weight,", "%", "moves,", "%"]
-    assert lines[4].startswith(names[0])
+    lines = lines_of(np.ones((2, 2)), names, heads)
+    assert [line.split() for line in lines[:2]] == [
+        ["of", "its", "of", "what", "it"],
+        ["weight,", "%", "moves,", "%"],
+    ]
+    assert lines[2].startswith(names[0]) and not [line for line in lines if "…" in line]
+
+
+def test_tables_are_cut_to_the_terminal_unless_all_is_given():
     weights = np.tril(np.full((24, 24), 1 / 24))
     weights[np.triu_indices(24, 1)] = -np.inf
     tokens = [f"token{at}" for at in range(24)]
-    lines = [line.plain for line in table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), 120)]
-    assert "in percent, tokens by number" in lines[0] and lines[2].split()[:3] == ["0", "token0", "4"]
-    narrow = [line.plain for line in table_lines(matrix("Q", "q", weights, tokens, tokens), 100)]
-    assert "of it shown" in narrow[0] and max(map(len, narrow[1:])) <= 100
-
-
-def test_one_prediction_of_a_cell_does_not_answer_the_next():
-    page = shelf.lessons()["why-many-heads"]
-    first, second = (check for check in page.checks.values() if check.cell == "two-places")
-    rights = [shelf.right_of(page, check, {}, {}, shelf.load) for check in (first, second)]
-    ran = shelf.run_cell(page.cells["two-places"], {}, shelf.load)
-    out, progress = walk("why-many-heads", ["", f"{rights[0].answer}", "", str(rights[1].answer), "q"])
-    between = out.split("Right. ")[1]
-    assert (
-        "another question about it is left" in between and rights[0].words not in between and ran.words not in between
+    for width in (60, 80, 100):
+        lines, is_cut = _table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), width, False)
+        assert is_cut and max(map(len, lines)) <= width < max(map(len, lines)) + 2 * len("  token23")
+        assert len(lines) == 1 + 10 + 1 and "token0" in lines[1] and lines[-1].split()[-1] == "0.0417"
+        assert lines[1].split()[:3] == ["token0", "0.0417", "."] and "..." in lines[0]
+        whole, is_cut = _table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), width, True)
+        assert not is_cut and max(map(len, whole)) <= width and "..." not in "".join(whole)
+        assert sum(line.count("0.0417") for line in whole) == 24 * 25 / 2
+    small, is_cut = _table_lines(
+        matrix("weights", "w", weights[:5, :5], tokens[:5], tokens[:5], as_map=True), 60, False
     )
-    assert ran.words in " ".join(out.split("Right. ")[2].split()), "after the last one it runs"
-    assert len(progress.points["why-many-heads"]) == 2
+    assert not is_cut and len(small) == 6
+    wide = Table("w", "", np.ones((2, 2)), (2, 2), ("猫が", "b"), ("坐った", "c"))
+    assert len({cell_len(line) for line in _table_lines(wide, 60, False)[0]}) == 1, "two columns a character"
 
 
-def test_a_result_is_drawn_in_characters_with_the_code_of_each_step(run):
-    out = run("learn", "whole-layer", "--run", "whole-layer").out
-    assert "  +- head 1: Q 3x2 > K 3x2" in out and "  -> concat 3x4 > W_O 4x4 > out 3x4" in out
-    assert "NumPy: out = concat @ w_o" in out and "PyTorch: weights = scores.softmax(-1)" in out
-    out = run("learn", "birth", "--run", "birth").out
-    (curve,) = (line for line in out.splitlines() if line.startswith("  repeated"))
-    assert curve.split()[1][0] > curve.split()[1][-1] and "3 of 19 moments" in out and "step 900 (20 x 20)" in out
+def test_a_training_is_printed_as_steps_of_its_curves_and_three_of_its_moments(run):
+    short, whole = (run("learn", "birth", "--run", "birth", *more).out for more in ((), ("--all",)))
+    assert "loss, nats a token (10 x 2 of 91 x 2)" in short and "loss, nats a token (91 x 2)" in whole
+    steps = [re.findall(r"^step (\d+)  ", out, re.MULTILINE) for out in (short, whole)]
+    assert steps[0][0] == steps[1][0] == "0" and steps[0][-1] == steps[1][-1] == "900" and len(steps[1]) == 3 * 91
+    maps = [re.findall(r"^step (\d+) \(20 x 20\)", out, re.MULTILINE) for out in (short, whole)]
+    assert maps[0] == ["0", "450", "900"] and len(maps[1]) == 19 and "16 of 19 moments" in short
     drawn = json.loads(run("learn", "birth", "--run", "birth", "--json").out)
     assert len(drawn["shown"]) == len(drawn["frames"]) == 19 and "flow" not in drawn
 
@@ -222,80 +210,46 @@ def test_what_cannot_be_done_is_one_line(run, arguments, said):
     assert_refused(run("learn", *arguments), said)
 
 
-# --------------------------------------------------------------------------------------------------------- step by step
-
-
-def test_a_lesson_is_walked_to_its_end_with_a_wrong_answer_on_the_way():
-    page = shelf.lessons()["masks"]
-    answers = {name: shelf.right_of(page, each, {}, {}, shelf.load).answer for name, each in page.checks.items()}
-    shown = len(shelf.run_cell(page.cells["masked-scores"], {}, shelf.load).shown)
-    crossed = len(shelf.run_cell(page.cells["cross-attention"], {}, shelf.load).shown)
-    lines = ["", "nonsense", "0.072", *[""] * shown]  # the prose; no number; wrong: the cell then runs
-    lines += ["", f"{answers['masked-weight']:.3f}", "", "28", "36"]
-    lines += ["", str(answers["window-cells"]), "", f"{answers['dropped-mask']:.1f} %", ""]
-    lines += ["", *[""] * crossed, str(answers["cross-shape"])]
-    out, progress = walk("masks", lines)
-    assert "'nonsense' is no number" in out and "Not yet. That is its weight without the mask." in out
-    assert "Not yet. That leaves the diagonal out: a token may look at itself." in out
-    assert f"1 of {shown}> " in out and f"{shown} of {shown}> " in out
-    assert "5 of 6 questions, 8 of 10 points." in out and page.sources[0] in out
-    assert progress.of("masks", page.questions) == (5, 8) == Progress().of("masks", page.questions)
-
-
-def test_steps_go_back_and_numbers_are_changed_on_the_way():
-    lines = ["", "", "x=1 0 1 0; 0 3 0 1", "", "b", "x=1 2", "x=3 0 0 0; 0 1 0 1", "what", "wings=2", "s", "q"]
-    out, _ = walk("one-head", lines)
-    assert "x = 1 0 1 0; 0 3 0 1" not in out and "X (2 x 4)" in out
-    before, after = out.split("X (2 x 4)")[0], out.split("X (2 x 4)")[-1]
-    assert "Your answer (Enter skips)" in before
-    assert "x has 2 columns, and w_q 4 rows" in out and "'what' means nothing here" in out
-    assert "'wings' is no parameter" in out and "   3 " in after
-
-
-def test_a_prediction_is_judged_by_what_is_in_the_cell_then_and_closed_once_it_has_run_with_the_same():
-    out, progress = walk("one-head", ["", "", "", "b", "b", "token 2", "q"])
-    assert "The cell has run with this already" in out and not progress.points
-    out, _ = walk("one-head", ["", "", "x=1 2", "q"])
-    assert "The cell is as it was before." in out
-    changed = "x=0 3 0 0; 1 0 0 0; 1 0 0 0"
-    out, progress = walk("one-head", ["", changed, "token 0", *[""] * 12, "q"])
-    assert "Right." in out and progress.points == {"one-head": {"looks-most": 1}}
-    out, progress = walk("one-head", ["", "token 2", "q"])
-    assert "Right." in out
-
-
-def test_choices_are_given_by_number_and_interview_points_are_ticked():
+def test_an_interview_question_is_counted_by_its_points(run, state):
     page = shelf.lessons()["interview"]
-    first = next(iter(page.interviews.values()))
-    out, progress = walk("interview", ["", "", *["y"] * len(first.points), "", "y", "n"])
-    assert f"{len(first.points)} of {len(first.points)} points made." in out and "bend" not in out
-    assert progress.points == {"interview": {first.name: 1}}
-    position = list(shelf.lessons()["one-head"].parts).index(shelf.lessons()["one-head"].checks["shifted-row"])
-    assert position > 0
-    out, progress = walk("one-head", ["", "", "s", "", "", "", "2", "1", "q"])
-    assert "Not yet. Adding to all leaves every difference" in out and "shifted-row" in progress.points["one-head"]
+    (name, first), count = next(iter(page.interviews.items())), len(next(iter(page.interviews.values())).points)
+    out = " ".join(run("learn", "interview").out.split())
+    assert f"1 point, interview {name}" in out and "--answer INTERVIEW NUMBER" in out
+    assert all(" ".join(shelf.say(point, shelf.load).split()) in out for point in first.points)
+    some = run("learn", "interview", "--answer", name, str(count - 1))
+    assert some.lines == [shelf.say(first.question, shelf.load), f"{count - 1} of {count} points made."]
+    assert not state.exists()
+    right = json.loads(run("learn", "interview", "--answer", name, str(count), "--json").out)
+    assert (right["right"], right["points"], right["words"]) == (True, 1, f"{count} of {count} points made.")
+    assert json.loads((state / "lessons.json").read_text())["points"] == {"interview": {name: 1}}
+    for given in (str(count + 1), "all", "-1"):
+        assert_refused(run("learn", "interview", "--answer", name, given), f"'{given}' is no number of points: say")
 
 
 @pytest.mark.turns(5)
-def test_in_a_real_terminal_it_asks_and_ends_well(tmp_path):
-    """A process on a terminal of its own: a prompt comes, Enter goes on, q ends; the list takes no torch."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "MANYHEADS_STATE": str(tmp_path), "TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "manyheads", "learn", "masks"]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, close_fds=True)
-    os.close(theirs)
-    seen, until = "", time.monotonic() + 60
-    lines = iter(["", "b", "", "36", "q"])
-    while time.monotonic() < until:
-        if not select.select([ours], [], [], 0.5)[0]:
-            continue
-        try:
-            seen += os.read(ours, 65536).decode(errors="replace")
-        except OSError:  # the terminal is closed when the process has ended
-            break
-        if seen.endswith("> ") or seen.endswith("(Enter) "):
-            os.write(ours, f"{next(lines, 'q')}\n".encode())
-            seen += "\n"
-    assert process.wait(30) == 0, seen
-    assert "Your answer (Enter skips)>" in seen and "Not yet." in seen and "0 of 6 questions" in seen
-    os.close(ours)
+def test_in_a_real_terminal_a_lesson_is_printed_and_reset_asks(tmp_path):
+    """A process on a terminal of its own: the page is printed and nothing is asked; --reset takes no for an answer."""
+    for arguments, answer, seen_at_the_end in (
+        (["masks"], "", "--answer CHECK VALUE"),
+        (["--reset"], "n", "nothing was forgotten"),
+    ):
+        ours, theirs = pty.openpty()
+        environment = {**os.environ, "MANYHEADS_STATE": str(tmp_path), "TERM": "xterm", "COLUMNS": "120"}
+        environment["NO_COLOR"] = "1"
+        command = [sys.executable, "-m", "manyheads", "learn", *arguments]
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, close_fds=True)
+        os.close(theirs)
+        seen, until = "", time.monotonic() + 60
+        while time.monotonic() < until:
+            if not select.select([ours], [], [], 0.5)[0]:
+                continue
+            try:
+                seen += os.read(ours, 65536).decode(errors="replace")
+            except OSError:  # the terminal is closed when the process has ended
+                break
+            if answer and seen.endswith("[y/N] "):
+                os.write(ours, f"{answer}\n".encode())
+                seen += "\n"
+        assert process.wait(30) == 0, seen
+        assert seen_at_the_end in seen
+        os.close(ours)

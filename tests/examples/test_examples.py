@@ -124,15 +124,15 @@ FACTS = {
         assert without > 0.95 > alone > 0.5
     """,
     "remaining_life": """
-        assert "SIMULATED" in (folder / "SIMULATED.txt").read_text() and "SIMULATED" in fleet.name
+        assert fleet.simulated and "SIMULATED" in fleet.name
         assert max(rmse(each, truth) for each in (*said.values(), ridge)) < rmse(mean, truth)
         sizes = [sum(each.numel() for each in nets[attention, 0].parameters()) for attention in (True, False)]
         assert sizes[0] > sizes[1]
-        assert torch.allclose(read.sum(-1), torch.ones(len(test), 8), atol=1e-4)
+        assert torch.allclose(read.sum(-1), torch.ones(len(test.left), 8), atol=1e-4)
         near, others = late[worn].mean(0), late[~worn].mean(0)
         assert near.max() > 0.4 and near.min() < 0.3 and 0.3 < others.min() < others.max() < 0.4
         with mh.applied(net, mh.Ablate("L0")):
-            assert rmse(predicted(net, test.all(), CAP), truth) > whole + 5
+            assert rmse(predicted(net, test.cycles, CAP), truth) > whole + 5
     """,
     "which_variable_comes_next": """
         import torch

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from manyheads.cli.learn.page import table_lines
+from manyheads.cli.learn.command import _table_lines
 from manyheads.errors import ShapeError
 from manyheads.lessons import ProseBlock, shelf, stored
 from manyheads.lessons.cells import listing
@@ -431,7 +431,7 @@ def test_real_models_and_their_cache_are_those_of_the_papers():
     assert models.values[2:, 4].tolist() == [10, 80, 1.25] and "80 GiB with MHA, 10 GiB with GQA, 1.25" in result.words
     assert models.values[:3, 5].round().tolist() == [124, 174604, 68977]
     assert models.values[3, 5] - models.values[2, 5] == pytest.approx(80 * 2 * 8192 * (64 - 8) * 128 / 1e6)
-    (line,) = (str(line) for line in table_lines(models, 100) if str(line).startswith("as MQA"))
+    (line,) = (line for line in _table_lines(models, 100, False)[0] if line.startswith("as MQA"))
     assert line.split()[-2:] == ["1.250", "67,802"], "each column has its own decimals"
     assert result.table("cache").values[:, 0].tolist() == [1024, 2048, 4096, 4096, 4096]
 

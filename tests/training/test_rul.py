@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,30 +20,47 @@ from manyheads.figures import save_chart
 from manyheads.training.presets import induction
 from manyheads.training.presets.preset import Setup
 from manyheads.training.presets.rul import preset as rul
-from manyheads.training.presets.rul.data import (
+from manyheads.training.presets.rul.preset import (
     COLUMNS,
     LIVES,
-    RESPONSES,
     SENSORS,
     SETTINGS,
     TEST_LEFT,
     TEST_SHORTEST,
     Engine,
+    Fleet,
     _life,
-    simulate,
+    cmapss_score,
+    features,
+    scores,
 )
-from manyheads.training.presets.rul.preset import attention_parameters, cmapss_score, features, scores
 from tests.refusals import refuses
 
 from .stopping import whole_and_resumed
 
-REST = " ".join(f"{value}.5" for value in range(COLUMNS - 2))
+REST = " ".join(f"{value}.5" for value in range(len(COLUMNS) - 2))
 
 
 def written(folder: Path, train: str = f"1 1 {REST}\n", test: str = f"1 1 {REST}\n", left: str = "7\n") -> Path:
     for kind, text in (("train", train), ("test", test), ("RUL", left)):
         (folder / f"{kind}_FD001.txt").write_text(text)
     return folder
+
+
+def written_fleet(folder: Path, fleet: Fleet) -> Path:
+    """A fleet as C-MAPSS writes it: so many decimals for each column, and two blanks at the end of a line."""
+    decimals = dict.fromkeys(training.CHANNELS, 2)
+    decimals |= {"altitude": 4, "Mach": 4, "throttle": 1, "BPR": 4, "W32": 4, "htBleed": 0, "Nf_dmd": 0}
+    places = list(decimals.values())
+    train, test = (
+        "".join(
+            f"{each.unit} {cycle} {' '.join(f'{value:.{n}f}' for value, n in zip(row, places, strict=True))}  \n"
+            for each in engines
+            for cycle, row in enumerate(each.rows.tolist(), 1)
+        )
+        for engines in (fleet.train, fleet.test)
+    )
+    return written(folder, train, test, "".join(f"{each.left} \n" for each in fleet.test))
 
 
 def engine(unit: int, cycles: int, left: int = 0) -> Engine:
@@ -66,8 +82,8 @@ def test_a_set_written_by_hand_is_read_as_it_stands(tmp_path):
     assert one.rows.shape == (2, 24) and one.rows[0, :5].tolist() == [-0.0007, -0.0004, 100.0, 518.67, 641.82]
     assert one.rows[1, 0] == 0.001 and one.rows[:, training.CHANNELS.index("htBleed")].tolist() == [392, 393]
     assert one.rows[0, training.CHANNELS.index("W32")] == 23.419
-    assert one.remaining.tolist() == [1, 0] and two.remaining.tolist() == [0]
-    assert [each.left for each in fleet.test] == [112, 0] and fleet.test[0].remaining.tolist() == [112]
+    assert one.left == two.left == 0 and two.rows.shape == (1, 24)
+    assert [each.left for each in fleet.test] == [112, 0] and not fleet.simulated
     assert training.read_cmapss(tmp_path / "train_FD001.txt").digest == fleet.digest
     written(tmp_path, first + second + other, first + other.replace("392", "401"), "112\n0\n")
     assert training.read_cmapss(tmp_path).digest != fleet.digest
@@ -124,24 +140,25 @@ def test_windows_never_mix_engines_and_know_what_was_left(cycles, left):
     engines = [engine(unit, count, left) for unit, count in enumerate(cycles, 1)]
     plain = training.Scaling((3, 4), np.zeros(2), np.ones(2))
     windows = training.windows_of(engines, plain)
-    assert len(windows) == sum(max(1, count - training.LENGTH + 1) for count in cycles)
+    counts = [max(1, count - training.LENGTH + 1) for count in cycles]
     assert windows.padded == sum(count < training.LENGTH for count in cycles)
-    read = windows.all()
-    assert read.shape == (len(windows), training.LENGTH, 2)
-    assert torch.equal(read[:, :, 0], (windows.engine[:, None] + 1.0).expand(-1, training.LENGTH))
+    read = windows.cycles
+    assert read.shape == (sum(counts), training.LENGTH, 2) and windows.left.shape == (sum(counts),)
+    owner = torch.arange(len(cycles)).repeat_interleave(torch.tensor(counts))
+    assert torch.equal(read[:, :, 0], (owner[:, None] + 1.0).expand(-1, training.LENGTH))
     assert bool((read[:, :, 1].diff(dim=1) >= 0).all())
-    ends = torch.tensor(cycles)[windows.engine]
+    ends = torch.tensor(cycles)[owner]
     assert torch.equal(read[:, -1, 1], (ends - (windows.left - left)).float())
 
 
 def test_short_engines_begin_again_windows_are_spread_over_each_life_and_the_target_is_capped():
     windows = training.windows_of([engine(1, 3, 9)], training.Scaling((3, 4), np.zeros(2), np.ones(2)))
-    assert windows.all()[0, :, 1].tolist() == [1.0] * 28 + [2.0, 3.0] and windows.left.tolist() == [9]
+    assert windows.cycles[0, :, 1].tolist() == [1.0] * 28 + [2.0, 3.0] and windows.left.tolist() == [9]
     engines = [engine(1, 100), engine(2, 40)]
     plain = training.Scaling((3, 4), np.zeros(2), np.ones(2))
     assert training.windows_of(engines, plain, 3).left.tolist() == [70, 35, 0, 10, 5, 0]
     last = training.windows_of(engines, plain, 1)
-    assert last.left.tolist() == [0, 0] and last.all()[:, -1, 1].tolist() == [100, 40]
+    assert last.left.tolist() == [0, 0] and last.cycles[:, -1, 1].tolist() == [100, 40]
     windows = training.windows_of([engine(1, 300)], training.Scaling((4,), np.zeros(1), np.ones(1)))
     assert windows.left[0] == 270 and windows.capped[0] == training.CAP == 125
     assert windows.capped[-126:].tolist() == list(range(125, -1, -1))
@@ -152,15 +169,19 @@ def test_scaling_is_of_the_engines_trained_on_and_leaves_out_what_never_changes(
     trained, held = training.split(engines)
     assert [each.unit for each in held] == [5, 10] and len(trained) == 9
     scaling = training.Scaling.of(trained)
-    assert scaling.names == ["T2", "T24"] and len(scaling.constant) == 22 and "epr" in scaling.constant
+    assert (
+        [training.CHANNELS[channel] for channel in scaling.kept] == ["T2", "T24"]
+        and len(scaling.constant) == 22
+        and "epr" in scaling.constant
+    )
     rows = np.concatenate([scaling.scaled(each) for each in trained])
     np.testing.assert_allclose(rows.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(rows.std(0), 1, rtol=1e-5)
-    louder = [replace(each, rows=each.rows * 1000) for each in held]
+    louder = [each._replace(rows=each.rows * 1000) for each in held]
     again, _ = training.split([*trained[:4], louder[0], *trained[4:8], louder[1], trained[8]])
     assert np.array_equal(training.Scaling.of(again).mean, scaling.mean), "engines held out must not count"
     with pytest.raises(TextError, match="no setting and no sensor of these engines ever changes"):
-        training.Scaling.of([replace(engines[0], rows=engines[0].rows[:1])])
+        training.Scaling.of([engines[0]._replace(rows=engines[0].rows[:1])])
 
 
 UP = ("T24", "T30", "T50", "Nf", "Nc", "Ps30", "NRf", "NRc", "BPR", "htBleed")
@@ -170,42 +191,36 @@ STILL = ("T2", "P2", "P15", "epr", "farB", "Nf_dmd", "PCNfR_dmd")
 
 @pytest.fixture(scope="module")
 def fleet():
-    return simulate(5, 30, 12)
+    return training.simulate(5, 30, 12)
 
 
-@pytest.mark.turns(4)
-def test_what_is_written_passes_the_reader_and_comes_back_to_the_last_digit(tmp_path, fleet):
-    read = training.read_cmapss(training.write_simulated(tmp_path / "made", 5, 30, 12))
-    for theirs, ours in ((read.train, fleet[0]), (read.test, fleet[1])):
+def test_simulated_engines_have_the_files_decimals_and_say_that_they_are_simulated(tmp_path, fleet):
+    read = training.read_cmapss(written_fleet(tmp_path, fleet))
+    for theirs, ours in ((read.train, fleet.train), (read.test, fleet.test)):
         assert [(each.unit, each.left) for each in theirs] == [(each.unit, each.left) for each in ours]
         for one, other in zip(theirs, ours, strict=True):
-            assert np.array_equal(one.rows, other.rows)
+            assert one.rows.tobytes() == np.ascontiguousarray(other.rows).tobytes()
+    assert fleet.simulated and "SIMULATED" in fleet.name
 
 
-def test_every_file_says_that_it_is_simulated(tmp_path):
-    training.write_simulated(tmp_path, 0, 1, 1)
-    files = sorted(each.name for each in tmp_path.iterdir())
-    written_files = [f"{kind}_SIMULATED_FD001.txt" for kind in ("RUL", "test", "train")]
-    assert files == [written_files[0], "SIMULATED.txt", *written_files[1:]]
-    assert "they are not NASA's data" in (tmp_path / "SIMULATED.txt").read_text()
-    first = (tmp_path / "train_SIMULATED_FD001.txt").read_text().split("\n")[0]
-    assert first.endswith("  ") and len(first.split()) == 26 and first.split()[4] == "100.0"
-    (tmp_path / "taken").write_text("")
-    refuses(FileAccessError, "cannot write .*taken", training.write_simulated, tmp_path / "taken", 0, 1, 1)
+def test_simulated_engines_are_those_of_the_published_results(fleet):
+    """Golden: the engines behind docs/reference/rul.md, here of another seed, as they were when it was written."""
+    assert fleet.digest == "0d706719132d5954"
+    assert training.simulate(5, 30, 11).digest != fleet.digest != training.simulate(6, 30, 12).digest
 
 
 def test_sensors_begin_where_fd001s_do_and_go_the_way_of_a_worn_compressor(fleet):
-    rows = {name: [each.rows[:, training.CHANNELS.index(name)] for each in fleet[0]] for name in training.CHANNELS}
+    rows = {name: [each.rows[:, training.CHANNELS.index(name)] for each in fleet.train] for name in training.CHANNELS}
     assert {*UP, *DOWN, *STILL} == set(SENSORS)
-    for response in RESPONSES:
-        new = np.mean([each[:20].mean() for each in rows[response.name]])
-        old = np.mean([each[-5:].mean() for each in rows[response.name]])
-        if response.name in STILL:
-            assert all(np.ptp(each) == 0 for each in rows[response.name])
+    for name, (baseline, *_, noise, _) in SENSORS.items():
+        new = np.mean([each[:20].mean() for each in rows[name]])
+        old = np.mean([each[-5:].mean() for each in rows[name]])
+        if name in STILL:
+            assert all(np.ptp(each) == 0 for each in rows[name])
             continue
-        sign = 1 if response.name in UP else -1
-        assert sign * (old - new) > 2 * response.noise, response.name
-        assert abs(new / response.baseline - 1) < 0.002, response.name
+        sign = 1 if name in UP else -1
+        assert sign * (old - new) > 2 * noise, name
+        assert abs(new / baseline - 1) < 0.002, name
     for name, about in (("T24", 642), ("T30", 1587), ("T50", 1402), ("P30", 554), ("Nf", 2388), ("Nc", 9052)):
         assert np.mean([each[:20].mean() for each in rows[name]]) == pytest.approx(about, rel=1e-3)
     assert SETTINGS[2] == "throttle" and np.ptp(np.concatenate(rows["throttle"])) == 0
@@ -214,25 +229,24 @@ def test_sensors_begin_where_fd001s_do_and_go_the_way_of_a_worn_compressor(fleet
 def test_health_stays_then_falls_ever_faster_until_it_is_gone():
     random = np.random.default_rng(3)
     for _ in range(10):
-        life = _life(random)
-        count = len(life.health)
-        assert LIVES[0] <= count <= LIVES[1]
-        assert life.health[-1] == 0 and (life.health[:-1] > 0).all()
-        assert (np.diff(life.health) <= 0).all() and (np.diff(life.efficiency) >= 0).all()
-        assert (np.diff(life.flow) >= 0).all() and life.health[:20].min() > 0.97
-        fell = -np.diff(life.health)
+        efficiency, flow, health = _life(random)
+        assert LIVES[0] <= len(health) <= LIVES[1]
+        assert health[-1] == 0 and (health[:-1] > 0).all()
+        assert (np.diff(health) <= 0).all() and (np.diff(efficiency) >= 0).all()
+        assert (np.diff(flow) >= 0).all() and health[:20].min() > 0.97
+        fell = -np.diff(health)
         assert fell[-20:].sum() > 3 * fell[-80:-60].sum()
 
 
 def test_seeds_make_other_engines_and_test_engines_stop_before_they_fail(fleet):
-    again, other = simulate(5, 30, 12), simulate(6, 30, 12)
-    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(fleet[0], again[0], strict=True))
-    assert [len(each.rows) for each in fleet[0]] != [len(each.rows) for each in other[0]]
-    assert {each.left for each in fleet[0]} == {0}
-    for each in fleet[1]:
+    again, other = training.simulate(5, 30, 12), training.simulate(6, 30, 12)
+    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(fleet.train, again.train, strict=True))
+    assert [len(each.rows) for each in fleet.train] != [len(each.rows) for each in other.train]
+    assert {each.left for each in fleet.train} == {0}
+    for each in fleet.test:
         assert TEST_LEFT[0] <= each.left <= TEST_LEFT[1] and len(each.rows) >= TEST_SHORTEST
         assert len(each.rows) + each.left <= LIVES[1]
-    assert len({each.left for each in fleet[1]}) > 6
+    assert len({each.left for each in fleet.test}) > 6
 
 
 def test_the_attention_reads_2_30_512_and_has_1050624_parameters():
@@ -241,7 +255,8 @@ def test_the_attention_reads_2_30_512_and_has_1050624_parameters():
     net.block.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape)))
     assert net(torch.randn(2, 30, 15)).shape == (2,)
     assert seen == [(2, 30, 512)] and net.block(torch.randn(2, 30, 512)).shape == (2, 30, 512)
-    assert attention_parameters(net) == 1_050_624 == 4 * (512**2 + 512)
+    assert net.block.attention is not None
+    assert sum(each.numel() for each in net.block.attention.parameters()) == 1_050_624 == 4 * (512**2 + 512)
     without = training.RulNet(15, attention=False)
     sizes = [sum(each.numel() for each in one.parameters()) for one in (net, without)]
     assert sizes[0] - sizes[1] == 1_050_624, "the twin lacks the attention and nothing else"
@@ -353,13 +368,12 @@ def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
 
 @pytest.mark.turns(4)
 def test_given_data_are_read_instead_and_not_called_simulated(tmp_path):
-    place = training.write_simulated(tmp_path / "given", 9, 6, 3)
-    for each in list(place.iterdir()):
-        each.rename(each.with_name(each.name.replace("SIMULATED_", "")))
+    place = tmp_path / "given"
+    place.mkdir()
+    written_fleet(place, training.simulate(9, 6, 3))
     outcome = training.carry_out(rul.PRESET, tmp_path / "out", quick=True, steps=1, data=place)
     assert not outcome.report["found"]["simulated"] and outcome.report["facts"]["data"] == "as given: FD001"
     assert outcome.report["said"][0] == "The engines are those of FD001, as given."
-    assert not (tmp_path / "out/SIMULATED").exists()
     with pytest.raises(PlanError, match="holds another training .facts"):
         training.carry_out(rul.PRESET, tmp_path / "out", quick=True, steps=1)
 

@@ -1,4 +1,4 @@
-"""What a training shows: lines over its steps, trainings side by side, or what a net reads of an engine.
+"""What a training shows: lines over its steps, and trainings side by side.
 
 Lines stand in panels over the same steps, so that a head's birth stands below the loss's fall. Those that a panel is
 about are ink, with their names at their ends; the others are grey. They are thinned to the panel's pixels: of many
@@ -8,10 +8,6 @@ Trainings side by side have a small dot a seed, a stroke at their mean, and a ba
 of times, a dot a round, their median and their quartiles. Each panel has an axis of its own. A way to train that has
 one value has its stroke alone. Where their course counts, each has a column of small panels, a row a quantity, with
 one axis a row.
-
-Of an engine's remaining life, each head has a small panel of the cycles that it reads, all on one scale, so that a
-head that reads one place stands out from one that reads evenly; below, a square for each way to predict shows
-predicted against true cycles left.
 """
 
 from __future__ import annotations
@@ -25,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.axes import Axes
 
-from manyheads.figures.palette import FADED, HAIRLINE, INK
-from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, even_step, even_ticks, kind_of
-from manyheads.training import Chart, GridChart, PointsChart, RulChart
-from manyheads.training.charts import AnyChart, Line, Panel, PointsPanel
+from manyheads.figures.palette import FADED, INK
+from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, even_step, even_ticks, kind_of
+from manyheads.training import Chart, GridChart, Panel
+from manyheads.training.charts import AnyChart, Line, PointsPanel
 
 WIDTH, MARGIN, LEFT = 860, 36, 84
 
@@ -36,29 +32,45 @@ WIDTH, MARGIN, LEFT = 860, 36, 84
 def save_chart(chart: AnyChart, path: str | os.PathLike[str]) -> None:
     """Draw it; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
-    if isinstance(chart, RulChart):
-        sheet = _lifetimes(chart)
-    elif isinstance(chart, GridChart):
-        sheet = _grid(chart)
-    else:
-        sheet = _points(chart) if isinstance(chart, PointsChart) else _lines(chart)
+    sheet = _grid(chart) if isinstance(chart, GridChart) else _panels(chart)
     sheet.heading(MARGIN, chart.title, chart.subtitle)
     sheet.save(path)
 
 
-# -------------------------------------------------------------------------------------------------- lines over steps
+# ------------------------------------------------------------------------------------------- panels one below the other
 
 RIGHT, TOP, PANEL, GAP, BOTTOM = 150, 92, 220, 58, 62
 STRIP = 24  # above a panel's axes, for its title
 NAME_GAP = 15  # between the baselines of two names
+POINTS_TOP, POINTS_PANEL, POINTS_STRIP, LABEL_LINE = 100, 190, 22, 18
+STROKE, BAR, DOT, ASIDE = 18, 1.6, 2.4, 10  # half of a mean's stroke; dots stand beside the bar
 
 
-def _lines(chart: Chart) -> Sheet:
-    bottom = TOP + len(chart.panels) * (PANEL + GAP) - GAP
-    sheet, width = Sheet(WIDTH, bottom + BOTTOM), WIDTH - LEFT - RIGHT
+def _panels(chart: Chart) -> Sheet:
+    """Panels of lines above, those of points below them, then the notes."""
+    lines = [panel for panel in chart.panels if isinstance(panel, Panel)]
+    points = [panel for panel in chart.panels if isinstance(panel, PointsPanel)]
+    lines_end = TOP + len(lines) * (PANEL + GAP) - GAP
+    label_lines = [max((group.label.count("\n") + 1 for group in panel.groups), default=1) for panel in points]
+    heights = [POINTS_PANEL + 34 + LABEL_LINE * count for count in label_lines]
+    top = lines_end + BOTTOM + POINTS_STRIP if lines else POINTS_TOP
+    notes = top + sum(heights)
+    end = notes + LABEL_LINE * len(chart.notes) + MARGIN - 16 if points or chart.notes else lines_end + BOTTOM
+    sheet = Sheet(WIDTH, end)
+    if lines:
+        _draw_lines(sheet, chart.x_title, lines, lines_end)
+    for panel, height in zip(points, heights, strict=True):
+        _draw_points(sheet, panel, top)
+        top += height
+    sheet.notes(MARGIN, notes + 6, chart.notes, LABEL_LINE)
+    return sheet
+
+
+def _draw_lines(sheet: Sheet, x_title: str, panels: Sequence[Panel], bottom: Pixels) -> None:
+    width = WIDTH - LEFT - RIGHT
     # the same end for all panels: a head's birth must stand below the loss's fall
-    last = max((x for panel in chart.panels for line in panel.lines for x in line.x), default=1.0) or 1.0
-    for number, panel in enumerate(chart.panels):
+    last = max((x for panel in panels for line in panel.lines for x in line.x), default=1.0) or 1.0
+    for number, panel in enumerate(panels):
         top = TOP + number * (PANEL + GAP)
         sheet.text(LEFT, top + 8, panel.title, BODY, width=WIDTH - LEFT - MARGIN, weight="bold")
         rules = _rules(panel, [value for line in panel.lines for value in line.y])
@@ -70,8 +82,27 @@ def _lines(chart: Chart) -> Sheet:
     # all panels are over the same steps, so that their figures stand once, below the last
     for step in np.arange(0, last + 1, max(1, even_step(last))).astype(int).tolist():
         sheet.text(LEFT + width * step / last, bottom + 20, f"{step:,}", SMALL, align="center", colour=FADED)
-    sheet.text(LEFT + width / 2, bottom + 44, chart.x_title, BODY, align="center")
-    return sheet
+    sheet.text(LEFT + width / 2, bottom + 44, x_title, BODY, align="center")
+
+
+def _draw_points(sheet: Sheet, panel: PointsPanel, top: Pixels) -> None:
+    width = WIDTH - LEFT - MARGIN
+    sheet.text(LEFT, top + 6, panel.title, BODY, width=width, weight="bold")
+    bars = [_middle_and_bar(group.values, panel.by_rank) for group in panel.groups]
+    reached = [end for group, bar in zip(panel.groups, bars, strict=True) for end in (*group.values, *bar)]
+    # across, a pixel is a unit: strokes and dots keep their widths however many groups there are
+    begin, high = top + POINTS_STRIP, POINTS_PANEL - POINTS_STRIP
+    axes = sheet.chart(LEFT, begin, width, high, (0, width), _rules(panel, reached))
+    group_width = width / max(len(panel.groups), 1)
+    for index, (group, (middle, *ends)) in enumerate(zip(panel.groups, bars, strict=True)):
+        x, colour = group_width * (index + 0.5), INK if group.bold else FADED
+        if len(group.values) > 1:
+            sheet.curve([(x, end) for end in ends], colour, BAR, axes=axes)
+            sheet.dots(axes, [(x + ASIDE, value) for value in group.values], colour, DOT, 0.6)
+        sheet.curve([(x - STROKE, middle), (x + STROKE, middle)], colour, 2 * BAR, axes=axes)
+        for line, words in enumerate(group.label.split("\n")):
+            baseline = top + POINTS_PANEL + 18 + LABEL_LINE * line
+            sheet.text(LEFT + x, baseline, words, SMALL, align="center", width=group_width - 6)
 
 
 def _write_names(sheet: Sheet, axes: Axes, lines: Iterable[Line], room: Pixels | None = None) -> None:
@@ -100,15 +131,26 @@ def _thinned(line: Line, last: float, width: Pixels) -> list[tuple[float, float]
     return [(sum(x for x, _ in bin) / len(bin), sum(y for _, y in bin) / len(bin)) for bin in bins.values()]
 
 
+def _middle_and_bar(values: tuple[float, ...], by_rank: bool) -> tuple[float, float, float]:
+    """The stroke, and the bar's lower and upper end."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    if by_rank:
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return middle, low, high
+    mean, spread = statistics.fmean(values), statistics.stdev(values)
+    return mean, mean - spread, mean + spread
+
+
 # ------------------------------------------------------------------------------- lines over steps, ways side by side
 
-GRID_TOP, GRID_ROW, GRID_STRIP, GRID_GAP, COLUMN_GAP = 152, 150, 26, 30, 30
+GRID_WIDTH, GRID_TOP, GRID_ROW, GRID_STRIP, GRID_GAP, COLUMN_GAP = 1000, 152, 150, 26, 30, 30
 
 
 def _grid(chart: GridChart) -> Sheet:
     bottom = GRID_TOP + len(chart.rows) * (GRID_ROW + GRID_GAP) - GRID_GAP
-    sheet = Sheet(LIFE_WIDTH, bottom + BOTTOM)
-    pitch = (LIFE_WIDTH - LEFT - MARGIN + COLUMN_GAP) / max(len(chart.columns), 1)
+    sheet = Sheet(GRID_WIDTH, bottom + BOTTOM)
+    pitch = (GRID_WIDTH - LEFT - MARGIN + COLUMN_GAP) / max(len(chart.columns), 1)
     width = pitch - COLUMN_GAP
     last = max((x for row in chart.rows for cell in row.cells for line in cell for x in line.x), default=1.0) or 1.0
     for column, words in enumerate(chart.columns):
@@ -119,7 +161,7 @@ def _grid(chart: GridChart) -> Sheet:
         sheet.text(LEFT + pitch * column + width, bottom + 20, f"{last:,.0f}", SMALL, align="right", colour=FADED)
     for number, row in enumerate(chart.rows):
         top = GRID_TOP + number * (GRID_ROW + GRID_GAP)
-        sheet.text(LEFT, top + 8, row.title, SMALL, width=LIFE_WIDTH - LEFT - MARGIN, colour=FADED)
+        sheet.text(LEFT, top + 8, row.title, SMALL, width=GRID_WIDTH - LEFT - MARGIN, colour=FADED)
         lines = [[_by_powers(line) if row.powers else line for line in cell] for cell in row.cells]
         values = [value for cell in lines for line in cell for value in line.y]
         low, high = min(values, default=0.0) if row.bottom is None else row.bottom, max(values, default=1.0)
@@ -136,7 +178,7 @@ def _grid(chart: GridChart) -> Sheet:
                 colour, wide, alpha = (INK, 1.8, 1.0) if line.bold else (FADED, 0.8, 0.5)
                 sheet.curve(_thinned(line, last, width), colour, wide, alpha=alpha, axes=axes)
             _write_names(sheet, axes, cell, COLUMN_GAP - 6)
-    sheet.text(LEFT + (LIFE_WIDTH - LEFT - MARGIN) / 2, bottom + 44, chart.x_title, BODY, align="center")
+    sheet.text(LEFT + (GRID_WIDTH - LEFT - MARGIN) / 2, bottom + 44, chart.x_title, BODY, align="center")
     return sheet
 
 
@@ -144,97 +186,3 @@ def _by_powers(line: Line) -> Line:
     """The line with the powers of ten in the place of its values. Those of 0 and below have none, and are left out."""
     points = [(x, math.log10(y)) for x, y in zip(line.x, line.y, strict=True) if y > 0]
     return replace(line, x=tuple(x for x, _ in points), y=tuple(power for _, power in points))
-
-
-# --------------------------------------------------------------------------------------------- trainings side by side
-
-POINTS_TOP, POINTS_PANEL, POINTS_STRIP, LABEL_LINE = 100, 190, 22, 18
-STROKE, BAR, DOT, ASIDE = 18, 1.6, 2.4, 10  # half of a mean's stroke; dots stand beside the bar
-
-
-def _points(chart: PointsChart) -> Sheet:
-    label_lines = [max((group.label.count("\n") + 1 for group in panel.groups), default=1) for panel in chart.points]
-    heights = [POINTS_PANEL + 34 + LABEL_LINE * count for count in label_lines]
-    notes = POINTS_TOP + sum(heights)
-    sheet = Sheet(WIDTH, notes + LABEL_LINE * len(chart.notes) + MARGIN - 16)
-    width, top = WIDTH - LEFT - MARGIN, POINTS_TOP
-    for panel, height in zip(chart.points, heights, strict=True):
-        sheet.text(LEFT, top + 6, panel.title, BODY, width=width, weight="bold")
-        bars = [_middle_and_bar(group.values, panel.by_rank) for group in panel.groups]
-        reached = [end for group, bar in zip(panel.groups, bars, strict=True) for end in (*group.values, *bar)]
-        # across, a pixel is a unit: strokes and dots keep their widths however many groups there are
-        begin, high = top + POINTS_STRIP, POINTS_PANEL - POINTS_STRIP
-        axes = sheet.chart(LEFT, begin, width, high, (0, width), _rules(panel, reached))
-        group_width = width / max(len(panel.groups), 1)
-        for index, (group, (middle, *ends)) in enumerate(zip(panel.groups, bars, strict=True)):
-            x, colour = group_width * (index + 0.5), INK if group.bold else FADED
-            if len(group.values) > 1:
-                sheet.curve([(x, end) for end in ends], colour, BAR, axes=axes)
-                sheet.dots(axes, [(x + ASIDE, value) for value in group.values], colour, DOT, 0.6)
-            sheet.curve([(x - STROKE, middle), (x + STROKE, middle)], colour, 2 * BAR, axes=axes)
-            for line, words in enumerate(group.label.split("\n")):
-                baseline = top + POINTS_PANEL + 18 + LABEL_LINE * line
-                sheet.text(LEFT + x, baseline, words, SMALL, align="center", width=group_width - 6)
-        top += height
-    sheet.notes(MARGIN, notes + 6, chart.notes, LABEL_LINE)
-    return sheet
-
-
-def _middle_and_bar(values: tuple[float, ...], by_rank: bool) -> tuple[float, float, float]:
-    """The stroke, and the bar's lower and upper end."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    if by_rank:
-        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-        return middle, low, high
-    mean, spread = statistics.fmean(values), statistics.stdev(values)
-    return mean, mean - spread, mean + spread
-
-
-# ------------------------------------------------------------------------------------------- remaining useful life
-
-LIFE_WIDTH, COLUMNS = 1000, 4
-BEGIN = MARGIN + 40  # left of the first panel there is room for its numbers
-HEADS_TOP, HEAD_HEIGHT, HEAD_STEP, HEAD_GAP = 134, 118, 162, 26
-SQUARE_GAP, NOTE_LINE = 56, 20
-WORN_LINE, SOUND_LINE, LIFE_DOT = 2.4, 1.2, 2.6
-
-
-def _lifetimes(chart: RulChart) -> Sheet:
-    squares = HEADS_TOP + -(-len(chart.readings) // COLUMNS) * HEAD_STEP + 74
-    room = LIFE_WIDTH - MARGIN - BEGIN
-    side = (room - (len(chart.scatters) - 1) * SQUARE_GAP) / max(len(chart.scatters), 1)
-    notes = squares + side + 70
-    sheet = Sheet(LIFE_WIDTH, notes + NOTE_LINE * len(chart.notes) + 12)
-    x, y = float(BEGIN), MARGIN + 64
-    for text, colour, wide in ((chart.worn, INK, WORN_LINE), (chart.sound, FADED, SOUND_LINE)):
-        sheet.curve([(x, y - 4), (x + 26, y - 4)], colour, wide)
-        x += 34 + sheet.text(x + 34, y, text, BODY) + 28
-    ticks = even_ticks(
-        0.0, max((value for entry in chart.readings for value in (*entry.worn, *entry.sound)), default=1.0)
-    )
-    width = (room - (COLUMNS - 1) * HEAD_GAP) / COLUMNS
-    for index, reading in enumerate(chart.readings):
-        row, column = divmod(index, COLUMNS)
-        # A head's two lines over a rule for each tick, numbered once a row; a fine one where an even reading would be.
-        x, y, count = BEGIN + column * (width + HEAD_GAP), HEADS_TOP + row * HEAD_STEP, len(reading.worn)
-        sheet.text(x, y - 8, reading.head, BODY, weight="bold")
-        rules = {tick: "" if column else f"{tick:.3g}" for tick in ticks}
-        ends = {1.0: "1", float(count): str(count)}
-        axes = sheet.chart(x, y, width, HEAD_HEIGHT, (1, count), rules, ticks=ends, pads=(8, 7))
-        sheet.curve([(1, 1 / count), (count, 1 / count)], FADED, 0.7, axes=axes)
-        for values, colour, wide in ((reading.sound, FADED, SOUND_LINE), (reading.worn, INK, WORN_LINE)):
-            sheet.curve(enumerate(values, 1), colour, wide, axes=axes)
-    sheet.text(BEGIN, squares - 78, chart.x_title, SMALL, colour=FADED)
-    sheet.text(BEGIN, squares - 32, "Cycles left: predicted (up) against true (across)", BODY, weight="bold")
-    cycles = {tick: f"{tick:.0f}" for tick in np.arange(0, chart.cap + 1, 25).tolist()}
-    for index, scatter in enumerate(chart.scatters):
-        x, ends = BEGIN + index * (side + SQUARE_GAP), (0, chart.cap)
-        sheet.text(x, squares - 10, scatter.title, BODY, width=side + SQUARE_GAP - 8)
-        rules = dict.fromkeys(cycles, "") if index else cycles
-        axes = sheet.chart(x, squares, side, side, ends, rules, ticks=cycles, up=ends, pads=(8, 8))
-        axes.grid(axis="x", color=HAIRLINE, linewidth=POINT, clip_on=False)
-        sheet.curve([(0, 0), (chart.cap, chart.cap)], FADED, 1.2, axes=axes)
-        sheet.dots(axes, scatter.points, INK, LIFE_DOT, 0.75)
-    sheet.notes(MARGIN, notes, chart.notes, NOTE_LINE)
-    return sheet

@@ -16,6 +16,10 @@ from .progress import Progress as Progress
 from .shelf import answer as answer
 from .shelf import ask as ask
 from .shelf import draw as draw
+from .shelf import inputs_of as inputs_of
 from .shelf import lessons as lessons
 from .shelf import load as load
+from .shelf import parameters_of as parameters_of
 from .shelf import right_of as right_of
+from .shelf import run_cell as run_cell
+from .shelf import say as say

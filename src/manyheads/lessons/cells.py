@@ -4,15 +4,16 @@ A cell gets its parameters, read and checked, and a function that loads a model;
 numbers, each with its whole shape. Nothing is remembered between two runs. The cells themselves stand in `pages/`.
 
 A result may also be drawn: as a diagram of its tables (`flow`), as kinds of heads on a sentence (`cards`), or as curves
-over a training, of which each table is a moment (`chart`, `frames`). All of it is data, which the page draws and the
-terminal writes in characters; so a result can be computed beforehand and kept.
+over a training, of which each table is a moment (`chart`, `frames`). All of it is data, which the page draws, and of
+which the terminal prints words and tables; so a result can be computed beforehand and kept.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,27 @@ class Ran:
     def table(self, label: str) -> Table:
         """The table of that label, by which a prediction is judged. Raises KeyError."""
         return {table.label: table for table in self.shown}[label]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data, but for `found`; null is what may not be seen, and what is empty is left out."""
+        tables = [
+            {
+                "label": table.label,
+                "words": table.words,
+                "shape": list(table.shape),
+                "values": [[v if math.isfinite(v) else None for v in row] for row in table.values.tolist()],
+                "rows": list(table.rows),
+                "columns": list(table.columns),
+                "as_map": table.as_map,
+            }
+            for table in self.shown
+        ]
+        links = [{"model": link.model, "head": link.head, "text": link.text} for link in self.links]
+        cards, chart = [asdict(card) for card in self.cards], [asdict(panel) for panel in self.chart]
+        drawn = {"flow": self.flow, "cards": cards, "chart": chart, "frames": self.frames}
+        return {"words": self.words, "shown": tables, "links": links} | {
+            name: part for name, part in drawn.items() if part
+        }
 
 
 @dataclass(frozen=True)

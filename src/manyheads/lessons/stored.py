@@ -133,13 +133,13 @@ def train_reading(quick: bool = False) -> dict[str, Any]:
             nets[kind] = train(run, Path(folder) / f"{kind}.safetensors").model
     left = data.test.left.numpy()
     errors = {
-        kind: rul.scores(rul.predicted(net, data.test.all(), rul.CAP), left, rul.CAP) for kind, net in nets.items()
+        kind: rul.scores(rul.predicted(net, data.test.cycles, rul.CAP), left, rul.CAP) for kind, net in nets.items()
     }
     return {
         "engines": {"tested": len(left), "worn": int((left <= rul.WORN).sum()), "at_most_left": rul.WORN},
         "channels": len(data.scaling.kept),
         "errors": {kind: {name: round(float(value), 3) for name, value in by.items()} for kind, by in errors.items()},
-        "heads": {head.head: list(head.worn) for head in rul.reading(nets[rul.WITH], data.test)},
+        "heads": {head: read["worn"] for head, read in rul.reading(nets[rul.WITH], data.test).items()},
     }
 
 

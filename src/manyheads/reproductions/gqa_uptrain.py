@@ -18,7 +18,7 @@ from torch import nn
 
 from manyheads.models import device_of
 from manyheads.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.decoder import Block, Decoder, batch_loss, next_token_loss
 from manyheads.training.presets import gqa
 from manyheads.training.presets.gqa import (
@@ -162,7 +162,7 @@ def rows_of(numbers: Mapping[str, Any]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def chart(numbers: Mapping[str, Any]) -> PointsChart:
+def chart(numbers: Mapping[str, Any]) -> Chart:
     """Losses of each conversion, before and after it was trained on."""
 
     def panel(kind: str, when: str) -> PointsPanel:
@@ -175,10 +175,10 @@ def chart(numbers: Mapping[str, Any]) -> PointsChart:
             (Points("teacher", tuple(numbers["mha"]), False), *points),
         )
 
-    return PointsChart(
+    return Chart(
         "Key/value heads pooled in three ways, and trained on",
         f"decoders that read Python by bytes, {KV_HEADS['mha']} key/value heads to fewer; seeds: {len(numbers['mha'])}",
-        points=tuple(panel(kind, when) for kind in reversed(CONVERTED) for when in ("before", "after")),
+        panels=tuple(panel(kind, when) for kind in reversed(CONVERTED) for when in ("before", "after")),
         notes=("Dots are seeds, strokes their means, bars one standard deviation either way.",),
     )
 

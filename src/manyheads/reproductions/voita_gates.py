@@ -33,7 +33,7 @@ from manyheads.errors import HeadError
 from manyheads.heads import Head
 from manyheads.models import AttentionCall, record_call, tap
 from manyheads.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.presets import heads
 from manyheads.training.presets.heads import RELATIONS, held_out_of, loss_of, reader_run, related, scores_of, terms_of
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
@@ -236,7 +236,7 @@ def looks_words(by_seed: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(parts)
 
 
-def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
+def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
     """Heads left, specialised ones and others, and right answers, by price."""
 
     def by_price(value: Any, bold: bool = True) -> tuple[Points, ...]:
@@ -249,10 +249,10 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
         group = [head for head in range(NUM_HEADS) if (head in named) is specialised]
         return share([head in seed["kept"][price] for head in group])
 
-    return PointsChart(
+    return Chart(
         "Gates on heads: which stay open, by what an open one costs",
         f"one layer, {NUM_HEADS} heads, five relations; price of an open head in nats an answer; seeds: {len(by_seed)}",
-        points=(
+        panels=(
             PointsPanel(f"heads left, of {NUM_HEADS}", by_price(lambda s, p: len(s["kept"][p])), 0.0, float(NUM_HEADS)),
             PointsPanel("specialised heads left, share", by_price(lambda s, p: left(s, p, True)), 0.0, 1.0),
             PointsPanel("other heads left, share", by_price(lambda s, p: left(s, p, False), False), 0.0, 1.0),

@@ -19,7 +19,7 @@ from manyheads.interventions import applied
 from manyheads.long_context.needles import retrieval_scores
 from manyheads.plan import Ablate, Plan
 from manyheads.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.presets.passkey import (
     RECENT,
     SINK,
@@ -155,7 +155,7 @@ def words_of(by_seed: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(parts)
 
 
-def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
+def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
     """Questions answered, by how many heads are masked."""
 
     def panel(name: str, column: str, title: str, top: float | None) -> PointsPanel:
@@ -173,10 +173,10 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> PointsChart:
                 groups.append(Points(label, tuple(values), name == "top"))
         return PointsPanel(title, tuple(groups), 0.0, top)
 
-    return PointsChart(
+    return Chart(
         "Retrieval heads masked, and others",
         f"passkeys far from their questions; by how many heads are set to zero; seeds: {len(by_seed)}",
-        points=(
+        panels=(
             panel("top", "recall", "questions answered, highest retrieval scores masked", 1.0),
             panel("random", "recall", "questions answered, as many other heads masked", 1.0),
             panel("top", "loss_words", "nats a word, highest retrieval scores masked", None),

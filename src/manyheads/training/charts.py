@@ -1,4 +1,4 @@
-"""What a figure of a training shows, as data: lines over steps, ways side by side, or what a net reads of an engine.
+"""What a figure of a training shows, as data: lines over steps, and ways to train side by side.
 
 `figures.training` draws each of them.
 """
@@ -36,16 +36,6 @@ class Panel:
     lines: tuple[Line, ...]
     bottom: float | None = None
     top: float | None = None
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Panels of lines, one below the other."""
-
-    title: str
-    subtitle: str
-    panels: tuple[Panel, ...]
-    x_title: str = "training step"
 
 
 Curve = tuple[Sequence[float], Sequence[float]]
@@ -89,13 +79,14 @@ class PointsPanel:
 
 
 @dataclass(frozen=True)
-class PointsChart:
-    """Panels of points, one below the other. `notes` stand below them."""
+class Chart:
+    """Panels, one below the other; those of lines share their x axis. `notes` stand below all of them."""
 
     title: str
     subtitle: str
-    points: tuple[PointsPanel, ...]
-    notes: tuple[str, ...]
+    panels: tuple[Panel | PointsPanel, ...]
+    x_title: str = "training step"
+    notes: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------------------------- lines over steps, ways side by side
@@ -125,39 +116,4 @@ class GridChart:
     x_title: str = "training step"
 
 
-# ---------------------------------------------------------------------------------------------- remaining useful life
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One head: the mean weight on each cycle of a window, first to last, of worn engines and of sound ones."""
-
-    head: str
-    worn: tuple[float, ...]
-    sound: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """One way to predict: a point a test engine, (true, predicted)."""
-
-    title: str
-    points: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True)
-class RulChart:
-    """`worn` and `sound` say which engines these are. `cap`: where both axes of a scatter end. `notes` stand below."""
-
-    title: str
-    subtitle: str
-    x_title: str
-    readings: tuple[Reading, ...]
-    scatters: tuple[Scatter, ...]
-    cap: float
-    worn: str
-    sound: str
-    notes: tuple[str, ...]
-
-
-AnyChart = Chart | PointsChart | GridChart | RulChart
+AnyChart = Chart | GridChart

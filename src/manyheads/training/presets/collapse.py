@@ -17,7 +17,7 @@ from torch import nn
 
 from manyheads.interventions import applied
 from manyheads.plan import Average, Plan, SkipOutputProjection
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.presets import heads
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
 from manyheads.training.runs import Batch, change_lines, paired, spreads_of
@@ -110,15 +110,15 @@ def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
     return (*lines, *change_lines(changes))
 
 
-def chart(numbers: dict[str, Any]) -> PointsChart:
+def chart(numbers: dict[str, Any]) -> Chart:
     def groups(name: str) -> tuple[Points, ...]:
         return tuple(Points(WAYS[way], tuple(result[name]["each"])) for way, result in numbers["ways"].items())
 
-    return PointsChart(
+    return Chart(
         "What is left when all heads look the same way",
         f"one layer of {numbers['heads']} heads, {numbers['parameters']:,} parameters in every way, five relations; "
         f"{numbers['seeds']} seeds",
-        points=(
+        panels=(
             PointsPanel("held-out loss, nats an answer", groups("held_out_loss"), bottom=0.0),
             PointsPanel("share of places where all five answers are right", groups("all_right"), 0.0, 1.0),
             PointsPanel(

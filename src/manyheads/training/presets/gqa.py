@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from manyheads.interventions import convert_to_gqa, seconds_in_turns
 from manyheads.models import device_of, load
 from manyheads.nn import KVCache
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.decoder import Block, Decoder, DecoderConfig, batch_loss, next_token_loss
 from manyheads.training.export import NAMES, to_llama
 from manyheads.training.presets.code.data import data_digest, sources_for
@@ -420,7 +420,7 @@ def _change(change: dict[str, Any] | None, over: str) -> str:
     return f", {change['mean']:+.3f}{sides} over {over}"
 
 
-def chart(numbers: dict[str, Any]) -> PointsChart:
+def chart(numbers: dict[str, Any]) -> Chart:
     speed, made = numbers["decoding"], numbers["converted"]
     losses = [
         Points(f"{WORDS[kind]}\nfrom nothing", _each(result["held_out_loss"]))
@@ -432,11 +432,11 @@ def chart(numbers: dict[str, Any]) -> PointsChart:
     caches = [Points(WORDS[kind], (speed[kind]["cache_bytes"] / 2**20,)) for kind in KV_HEADS]
     times = [Points(WORDS[kind], tuple(speed[kind]["each_milliseconds"])) for kind in KV_HEADS]
     where = f"{speed['texts']} texts of {speed['context']:,} tokens"
-    return PointsChart(
+    return Chart(
         "Fewer key/value heads, at equal size",
         f"decoders that read Python by bytes, seeds: {numbers['seeds']}; steps that converted ones learn from their "
         f"teacher: {made['gqa']['uptraining_steps']}",
-        points=(
+        panels=(
             PointsPanel("held-out loss, nats a byte", tuple(losses)),
             PointsPanel(f"cache of {where}, MiB", tuple(caches), bottom=0.0),
             PointsPanel(f"milliseconds to decode a token, {where}", tuple(times), bottom=0.0, by_rank=True),

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from manyheads.models import device_of, record_call
 from manyheads.nn import FeedForward, MultiHeadAttention, Projection
 from manyheads.roles.compare.rows import LEAST_KEYS, MOST, pair_divergences, sharing_around
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.presets.preset import WATCHED, AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.training.runs import (
     HELD_OUT_STEP,
@@ -317,15 +317,15 @@ def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def chart(numbers: dict[str, Any], scale: Scale) -> PointsChart:
+def chart(numbers: dict[str, Any], scale: Scale) -> Chart:
     def groups(name: str) -> tuple[Points, ...]:
         return tuple(Points(count, tuple(result[name]["each"])) for count, result in numbers["by_heads"].items())
 
     paper = tuple(Points(str(count), (bleu,)) for count, bleu in PAPER_BLEU.items())
-    return PointsChart(
+    return Chart(
         "How many heads, with equally many parameters",
         f"one layer, {numbers['parameters']:,} parameters, five relations at every place; {scale.seeds} seeds",
-        points=(
+        panels=(
             PointsPanel("held-out loss, nats an answer, by number of heads", groups("held_out_loss"), bottom=0.0),
             PointsPanel("share of places where all five answers are right", groups("all_right"), 0.0, 1.0),
             PointsPanel("another task: BLEU on newstest2013, Vaswani et al. 2017, table 3 (A)", paper, 24.5, 26.0),

@@ -43,7 +43,7 @@ from manyheads.long_context import Needle, split_heads
 from manyheads.models import device_of, load
 from manyheads.plan import Ablate, Plan
 from manyheads.statistics import distant_mass
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.export import save_llama, to_llama
 from manyheads.training.presets.code.data import BEGIN, BEGIN_ID, END, as_transformers
@@ -475,7 +475,7 @@ def _percent(share: float) -> str:
     return f"{share:.1%}"
 
 
-def chart(numbers: Mapping[str, Any]) -> PointsChart:
+def chart(numbers: Mapping[str, Any]) -> Chart:
     seeds = numbers["by_seed"]
 
     def kept(name: str) -> tuple[Points, ...]:
@@ -494,11 +494,11 @@ def chart(numbers: Mapping[str, Any]) -> PointsChart:
         words = {True: "needed", False: "not needed"}
         return tuple(Points(words[needed], tuple(costs), needed) for needed, costs in values.items() if costs)
 
-    return PointsChart(
+    return Chart(
         "Which heads need the whole context: a task that says so",
         f"passkeys in texts of {numbers['tokens']} tokens; heads that do not keep everything have the first "
         f"{numbers['sink']} and last {numbers['recent']} tokens; seeds: {numbers['seeds']}",
-        points=(
+        panels=(
             PointsPanel("questions answered; whole context for ...", kept("recall"), 0.0, 1.0),
             PointsPanel("nats a word; whole context for ...", kept("loss_words"), 0.0),
             PointsPanel("nats an answer's token, one key/value head streaming", groups("loss_answers"), 0.0),

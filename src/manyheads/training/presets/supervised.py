@@ -35,7 +35,7 @@ from manyheads.interventions.design.patterns import first, induction, previous
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.exact_map.requests import Band
 from manyheads.statistics import Facts, PerText, Statistic, offset_name
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Chart, Points, PointsPanel
 from manyheads.training.checkpoints import History, head_column
 from manyheads.training.decoder import Block, Decoder, DecoderConfig, next_token_loss
 from manyheads.training.presets.induction import CONFIG, RepeatedTokens, fresh_texts, losses
@@ -337,18 +337,18 @@ def _words_of(way: Way) -> str:
     return way.label.replace("\n", " ")
 
 
-def chart(numbers: Mapping[str, Any]) -> PointsChart:
+def chart(numbers: Mapping[str, Any]) -> Chart:
     trained, designed = numbers["ways"], numbers["designed"]
 
     def groups(name: str) -> tuple[Points, ...]:
         spread = (Points(way.label, tuple(trained[way.name][name]["each"]), way.pattern == "previous") for way in WAYS)
         return (*spread, Points(DESIGNED, tuple(designed[name]["each"]), False))
 
-    return PointsChart(
+    return Chart(
         "A head pulled to a pattern, and what becomes of it",
         f"two attention-only layers learn to repeat, {numbers['steps']:,} steps; {numbers['pulled']} pulled by an "
         f"auxiliary loss; seeds: {numbers['seeds']}",
-        points=(
+        panels=(
             PointsPanel(f"{numbers['pulled']}: weight on the token before", groups("pulled_previous_mass"), 0.0, 1.0),
             PointsPanel(f"nats a repeated token (a guess: {numbers['guess']:.2f})", groups("loss_repeated"), 0.0),
             PointsPanel("layer 1: weight one place after an earlier copy", groups("after_copy_1"), 0.0, 1.0),
