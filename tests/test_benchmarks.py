@@ -6,12 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.bars import BARS, Bar, judged
 from benchmarks.house import COUNTED, Source, counted, measured, worst
 from benchmarks.rounds import in_turns, medians, memory_bytes, ratio
 from benchmarks.run import BEGIN, END, PAGE, RESULTS, RUNS, written
+from benchmarks.same_numbers import compare, fingerprint
 
 
 def result(*lines):
@@ -234,3 +236,30 @@ def test_what_the_house_counts_by_name_is_in_the_source():
     sources = [Source(path, ROOT / "src") for path in (ROOT / "src").rglob("*.py")]
     for what, table in COUNTED.items():
         assert counted(sources, table), f"no name of {what} is left: give those of today in COUNTED"
+
+
+# ========================================================================================================= same numbers
+# Two versions are compared to the last bit: a document that differs, is absent or names another array is said.
+
+
+def test_a_fingerprint_tells_one_bit_the_shape_and_the_dtype_apart():
+    array = np.arange(1.0, 7.0).reshape(2, 3)
+    others = [np.nextafter(array, 9), array.reshape(3, 2), array.astype(np.float32), array.T.copy(), -array]
+    assert len({fingerprint(array), *map(fingerprint, others)}) == 6
+    assert fingerprint(array) == fingerprint(array.copy()) and fingerprint(array.T) == fingerprint(array.T.copy())
+
+
+def test_documents_that_differ_are_told_with_place_and_values(tmp_path, capsys):
+    for name, document in {
+        "one/same.json": {"a": [0.1, 0.2]}, "two/same.json": {"a": [0.1, 0.2]}, "two/more.json": {},
+        "one/sums.json": {"sums": {"num": "x", "den": "y"}, "b": [1, 2]},
+        "two/sums.json": {"sums": {"num": "z"}, "b": [1]},
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(document))
+    assert compare(tmp_path / "one", tmp_path / "two") == 1
+    out = capsys.readouterr().out
+    for words in (".sums.num: x -> z", ".sums.den: y -> (absent)", ".b: [1, 2] -> [1]", f"only in {tmp_path / 'two'}"):
+        assert words in out, out
+    assert "1 of 3 files are the same" in out
+    assert compare(tmp_path / "one", tmp_path / "one") == 0
