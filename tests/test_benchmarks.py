@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import tax
 from benchmarks.bars import BARS, Bar, judged
 from benchmarks.house import COUNTED, Source, counted, measured, worst
 from benchmarks.rounds import in_turns, medians, memory_bytes, ratio
@@ -263,3 +264,57 @@ def test_documents_that_differ_are_told_with_place_and_values(tmp_path, capsys):
         assert words in out, out
     assert "1 of 3 files are the same" in out
     assert compare(tmp_path / "one", tmp_path / "one") == 0
+
+
+# ================================================================================================================ tax
+# What statistics cost is compared with the same numbers from the model's own maps, and each of its bars finds its line.
+
+SMALL = {
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "hidden_size": 48,
+    "intermediate_size": 31,
+    "initializer_range": 0.4,  # maps that are far from even
+}
+
+
+def test_tax_times_the_same_three_statistics_and_the_plain_pass_of_each_text():
+    case = tax.Case([5, 13, 8], {"three": tax.THREE, "record": None}, SMALL)
+    calls, apart = tax.calls_of(case)
+    assert list(calls)[:4] == ["plain", "three", "record", "eager maps"], "texts of unlike lengths are no batch"
+    assert 0 < apart < tax.SAME
+    table, by_maps, recording = calls["three"](), calls["eager maps"](), calls["record"]()
+    ours = np.stack([table.column(name) for name in tax.THREE], -1)
+    assert np.allclose(ours, by_maps, atol=1e-5, rtol=1e-5) and ours.shape == (18, 3)
+    assert np.ptp(ours, axis=0).min() > 0.05, "heads differ in each, so that heads in another order would not pass"
+    assert [layer.lengths.tolist() for layer in recording.layers] == [[5, 13, 8]] * 3
+    even = tax.calls_of(tax.Case([7, 7], {}, SMALL, others=False))[0]
+    assert list(even) == ["plain", "one batch"]
+
+
+def test_tax_of_other_numbers_ends_with_an_error(monkeypatch):
+    three_of = tax.three_of
+    monkeypatch.setattr(tax, "three_of", lambda maps: three_of(maps) + 1e-3)
+    with pytest.raises(SystemExit, match="small: our entropy, distance, previous_mass are 0.001 from those of"):
+        tax.line_of("small", tax.Case([6, 9], {"three": tax.THREE}, SMALL), rounds=1)
+
+
+def test_each_bar_of_the_tax_is_read_from_a_line_that_the_tax_prints():
+    ratio = {"ratio": 1.1, "low": 1.0, "high": 1.2}
+    lines = [
+        {"what": name, **dict.fromkeys([*case.ours, *(["eager maps"] * case.others)], ratio)}
+        for name, case in tax.CASES.items()
+    ]
+    found = [each for each in judged({"tax": result(*lines)}) if each.bar.run == "tax"]
+    assert len(found) == sum(len(case.ours) for case in tax.CASES.values()) == 9
+    assert {each.verdict for each in found} == {"met"}
+    assert {each.measured for each in found} == {"1.1 (1-1.2) x", "1.1 (1-1.2) x; eager maps 1.1"}
+    lines[0]["three"] = {"ratio": 1.5}
+    assert not one({"tax": result(*lines)}, found[0].bar.what).met
+
+
+def test_tax_refuses_a_case_that_is_none(capsys):
+    with pytest.raises(SystemExit):
+        tax.main(["unlike", "8192"])
+    assert "there is no case 8192: give some of paragraphs, unlike, 512, 2048, 4096" in capsys.readouterr().err
