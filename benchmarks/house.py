@@ -80,7 +80,10 @@ FEW_TOKENS = 8
 LONG_LIST = 8  # arguments, self and cls aside, from which on a docstring lists them
 PARTLY = {"slow", "thinned", "sampled", "turns"}  # marks of tests of which `make test` leaves cases out, or all
 
-MEETS = {"nn", "recording", "models", "statistics", "interventions", "roles", "compat", "studio"}
+MEETS = {
+    *("nn", "attention", "texts", "recording", "models", "inputs", "statistics", "measurement", "interventions"),
+    *("edits", "roles", "compat", "studio"),
+}
 FACTORIES = {
     *("arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint", "randn"),
     *("randperm", "tensor", "zeros"),
@@ -671,6 +674,8 @@ def main() -> int:
         return 0
     for name, value in house["figures"].items():
         print(f"{name:<46}{value:>10,}")
+    for what, names in house["counted"].items():
+        print(f"{what}: {', '.join(names)}")
     for circle in house["circles"]:
         print("circle:", ", ".join(name.removeprefix(f"{PACKAGE}.") for name in circle))
     return 0
