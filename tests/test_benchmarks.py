@@ -14,7 +14,7 @@ from benchmarks.bars import BARS, Bar, judged
 from benchmarks.house import COUNTED, Source, counted, measured, worst
 from benchmarks.rounds import in_turns, medians, memory_bytes, ratio
 from benchmarks.run import BEGIN, END, PAGE, RESULTS, RUNS, written
-from benchmarks.same_numbers import compare, fingerprint
+from benchmarks.same_numbers import compare, fingerprint, sums_of
 
 
 def result(*lines):
@@ -264,6 +264,19 @@ def test_documents_that_differ_are_told_with_place_and_values(tmp_path, capsys):
         assert words in out, out
     assert "1 of 3 files are the same" in out
     assert compare(tmp_path / "one", tmp_path / "one") == 0
+
+
+@pytest.mark.slow  # all statistics, three times
+def test_sums_of_a_model_are_written_whole_and_the_same_each_time():
+    first = sums_of("tiny-code")
+    assert json.loads(json.dumps(first)) == sums_of("tiny-code")
+    assert list(first) == ["all", "max_logit*", "corpus", "saved"]
+    assert {"num", "den", "moments", "maxima", "kinds.mass"} <= set(first["saved"])
+    for table, width in (("all", 0), ("max_logit*", 3), ("corpus", 0)):
+        heads = len(first[table]["heads"])
+        assert set(first[table]["kinds"]) == {"ids", "mark", "mass", "even"}
+        assert first[table]["sums"]["maxima"].startswith(f"float64 [2, {heads}, {width}] ")
+        assert all(len(values) == 3 and len(values[0]) == heads for values in first[table]["values"].values())
 
 
 # ================================================================================================================ tax
