@@ -98,7 +98,7 @@ def _tax() -> Iterator[Bar]:
         ("4096", "default", '"default" statistics, one text of 4,096 tokens, 4 layers of 12 heads of 64', 1.25),
     ):
         peers = ("eager maps.ratio", "TransformerLens.ratio") if name == "three" else ()
-        yield Bar("tax", line, f"{name}.ratio", f"{what}, against the plain pass of each text", most, beside=peers)
+        yield Bar("tax", line, f"{name}.ratio", f"{what}, against the plain pass", most, beside=peers)
 
 
 def _layer() -> Iterator[Bar]:

@@ -1,14 +1,14 @@
-"""What statistics cost beyond the model: processor seconds of one thread, over the plain forward pass of each text.
+"""What statistics cost beyond the model: processor seconds of one thread, over the plain pass of the same texts.
 
 `python -m benchmarks.tax [paragraphs unlike 512 2048 4096] [--rounds 3]`. Of each case the plain forward pass, what we
 do, and what people do without us run in turns in one process, round by round; a ratio is taken within a round, and the
 median of the rounds is printed with its ends. Processor seconds of one thread, since other work on the machine moves
 them less than those of a clock on the wall; it still moves them, by what it takes of caches and memory.
 
-- The plain pass reads each text by itself: on a CPU a batch wins little by being large, and padding loses much. Where
-  texts are as long as each other, one pass over all of them stands beside it (`one batch`).
-- `eager maps`: the model's own maps (`attn_implementation="eager"`, `output_attentions=True`), of each text by itself,
-  and the statistics THREE from them in plain torch. They are ours to `SAME`, or the benchmark ends with an error.
+- The plain pass is the one that wastes least: texts of one length in one batch, texts of unlike lengths each by itself,
+  since padding costs more than a batch saves. Of texts in one batch, `each by itself` stands beside it.
+- `eager maps`: the model's own maps (`attn_implementation="eager"`, `output_attentions=True`), read as the plain pass
+  reads, and the statistics THREE from them in plain torch. They are ours to `SAME`, or the benchmark ends with 1.
 - `TransformerLens`, where it can be imported: its cache of the maps alone, and the same three from it. Its pass has the
   head of the language model besides, one part in some twenty of these shapes.
 
@@ -70,35 +70,35 @@ def texts_of(lengths: Sequence[int]) -> list[list[int]]:
     return [text.tolist() for text in ids.split(list(lengths))]
 
 
-def three_of(maps_of_texts: Iterable[Iterable[Tensor]]) -> Tensor:
-    """The means THREE of every head over the rows of all texts, `[layer * head, 3]`, from maps `[1, h, q, k]`."""
+def three_of(maps_of_batches: Iterable[Iterable[Tensor]]) -> Tensor:
+    """The means THREE of every head over the rows of all texts, `[layer * head, 3]`, from maps `[b, h, q, k]`."""
     sums: list[Tensor] = []
     rows = pairs = 0
-    for maps in maps_of_texts:
+    for maps in maps_of_batches:
         of_layers = []
         for weights in maps:
-            places = torch.arange(weights.shape[-1], device=weights.device)
-            entropy = torch.special.entr(weights).sum((-1, -2))
-            distance = (weights * (places[:, None] - places).abs()).sum((-1, -2))
-            previous = weights.diagonal(-1, -2, -1).sum(-1)
-            of_layers.append(torch.stack([entropy, distance, previous], -1)[0])
-            length = weights.shape[-1]
+            count, _, length, _ = weights.shape
+            places = torch.arange(length, device=weights.device)
+            entropy = torch.special.entr(weights).sum((0, 2, 3))
+            distance = (weights * (places[:, None] - places).abs()).sum((0, 2, 3))
+            previous = weights.diagonal(-1, -2, -1).sum((0, 2))
+            of_layers.append(torch.stack([entropy, distance, previous], -1))
         sums.append(torch.cat(of_layers))
-        rows, pairs = rows + length, pairs + length - 1
+        rows, pairs = rows + count * length, pairs + count * (length - 1)
     return torch.stack(sums).sum(0) / torch.tensor([rows, rows, pairs], device="cpu")
 
 
-def by_eager_maps(texts: Sequence[Tensor], sizes: Mapping[str, float]) -> Callable[[], Tensor]:
+def by_eager_maps(batches: Sequence[Tensor], sizes: Mapping[str, float]) -> Callable[[], Tensor]:
     model = subjects.llama("eager", **sizes)
 
     def run() -> Tensor:
         with torch.no_grad():
-            return three_of(model(input_ids=ids, use_cache=False, output_attentions=True).attentions for ids in texts)
+            return three_of(model(input_ids=ids, use_cache=False, output_attentions=True).attentions for ids in batches)
 
     return run
 
 
-def by_transformer_lens(texts: Sequence[Tensor], sizes: Mapping[str, float]) -> Callable[[], Tensor]:
+def by_transformer_lens(batches: Sequence[Tensor], sizes: Mapping[str, float]) -> Callable[[], Tensor]:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoTokenizer, LlamaForCausalLM
 
@@ -116,7 +116,7 @@ def by_transformer_lens(texts: Sequence[Tensor], sizes: Mapping[str, float]) -> 
 
     def run() -> Tensor:
         with torch.no_grad():
-            return three_of(map(maps, texts))
+            return three_of(map(maps, batches))
 
     return run
 
@@ -124,7 +124,8 @@ def by_transformer_lens(texts: Sequence[Tensor], sizes: Mapping[str, float]) -> 
 def calls_of(case: Case) -> tuple[dict[str, Callable[[], Any]], float]:
     """What is timed of a case, by name, and the largest difference of our THREE from those of the model's own maps."""
     ids = texts_of(case.lengths)
-    tensors = [torch.tensor([text], device="cpu") for text in ids]
+    singles = [torch.tensor([text], device="cpu") for text in ids]
+    batches = [torch.cat(singles)] if len(set(case.lengths)) == 1 else singles
     texts = [" ".join(f"w{i}" for i in text) for text in ids]
     model = subjects.llama(**case.sizes)
     lm = mh.load(model, tokenizer=subjects.tokenizer())
@@ -138,9 +139,9 @@ def calls_of(case: Case) -> tuple[dict[str, Callable[[], Any]], float]:
 
         return run
 
-    calls: dict[str, Callable[[], Any]] = {"plain": plain(tensors)}
-    if len(texts) > 1 and len(set(case.lengths)) == 1:
-        calls["one batch"] = plain([torch.cat(tensors)])
+    calls: dict[str, Callable[[], Any]] = {"plain": plain(batches)}
+    if len(batches) < len(singles):
+        calls["each by itself"] = plain(singles)
     for name, statistics in case.ours.items():
         if statistics is None:
             calls[name] = lambda: mh.record(lm, texts)
@@ -148,12 +149,12 @@ def calls_of(case: Case) -> tuple[dict[str, Callable[[], Any]], float]:
             calls[name] = lambda statistics=statistics: mh.measure(lm, texts, statistics)
     apart = 0.0
     if case.others:
-        calls["eager maps"] = by_eager_maps(tensors, case.sizes)
+        calls["eager maps"] = by_eager_maps(batches, case.sizes)
         table = mh.measure(lm, texts, THREE)
         ours = torch.stack([torch.from_numpy(table.column(name)) for name in THREE], -1)
         apart = float(((ours - calls["eager maps"]()).abs() / ours.abs().clamp_min(1)).max())
         if find_spec("transformer_lens") is not None:
-            calls["TransformerLens"] = by_transformer_lens(tensors, case.sizes)
+            calls["TransformerLens"] = by_transformer_lens(batches, case.sizes)
     return calls, apart
 
 

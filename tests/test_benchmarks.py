@@ -292,7 +292,7 @@ SMALL = {
 }
 
 
-def test_tax_times_the_same_three_statistics_and_the_plain_pass_of_each_text():
+def test_tax_times_the_same_three_statistics_of_unlike_texts():
     case = tax.Case([5, 13, 8], {"three": tax.THREE, "record": None}, SMALL)
     calls, apart = tax.calls_of(case)
     assert list(calls)[:4] == ["plain", "three", "record", "eager maps"], "texts of unlike lengths are no batch"
@@ -302,8 +302,11 @@ def test_tax_times_the_same_three_statistics_and_the_plain_pass_of_each_text():
     assert np.allclose(ours, by_maps, atol=1e-5, rtol=1e-5) and ours.shape == (18, 3)
     assert np.ptp(ours, axis=0).min() > 0.05, "heads differ in each, so that heads in another order would not pass"
     assert [layer.lengths.tolist() for layer in recording.layers] == [[5, 13, 8]] * 3
-    even = tax.calls_of(tax.Case([7, 7], {}, SMALL, others=False))[0]
-    assert list(even) == ["plain", "one batch"]
+
+
+def test_texts_of_one_length_are_read_in_one_batch_by_the_plain_pass_and_for_the_maps():
+    calls, apart = tax.calls_of(tax.Case([7, 7, 7], {"three": tax.THREE}, SMALL))
+    assert list(calls)[:4] == ["plain", "each by itself", "three", "eager maps"] and 0 < apart < tax.SAME
 
 
 def test_tax_of_other_numbers_ends_with_an_error(monkeypatch):
