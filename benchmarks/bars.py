@@ -7,7 +7,7 @@ to the last run. docs/lab.md has how each was reached, or missed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SPREADS = (("low", "high"), ("least", "most"))
@@ -26,6 +26,8 @@ class Bar:
     most: float | None = None
     least: float | None = None
     unit: str = "x"
+    beside: tuple[str, ...] = ()
+    """Further figures of the line, by paths that begin with what they are, shown beside this one where they are."""
 
     @property
     def limit(self) -> str:
@@ -46,6 +48,7 @@ class Judged:
     bar: Bar
     value: float | None
     spread: tuple[float, float] | None
+    beside: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
@@ -60,7 +63,8 @@ class Judged:
         if self.value is None:
             return "-"
         spread = f" ({'-'.join(map(short, self.spread))})" if self.spread else ""
-        return f"{short(self.value)}{spread} {self.bar.unit}".rstrip()
+        others = "".join(f"; {name} {short(value)}" for name, value in self.beside.items())
+        return f"{short(self.value)}{spread} {self.bar.unit}".rstrip() + others
 
 
 def short(number: float | None) -> str:
@@ -76,6 +80,25 @@ def _passes() -> Iterator[Bar]:
     for tokens in (4_096, 8_192):
         said = f'distant_mass of every head, against "default" statistics, {tokens:,} tokens'
         yield Bar("statistics_pass", tokens, "distant_over_default.ratio", said, 1.0)
+
+
+def _tax() -> Iterator[Bar]:
+    three, model = "three statistics", "30 layers of 9 heads of 64"
+    paragraphs = f"12 paragraphs of 127 tokens, {model}"
+    unlike = f"12 texts of 55 to 166 tokens, {model}"
+    longer = {512: 1.15, 2_048: 1.2}
+    for line, name, what, most in (
+        ("paragraphs", "three", f"{three}, {paragraphs}", 1.1),
+        ("paragraphs", "sinks", f"the same and one of sinks, {paragraphs}", 1.15),
+        ("paragraphs", "all", f'"all" statistics, {paragraphs}', 1.3),
+        ("paragraphs", "record", f"`record`, {paragraphs}", 1.1),
+        ("unlike", "three", f"{three}, {unlike}", 1.1),
+        ("unlike", "default", f'"default" statistics, {unlike}', 1.2),
+        *((str(n), "three", f"{three}, one text of {n:,} tokens, {model}", most) for n, most in longer.items()),
+        ("4096", "default", '"default" statistics, one text of 4,096 tokens, 4 layers of 12 heads of 64', 1.25),
+    ):
+        peers = ("eager maps.ratio", "TransformerLens.ratio") if name == "three" else ()
+        yield Bar("tax", line, f"{name}.ratio", f"{what}, against the plain pass", most, beside=peers)
 
 
 def _layer() -> Iterator[Bar]:
@@ -164,6 +187,7 @@ def _cuda() -> Iterator[Bar]:
 
 
 BARS: Sequence[Bar] = (
+    *_tax(),
     *_passes(),
     Bar("statistics_pass", 8_192, "extra_gb", 'memory that "all" statistics add, 8,192 tokens', 0.3, unit="GB"),
     Bar("long", 16_384, "peak_gb.all", 'memory of a process with "all" statistics, 16,384 tokens', 3.0, unit="GB"),
@@ -226,8 +250,20 @@ def judged(results: Mapping[str, Any]) -> list[Judged]:
 
 def _judged(bar: Bar, lines: Sequence[Mapping[str, Any]]) -> Judged:
     line = next((each for each in lines if bar.line is None or bar.line in (each.get("what"), each.get("tokens"))), {})
-    *above, last = bar.figure.split(".")
+    holder, last = _holder(line, bar.figure)
+    seen = [tuple(float(holder[end]) for end in ends) for ends in SPREADS if all(end in holder for end in ends)]
+    beside = {path.partition(".")[0]: _holder(line, path) for path in bar.beside}
+    return Judged(
+        bar,
+        float(holder[last]) if last in holder else None,
+        seen[0] if seen else None,  # type: ignore[arg-type]
+        {name: float(inner[key]) for name, (inner, key) in beside.items() if key in inner},
+    )
+
+
+def _holder(line: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str]:
+    """What holds the figure at a dotted path (empty where the line has no such thing), and the figure's name in it."""
+    *above, last = path.split(".")
     for key in above:
         line = line.get(key, {})
-    seen = [tuple(float(line[end]) for end in ends) for ends in SPREADS if all(end in line for end in ends)]
-    return Judged(bar, float(line[last]) if last in line else None, seen[0] if seen else None)  # type: ignore[arg-type]
+    return line, last

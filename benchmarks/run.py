@@ -28,6 +28,7 @@ RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- made by python -m benchmarks.run --page -->\n", "<!-- end -->\n"
 RUNS = {
+    "tax": ["benchmarks.tax"],
     "statistics_pass": ["benchmarks.statistics_pass", "1024", "4096", "8192"],
     "against_eager": ["benchmarks.statistics_pass", "4096", "--eager", "--rounds", "2"],
     "long": ["benchmarks.statistics_pass", "16384", "--rounds", "1"],

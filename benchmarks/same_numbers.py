@@ -1,19 +1,23 @@
 """Whether two versions of the code give the same numbers, to the byte.
 
 `python -m benchmarks.same_numbers write FOLDER` runs the commands in `commands()` and writes what each prints, a file a
-command. `python -m benchmarks.same_numbers compare FOLDER FOLDER` compares two such folders: it lists every file that
-differs, with the first values that do, and ends with 1 if there is one.
+command; beside them, of each of MODELS, the sums of all statistics (`sums_of`), to the last bit. `python -m
+benchmarks.same_numbers compare FOLDER FOLDER` compares two such folders: it lists every file that differs, with the
+first values that do, and ends with 1 if there is one.
 
 The code under test is the `manyheads` that Python imports, so an older checkout is measured by putting its `src` first
-on PYTHONPATH. Only the command line is used, because it stays what it is when modules move. Each command is a fresh
-process with one thread and a label cache of its own: sums then add up in the same order, and no label is remembered
-from another version. The treebanks are read from $MANYHEADS_GOLD, and the commands run in that folder, so that the
-paths that they print do not depend on the machine. Cost: seven minutes on one core.
+on PYTHONPATH. The command line is used, because it stays what it is when modules move, and for sums what the front door
+offers: `load`, `measure` with `kinds=`, `HeadSums` with `save` (docs/format.md), and of a table its `heads`, `names`,
+`column`, `sinks`, and the arrays of `sums` and `kinds` by the names of their fields. Each run is a fresh process with
+one thread and a label cache of its own: sums then add up in the same order, and no label is remembered from another
+version. The treebanks are read from $MANYHEADS_GOLD, and the commands run in that folder, so that the paths that they
+print do not depend on the machine. Cost: three minutes of one core, if it is idle.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -23,6 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+MODELS = ("minilm", "tiny-code")
+MAXIMA = "max_logit*"  # which "all" does not hold: they are kept beside the sums
 TREEBANKS = ("en_gum-ud-dev-free.conllu", "en_ewt-ud-dev.conllu")
 
 # Top-level fields of a document that may differ from run to run. Everything else is compared.
@@ -62,6 +68,14 @@ def commands() -> dict[str, list[str]]:
             "mean",
             "--json",
         ],
+        # What a plan changes (`mh.effect`), and what heads carry of an answer: no command is called `effect`.
+        "effect-cosine.json": ["ablate", "L3H7, L4", "--file", "-", "--lines", "--json"],
+        "effect-loss.json": [
+            *("ablate", "L1H2, L2H0", "--model", "tiny-code", "--kind", "mean"),
+            *("--controls", "4", "--file", "-", "--lines", "--json"),
+        ],
+        "patch.json": ["patch", "a b c d a", "x b c d a", "--right", "b", "--wrong", "c", "--json"],
+        "head.json": ["head", "L3H7", "--json"],
         **{f"size-{name}.json": ["size", name, "--json"] for name in presets()},
     }
 
@@ -74,6 +88,11 @@ def presets() -> list[str]:
 
 def printed(arguments: list[str], cache: Path) -> str:
     """What `manyheads` with these arguments prints, in a fresh process with one thread."""
+    return output(["-m", "manyheads", *arguments], cache)
+
+
+def output(arguments: list[str], cache: Path) -> str:
+    """What Python with these arguments prints, in a fresh process with one thread."""
     folder = os.environ.get("MANYHEADS_GOLD")
     if not folder:
         sys.exit("MANYHEADS_GOLD names no folder of treebanks (.conllu): the roles are found on gold sentences.")
@@ -87,23 +106,66 @@ def printed(arguments: list[str], cache: Path) -> str:
     if "PYTHONPATH" in environment:  # it may be relative, and the command runs in another folder
         paths = environment["PYTHONPATH"].split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
-    command = [sys.executable, "-m", "manyheads", *arguments]
     words = "\n".join(TEXTS)  # for the commands that read their texts from stdin
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, input=words)
+    process = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=folder, input=words
+    )
     if process.returncode:
-        sys.exit(f"manyheads {' '.join(arguments)} ended with {process.returncode}:\n{process.stderr[-2000:]}")
+        sys.exit(f"python {' '.join(arguments)} ended with {process.returncode}:\n{process.stderr[-2000:]}")
     return process.stdout
+
+
+def sums_of(model: str) -> dict[str, Any]:
+    """Every array of the sums of all statistics and kinds of tokens, of texts in a list and of the same as a corpus."""
+    from safetensors.numpy import load_file
+
+    import manyheads as mh
+
+    lm = mh.load(model)
+    tables = {name: mh.measure(lm, list(TEXTS), name, kinds=True) for name in ("all", MAXIMA)}
+    sums = mh.HeadSums(lm, "all", kinds=True).update(iter(TEXTS))  # as a corpus is read, and with its survey
+    with tempfile.TemporaryDirectory() as folder:
+        sums.save(path := Path(folder) / "texts.sums")
+        # Tensors only: the words beside them name the code, of which each version has another.
+        saved = {name: fingerprint(array) for name, array in sorted(load_file(path).items())}
+    listed = {name: numbers(table) for name, table in tables.items()}
+    return {**listed, "corpus": numbers(sums.table()), "saved": saved}
+
+
+def numbers(table: Any) -> dict[str, Any]:
+    """A table's values in hexadecimal, of all texts and of either half, and fingerprints of its sums' arrays."""
+    import numpy as np
+
+    halves = (None, 0, 1)
+    return {
+        "heads": [str(head) for head in table.heads],
+        "values": {name: [[float(x).hex() for x in table.column(name, h)] for h in halves] for name in table.names},
+        "sinks": {name: str(value) for name, value in sorted(vars(table.sinks).items())},
+        **{
+            part: {name: fingerprint(array) for name, array in sorted(vars(whole).items()) if type(array) is np.ndarray}
+            for part, whole in {"sums": table.sums, "kinds": table.kinds}.items()
+        },
+    }
+
+
+def fingerprint(array: Any) -> str:
+    """Dtype, shape, and a digest of all bytes."""
+    return f"{array.dtype} {list(array.shape)} {hashlib.blake2b(array.tobytes(), digest_size=12).hexdigest()}"
 
 
 def write(folder: Path, only: str = "") -> None:
     """Write the documents whose names begin with `only` into `folder`, without the fields of DROPPED."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, arguments in commands().items():
+    runs = {name: ["-m", "manyheads", *arguments] for name, arguments in commands().items()}
+    # As a file, since the process runs in another folder; -P, since the names beside it (`roles`, `coverage`) are not
+    # those of packages.
+    runs |= {f"sums-{model}.json": ["-P", str(Path(__file__).resolve()), "sums", model] for model in MODELS}
+    for name, arguments in runs.items():
         if not name.startswith(only):
             continue
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as cache:
-            document = json.loads(printed(arguments, Path(cache)))
+            document = json.loads(output(arguments, Path(cache)))
         compared = {field: value for field, value in document.items() if field not in DROPPED}
         (folder / name).write_text(json.dumps(compared, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{name:<32}{time.perf_counter() - started:6.1f} s", file=sys.stderr)
@@ -150,12 +212,17 @@ def main() -> int:
     writing = verbs.add_parser("write", help="write what the commands print")
     writing.add_argument("folder", type=Path)
     writing.add_argument("--only", default="", metavar="PREFIX", help="the files whose names begin so, e.g. size")
+    summing = verbs.add_parser("sums", help="print the sums of all statistics of one model")
+    summing.add_argument("model", choices=MODELS)
     comparing = verbs.add_parser("compare", help="compare two folders")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     arguments = parser.parse_args()
     if arguments.verb == "compare":
         return compare(arguments.before, arguments.after)
+    if arguments.verb == "sums":
+        print(json.dumps(sums_of(arguments.model)))
+        return 0
     write(arguments.folder, arguments.only)
     return 0
 

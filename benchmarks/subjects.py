@@ -14,23 +14,28 @@ NUM_LAYERS = 4
 SEED = 20
 
 
-def llama(implementation: str = "sdpa") -> Any:
-    """The bare transformers model."""
+def llama(implementation: str = "sdpa", **sizes: float) -> Any:
+    """The bare transformers model; `sizes`: fields of its config in place of those above."""
     import torch
-    from transformers import LlamaConfig, LlamaModel
+    from transformers import LlamaModel
 
     torch.manual_seed(SEED)
-    config = LlamaConfig(
-        hidden_size=768,
-        intermediate_size=2_048,
-        num_hidden_layers=NUM_LAYERS,
-        num_attention_heads=12,
-        num_key_value_heads=12,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=131_072,
-        attn_implementation=implementation,
-    )
-    return LlamaModel(config).eval()
+    return LlamaModel(config(implementation, **sizes)).eval()
+
+
+def config(implementation: str = "sdpa", **sizes: float) -> Any:
+    from transformers import LlamaConfig
+
+    shape = {
+        "hidden_size": 768,
+        "intermediate_size": 2_048,
+        "num_hidden_layers": NUM_LAYERS,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 131_072,
+    }
+    return LlamaConfig(**shape | sizes, attn_implementation=implementation)
 
 
 def tokenizer() -> Any:
