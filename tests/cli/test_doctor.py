@@ -147,7 +147,7 @@ def test_without_extras_and_with_a_home_that_takes_nothing(tmp_path):
     assert all("cannot be written (Not a directory)" in line for line in wrong)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_without_torch_it_is_one_line(tmp_path):
     ran = in_a_process(without(tmp_path, "torch", MANYHEADS_CACHE=str(tmp_path)), "manyheads", "doctor")
     assert ran.code == 1
@@ -158,7 +158,6 @@ def test_without_torch_it_is_one_line(tmp_path):
     assert ran.out.count("not looked at, since that needs torch") == of_steps + 1  # and Lightning, a contributor's
 
 
-@pytest.mark.turns(4)
 def test_it_starts_without_any_package_of_others(tmp_path):
     names = ("torch", "numpy", "transformers", "typer", "rich", "packaging", "pandas", "einops", "jaxtyping")
     ran = in_a_process(without(tmp_path, *names), "manyheads.doctor", "--json")

@@ -136,7 +136,6 @@ def test_a_file_is_opened_without_its_model_and_its_texts_are_told_apart(studio,
     assert studio.get(f"/api/recordings/{rec['id']}?text=2").status == 404
 
 
-@pytest.mark.turns(4)
 def test_recordings_of_every_kind_open(tmp_path, fresh):
     """Of a bare layer, of a model called by its ids, and of an encoder-decoder, whose stacks read two texts."""
     from transformers import T5Config, T5ForConditionalGeneration
@@ -171,7 +170,7 @@ def test_recordings_of_every_kind_open(tmp_path, fresh):
         assert (layers["cross:L0"]["reads"], layers["cross:L0"]["looks_at"]) == ("cross", "")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_part_says_of_what_it_is_a_part_and_what_was_written_is_whole(studio, minilm, tmp_path):
     long = " ".join(f"word{at} and" for at in range(200))
     rec = studio.open(long)
@@ -241,7 +240,6 @@ def test_importance_is_the_librarys_and_stands_among_the_statistics_from_then_on
     assert studio.job(f"/api/recordings/{edited['id']}/importance")["state"] == "failed"
 
 
-@pytest.mark.turns(4)
 def test_two_pages_share_recordings_and_nothing_else(studio):
     texts = [f"the cat number {at} sat" for at in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -313,7 +311,6 @@ ROUTES = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() fo
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.sampled(12)
 def test_no_request_ends_in_a_fault_of_ours(route):
     checks = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 
@@ -325,13 +322,11 @@ def test_no_request_ends_in_a_fault_of_ours(route):
     ask()
 
 
-@pytest.mark.turns(4)
 def test_the_pages_description_of_the_server_is_the_servers():
     """`python -m manyheads.studio.server.app` and `npm run types` (in web/) make both anew."""
     assert (ROOT / "web/openapi.json").read_text(encoding="utf-8") == openapi_text()
 
 
-@pytest.mark.turns(4)
 def test_every_route_says_what_it_is_for():
     for path, methods in json.loads(openapi_text())["paths"].items():
         for method, said in methods.items():
@@ -352,7 +347,6 @@ def digest_of_web():
     return digest.hexdigest()
 
 
-@pytest.mark.turns(4)
 def test_the_committed_page_is_built_from_what_is_here():
     """`make web` builds it anew."""
     assert (STATIC / "BUILT_FROM").read_text().strip() == digest_of_web()
@@ -473,7 +467,6 @@ def run(capfdbinary):
     return command
 
 
-@pytest.mark.turns(4)
 def test_one_request_is_answered_without_a_socket(folder, run):
     code, out, _ = run(folder, "--get", "/api/workspace")
     said = json.loads(out)
@@ -493,7 +486,6 @@ def test_one_request_is_answered_without_a_socket(folder, run):
     (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
     ([__file__], b"is neither a recording (.heads) nor a folder"),
 ])  # fmt: skip
-@pytest.mark.sampled(3)
 def test_what_the_command_cannot_do_is_one_line(arguments, said, run):
     code, out, err = run(*arguments)
     assert (code, out) == (2, b"") and said in err and b"Traceback" not in err
