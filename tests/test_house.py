@@ -43,8 +43,8 @@ class Suite:
         for module, text in sources.items():
             tree = parsed(text)
             imports = dict(imported(tree, module))
-            marks = [ast.unparse(node) for node in tree.body if "pytestmark" in bound(node)]
-            runs = slow or not any("mark.slow" in mark for mark in marks)
+            marks = [part for node in tree.body if "pytestmark" in bound(node) for part in ast.walk(node)]
+            runs = slow or not any(dotted(part) == "pytest.mark.slow" for part in marks)
             for statement in tree.body:
                 place = self.read(statement, module, imports, runs)
                 for name in bound(statement):
@@ -93,12 +93,11 @@ class Suite:
 
 
 def is_slow(node: ast.AST) -> bool:
-    marks: list[ast.AST] = []
     if isinstance(node, BLOCKS):
-        marks = [*node.decorator_list]
-    elif isinstance(node, ast.Call) and dotted(node.func) == "pytest.param":
-        marks = [*node.keywords]
-    return any(dotted(part) == "pytest.mark.slow" for mark in marks for part in ast.walk(mark))
+        return any(dotted(getattr(mark, "func", mark)) == "pytest.mark.slow" for mark in node.decorator_list)
+    if isinstance(node, ast.Call) and dotted(node.func) == "pytest.param":
+        return any(dotted(part) == "pytest.mark.slow" for keyword in node.keywords for part in ast.walk(keyword))
+    return False
 
 
 def imported(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:

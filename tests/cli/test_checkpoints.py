@@ -25,7 +25,6 @@ def no_other_process(monkeypatch):
         monkeypatch.setattr(module, "try_all", lambda jobs: [fine for _ in jobs])
 
 
-@pytest.mark.slow
 def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(run, tmp_path):
     ran = run("prune", "L3H7, L4H0-1", "--out", "smaller", "--evidence", "a hunch")
     assert ran.code == 0 and "an earlier save" not in ran.err, ran.err

@@ -311,7 +311,6 @@ def test_ink_lies_on_the_pixels_of_the_patch_and_grows_with_its_weight(fresh):
     assert len(np.unique(bare)) > 10  # the picture can still be seen where nobody looks
 
 
-@pytest.mark.slow
 def test_a_large_picture_is_drawn_by_every_few_pixels(tmp_path):
     grid = Grid(2, 3, (1600, 2400), (800, 800), (800, 800))
     places = {(row, column): grid.pixels(row, column) for row in range(2) for column in range(3)}

@@ -311,7 +311,6 @@ def test_all_statistics_can_be_asked_for(run):
 # -------------------------------------------------------------------------------------------------------- long texts
 
 
-@pytest.mark.slow
 def test_a_long_text_is_read_in_windows_cut_or_refused_and_that_is_said(run, long_text, tmp_path):
     (tmp_path / "long.txt").write_text(long_text)
     said = " ".join(run("look", "--file", "long.txt").out.split())

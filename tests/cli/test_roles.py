@@ -245,7 +245,6 @@ def folder(tmp_path_factory):
     return str(save_tiny(made, tmp_path_factory.mktemp("probed") / "gpt2", tiny_tokenizer(special_tokens=False)))
 
 
-@pytest.mark.slow
 def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_its_reason(run, folder, monkeypatch):
     Path("some.txt").write_text("The cat sat on the old table.\n\nShe said no.\n", encoding="utf-8")
     here = ("roles", "--model", folder, "--corpus", "some.txt")

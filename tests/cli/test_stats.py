@@ -17,7 +17,6 @@ TEXT = "the old cat sat on the table"
 OWN = Path(manyheads.corpora.__file__).parent / "sentences.conllu"
 
 
-@pytest.mark.slow
 def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     """Syntax of sentences and coreference of passages, of our own annotated texts."""
     names = "nsubj.to_governor.given,coreference.mentions"
@@ -81,7 +80,6 @@ def test_a_model_compared_with_itself_shows_nothing(run, bert_folder):
     assert data["num_changed"] == 0 and len(data["heads"]) == 10 and data["statistics"] == ["entropy"]
 
 
-@pytest.mark.slow
 def test_two_models_are_compared(run, bert_folder, tmp_path):
     other = manyheads.load(bert_folder)
     model: Any = other.model

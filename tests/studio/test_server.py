@@ -3,13 +3,17 @@
 Weights are held against the model's own eager maps, computed by stock transformers from the same folder.
 """
 
+import base64
 import gzip
 import hashlib
 import json
+import random
 import re
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from urllib.parse import parse_qs
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
 import manyheads as mh
 from manyheads.cli.main import main
 from manyheads.errors import ModelError
-from manyheads.studio import Desk, NotHere, Workspace, create_app
+from manyheads.studio import Desk, NotHere, Workspace, address_of, create_app
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.server.app import openapi_text
 from manyheads.studio.state import recordings as recordings_module
@@ -41,6 +45,18 @@ from tests.robustness.faults import recording
 from tests.studio.serving import TEXT, studio_of
 
 HOSTILE = "a <script>alert(1)</script> שלום \U0001f600 b"
+
+
+def test_address_holds_a_short_text_as_it_is_a_long_one_deflated_and_none_that_no_browser_takes():
+    def fields(fragment):
+        return {name: values[0] for name, values in parse_qs(fragment.removeprefix("#/atlas?")).items()}
+
+    short, long = "the café & <b>", "one word after another, " * 60
+    assert fields(address_of("minilm", short)) == {"model": "minilm", "text": short}
+    deflated = fields(address_of("minilm", long))["z"]
+    inflated = zlib.decompress(base64.urlsafe_b64decode(deflated + "=" * (-len(deflated) % 4)), wbits=-15)
+    assert inflated.decode() == long and len(deflated) < 400
+    assert address_of("minilm", "".join(map(chr, random.choices(range(33, 127), k=3000)))) == ""
 
 
 def test_the_workspace_lists_models_and_recordings_and_says_what_cannot_be_read(studio):

@@ -197,7 +197,6 @@ def test_scores_are_of_answers_that_exist(nets, data):
     assert mh.record_call(nets["free"], data["cards"]).layers[0].site.num_heads == HEADS
 
 
-@pytest.mark.slow
 def test_a_trial_of_heads_runs_from_start_to_end(tmp_path):
     whole = carry_out("heads", tmp_path / "whole", quick=True)
     report = json.loads((tmp_path / "whole/report.json").read_text())
