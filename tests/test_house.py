@@ -151,8 +151,9 @@ def faces() -> dict[str, str]:
     for path in PACKAGE.rglob("__init__.pyi"):
         package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
-                homes[f"{package}.{alias.name}"] = ".".join(filter(None, [package, node.module, alias.name]))
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    homes[f"{package}.{alias.name}"] = ".".join(filter(None, [package, node.module, alias.name]))
     return homes
 
 

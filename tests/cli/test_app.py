@@ -27,7 +27,6 @@ from manyheads.cli.commands import COMMANDS, FINDING, GROUPS, MORE, SENTENCE
 from manyheads.cli.main import main
 from manyheads.cli.terminal.progress import Talk
 from manyheads.interventions import METRICS as OF_THE_LIBRARY
-from manyheads.models import load
 
 from .conftest import assert_refused, start
 
@@ -446,18 +445,6 @@ def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
     assert {name for name, names in options.items() if {"device", "dtype"} <= names} == set(LOADING)
     loads = re.compile("load_model|gather|desk_of")
     assert {command.__name__ for command in COMMANDS if loads.search(inspect.getsource(command))} == set(LOADING)
-
-
-@pytest.mark.parametrize(("options", "said"), [
-    (["--device", "toaster"], "--device='toaster' cannot be used: "),
-    (["--dtype", "float31"], "dtype='float31' is no dtype for weights. Use one of float64, "),
-])  # fmt: skip
-@pytest.mark.parametrize(
-    "line", [["look", TEXT], ["ablate", "L1", TEXT], ["learn", "one-head"], ["studio", "--get", "/api/workspace"]]
-)
-def test_a_device_or_dtype_that_is_not_there_is_one_line(run, monkeypatch, line, options, said):
-    monkeypatch.setattr("manyheads.models.load", load)
-    assert_refused(run(*line, *options), said)
 
 
 def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,9 +167,10 @@ def test_attribution_reads_a_file_line_by_line_and_targets_pair_with_it(run, tin
 def other_folder(bert_folder, tmp_path):
     """The same model with other queries in all layers but the first."""
     other = mh.load(bert_folder)
-    for layer in other.model.encoder.layer[1:]:
+    model: Any = other.model
+    for layer in model.encoder.layer[1:]:
         layer.attention.self.query.weight.data.mul_(-1)
-    other.model.save_pretrained(tmp_path / "other")
+    model.save_pretrained(tmp_path / "other")
     other.tokenizer.save_pretrained(tmp_path / "other")
     return str(tmp_path / "other")
 
