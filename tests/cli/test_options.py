@@ -96,7 +96,7 @@ def test_roles_read_a_field_hold_labels_against_a_second_corpus_and_draw_familie
     line = ("roles", "--corpus", "a.jsonl", "--field", "words", "--model", bert_folder, "--json")
     ran = run(*line, "--elsewhere", "b.jsonl", "--families", "families.svg")
     document = json.loads(ran.out)
-    assert document["texts"] == 8 and "reading the second corpus, file b.jsonl" in ran.err
+    assert document["texts"] == 8
     assert any(claim["elsewhere"] is not None for claim in document["claims"])
     assert "10 heads" in Path("families.svg").read_text(encoding="utf-8")
 

@@ -104,7 +104,6 @@ def test_a_killed_start_leaves_no_steps_behind(tmp_path):
     assert open_history(folder).steps.tolist() == [1, 2, 4, 6]
 
 
-@pytest.mark.slow
 def test_heads_are_the_same_in_all_files_and_in_the_report_also_of_a_trial_that_was_stopped(tmp_path):
     whole, resumed = whole_and_resumed("qk-clip", tmp_path, 6)  # the last step of the first run
     assert resumed.report["found"] == whole.report["found"] and resumed.trained["free-0"].resumed_at == 3
