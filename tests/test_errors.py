@@ -331,7 +331,7 @@ WORDS = {
 }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_wrong_types_are_errors_in_words():
     scripts = json.dumps({"layers": LAYERS, "plans": PLANS, "designs": DESIGNS})
     done = subprocess.run([sys.executable, "-c", RUNNER], input=scripts, capture_output=True, text=True, check=False)

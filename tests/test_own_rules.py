@@ -1,4 +1,4 @@
-"""How these tests run: their seed, which of a grid are drawn, and the checks of types that are made quicker."""
+"""How these tests run: their seed, which cases always run, which a change touches, and checks of types made quicker."""
 
 import math
 import random
@@ -20,9 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.heads import in_layer
-from tests import seeds
-from tests.checking import checked, running
-from tests.thinning import chosen, thin
+from tests import seeds, touched
+from tests.checking import checked, running, unchecked
+from tests.refusals import refuses
+from tests.thinning import chosen
 
 # ============================================================================================================= the seed
 # A commit's inputs are its own, and the same in every process and after any other test.
@@ -138,7 +139,7 @@ def test_a_failure_prints_the_seed_and_hypothesis_has_no_clock_and_no_memory(pyt
     result.stdout.fnmatch_lines(["*random inputs*", f"MANYHEADS_SEED={seeds.seed()}"])
 
 
-# ====================================================================================================== grids and turns
+# ================================================================================================================ grids
 # A grid that is thinned still holds every value of every parameter, and the same cases in every process.
 
 GRID = [{"name": name, "attention": attention} for name, attention in product("abcde", ("sdpa", "eager"))]
@@ -178,45 +179,6 @@ def test_what_is_left_out_is_slow_and_no_case_is_lost(pytester):
     register = ["-p", "no:xdist", "-p", "no:randomly", "-o", "markers=slow\nthinned"]
     pytester.inline_run(*register, "-m", "not slow").assertoutcome(passed=5)
     pytester.inline_run(*register).assertoutcome(passed=10)
-
-
-def test_of_a_sampled_grid_so_many_cases_are_held_by_the_seed(pytester):
-    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
-    pytester.makepyfile(SUITE.replace("thinned", "sampled(3)"))
-    register = ["-p", "no:xdist", "-o", "markers=slow\nsampled"]
-    runs = [pytester.inline_run(*register, "-m", "not slow") for _ in range(2)]
-    for run in runs:
-        run.assertoutcome(passed=3)
-    first, again = ({report.nodeid for report in run.getreports("pytest_runtest_logreport")} for run in runs)
-    assert first == again
-    pytester.inline_run(*register).assertoutcome(passed=10)
-
-
-class Item:
-    """A test that takes turns, as far as `thin` looks at it."""
-
-    def __init__(self, nodeid):
-        self.nodeid, self.marks = nodeid, {"turns": pytest.mark.turns(3).mark}
-        self.get_closest_marker = self.marks.get
-
-    def add_marker(self, mark):
-        self.marks[mark.name] = mark
-
-
-def test_what_takes_turns_runs_in_one_commit_of_three_whatever_else_is_collected(monkeypatch):
-    def quick(functions):
-        items = [Item(f"tests/test_a.py::test_{name}[{case}]") for name in functions for case in (0, 1)]
-        thin(items)
-        return {item.nodeid for item in items if "slow" not in item.marks}
-
-    ran = []
-    for seed in range(40):
-        monkeypatch.setattr(seeds, "seed", lambda seed=seed: seed)
-        ran.append(quick("abcd"))
-        assert quick("b") == {name for name in ran[-1] if "test_b" in name}
-        assert all(name.replace("[0]", "[1]") in ran[-1] for name in ran[-1]), "all cases of a function, or none"
-    assert set.union(*ran) == {f"tests/test_a.py::test_{name}[{case}]" for name in "abcd" for case in (0, 1)}
-    assert len({*map(frozenset, ran)}) > 5 and 40 / 3 < sum(map(len, ran)) / 4 < 40
 
 
 def test_a_kind_of_a_parameter_that_is_not_there_is_told(pytester):
@@ -308,8 +270,83 @@ def test_of_functions_that_a_function_makes_the_first_is_checked_and_all_where_e
 
 
 def test_where_checks_are_turned_off_nothing_is_checked():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
+    with unchecked():
+        with unchecked():
+            pass
         assert count(["no", "word"]) == 2
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+    with pytest.raises(BeartypeCallHintViolation):
+        count(["no", "word"])
+
+
+def test_refused_value_meets_our_own_message_and_types_are_checked_again_afterwards():
+    def refusing(word: str) -> None:
+        raise ValueError(f"{word!r} is no word")
+
+    refuses(ValueError, "3 is no word", check(refusing), 3)
+    with pytest.raises(BeartypeCallHintViolation):
+        count(["no", "word"])
+
+
+# ===================================================================================================== what is touched
+# `make test-touched` runs every case of the tests of what was changed since main.
+
+
+@pytest.fixture
+def branch(repository):
+    """A repository with a package, a module and their tests, on a branch of its own."""
+    folder, git = repository
+    for name in (
+        *("src/manyheads/nn/layer.py", "src/manyheads/plan.py", "src/manyheads/lightning.py", "web/src/App.svelte"),
+        *("tests/nn/test_layers.py", "tests/studio/test_page.py", "tests/roles/test_claims.py", "tests/test_plan.py"),
+        *("tests/nn/helper.py", "tests/roles/test_plans_of_roles.py", "docs/nn.md"),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("first")
+    git("add", ".")
+    git("commit", "-qm", "the tree")
+    git("branch", "-M", "main")
+    git("checkout", "-qb", "mine")
+    return folder, git
+
+
+def test_nothing_is_touched_on_main_itself_and_text_touches_no_test(branch):
+    folder, _ = branch
+    assert touched.tests_of(touched.changed(folder), folder) == ([], [])
+    (folder / "docs/nn.md").write_text("second")
+    assert touched.changed(folder) == ["docs/nn.md"] and touched.tests_of(["docs/nn.md"], folder) == ([], [])
+
+
+def test_what_is_touched_is_committed_or_not_or_unknown_to_git_and_main_may_have_gone_on(branch):
+    folder, git = branch
+    (folder / "src/manyheads/nn/layer.py").write_text("second")
+    git("commit", "-qam", "mine")
+    (folder / "src/manyheads/plan.py").write_text("second")
+    (folder / "web/src/New.svelte").write_text("new")
+    git("checkout", "-q", "--detach", "main")
+    (folder / "tests/roles/test_claims.py").write_text("another's")
+    git("add", "tests")
+    git("commit", "-qm", "another's")
+    git("branch", "-f", "main")
+    git("checkout", "-q", "mine")
+    tests, without = touched.tests_of(touched.changed(folder), folder)
+    others = ["tests/roles/test_plans_of_roles.py", "tests/studio", "tests/test_plan.py"]
+    assert tests == ["tests/nn", *others] and without == []
+
+
+def test_file_of_tests_is_its_own_and_a_helper_its_folders_and_what_has_no_test_is_named(branch):
+    folder, _ = branch
+    paths = [
+        "tests/nn/test_layers.py",
+        "tests/roles/test_claims.py",
+        "tests/test_gone.py",
+        "src/manyheads/lightning.py",
+    ]
+    assert touched.tests_of(paths, folder) == (paths[:2], ["src/manyheads/lightning.py"])
+    assert touched.tests_of([*paths, "tests/nn/helper.py"], folder)[0] == ["tests/nn", "tests/roles/test_claims.py"]
+
+
+def test_without_a_main_git_says_so(repository):
+    folder, _ = repository
+    refuses(
+        SystemExit, "cannot tell what was changed since no-such-branch: ", touched.changed, folder, "no-such-branch"
+    )

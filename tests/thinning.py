@@ -1,22 +1,17 @@
-"""Which cases of a grid `make test` holds: few, but every value of every parameter. `make test-all` holds all.
+"""Which cases of a grid `make test` runs: few, but every value of every parameter. `make test-all` runs all of them.
 
-    @pytest.mark.thinned                             # name x attention: each name once, each attention in turns
+    @pytest.mark.thinned                             # name x attention: each name once, either attention by turns
     @pytest.mark.thinned(name=("gpt2", "llama"))     # of names, these are kinds enough; the others are slow
 
-    @pytest.mark.sampled(12)                         # twelve cases, drawn by the seed: each commit runs others
-    @pytest.mark.turns(3)                            # all cases, in one commit of three, by the seed and the name
-
-The other cases are marked slow, by the same rule in every process. A test takes turns where it costs a third of a
-second, says a detail or a further surface of what others prove in every run, and cannot be made smaller.
+The other cases are marked slow: the same ones in every process and at every commit. A grid of one parameter is thinned
+to kinds that differ in code, not in size. What costs a third of a second or more and cannot be made smaller is thinned
+or slow, unless it is the main claim of its file.
 """
 
-import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-
-from tests import seeds
 
 __all__ = ["chosen", "thin"]
 
@@ -24,24 +19,19 @@ Value = tuple[str, str]
 
 
 def thin(items: Iterable[Any]) -> None:
-    """Mark as slow what `make test` can do without, of every function marked `thinned`, `sampled`, or `turns`."""
+    """Mark as slow the cases that `make test` can do without, of every function marked `thinned`."""
     grids: dict[str, list[Any]] = {}
     for item in items:
         function = item.nodeid.partition("[")[0]
-        if (turns := item.get_closest_marker("turns")) and seeds.seed_of(f"turn of {function}") % turns.args[0]:
-            item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("thinned") or item.get_closest_marker("sampled"):
+        if item.get_closest_marker("thinned"):
             grids.setdefault(function, []).append(item)
     for function, grid in grids.items():
         quick = [item for item in grid if not item.get_closest_marker("slow")]
-        if thinned := grid[0].get_closest_marker("thinned"):
-            for name in thinned.kwargs:
-                if name not in grid[0].callspec.params:
-                    raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
-            quick = [quick[at] for at in sorted(chosen([item.callspec.params for item in quick], thinned.kwargs))]
-        sampled = grid[0].get_closest_marker("sampled")
-        if sampled and len(quick) > sampled.args[0]:
-            quick = random.Random(f"{seeds.seed()} {function}").sample(quick, sampled.args[0])
+        thinned = grid[0].get_closest_marker("thinned")
+        for name in thinned.kwargs:
+            if name not in grid[0].callspec.params:
+                raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
+        quick = [quick[at] for at in sorted(chosen([item.callspec.params for item in quick], thinned.kwargs))]
         for item in grid:
             if item not in quick:
                 item.add_marker(pytest.mark.slow)

@@ -119,7 +119,6 @@ def test_one_holder_at_a_time_in_one_process_too(path):
         pass
 
 
-@pytest.mark.turns(4)
 def test_another_process_is_refused_until_this_one_is_killed(path):
     child = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

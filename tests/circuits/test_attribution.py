@@ -68,9 +68,7 @@ def held_norm(norm, x, row):
 # ------------------------------------------------------------------------------------------------- rows and their sum
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", WITH_LOGITS)
-@pytest.mark.sampled(3)
 def test_rows_add_up_to_the_models_own_logit(name, fresh):
     lm = loaded(name, fresh)
     result = logit_attribution(lm, TEXTS[:2], [ANSWER, (OTHER, ANSWER)], position=[3, -2])
@@ -115,9 +113,7 @@ def at_its_mean(x):
     return x + step * x
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "bert", "cohere"])
-@pytest.mark.sampled(3)
 def test_float32_sums_to_a_ten_thousandth(name, fresh):
     result = logit_attribution(loaded(name, fresh, torch.float32), TEXTS, ANSWER)
     assert 0 < result.error <= 1e-4
@@ -204,9 +200,7 @@ def test_the_norm_after_a_branch_acts_on_the_head(fresh):
         assert result[f"L1H{h}"] == pytest.approx(float(row @ unembed), abs=1e-6)  # the norms compute in float32
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_oss"])
-@pytest.mark.sampled(2)
 def test_a_row_splits_by_key_into_weight_times_value(name, fresh):
     lm = loaded(name, fresh)
     lm.model.set_attn_implementation("eager")
@@ -289,7 +283,6 @@ def test_more_architectures_add_up(cls, fresh):
     assert result.error <= 1e-4 and len(result.heads) == 18
 
 
-@pytest.mark.turns(4)
 def test_designed_heads_have_rows(fresh):
     lm = mh.design.build([[mh.design.previous(), None], [None, mh.design.induction()]], causal=True)
     result = logit_attribution(lm, "one two three four one two three", (" four", " one"), position=-2)
@@ -367,7 +360,6 @@ def test_an_answer_is_one_token(fresh):
     np.testing.assert_array_equal(first.per_text, logit_attribution(lm, TEXTS[0], word).per_text)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("answers", "options", "message"),
     [
@@ -385,7 +377,6 @@ def test_answers_and_positions_that_cannot_be(answers, options, message, fresh):
         logit_attribution(lm, TEXTS, answers, **options)
 
 
-@pytest.mark.turns(4)
 def test_a_model_without_logits_is_refused(minilm):
     with pytest.raises(ModelError, match=r"minilm \(BertModel\) gives no logits.*load a model that predicts tokens"):
         logit_attribution(minilm, "one text", 5)
@@ -407,7 +398,6 @@ def test_a_model_without_logits_is_refused(minilm):
         ("lm_head", lambda x: x**3, "what follows the unembedding is neither a factor nor a cap"),
     ],
 )
-@pytest.mark.sampled(3)
 def test_what_is_not_known_is_refused_by_name(path, change, message, fresh):
     lm = loaded("gpt2", fresh)
     assert lm.spec

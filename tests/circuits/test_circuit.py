@@ -35,11 +35,10 @@ def induction_pairs(choose):
     return clean, corrupted, answers
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned(seed=(0,))
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=pytest.mark.slow) if seed > 3 else seed for seed in range(SEEDS)]
 )
-@pytest.mark.sampled(2)
 def test_the_two_heads_of_induction_are_named_among_random_heads_and_noise(seed):
     choose = random.Random(seed)
     previous, induction = f"L0H{choose.randrange(4)}", f"L1H{choose.randrange(3)}"
@@ -95,7 +94,6 @@ def truth(lm, name, clean, corrupted, read, kept):
     return float((run(clean, {paths[site.layer]: changer(site) for site in sites}).mean() - bottom) / (top - bottom))
 
 
-@pytest.mark.turns(4)
 def test_a_circuit_is_what_hooks_say_and_none_of_its_heads_can_go(fresh):
     lm = mh.load(STOCK["llama"].make(fresh).double(), tokenizer=False)
     sides = [{"input_ids": torch.randint(3, VOCABULARY, (3, 9), generator=fresh)} for _ in range(2)]
@@ -129,7 +127,6 @@ def test_a_circuit_is_what_hooks_say_and_none_of_its_heads_can_go(fresh):
     assert given.costs[1] == pytest.approx(alone - rest, **same)
 
 
-@pytest.mark.turns(4)
 def test_half_of_the_pairs_are_held_out_where_there_are_enough(fresh):
     lm = loaded("gpt2", draw(fresh))
     clean, corrupted, answers = induction_pairs(random.Random(1))

@@ -41,9 +41,7 @@ def products(lm, layer, head):
     return o[:, rows] @ v[shared] @ gain, (q[rows] @ gain).T @ (k[shared] @ gain)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("num_kv_heads", [1, 3, 6])
-@pytest.mark.sampled(2)
 def test_scores_are_those_of_the_whole_matrices(num_kv_heads, fresh):
     lm = llama(fresh, num_kv_heads)
     result = composition(lm)
@@ -112,9 +110,7 @@ def test_random_weights_lie_around_chance(fresh):
         assert len(z) == 3 * 16 and abs(z.mean()) < 1.5 and z.std() < 3 and np.abs(z).max() < 10
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.sampled(4)
 def test_the_induction_pair_stands_out_among_random_heads_and_noise(seed):
     layers = [[None] * 3 for _ in range(2)]
     a, b = seed % 3, seed * 7 % 3
@@ -128,9 +124,7 @@ def test_the_induction_pair_stands_out_among_random_heads_and_noise(seed):
 # ------------------------------------------------------------------------------------------------------------ on texts
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["q", "k", "v"])
-@pytest.mark.sampled(2)
 def test_measured_on_texts_is_path_patching_by_hand(kind, fresh):
     lm = loaded("llama", fresh)
     model = lm.model.set_attn_implementation("eager") or lm.model
@@ -175,7 +169,6 @@ def test_measured_on_texts_is_path_patching_by_hand(kind, fresh):
     assert known.sum() == 1
 
 
-@pytest.mark.turns(4)
 def test_the_designed_pair_loses_its_map_without_the_head_that_it_reads():
     lm = design.build([[design.previous(), None], [None, design.induction()]], causal=True, max_positions=64)
     result = composition(lm, "one two three four one two three four one", readers="L1H1")

@@ -81,18 +81,14 @@ def assert_patched(name, what, direction, positions, fresh):
     assert (want - changes_of(got)[mine]).abs().max() <= SAME * want.abs().max()
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("name", SIX)
-@pytest.mark.sampled(2)
 def test_every_head_is_patched_as_by_hooks(name, what, fresh):
     assert_patched(name, what, "denoise", "all", fresh)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "what"), list(zip(SIX, (*WHAT, "k"), strict=True)))
-@pytest.mark.sampled(2)
 def test_so_it_is_at_some_positions(name, what, fresh):
     assert_patched(name, what, "noise", [2, -3], fresh)
 
@@ -104,9 +100,7 @@ def test_so_it_is_at_each_position(name, what, fresh):
     assert_patched(name, what, "noise", "each", fresh)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "what"), list(zip(MORE, ("q", "v", "weights", "k"), strict=True)))
-@pytest.mark.sampled(2)
 def test_windows_norms_sinks_and_a_second_text(name, what, fresh):
     assert_patched(name, what, "noise", "all", fresh)
 
@@ -123,11 +117,9 @@ def test_so_they_are_for_everything_else(name, what, fresh):
 STEP = 1e-4  # of the way from one run to the other, either side: the error is its square, times the third derivative
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("name", "what"), [("gpt2", "out"), ("llama", "k"), ("gemma2", "q"), ("opt", "v"), ("gpt_neox", "weights")]
 )
-@pytest.mark.sampled(2)
 def test_a_gradient_is_the_finite_difference_on_the_way_to_the_other_run(name, what, fresh):
     lm, clean, corrupted, metric, oracle = made(name, fresh)
     got = mh.patch(lm, clean, corrupted, metric, what=what, positions="each", estimator="gradient")
@@ -138,9 +130,7 @@ def test_a_gradient_is_the_finite_difference_on_the_way_to_the_other_run(name, w
     assert (changes_of(got)[:, spots] - want).abs().max() <= 1e-5 * want.abs().max()
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("what", WHAT)
-@pytest.mark.sampled(3)
 def test_positions_of_a_gradient_add_up(what, fresh):
     lm, clean, corrupted, metric, _ = made("llama", fresh)
 
@@ -188,9 +178,7 @@ def logits_of(lm, text):
         return lm.model(**lm.tokenizer(text, return_tensors="pt")).logits[0, -1].double()
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("metric", ["logit_diff", "logit", "prob", "loss", "kl"])
-@pytest.mark.sampled(3)
 def test_a_metric_by_name_is_that_of_the_answers_logits(metric, fresh):
     lm = loaded("gpt2", draw(fresh))
     answers = {"logit_diff": ANSWERS, "kl": None}.get(metric, [right for right, _ in ANSWERS])
@@ -226,7 +214,6 @@ def test_a_masked_model_answers_at_its_mask(fresh):
     assert got.notes["metric"] == "logit_diff at the mask"
 
 
-@pytest.mark.turns(4)
 def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     lm = loaded("llama", draw(fresh))
     texts = [(*CLEAN, "the old king"), (*CORRUPTED, "the new king")]
@@ -241,7 +228,6 @@ def test_pairs_of_unlike_lengths_are_patched_as_each_by_itself(fresh):
     mh.patch(lm, *texts, answers=answers, positions=[-1], controls=0)
 
 
-@pytest.mark.turns(4)
 def test_a_result_says_what_it_is(fresh, tmp_path):
     lm = loaded("llama", draw(fresh))
     texts = [
@@ -292,7 +278,6 @@ def test_each_position_has_its_token_and_a_row(fresh):
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("error", "message", "changes"),
     [
@@ -351,7 +336,6 @@ def test_each_position_has_its_token_and_a_row(fresh):
         (HeadError, "no", {"heads": "L7H1"}),
     ],
 )
-@pytest.mark.sampled(8)
 def test_mistakes_are_named(error, message, changes):
     lm = loaded("gpt2", 3)
     arguments = {"clean": CLEAN[0], "corrupted": CORRUPTED[0], "answers": ANSWERS[0], **changes}
@@ -411,7 +395,6 @@ def truth_of_path(oracle, base, other, sender, receiver, channel):
     return oracle.run(base, {oracle.places.output.format(high): change})
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("name", "channel", "direction"),
     [
@@ -421,7 +404,6 @@ def truth_of_path(oracle, base, other, sender, receiver, channel):
         ("gemma2", "k", "noise"),
     ],
 )
-@pytest.mark.sampled(2)
 def test_a_path_is_what_hooks_make_of_it(name, channel, direction, fresh):
     lm, clean, corrupted, metric, oracle = made(name, fresh)
     base, other = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
@@ -432,7 +414,6 @@ def test_a_path_is_what_hooks_make_of_it(name, channel, direction, fresh):
     assert (changes - want).abs().max() <= 1e-8 * max(1.0, float(want.abs().max()))
 
 
-@pytest.mark.turns(4)
 def test_the_previous_token_head_speaks_to_the_induction_head_by_its_keys_alone():
     lm = design.build(
         [[None, design.previous(), None], [design.induction(), None]],
@@ -450,7 +431,6 @@ def test_the_previous_token_head_speaks_to_the_induction_head_by_its_keys_alone(
     assert abs(effect("L0H0, L0H2", "L1H0", "k").value) < 0.1
 
 
-@pytest.mark.turns(4)
 def test_all_paths_into_a_head_are_the_paths_one_by_one(fresh):
     lm, clean, corrupted, metric, _ = made("llama", fresh)
     told = []

@@ -25,7 +25,6 @@ def no_other_process(monkeypatch):
         monkeypatch.setattr(module, "try_all", lambda jobs: [fine for _ in jobs])
 
 
-@pytest.mark.turns(4)
 def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(run, tmp_path):
     ran = run("prune", "L3H7, L4H0-1", "--out", "smaller", "--evidence", "a hunch")
     assert ran.code == 0 and "an earlier save" not in ran.err, ran.err
@@ -44,7 +43,6 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert again.code == 2 and "smaller holds an earlier save, which this one replaces" in again.err
 
 
-@pytest.mark.turns(4)
 def test_json_is_one_document_with_everything(run):
     ran = run("prune", "L5", "--out", "smaller", "--json", "--empty-layers")
     assert ran.code == 0, ran.err
@@ -72,7 +70,6 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(argument
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.turns(4)
 def test_a_model_without_a_tokenizer_is_pruned_too(run, tmp_path):
     tiny_llama().save_pretrained(tmp_path / "llama")
     ran = run("prune", "L*H0-1", "--out", "smaller", "--model", "llama")
@@ -80,7 +77,6 @@ def test_a_model_without_a_tokenizer_is_pruned_too(run, tmp_path):
     assert_refused(run("prune", "--lowest", "2", "--out", "less", "--model", "llama"), "no tokenizer files")
 
 
-@pytest.mark.turns(4)
 def test_the_least_important_heads_go_and_the_card_says_why_them(run, tmp_path, bert_folder):
     lm = mh.load(bert_folder)
     texts = ["the cat sat on the table", "a dog ran home", "rain and snow fell all night", "the king read a book"]
@@ -106,7 +102,7 @@ def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):
     assert "smaller, stock:" in ran.out and "transformers.LlamaForCausalLM.from_pretrained('smaller')" in ran.out
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_least_important_heads_of_a_gqa_model_go_in_whole_groups(run, tmp_path):
     folder = str(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
     texts = [" ".join(WORDS[at : at + 15]) for at in range(0, 60, 15)]
@@ -147,7 +143,7 @@ def texts(tmp_path):
     return "texts.txt"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_merge_says_what_is_lost_and_gained_before_uptraining_and_where_it_is(run, folder, texts):
     ran = run("convert", "--kv-heads", "2", "--model", folder, "--out", "grouped", "--file", texts)
     assert ran.code == 0, ran.err
@@ -163,14 +159,12 @@ def test_a_merge_says_what_is_lost_and_gained_before_uptraining_and_where_it_is(
     assert [site.num_kv_heads for site in mh.load("grouped").spec.sites] == [2, 2, 2]
 
 
-@pytest.mark.turns(4)
 def test_without_texts_nothing_is_measured_and_that_is_said(run, folder):
     ran = run("convert", "--kv-heads", "3", "--model", folder, "--out", "grouped")
     assert "quality and decode speed: not measured, since no texts were given" in ran.out
     assert "Relative error of the key and value weights of each layer (no texts were given):" in ran.out
 
 
-@pytest.mark.turns(4)
 def test_json_of_a_merge_is_one_document_and_neighbours_are_merged_where_asked(run, folder):
     ran = run("convert", "--kv-heads", "3", "--model", folder, "--out", "grouped", "--no-regroup", "--json")
     assert ran.code == 0, ran.err

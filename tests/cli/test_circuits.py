@@ -22,7 +22,6 @@ def found():
     return mh.logit_attribution(mh.load("tiny-code"), TEXT, (" b", " a"))
 
 
-@pytest.mark.turns(4)
 def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found):
     ran = run("attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3")
     assert ran.code == 0
@@ -36,7 +35,6 @@ def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found
     assert f"rows sum to {found.total[0]:.4f}" in ran.out
 
 
-@pytest.mark.turns(4)
 def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     ran = run(
         "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--save", "t.csv", "--plot",
@@ -52,14 +50,12 @@ def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     assert "L3 feed-forward" in (tmp_path / "f.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.turns(4)
 def test_an_id_is_a_token(run, found):
     token = mh.load("tiny-code").tokenizer(" b", add_special_tokens=False)["input_ids"][0]
     ran = run("attribute", TEXT, "--answer", str(token))
     assert ran.lines[0].startswith("tiny-code: the logit of ' b' is ")
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("arguments", "parts"), [
     ((TEXT,), ("no answer was given", "--answer ' word'")),
     (("--answer", " b"), ("no text was given",)),
@@ -69,7 +65,6 @@ def test_an_id_is_a_token(run, found):
     ((TEXT, "--answer", " b", "--plot", "f.gif"), ("--plot",)),
     ((TEXT, "--answer", "5", "--model", "minilm"), ("minilm (BertModel) gives no logits",)),
 ])  # fmt: skip
-@pytest.mark.sampled(4)
 def test_what_cannot_be_is_one_line(run, arguments, parts):
     assert_refused(run("attribute", *arguments), *parts)
 
@@ -105,7 +100,6 @@ def told(count=4):
     )
 
 
-@pytest.mark.turns(4)
 def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     ran = run("patch", "--pairs", pairs, "--what", "v", "--direction", "noise", "--controls", "2",
               "--save", "heads.csv", "--plot", "heads.svg")  # fmt: skip
@@ -123,7 +117,6 @@ def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     assert "which heads carry the answer" in drawn and f"{found[first]:.2f}" in drawn and "L3" in drawn
 
 
-@pytest.mark.turns(5)
 def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
     clean, corrupted, answers = told(1)
     ran = run("patch", clean[0], corrupted[0], "--right", " size", "--wrong", " name", "--positions", "each",
@@ -135,7 +128,6 @@ def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
     assert {row["token"] for row in document["heads"]} == set(found.positions)
 
 
-@pytest.mark.turns(5)
 def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
     ran = run("circuit", "--pairs", pairs, "--keep", "0.5", "--json")
     clean, corrupted, answers = told()
@@ -169,7 +161,6 @@ def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
     (["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"], "read its first one, --first-token."),
     (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
 ])  # fmt: skip
-@pytest.mark.sampled(7)
 def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"clean": "a", "corrupted": "b", "right": "c", "wrong": "d"}\n{nothing')
     (tmp_path / "half.jsonl").write_text('{"clean": "a"}')
@@ -177,7 +168,6 @@ def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     assert_refused(run("patch", *arguments), message)
 
 
-@pytest.mark.turns(4)
 def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):
     """T5: three stacks, some of whose heads work against the answer."""
     import torch

@@ -25,7 +25,6 @@ def page(tmp_path):
     return str(path)
 
 
-@pytest.mark.turns(4)
 def test_an_ablation_says_what_the_library_found(run, page, minilm):
     ran = run("ablate", "L3H7, L5H3", "--file", page, "--controls", "2")
     found = mh.effect(minilm, mh.Ablate("L3H7, L5H3"), list(TEXTS), controls=2)
@@ -42,7 +41,6 @@ def test_an_ablation_says_what_the_library_found(run, page, minilm):
     assert found.change > 1e-4
 
 
-@pytest.mark.turns(5)
 def test_an_ablation_begins_with_its_verdict_and_a_dot_for_each_random_head(run, page, minilm):
     ran = run("ablate", "l3h7", "--file", page)
     found = mh.effect(minilm, mh.Ablate("L3H7"), list(TEXTS))
@@ -56,7 +54,6 @@ def test_an_ablation_begins_with_its_verdict_and_a_dot_for_each_random_head(run,
     assert alone.lines[1] == "No verdict: there is no control, as asked." and "●" not in alone.out
 
 
-@pytest.mark.turns(4)
 def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
     data = json.loads(run("ablate", "L2", "--kind", "average", "--file", page, "--controls", "1", "--json").out)
     found = mh.effect(minilm, mh.Average("L2"), list(TEXTS), controls=1)
@@ -72,7 +69,6 @@ def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
     (["--kind", "copy", "--source", "L1H2"], mh.Copy("L1", "L1H2")),
     (["--kind", "unmixed"], mh.SkipOutputProjection("L1")),
 ])  # fmt: skip
-@pytest.mark.sampled(1)
 def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(options, step, run, page, minilm):
     alone = ("--file", page, "--controls", "0", "--json")
     first = json.loads(run("ablate", "L1", *options, *alone, "--save-plan", "plan.json").out)
@@ -104,7 +100,6 @@ def test_what_a_language_model_loses_is_told_token_by_token(run, gpt2_folder):
     assert len(re.findall(r"'[a-z]+' [-+]\d", ran.out)) >= 4
 
 
-@pytest.mark.turns(4)
 def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_path, minilm):
     (tmp_path / "corpus.txt").write_text("Snow lay on the hills.\n\nNobody came to the door.\n", encoding="utf-8")
     options = ("--kind", "mean", "--controls", "0", "--json")
@@ -136,13 +131,11 @@ def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_
     (["importance", "--save", "table.xls"], ["--save table.xls"]),
     (["importance", "some text", "--kind", "kill"], ["kind='kill'"]),
 ])  # fmt: skip
-@pytest.mark.sampled(8)
 def test_what_cannot_be_is_one_line(arguments, parts, run, tmp_path):
     assert_refused(run(*arguments), *parts)
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".svg", ".json", ".xls")]
 
 
-@pytest.mark.turns(5)
 def test_importance_lists_the_heads_at_both_ends_and_saves_all_of_them(run, page, minilm):
     ran = run("importance", "--file", page, "--save", "heads.parquet", "--estimator", "both")
     found = mh.importance(minilm, list(TEXTS))
@@ -209,7 +202,6 @@ def test_the_numbers_of_a_column_have_as_many_decimals(values, written):
     assert aligned(values) == written
 
 
-@pytest.mark.turns(5)
 def test_targets_are_what_an_encoder_decoder_is_measured_on(run, t5_folder, tmp_path):
     """The numbers are the library's on pairs; every way to pair wrongly is one line."""
     sources, targets = ["the old cat sat", "why is the dog here ?"], ["the dog said", "a cat sat on the table"]

@@ -42,7 +42,6 @@ def section(lines, title):
     return lines[begin : lines.index("", begin)] if "" in lines[begin:] else lines[begin:]
 
 
-@pytest.mark.turns(4)
 def test_the_page_says_the_role_and_where_each_token_looks(run):
     ran = run("head", "L0H2", TEXT)
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100
@@ -58,21 +57,18 @@ def test_the_page_says_the_role_and_where_each_token_looks(run):
     assert len(points) == 2, "in either column the decimal points stand below each other"
 
 
-@pytest.mark.turns(4)
 def test_the_map_of_a_previous_token_head_is_the_line_below_the_diagonal(run):
     rows = [line[18:] for line in section(run("head", "L0H2", TEXT).lines, "Map")[3:]]
     for at in range(1, len(rows)):
         assert [at_ // 2 for at_, cell in enumerate(rows[at]) if cell == "█"] == [at - 1, at - 1]
 
 
-@pytest.mark.turns(4)
 def test_what_a_causal_model_cannot_see_is_blank(run, gpt2_folder):
     text = "the cat sat on the mat"
     rows = [line[18:] for line in section(run("head", "L1H2", text, "--model", gpt2_folder).lines, "Map")[2:]]
     assert [len(row) for row in rows] == [2, 4, 6, 8, 10, 12]
 
 
-@pytest.mark.turns(4)
 def test_links_are_the_record_s_weights(run, minilm):
     document = json.loads(run("head", "L2H9", TEXT, "--json", "--top", "4").out)
     weights = mh.record(minilm, TEXT).layers[2].weights(head=9)
@@ -99,7 +95,6 @@ def test_links_do_not_hang_on_how_many_rows_are_held(minilm, monkeypatch):
         torch.testing.assert_close(torch.tensor([x.weight for x in one]), torch.tensor([x.weight for x in other]))
 
 
-@pytest.mark.turns(4)
 def test_its_numbers_are_those_of_measure(run, minilm):
     found = json.loads(run("head", "L1H8", TEXT, "--json").out)
     table = mh.measure(minilm, TEXT, ["entropy", "next_mass", "distance"])
@@ -107,13 +102,12 @@ def test_its_numbers_are_those_of_measure(run, minilm):
         assert found["text"][name] == pytest.approx(table["L1H8", name], abs=1e-6)
 
 
-@pytest.mark.turns(4)
 def test_top_says_how_many_keys_are_shown(run):
     wide = section(run("head", "L0H0", TEXT, "--top", "1").lines, "Where each token looks")
     assert all(line.count("%") == 1 for line in wide[1:])
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
     (tmp_path / "long.txt").write_text("the cat sat on the mat, and it ran; " * 120)
     ran = run("head", "L0H2", "--file", "long.txt")
@@ -127,14 +121,13 @@ def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
     assert_refused(run("head", "L0H2", "--file", "long.txt", "--window", "4"), "--window 4: the text has 3 windows.")
 
 
-@pytest.mark.turns(4)
 def test_plot_draws_the_map(run, tmp_path):
     ran = run("head", "L3H11", TEXT, "--plot", "map.svg")
     assert ran.code == 0 and "map.svg, the map of L3H11 on this text" in ran.out
     assert "<svg" in (tmp_path / "map.svg").read_text()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_sinks_are_left_out_and_nothing_else_changes(run, minilm):
     plain = json.loads(run("head", "L2H9", TEXT, "--json", "--top", "3").out)
     left = json.loads(run("head", "l2h9", *TEXT.split(), "--json", "--top", "3", "--leave-out-sinks").out)
@@ -156,7 +149,6 @@ def test_sinks_are_left_out_and_nothing_else_changes(run, minilm):
 
 @pytest.mark.parametrize("leave_out", [False, True])
 @pytest.mark.parametrize("blocks", [5, 14])
-@pytest.mark.sampled(2)
 def test_the_blocks_of_the_map_are_plain_means(minilm, monkeypatch, blocks, leave_out):
     monkeypatch.setattr("manyheads.cli.head.command.ROWS", 5)
     layer = mh.record(minilm, TEXT).layers[2]
@@ -181,7 +173,6 @@ def test_what_a_causal_model_cannot_see_is_no_sink_either(run, gpt2_folder):
     assert "this model has no sink: nothing is left out" in run(*line).out
 
 
-@pytest.mark.turns(4)
 def test_sinks_are_grey_and_links_have_the_colour_of_the_role(run, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
@@ -203,7 +194,6 @@ def test_a_head_that_is_not_there_is_refused(run, head, said):
     assert_refused(run("head", head, TEXT), said)
 
 
-@pytest.mark.turns(4)
 def test_a_cross_head_is_refused_with_what_shows_it_and_look_says_what_the_decoder_reads(run, t5_folder):
     ran = run("head", "cross:L1H0", "the cat sat", "--model", t5_folder)
     assert_refused(ran, "cross:L1H0 is cross-attention", "manyheads look --html", "stacks['cross']")
@@ -246,7 +236,6 @@ def row_of(folder, image, layer, head, position):
     return grid_of(rec), rec.stacks[""][layer].weights(head=head, queries=slice(position, position + 1))[0]
 
 
-@pytest.mark.turns(4)
 def test_json_is_the_class_tokens_row_of_the_record(run, folders, cat):
     found = json.loads(run("head", "L1H2", "--model", folders["deit"], "--image", cat, "--json").out)
     grid, row = row_of(folders["deit"], cat, 1, 2, 0)
@@ -258,7 +247,6 @@ def test_json_is_the_class_tokens_row_of_the_record(run, folders, cat):
     assert (found["strongest"][0]["row"], found["strongest"][0]["column"]) == divmod(best, 5)
 
 
-@pytest.mark.turns(4)
 def test_a_patch_that_was_asked_for_looks(run, folders, cat):
     found = json.loads(run("head", "L0H1", "--model", folders["vit"], "--image", cat, "--patch", "2,3", "--json").out)
     grid, row = row_of(folders["vit"], cat, 0, 1, 1 + 2 * 5 + 3)
@@ -266,7 +254,6 @@ def test_a_patch_that_was_asked_for_looks(run, folders, cat):
     torch.testing.assert_close(torch.tensor(found["weights"]), grid.laid_out(row))
 
 
-@pytest.mark.turns(4)
 def test_without_a_class_token_it_is_the_mean_over_patches(run, folders, cat):
     found = json.loads(run("head", "L1H0", "--model", folders["siglip"], "--image", cat, "--json").out)
     rec = mh.record(mh.load(folders["siglip"]), image=cat)
@@ -295,7 +282,6 @@ def test_the_page_shades_the_strongest_patch_fully_and_marks_the_one_that_looks(
     assert f"{total:.1%} on patches, {1 - total:.1%} on [CLS]" in ran.out
 
 
-@pytest.mark.turns(4)
 def test_plot_draws_the_picture_and_the_weights(run, folders, cat, tmp_path):
     ran = run("head", "L1H2", "--model", folders["vit"], "--image", cat, "--plot", "seen.png", "--patch", "1,1")
     assert ran.code == 0 and "seen.png, the picture with the weights on it" in ran.out
@@ -325,7 +311,6 @@ def test_ink_lies_on_the_pixels_of_the_patch_and_grows_with_its_weight(fresh):
     assert len(np.unique(bare)) > 10  # the picture can still be seen where nobody looks
 
 
-@pytest.mark.turns(5)
 def test_a_large_picture_is_drawn_by_every_few_pixels(tmp_path):
     grid = Grid(2, 3, (1600, 2400), (800, 800), (800, 800))
     places = {(row, column): grid.pixels(row, column) for row in range(2) for column in range(3)}
@@ -342,7 +327,6 @@ def llava(tmp_path_factory):
     return saved_llava(tmp_path_factory.mktemp("llava") / "llava")
 
 
-@pytest.mark.turns(5)
 def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
     asked = ("head", "L1H2", "--model", llava, "--image", cat, "what is it ?")
     rec = mh.record(mh.load(llava), "what is it ?", image=cat, answer="a red cat")
@@ -375,7 +359,6 @@ def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.turns(4)
 def test_what_cannot_be_is_one_line_and_nothing_is_written(run, folders, cat, tmp_path):
     (tmp_path / "notes.png").write_text("no picture")
     before = sorted(path.name for path in tmp_path.iterdir())

@@ -34,7 +34,6 @@ def files(tmp_path):
     return texts, ["0.txt", "1.txt", "others.jsonl"]
 
 
-@pytest.mark.turns(5)
 def test_the_document_and_the_file_are_what_the_library_found(run, files, llama_folder):
     texts, names = files
     options = ("--keep", "0.3", "--by", "distant_mass", "--context", "1k", "--batch", "2", *SIZES)
@@ -47,7 +46,7 @@ def test_the_document_and_the_file_are_what_the_library_found(run, files, llama_
     assert document["split"]["evidence"]["cache"]["context"] == 1024
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_the_page_begins_with_the_verdict_and_names_what_is_kept(run, files, llama_folder):
     texts, names = files
     ran = run("split", llama_folder, *names, "--by", "distant_mass", *SIZES, "--plot", "a.svg")
@@ -64,7 +63,6 @@ def test_the_page_begins_with_the_verdict_and_names_what_is_kept(run, files, lla
     assert sum(line.strip().startswith(f"{share}%") for line in ran.lines for share in range(10, 101, 10)) == 10
 
 
-@pytest.mark.turns(4)
 def test_bad_input_is_one_line(run, files, llama_folder):
     names = files[1]
     assert_refused(run("split", llama_folder, *names, "--by", "loss"), "--by loss is unknown: use effect")

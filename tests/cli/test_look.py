@@ -53,7 +53,6 @@ def long_text():
 # ---------------------------------------------------------------------------------------------------------- the page
 
 
-@pytest.mark.turns(4)
 def test_with_all_the_page_has_the_evidence_and_a_row_for_each_head(run, labels):
     ran = run("look", TEXT, "--all")
     assert ran.code == 0
@@ -65,7 +64,6 @@ def test_with_all_the_page_has_the_evidence_and_a_row_for_each_head(run, labels)
     assert max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
 
 
-@pytest.mark.turns(4)
 def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals(run, minilm, labels):
     rows = rows_of(run("look", TEXT, "--all").lines)
     # Where too few texts hold a role's cases there is a dash in place of the interval.
@@ -105,7 +103,6 @@ def test_labels_that_could_not_be_kept_are_said_with_the_reason(run, labels, mon
     assert f"roles    {why}" in run("look", TEXT).out
 
 
-@pytest.mark.turns(4)
 def test_the_summary_says_what_it_rests_on(run, labels):
     said = " ".join(run("look", TEXT, "--all").out.split())
     for part in (
@@ -126,7 +123,6 @@ def test_the_summary_says_what_it_rests_on(run, labels):
         assert f"{name} {best.head} {best.evidence.words}" in said
 
 
-@pytest.mark.turns(4)
 def test_the_rows_hold_the_library_s_numbers(run, minilm, labels):
     rows = rows_of(run("look", TEXT, "--all").lines)
     table = mh.measure(minilm, TEXT, [*DEFAULT, "previous_mass"], sinks=labels.sinks)
@@ -143,7 +139,6 @@ def test_the_rows_hold_the_library_s_numbers(run, minilm, labels):
     ]  # fmt: skip
 
 
-@pytest.mark.turns(4)
 def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, minilm, labels):
     lines = run("look", SENTENCE).lines
     assert len(lines) <= 40 and max(map(len, lines)) <= 100 and all(line == line.rstrip() for line in lines)
@@ -175,7 +170,6 @@ def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, m
     assert re.fullmatch(r"16 tokens · roles remembered · weights exact, error at most \S+ · \S+ seconds", lines[-1])
 
 
-@pytest.mark.turns(4)
 def test_a_text_needs_no_quotes(run):
     ran = run("look", "The", "cat", "sat")
     assert ran.code == 0 and 'manyheads look "The cat sat" --all' in ran.out
@@ -185,7 +179,6 @@ def test_a_text_needs_no_quotes(run):
 @pytest.mark.parametrize(
     ("layers", "heads", "blocks", "most"), [(4, 8, 1, 17), (12, 12, 1, 18), (32, 32, 2, 28), (80, 64, 1, 28)]
 )
-@pytest.mark.sampled(2)
 def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blocks, most):
     names = [Head("", layer, index) for layer in range(layers) for index in range(heads)]
     roles = tuple(replace(labels.roles[place % 72], head=head) for place, head in enumerate(names))
@@ -203,13 +196,11 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blo
     assert (refused in " ".join(lines)) == (layers == 80)
 
 
-@pytest.mark.turns(4)
 def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
     ran = run("look")
     assert ran.code == 0 and "a bundled sentence" in ran.out and OWN_TEXT[:20] in ran.out
 
 
-@pytest.mark.turns(4)
 def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
     lines = run("look", TEXT, "--statistics", "heaviest_key, max_weight").lines
     heading = next(line for line in lines if line.startswith("head "))
@@ -219,13 +210,11 @@ def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
     assert any(line.startswith("max_weight") and "confidence" in line for line in lines), "it is explained"
 
 
-@pytest.mark.turns(4)
 def test_what_cannot_be_counted_is_a_dash_not_a_number(run):
     rows = rows_of(run("look", "cat", "--all").lines)
     assert all(row.endswith("–") for row in rows.values()), "no token recurs"
 
 
-@pytest.mark.turns(4)
 def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
     monkeypatch.setattr("manyheads.cli.terminal.console.WIDTH", 80)
     lines = run("look", TEXT, "--all").lines
@@ -236,7 +225,6 @@ def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
     assert not [line for line in lines if line.endswith("…") and line[:1] == "L"]
 
 
-@pytest.mark.turns(4)
 def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monkeypatch):
     def refuse(lm, **kwargs):
         raise TextError("too long for it.")
@@ -257,7 +245,6 @@ def test_labels_are_measured_anew_with_no_cache(run, labels):
 
 
 @pytest.mark.parametrize("family", ["bert_folder", "gpt2_folder"])
-@pytest.mark.sampled(1)
 def test_a_model_in_a_folder(run, request, family):
     folder = request.getfixturevalue(family)
     ran = run("look", "the cat sat on the mat", "--model", folder, "--all")
@@ -269,7 +256,6 @@ def test_a_model_in_a_folder(run, request, family):
 # ---------------------------------------------------------------------------------------------------- data and files
 
 
-@pytest.mark.turns(4)
 def test_json_is_one_document_with_the_library_s_numbers(run, minilm, labels):
     ran = run("look", TEXT, "--json")
     document = json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -292,7 +278,6 @@ def test_json_says_null_where_there_is_no_number(run):
 
 @pytest.mark.thinned(ending=("csv",))  # tests/statistics reads all three
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
-@pytest.mark.turns(4)
 def test_save_writes_roles_and_numbers_by_the_ending(run, minilm, labels, tmp_path, ending):
     path = tmp_path / f"t.{ending}"
     ran = run("look", TEXT, "--save", str(path), "--statistics", "entropy,duplicate_mass")
@@ -306,7 +291,7 @@ def test_save_writes_roles_and_numbers_by_the_ending(run, minilm, labels, tmp_pa
     assert [each.name for each in tmp_path.iterdir()] == [path.name], "no temporary file is left"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_plot_draws_the_grid(run, tmp_path):
     assert "--plot grid.png" in run("look", TEXT, "--all").out
     ran = run("look", TEXT, "--plot", "grid.png", "--all")
@@ -326,7 +311,6 @@ def test_all_statistics_can_be_asked_for(run):
 # -------------------------------------------------------------------------------------------------------- long texts
 
 
-@pytest.mark.turns(5)
 def test_a_long_text_is_read_in_windows_cut_or_refused_and_that_is_said(run, long_text, tmp_path):
     (tmp_path / "long.txt").write_text(long_text)
     said = " ".join(run("look", "--file", "long.txt").out.split())
@@ -340,7 +324,6 @@ def test_a_long_text_is_read_in_windows_cut_or_refused_and_that_is_said(run, lon
 # ---------------------------------------------------------------------------------------------------------- the studio
 
 
-@pytest.mark.turns(5)
 def test_one_page_with_every_head_is_written_and_said(run, tmp_path):
     ran = run("look", TEXT, "--html", "heads.html", "--save", "heads.csv")
     assert ran.code == 0
@@ -367,7 +350,6 @@ def test_a_site_is_refused_before_a_model_is_loaded(run, tmp_path, monkeypatch):
     assert_refused(run("publish", "look.txt", "--text", TEXT), "it is a file")
 
 
-@pytest.mark.turns(4)
 def test_a_site_is_published_and_said(run, tmp_path):
     ran = run("publish", "site", "--text", TEXT, "--exact")
     assert ran.code == 0 and "Wrote site: 1 recording, " in ran.out and "python -m http.server -d site" in ran.out
@@ -383,7 +365,6 @@ def test_without_the_studios_extra_the_page_says_how_to_get_it(run, monkeypatch,
     assert ran.code == 2 and 'pip install "manyheads[studio]"' in ran.err and option[0] in ran.err
 
 
-@pytest.mark.turns(4)
 def test_open_serves_the_studio_with_this_text_and_the_models_roles_at_hand(run, monkeypatch):
     opened = []
     monkeypatch.setattr("manyheads.cli.look.command.open_studio", lambda talk, desk, view: opened.append((desk, view)))
@@ -422,9 +403,7 @@ def test_a_model_of_python_is_shown_python(run):
 # ----------------------------------------------------------------------------------------------- what is given to read
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("line", [["-"], ["--file", "-"]])
-@pytest.mark.sampled(1)
 def test_stdin_is_read_where_it_is_asked_for(run, monkeypatch, line):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Été à Orsay.".encode())))
     ran = run("look", *line)
@@ -442,7 +421,6 @@ def test_what_was_probably_meant_is_said(run, tmp_path):
     assert ran.code == 0 and "novel.txt is also a file" in ran.err and "--file novel.txt" in ran.err
 
 
-@pytest.mark.turns(4)
 def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
     (tmp_path / "given.txt").write_text(TEXT)
     with open(tmp_path / "given.txt") as given:
@@ -570,7 +548,6 @@ def rec(minilm):
     return mh.record(minilm, SENTENCE)
 
 
-@pytest.mark.turns(4)
 def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
     ran = run("look", *SENTENCE.split(), *BOTH)
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
@@ -592,8 +569,6 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
 
 
 @pytest.mark.parametrize(("option", "side", "other"), [("--from", "query", "key"), ("--to", "key", "query")])
-@pytest.mark.sampled(1)
-@pytest.mark.turns(4)
 def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, other):
     links = rec.heads_linking(**{side: "it"})
     ran = run("look", SENTENCE, option, "it", "--all")
@@ -609,7 +584,6 @@ def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, ot
     assert len(short.lines) <= 40 and "special tokens and marks are left out" in " ".join(short.out.split())
 
 
-@pytest.mark.turns(4)
 def test_json_and_save_hold_every_head(run, rec, tmp_path):
     document = json.loads(run("look", SENTENCE, *BOTH, "--json", "--save", "it.csv").out)
     links = rec.heads_linking("it", "animal")
@@ -621,7 +595,6 @@ def test_json_and_save_hold_every_head(run, rec, tmp_path):
     assert document["written"][0].startswith("it.csv, ")
 
 
-@pytest.mark.turns(4)
 def test_what_a_causal_model_cannot_see_is_said_and_null_in_json(run, gpt2_folder):
     line = ["look", "the cat sat on the mat", "--model", gpt2_folder]
     assert_refused(run(*line, "--from", "cat", "--to", "mat"), "no head can look from 'cat' to 'mat'", "Ask from 'mat'")
@@ -638,7 +611,6 @@ def test_what_a_causal_model_cannot_see_is_said_and_null_in_json(run, gpt2_folde
         (["the cat sat. " * 300, "--from", "cat"], "is read in 3 windows: ask about a sentence of it, or add --trunc"),
     ],
 )
-@pytest.mark.sampled(2)
 def test_what_cannot_be_asked_is_one_line_and_exit_2(run, line, message):
     assert_refused(run("look", *line), message)
 
@@ -654,7 +626,6 @@ def test_in_ascii_the_arc_is_ascii(run, monkeypatch):
     assert arc.strip().startswith("+--") and arc.endswith("--+") and ends.split() == ["v", "|"]
 
 
-@pytest.mark.turns(4)
 def test_of_a_long_sentence_what_stands_between_is_left_out(run):
     text = f"The animal, {'which was very large and very old, ' * 6}didn't move because it was tired."
     ran = run("look", text, *BOTH)

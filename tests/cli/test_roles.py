@@ -53,7 +53,6 @@ def test_heads_and_questions_are_what_the_library_found(run, page_file, minilm):
     assert f"manyheads roles --corpus {page_file}" in ran.out
 
 
-@pytest.mark.turns(5)
 def test_json_and_the_saved_table_hold_every_claim(run):
     Path("few.txt").write_text("\n".join(page_texts()[:6]) + "\n", encoding="utf-8")
     ran = run("roles", "--corpus", "few.txt", "--lines", "--json", "--save", "claims.csv")
@@ -250,7 +249,6 @@ def folder(tmp_path_factory):
     return str(save_tiny(made, tmp_path_factory.mktemp("probed") / "gpt2", tiny_tokenizer(special_tokens=False)))
 
 
-@pytest.mark.turns(5)
 def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_its_reason(run, folder, monkeypatch):
     Path("some.txt").write_text("The cat sat on the old table.\n\nShe said no.\n", encoding="utf-8")
     here = ("roles", "--model", folder, "--corpus", "some.txt")

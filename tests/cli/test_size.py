@@ -200,11 +200,9 @@ def test_the_list_holds_every_preset_and_other_key_value_heads_can_be_tried(size
     assert "on 4 KV heads (GQA-4)" in ran.out and "with num_kv_heads=4" in ran.out
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=("gpt-oss-20b", "bert-base"))
 @pytest.mark.parametrize("name", ["llama-2-70b", "gpt-oss-20b", "bert-base", "transformer", "small"])
 @pytest.mark.parametrize("ending", ["png", "svg"])
-@pytest.mark.sampled(1)
 def test_a_picture_is_written_and_said(sized, tmp_path, name, ending):
     ran = sized(name, "--plot", f"it.{ending}")
     assert ran.code == 0 and f"Wrote it.{ending}, the same as a picture." in ran.out
@@ -214,7 +212,6 @@ def test_a_picture_is_written_and_said(sized, tmp_path, name, ending):
         assert name.encode() in data and b"parameters" in data and (b"KV cache" in data) == (name != "bert-base")
 
 
-@pytest.mark.turns(4)
 def test_a_picture_is_the_same_for_the_same_architecture(sized, tmp_path):
     for name in ("one.png", "two.png"):
         sized("gemma-2-9b", "--plot", name)

@@ -17,7 +17,6 @@ TEXT = "the old cat sat on the table"
 OWN = Path(manyheads.corpora.__file__).parent / "sentences.conllu"
 
 
-@pytest.mark.turns(5)
 def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     """Syntax of sentences and coreference of passages, of our own annotated texts."""
     names = "nsubj.to_governor.given,coreference.mentions"
@@ -36,7 +35,6 @@ def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     )
 
 
-@pytest.mark.turns(4)
 def test_texts_patterns_and_json(run, minilm):
     data = json.loads(run("stats", TEXT, "--statistics", "duplicate_mass.*,entropy", "--json").out)
     names = [row["name"] for row in data["statistics"]]
@@ -82,7 +80,6 @@ def test_a_model_compared_with_itself_shows_nothing(run, bert_folder):
     assert data["num_changed"] == 0 and len(data["heads"]) == 10 and data["statistics"] == ["entropy"]
 
 
-@pytest.mark.turns(4)
 def test_two_models_are_compared(run, bert_folder, tmp_path):
     other = manyheads.load(bert_folder)
     model: Any = other.model
@@ -101,7 +98,6 @@ def test_two_models_are_compared(run, bert_folder, tmp_path):
     assert_refused(run("compare", bert_folder, "minilm", TEXT), "heads are compared place by place", "6 layers of 12")
 
 
-@pytest.mark.turns(5)
 def test_parts_that_are_merged_are_one_run_and_wrong_ones_are_named(run):
     names = ("--corpus", str(OWN), "--statistics", "entropy,coreference.mentions")
     for index in range(2):

@@ -34,7 +34,6 @@ def test_without_a_preset_they_are_listed_and_a_device_that_is_not_there_is_refu
     assert_refused(run("train", "--device", "cpu"), "--device was given, but no preset")
 
 
-@pytest.mark.turns(5)
 def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(run, tmp_path):
     ran = run("train", "induction", "--quick", "--out", "here", "--device", "cpu")
     assert ran.code == 0, ran.err
@@ -92,7 +91,7 @@ def test_a_seed_out_of_range_is_refused_and_nothing_is_written(run, tmp_path, se
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_folders_of_something_else_are_refused(run, tmp_path):
     assert run("train", "induction", "--quick", "--out", "here", "--steps", "1").code == 0
     for other, told in (
@@ -199,6 +198,30 @@ def test_followed_it_shows_each_step_as_it_comes_until_ctrl_c(run, writer, monke
     (line,) = run("watch", "heads.parquet", "--follow", "--json").lines
     assert json.loads(line)["steps"][-1] == 64
     assert run("watch", "not yet there", "--follow").code == 130
+
+
+def test_limits_of_the_first_token_and_of_dead_heads_are_those_that_are_typed(run):
+    with HeadHistory("other.parquet", HEADS, ["first_mass", "output_share"], {}) as writer:
+        for step in range(6):  # an even share of three heads is 0.33, of two 0.5
+            writer.append(step, np.array([[0.8, 0.05], [0.1, 0.45], [0.2, 0.5], [0.3, 0.4], [0.4, 0.6]]))
+    assert json.loads(run("watch", "other.parquet", "--json").out)["alerts"] == []
+    document = json.loads(run("watch", "other.parquet", "--first-mass", "0.75", "--dead", "0.2", "--json").out)
+    assert [alert["words"].partition(" at step")[0] for alert in document["alerts"]] == [
+        "L0H0: weight on the first token went over 0.75",
+        "L0H0: output fell under 0.2 of an even share for 5 watched steps",
+    ]
+
+
+@pytest.mark.parametrize("browser", ["--browser", "--no-browser"])
+def test_studio_opens_at_the_training_in_a_browser_unless_told_not_to(run, writer, monkeypatch, browser):
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("manyheads.studio.serve", lambda serving, *, ready: ready())
+    monkeypatch.setattr("manyheads.studio.warm", lambda desk: None)
+    ran = run("watch", "heads.parquet", "--studio", browser)
+    (line,) = ran.lines
+    assert line.startswith("The studio is at http://127.0.0.1:") and "#/training?history=" in line
+    assert opened == [line.removeprefix("The studio is at ")] * (browser == "--browser")
 
 
 def test_what_cannot_be_watched_is_one_line_and_a_run_that_has_not_begun_is_no_error(run, writer, tmp_path):

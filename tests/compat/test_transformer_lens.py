@@ -73,7 +73,6 @@ KNOWN = [  # head, pattern, mul without exclusions, then BOS, the current token,
 
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["named", "tensor"])
 @pytest.mark.parametrize("head, pattern, mul, absolute", KNOWN)
-@pytest.mark.sampled(6)
 def test_scores_of_known_maps_are_those_worked_out_by_hand(head, pattern, mul, absolute, as_tensor):
     recording = crafted([known_maps()], IDS)
     given = pattern_of(pattern, torch.tensor(IDS)) if as_tensor else pattern
@@ -95,7 +94,6 @@ def asked_of_lens(row):
     return {"detection_pattern": pattern, "heads": heads, **{name: row[name] for name in OPTIONS if name in row}}
 
 
-@pytest.mark.turns(4)
 def test_scores_are_what_transformer_lens_says(recordings, monkeypatch):
     assert GOLDENS["about"]["transformer_lens"] == "4.3.0" and len(GOLDENS["rows"]) == 55
     flips = []
@@ -130,11 +128,9 @@ def by_definition(weights, pattern, measure, bos, current):
     return 1 - ((weights - pattern).abs() * counts).sum() / len(pattern)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("given", [False, True], ids=["named", "tensor"])
 @pytest.mark.parametrize("name", HEAD_NAMES)
-@pytest.mark.sampled(2)
 def test_scores_follow_the_definition_on_fresh_texts(lm, fresh, name, given, monkeypatch):
     monkeypatch.setattr(transformer_lens, "ABS_DECIMALS", 12)
     monkeypatch.setattr(transformer_lens, "BLOCK_CELLS", 400)  # blocks of few rows, and small tiles

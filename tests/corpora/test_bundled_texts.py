@@ -17,9 +17,7 @@ from manyheads.recording import ROOT
 from tests.refusals import refuses
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["minilm", "somebody/else", "a/folder", ""])
-@pytest.mark.sampled(2)
 def test_models_of_prose_are_shown_what_they_were_always_shown(name):
     reading = reading_of(name)
     assert reading.sentence is OWN_TEXT and reading.sentence_is == "a bundled sentence"

@@ -170,9 +170,7 @@ def test_a_named_pipe_is_a_stream_too(tmp_path, name):
 # ------------------------------------------------------------------------------------------------------------ memory
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["l.txt", "l.txt.gz", "l.jsonl", "l.conllu"])
-@pytest.mark.sampled(2)
 def test_memory_does_not_grow_with_the_file(tmp_path, name):
     made = random.Random(7)
     texts = ["".join(made.choices("abcdefgh ", k=2_000)) for _ in range(500)]

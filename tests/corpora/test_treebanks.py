@@ -53,7 +53,6 @@ def assert_are_what_the_columns_say(documents, path, count: int, words: int, sha
     assert (total, differing) == (words, shared)
 
 
-@pytest.mark.turns(4)
 def test_ewts_words_heads_and_relations_are_its_columns(ewt, ewt_sentences):
     assert_are_what_the_columns_say(ewt_sentences, ewt, 2001, 25147, shared=0)
     assert not any(document.gold.has_coreference for document in ewt_sentences)
@@ -67,7 +66,7 @@ def source_of(name: str) -> str:
     return name.split("..")[0].rsplit("-", 1)[0]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_passages_of_gum_are_its_sentences_in_order(gum_sentences, gum_passages):
     assert " ".join(each.text for each in gum_passages) == " ".join(each.text for each in gum_sentences)
     before, after = (
@@ -136,7 +135,6 @@ def test_a_new_document_counts_also_above_a_malformed_sentence():
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=6))
-@pytest.mark.turns(4)
 def test_passages_are_as_long_as_they_may_be_and_lose_no_word(sizes):
     text = "".join(chain([f"w{i}"] * size, sent_id=str(i)) for i, size in enumerate(sizes))
     found = read(text, "passage")
@@ -412,7 +410,6 @@ def spans_by_hand(rows: list[list[str]]) -> list[tuple[int, int, str]]:
     return found
 
 
-@pytest.mark.turns(4)
 def test_gums_mentions_and_chains_are_those_of_another_parser(gum, gum_sentences):
     documents, plain = gum_sentences, plain_sentences(gum)
     assert len(documents) == len(plain) == 1383
@@ -435,7 +432,6 @@ def test_as_many_mentions_come_as_brackets_open_in_the_file(gum):
     assert sum(each.count("(") for each in entities) == MENTIONS
 
 
-@pytest.mark.turns(4)
 def test_gums_mentions_are_in_order_nest_and_hang_on_their_heads(gum_sentences):
     crossing = total = 0
     for document in gum_sentences:

@@ -83,7 +83,6 @@ def test_blocks_are_read_with_their_lines_reasons_and_prints(write):
     assert inside.language == "markdown"
 
 
-@pytest.mark.turns(4)
 def test_a_page_runs_and_counts_what_was_not_run(write):
     found = outcome_of(write(PAGE))
     assert (found.fault, found.python, found.commands) == ("", 1, 1)
@@ -100,7 +99,6 @@ def test_a_page_runs_and_counts_what_was_not_run(write):
     ],
     ids=("python", "command", "print", "death"),
 )
-@pytest.mark.sampled(2)
 def test_what_fails_is_told_with_its_place(write, text, fault):
     assert fault in outcome_of(write(text)).fault
 

@@ -84,7 +84,6 @@ def test_the_page_of_published_numbers_is_made_of_the_results():
         assert document["seeds"] != 1 and not document["quick"]
 
 
-@pytest.mark.turns(4)
 def test_the_house_is_drawn_as_the_imports_are_and_they_go_down():
     assert PICTURE.read_text(encoding="utf-8") == picture(), "anew: make pages"
     assert table() in HOUSE_PAGE.read_text(encoding="utf-8"), "anew: make pages"
@@ -209,7 +208,6 @@ def is_shown(value: object, shown: dict[str, object]) -> bool:
     return any(each is value for each in shown.values())
 
 
-@pytest.mark.turns(4)
 def test_every_public_name_is_in_the_reference():
     shown = documented()
     names = [name for name in manyheads.__all__ if name != "__version__"]
@@ -260,7 +258,6 @@ def test_links_out_of_docs_become_pages_or_paths(given, made):
 # Claims about the way to the code and its numbers: the tree, where to find what, files a page names, the lab log.
 
 
-@pytest.mark.turns(5)
 def test_the_tree_has_every_package_and_file_as_the_code_has_them():
     page = HOUSE_PAGE.read_text(encoding="utf-8")
     assert tree() in page, "anew: make pages"

@@ -40,7 +40,6 @@ def test_every_example_is_tried():
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.sampled(2)
 def test_the_example_runs(name, capsys):
     run_small(name, *SMALL[name])
     assert capsys.readouterr().out
@@ -236,7 +235,6 @@ def cleaned(facts):
     return "\n".join(line[8:] for line in facts.strip("\n").splitlines())
 
 
-@pytest.mark.turns(4)
 def test_a_cell_that_fails_ends_the_run(tmp_path):
     wrong = notebook_of(
         '"""."""\n\n# %%\nprint(1)\n\n# %%\nassert 1 + 1 == 3, "told wrongly"\n\n# %%\nopen("after", "w")\n'

@@ -48,9 +48,7 @@ CHART = Chart("t", "s", (Panel("p", (Line("", (0.0, 4.0, 9.0), (0.5, 2.0, 1.0)),
 # ---------------------------------------------------------------------------------------------------------- a head
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(2)
 def test_a_head_is_a_real_file_of_its_kind(tmp_path, kind):
     path = tmp_path / f"head{kind}"
     save_head(maps_of(sites(1)).maps[0], list("abcdef"), path, title="L0H0", subtitle="local")
@@ -100,7 +98,6 @@ def test_labels_never_touch_and_name_their_position_where_some_are_left_out(coun
     assert plot.keys.words[1] == ("w1" if step == 1 else f"{step} w{step}")
 
 
-@pytest.mark.turns(4)
 def test_a_map_beyond_the_pixels_is_shown_by_means_of_blocks_and_says_so(tmp_path):
     n = 2_100
     weights = np.where(np.tri(n, dtype=bool), 1 / np.arange(1, n + 1)[:, None], np.nan)
@@ -134,9 +131,8 @@ def test_what_is_no_map_is_said(tmp_path):
 # ------------------------------------------------------------------------------------------------------- any token
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned(kind=(".svg",))
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(1)
 def test_hostile_words_are_drawn_and_nothing_else_happens(tmp_path, kind):
     path = tmp_path / f"h{kind}"
     n = len(HOSTILE)
@@ -175,7 +171,6 @@ class TestFiles:
         for name in ("figure.jpg", "figure", "figure.html"):
             refuses(FileAccessError, r"cannot tell what kind .* end it in \.png, \.svg, \.pdf", save, tmp_path / name)
 
-    @pytest.mark.sampled(2)
     def test_capital_endings_and_plain_strings_will_do(self, tmp_path, save):
         save(str(tmp_path / "figure.PNG"))
         assert_is_file_of(".png", tmp_path / "figure.PNG")
@@ -209,7 +204,6 @@ class TestFiles:
 
     @pytest.mark.thinned
     @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.sampled(1)
     def test_the_same_input_is_the_same_file_whatever_the_users_settings(self, tmp_path, save, kind):
         save(tmp_path / f"a{kind}")
         own = {
@@ -244,9 +238,7 @@ def test_pyplot_stays_out_and_the_palette_needs_no_matplotlib():
 # The grid of all heads' maps: readable, framed and coloured by role, with bare paper where nothing is visible.
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(2)
 def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):
     maps = maps_of(sites(3, 3), causal=True)
     path = tmp_path / f"grid{kind}"
@@ -255,7 +247,6 @@ def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.turns(4)
 def test_a_grid_of_minilm_is_readable_at_1600_pixels(tmp_path, minilm):
     maps = pooled_maps(minilm, "The cat sat on the mat, and the dog sat on the cat.")
     save_grid(maps, roles_of(maps, "local", "unlabelled"), tmp_path / "grid.png", title="minilm")
@@ -371,7 +362,6 @@ def result(fresh):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(1)
 def test_it_is_a_real_file_of_its_kind(result, kind, tmp_path):
     save_attribution(result, tmp_path / f"a{kind}")
     assert_is_file_of(kind, tmp_path / f"a{kind}")

@@ -198,7 +198,6 @@ distributions = functools.cache(packages_distributions)  # reads the metadata of
 
 
 @pytest.mark.parametrize(("folder", "besides", "extras"), [("", ("studio",), ()), ("studio", (), ("studio",))])
-@pytest.mark.sampled(1)
 def test_what_is_imported_is_asked_for(folder, besides, extras):
     by_module, asked = distributions(), closure_of(requires("manyheads") or [], extras)
     asked_names = {distribution(name).metadata["Name"] for name in asked}

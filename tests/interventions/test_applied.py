@@ -75,10 +75,8 @@ def assert_plan_is(lm, plan, inputs, name, change, *, layer=LAYER, corpus=None):
 STACKS = {"t5": ("encoder", "decoder", "cross")}
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
-@pytest.mark.sampled(3)
 def test_zero_ablation_is_zeros_in_the_columns_of_a_stock_output_projection(name, attention, fresh):
     lm, inputs = loaded(name, draw(fresh), attention), some_inputs(name, fresh)
     plain = output(lm.model, inputs)
@@ -148,11 +146,9 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("step", WEIGHTS)
 @pytest.mark.parametrize("name", MAPPED)
-@pytest.mark.sampled(2)
 def test_steps_that_change_weights_equal_sums_over_the_models_own_eager_maps(name, step, fresh):
     """Padded on the left: there the first key that a row sees is another in each text."""
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, "left")
@@ -169,7 +165,6 @@ def test_steps_that_change_weights_equal_sums_over_the_models_own_eager_maps(nam
 @pytest.mark.thinned
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 @pytest.mark.parametrize("step", WEIGHTS)
-@pytest.mark.sampled(1)
 def test_windows_are_kept_where_weights_change(name, step, fresh):
     """Layer 0 sees few keys back."""
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh)
@@ -214,7 +209,6 @@ def rows_by_position(x, inputs, heads, values):
 @pytest.mark.thinned(name=("bert", "gpt2", "gpt_oss"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss"])
-@pytest.mark.sampled(2)
 def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, side)
     mean = torch.cat(heads_on(lm, name, TEXTS)).mean(0)[[1, 3]]
@@ -225,7 +219,6 @@ def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
 @pytest.mark.thinned(name=("llama", "gemma2"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2"])
-@pytest.mark.sampled(1)
 def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fresh):
     """The shortest text of the corpus ends before the longest that is read: further on, the mean over all serves."""
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, side)
@@ -245,7 +238,6 @@ def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fres
 @pytest.mark.thinned(name=("bert", "llama"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "llama", "gpt_oss"])
-@pytest.mark.sampled(1)
 def test_resampling_by_a_text_puts_its_outputs_in_row_by_row_and_again_from_its_start(name, side, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh, side)
     (rows,) = heads_on(lm, name, TEXTS[3:])
@@ -255,7 +247,6 @@ def test_resampling_by_a_text_puts_its_outputs_in_row_by_row_and_again_from_its_
     assert_plan_is(lm, plan, inputs, name, change)
 
 
-@pytest.mark.turns(4)
 def test_resampling_from_a_corpus_takes_one_of_its_texts_by_the_seed(fresh):
     # In float64: texts of a corpus are read together, whose sums are others than those of each alone.
     lm, inputs = loaded("llama", draw(fresh), dtype=torch.float64), some_inputs("llama", fresh)
@@ -292,7 +283,6 @@ def test_pictures_are_a_corpus_for_a_model_of_pictures(fresh):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-@pytest.mark.sampled(2)
 def test_skipping_an_output_projection_is_the_identity_in_its_place(name, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh)
     operated, plain = copy.deepcopy(lm.model), output(lm.model, inputs)
@@ -304,7 +294,6 @@ def test_skipping_an_output_projection_is_the_identity_in_its_place(name, fresh)
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "t5"])
-@pytest.mark.sampled(2)
 def test_an_output_projection_between_two_widths_cannot_be_skipped(name, fresh):
     lm, layer = loaded(name, draw(fresh)), "encoder:L1" if name == "t5" else "L1"
     message = r"skip the output projection .* wide side by side .* they cannot go on unmixed"
@@ -325,9 +314,7 @@ PLANS = [
 ]  # fmt: skip
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.sampled(1)
 def test_plans_for_single_samples_equal_each_by_itself(side, fresh):
     lm, corpus = loaded("llama", draw(fresh)), list(TEXTS)
     inputs = padded(fresh, (11, 7, 13, 5, 9, 8, 6), VOCAB_SIZE, side)
@@ -376,7 +363,6 @@ def test_recording_and_measuring_inside_see_the_edited_model(fresh):
 
 
 @pytest.mark.parametrize("plan", [Plan([*PLANS[0].steps, *PLANS[3].steps]), Plan(PLANS[4].steps[0])], ids=str)
-@pytest.mark.sampled(1)
 def test_nothing_is_left_behind_also_after_an_error_inside_the_model(plan, fresh):
     lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
     plain, hooks = output(lm.model, inputs), hook_counts(lm.model)
@@ -465,7 +451,6 @@ def test_a_head_mask_is_refused_with_what_to_use_instead(fresh):
     refuses(PlanError, "head_mask= does nothing here", lm.model, **inputs)  # nor afterwards: it is loaded
 
 
-@pytest.mark.turns(4)
 def test_what_is_read_of_an_edited_model_says_so(fresh, minilm):
     with mh.applied(minilm, mh.Copy("L1", source="L1H0")):
         inside = mh.record(minilm, "The cat sat."), mh.measure(minilm, "The cat sat.", ["entropy"])
@@ -526,7 +511,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("name", "step", "options"), [*GENERATION_CASES[::2], *SLOW])
-@pytest.mark.sampled(1)
+@pytest.mark.thinned
 def test_a_left_padded_batch_is_written_as_the_edited_model_would_write_each_text(name, step, options, fresh):
     lm, plan = loaded(name, draw(fresh)), GENERATION_PLANS[step]
     inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
@@ -537,7 +522,6 @@ def test_a_left_padded_batch_is_written_as_the_edited_model_would_write_each_tex
     assert_matters(logits, written(lm, inputs, **options)[1])
 
 
-@pytest.mark.turns(4)
 def test_a_second_text_begins_at_its_first_position(fresh):
     lm, inputs = loaded("gemma2", draw(fresh)), padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
     with mh.applied(lm, GENERATION_PLANS["by position"], corpus=CORPUS):
@@ -545,7 +529,6 @@ def test_a_second_text_begins_at_its_first_position(fresh):
     assert torch.equal(first, again)
 
 
-@pytest.mark.turns(4)
 def test_plans_for_single_samples_hold_while_they_are_written(fresh):
     lm = loaded("llama", draw(fresh))
     inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
@@ -561,8 +544,6 @@ def test_plans_for_single_samples_hold_while_they_are_written(fresh):
 
 
 @pytest.mark.parametrize("step", ["by position", "text"])
-@pytest.mark.sampled(1)
-@pytest.mark.turns(4)
 def test_a_decoder_beside_an_encoder_counts_its_own_positions_in_cross_attention_too(step, fresh):
     lm = loaded("t5", draw(fresh), num_decoder_layers=2)  # transformers makes its cache by the encoder's layers
     ids = torch.randint(5, VOCAB_SIZE, (1, 7), generator=fresh)
@@ -600,7 +581,6 @@ def without_positions(name, model):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss", "t5"])
-@pytest.mark.sampled(2)
 def test_skipping_positions_is_zeros_in_the_tables_and_no_angle_in_the_rotation(name, fresh):
     lm, inputs = loaded(name, draw(fresh)), some_inputs(name, fresh)
     plain = output(lm.model, inputs)

@@ -101,7 +101,6 @@ def test_zero_ablation_is_zeros_in_the_columns_of_the_output_projection(make, pa
 
 
 @every_module
-@pytest.mark.sampled(2)
 def test_mean_ablation_takes_a_list_of_the_modules_own_inputs_as_corpus(make, path, fresh):
     """Each by itself a batch: a tensor, a tuple, or keywords."""
     module, x = sharpened(make(), fresh), normal(fresh, B, Q, M)

@@ -66,7 +66,6 @@ def plant(lm, fresh, num_groups):
 
 @pytest.mark.thinned(name=NAMES[2:])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(2)
 def test_regrouping_alone_changes_no_output(name, made, fresh):
     lm = made(name)
     other = copy.deepcopy(lm.model)
@@ -80,7 +79,6 @@ def test_regrouping_alone_changes_no_output(name, made, fresh):
 
 @pytest.mark.thinned(name=NAMES[2:])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(1)
 def test_heads_that_are_equal_in_planted_groups_merge_exactly_but_only_where_they_are_regrouped(name, made, fresh):
     lm = made(name)
     planted = plant(lm, fresh, 3)
@@ -91,9 +89,7 @@ def test_heads_that_are_equal_in_planted_groups_merge_exactly_but_only_where_the
     assert max(grouped.error_by_layer.values()) < 1e-3 < min(neighbours.error_by_layer.values())
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "fewer"), [(12, 6, 3), (12, 6, 2), (12, 4, 2), (18, 6, 3)])
-@pytest.mark.sampled(2)
 def test_gqa_becomes_gqa_of_fewer_and_query_heads_follow_theirs(num_heads, num_kv_heads, fewer, made, fresh):
     lm = made("qwen2", num_heads, num_kv_heads)
     plant(lm, fresh, fewer)
@@ -119,7 +115,6 @@ def test_as_many_as_there_are_is_the_identity_to_the_bit(made):
 
 
 @pytest.mark.parametrize("name", ["qwen2", "cohere"])
-@pytest.mark.sampled(1)
 def test_the_original_stays_as_it_is(name, made):
     lm = made(name)
     before, config = {key: value.clone() for key, value in lm.model.state_dict().items()}, lm.model.config.to_dict()
@@ -133,7 +128,6 @@ def test_the_original_stays_as_it_is(name, made):
 
 @pytest.mark.parametrize("num_kv_heads", [3, 2, 1])
 @pytest.mark.parametrize("regroup", [True, False])
-@pytest.mark.sampled(3)
 def test_weights_and_biases_are_the_means_by_hand_and_the_rest_is_in_its_new_place(num_kv_heads, regroup, made):
     lm = made("qwen2")
     small = convert_to_gqa(lm, num_kv_heads, regroup=regroup)
@@ -230,7 +224,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.sampled(3)
 def test_models_that_have_no_key_heads_to_share_are_refused_with_those_that_have(name):
     make, why = REFUSED[name]
     with pytest.raises(ModelError, match=rf"cannot be given fewer key/value heads: .*{why}.*can: llama, mistral, "):
@@ -238,7 +231,6 @@ def test_models_that_have_no_key_heads_to_share_are_refused_with_those_that_have
 
 
 @pytest.mark.parametrize("num_kv_heads", [4, 12, 0, -1, 2.0, True, "2", None])
-@pytest.mark.sampled(4)
 def test_numbers_that_do_not_divide_are_refused_with_those_that_do(num_kv_heads, made):
     with pytest.raises(ShapeError, match=r"num_kv_heads=.* does not divide the 6 key/value .* one of \[1, 2, 3, 6\]"):
         conversion._require_convertible(made("llama"), num_kv_heads)  # below the types that tests check
@@ -276,7 +268,6 @@ def test_models_in_hand_pruned_or_whose_layers_or_class_do_not_go_by_one_count_a
 
 
 @pytest.mark.parametrize(("which", "said"), [(0, "its heads in another order"), (1, "one of each group's equal")])
-@pytest.mark.sampled(1)
 def test_a_step_that_changes_outputs_is_not_let_through(which, said, made, monkeypatch):
     lm, gaps = made("llama"), [0.0, 0.0]
     gaps[which] = 0.1
@@ -319,7 +310,6 @@ def error_by_hand(k, v, groups):
     return total
 
 
-@pytest.mark.turns(4)
 def test_groups_are_the_best_of_all_that_there_are(fresh):
     missed = 0
     for num_heads, num_groups in CASES * TIMES:
@@ -397,7 +387,6 @@ def reader(fresh):
     return mh.load(tiny_llama(6, seed=int(torch.randint(1000, (1,), generator=fresh))), tokenizer=tiny_tokenizer())
 
 
-@pytest.mark.turns(4)
 def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(converting, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
@@ -414,7 +403,6 @@ def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, t
         assert part in card, part
 
 
-@pytest.mark.turns(4)
 def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(converting, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
@@ -454,7 +442,6 @@ def attention_output(model, layer, text_ids):
     return seen["out"]
 
 
-@pytest.mark.turns(4)
 def test_a_layers_error_is_its_own_on_real_tokens_alone(reader):
     small = convert_to_gqa(reader, 2, texts=TEXTS)
     for layer in (0, 1, 2):
@@ -487,7 +474,6 @@ def test_without_texts_errors_are_of_weights_and_the_table_says_what_is_missing(
     assert "not measured, since no texts were given" in str(small.table)
 
 
-@pytest.mark.turns(4)
 def test_the_table_holds_loss_cache_and_speed_before_and_after(reader):
     small = convert_to_gqa(reader, 2, texts=TEXTS)
     rows = {row.what: row for row in small.table.rows}
@@ -519,7 +505,7 @@ def test_a_column_of_the_table_has_one_unit_and_one_number_of_decimals():
     ]  # fmt: skip
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_quality_is_what_was_asked_for(reader):
     rows = [convert_to_gqa(reader, 1, texts=TEXTS, metric=metric).table.rows[0] for metric in ("kl", "cosine")]
     assert [(row.what, row.before) for row in rows] == [("kl", 0.0), ("cosine", 0.0)]

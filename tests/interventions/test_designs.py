@@ -122,9 +122,8 @@ def assert_floor(found, made, targets, causal):
     return rows_with
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize(("name", "causal"), BOTH_WAYS)
-@pytest.mark.sampled(2)
 def test_every_row_keeps_the_floor_that_sharpness_promises(fresh, name, causal):
     """Alone in the second of two layers, beside random heads, and on texts of any length."""
     made, targets, _ = PATTERNS[name]
@@ -141,7 +140,6 @@ def test_every_row_keeps_the_floor_that_sharpness_promises(fresh, name, causal):
 
 @pytest.mark.parametrize("name", ["previous", "same", "induction"])
 @pytest.mark.parametrize("sharpness", [1.0, 30.0])
-@pytest.mark.sampled(2)
 def test_a_floor_is_kept_at_any_sharpness_and_sharpness_matters(fresh, name, sharpness):
     made = HeadDesign(**{**vars(PATTERNS[name][0]), "sharpness": sharpness})
     lm, ids = built([[design.previous(20)], [made]], causal=True), some_ids(fresh, 61)
@@ -166,9 +164,7 @@ def test_a_text_without_special_tokens_rests_on_its_first_word(fresh):
         assert np.abs(np.asarray(layer.weights(), float) - maps).max() < 1e-5
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.sampled(1)
 def test_records_are_the_oracles_and_padding_changes_nothing(fresh, causal):
     heads = [each[0] for each in PATTERNS.values() if each[2] != ("causal", "bidirectional")[causal]]
     lm = built([[design.previous(20), *heads[1:4], None], [*heads[4:], None, heads[0]]], causal, noise=0.3)
@@ -193,7 +189,6 @@ def repeated(fresh, period, times=3):
 
 
 @pytest.mark.parametrize("period", [3, 11, 20])
-@pytest.mark.sampled(2)
 def test_the_induction_pair_reads_what_followed_and_says_it_next(fresh, period):
     lm, ids = (
         built([[None, design.previous(), design.first()], [design.induction(), None]], True),
@@ -222,7 +217,6 @@ def test_without_the_first_layers_head_the_second_finds_nothing(fresh):
         assert mass() > 0.99
 
 
-@pytest.mark.turns(4)
 def test_what_the_pair_is_worth_is_measured_like_any_models(fresh):
     lm = built([[design.previous(), design.first()], [design.induction()]], True)
     order = torch.randperm(60, generator=fresh).tolist()
@@ -239,7 +233,7 @@ def test_several_previous_heads_share_what_induction_reads(fresh):
     assert_floor(oracle(lm, ids)[1][0], PATTERNS["induction"][0], followers(ids), True)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_noise_matters_and_more_of_it_more(fresh):
     ids, masses = some_ids(fresh, 61), []
     for noise in (0.0, 2.0, 3.0, 10.0):
@@ -272,7 +266,7 @@ def test_a_random_heads_scores_spread_as_asked_in_later_layers_too(fresh):
     assert 0.6 < spread[:12].mean() < 1.4 and 2.4 < spread[12:].mean() < 5.6
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_bundled_tokenizer_reads_unless_another_is_given_and_labels_find_the_designs():
     heads = [
         design.previous(), design.same_token(), design.offset(2), design.uniform(), design.random(4.0),
@@ -288,9 +282,7 @@ def test_the_bundled_tokenizer_reads_unless_another_is_given_and_labels_find_the
 # ---- codes are as unlike as their bounds say: all pairs are tried, by arithmetic that knows nothing of their making
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("code", TOKEN_CODES, ids=lambda code: f"{code.bits} bits")
-@pytest.mark.sampled(1)
 def test_two_tokens_differ_in_as_many_places_as_the_code_says(code):
     """Differences of words are words: so the least distance of all pairs is the least weight of one word, not 0."""
     table = code.table(2**code.bits).numpy()

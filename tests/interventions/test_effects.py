@@ -47,9 +47,7 @@ def kl(before, after):
     return float((p * (p / q).log()).sum(-1).mean())
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
-@pytest.mark.sampled(1)
 def test_the_loss_is_next_token_loss_token_by_token(name, fresh):
     lm = loaded(name, draw(fresh))
     found = mh.effect(lm, PLAN, TEXTS_LISTED, controls=2)
@@ -68,7 +66,6 @@ def test_the_loss_is_next_token_loss_token_by_token(name, fresh):
     assert abs(found.change - found.per_text.mean()) < 1e-12 and found.num_texts == len(TEXTS)
 
 
-@pytest.mark.turns(4)
 def test_the_loss_of_a_decoder_beside_an_encoder_is_that_of_repeating_the_text(fresh):
     lm = loaded("t5", draw(fresh))
     plan = Ablate("cross:L1, decoder:L0H1")
@@ -176,7 +173,6 @@ def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said_as_are_st
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("options", "kind", "words"), [
     ({"metric": "speed"}, StatisticError, "metric='speed' is unknown: use loss, kl, cosine"),
     ({"metric": "class_loss"}, StatisticError, "metric='class_loss' needs labels="),
@@ -190,7 +186,6 @@ def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said_as_are_st
     ({"seed": -1}, StatisticError, "seed=-1: give a whole number"),
     ({"corpus": []}, PlanError, "corpus= is empty"),
 ])  # fmt: skip
-@pytest.mark.sampled(5)
 def test_what_was_asked_wrongly_is_told(options, kind, words, fresh):
     plan = Ablate("L1H1", kind="mean") if "corpus" in options else PLAN
     refuses(kind, words, mh.effect, loaded("llama", draw(fresh)), plan, TEXTS_LISTED, **options)
@@ -223,7 +218,6 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
 
 
 @pytest.mark.parametrize("length", [7, 11])  # a target as long as its source is still no text of its own
-@pytest.mark.sampled(1)
 def test_ready_inputs_of_an_encoder_decoder_are_judged_by_their_labels_or_what_the_decoder_reads(length, fresh):
     lm = mh.load(tiny_t5(seed=draw(fresh)), tokenizer=False)
     ids, labels = (torch.randint(5, lm.model.config.vocab_size, (2, n), generator=fresh) for n in (11, length))
@@ -289,7 +283,6 @@ def touched(plan, spec):
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
-@pytest.mark.sampled(1)
 def test_controls_are_as_many_heads_none_of_the_plans_by_the_seed(name, fresh):
     spec = loaded(name, draw(fresh)).spec
     stack = "cross:" if name == "t5" else ""
@@ -332,7 +325,6 @@ def test_where_too_few_heads_are_left_there_is_no_control_and_that_is_said(fresh
     assert mh.effect(lm, Ablate("L0H1"), TEXTS[0], controls=0).notes["control"] == "none, as asked"
 
 
-@pytest.mark.turns(4)
 def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     lm = loaded("llama", draw(fresh))
     found = mh.effect(lm, PLAN, TEXTS_LISTED, controls=4, seed=7)
@@ -343,7 +335,6 @@ def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     assert "as many random heads" in str(found) and found.to_dict()["control"] == list(found.control)
 
 
-@pytest.mark.turns(4)
 def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):
     lm = loaded("llama", draw(fresh))
     others = len(lm.spec.heads) - 1

@@ -71,7 +71,6 @@ def slope(run, at=0.0):
 
 
 @pytest.mark.parametrize(("name", "attention"), [("gpt2", "eager"), ("llama", "sdpa")])
-@pytest.mark.sampled(1)
 def test_the_gradient_of_each_head_and_text_is_a_difference_in_its_gate(name, attention, fresh):
     lm = precise(name, fresh, attention)
     found = mh.importance(lm, list(TEXTS), "gradient")
@@ -102,7 +101,6 @@ def test_gradients_know_softcaps_and_windows(fresh):
     assert found.per_text.max() > 1e-2
 
 
-@pytest.mark.turns(4)
 def test_reduce_says_where_the_absolute_value_is_taken(fresh):
     lm, texts = precise("gpt2", fresh), list(TEXTS)
     by_token = mh.importance(lm, texts, "gradient", reduce="token")
@@ -167,7 +165,6 @@ def test_that_is_how_much_the_cosine_really_changes_by_a_small_step(fresh):
     assert abs(float(change) / step**2 / float(got[0, 7]) - 1) < 0.02
 
 
-@pytest.mark.turns(4)
 def test_fewer_directions_are_right_on_average(fresh):
     lm = precise("bert", fresh)
     corpus = read_corpus(lm, list(TEXTS[:2]))
@@ -197,8 +194,6 @@ def test_a_metric_without_a_derivative_is_refused_and_a_stack_that_it_never_read
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gpt2", "zero"), ("bert", "mean"), ("llama", "first")])
-@pytest.mark.sampled(1)
-@pytest.mark.turns(4)
 def test_ablation_is_what_applied_changes_in_the_metric(name, kind, fresh):
     lm, texts = loaded(name, draw(fresh)), list(TEXTS)
     found = mh.importance(lm, texts, kind=kind)
@@ -256,7 +251,6 @@ def test_the_ranking_goes_from_the_least_important_and_ties_by_the_models_order(
 
 
 @pytest.mark.parametrize("num_kv_heads", [3, 2, 1, 6])
-@pytest.mark.sampled(2)
 def test_the_lowest_groups_are_the_best_of_all_choices_of_whole_groups(num_kv_heads, fresh):
     """Every choice is tried. Heads that all share one key/value head, or none, go one by one."""
     lm = loaded("llama", draw(fresh), num_kv_heads=num_kv_heads, num_hidden_layers=2)
@@ -406,7 +400,6 @@ def test_what_takes_a_heads_place_is_not_for_gradients_and_what_changed_nothing_
     assert "unchanged" not in mh.importance(lm, batch).notes
 
 
-@pytest.mark.turns(4)
 def test_a_model_that_attends_in_windows_is_swept_one_by_one(fresh):
     sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]}
     lm = mh.load(SwinModel(SwinConfig(**sizes, window_size=4)).eval(), tokenizer=False)
@@ -457,7 +450,6 @@ def pairs(heads):
     return sorted((head.layer, head.index) for head in heads)
 
 
-@pytest.mark.turns(4)
 def test_a_group_is_worth_what_is_lost_when_all_of_it_goes_and_the_least_go(lm):
     got = lowest_heads(lm, LLAMA_TEXTS, 2 * SIZE)
     oracle = {tuple(group(*place)): rise(lm, group(*place)) for place in product(range(LAYERS), range(GROUPS))}
@@ -469,9 +461,7 @@ def test_a_group_is_worth_what_is_lost_when_all_of_it_goes_and_the_least_go(lm):
     assert max(abs(sums[heads] - oracle[heads]) for heads in oracle) > 1e-3  # not the sum over its heads
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("count", "way"), [(6, "each layer"), (9, "each group")])
-@pytest.mark.sampled(1)
 def test_what_leaves_all_layers_alike_loads_in_stock_transformers(lm, count, way):
     """Its logits are those of the model whose output projections read nothing of these heads."""
     got = lowest_heads(lm, LLAMA_TEXTS, count)

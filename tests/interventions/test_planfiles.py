@@ -70,7 +70,6 @@ def written(saved_plans, tmp_path) -> Path:
     return shutil.copytree(saved_plans[PLAN], tmp_path / "written") / "plan.json"
 
 
-@pytest.mark.turns(4)
 def test_a_saved_plan_does_the_same_with_no_corpus_at_hand(lm, inputs, written):
     want = output(lm, inputs, PLAN, CORPUS)
     assert torch.equal(output(lm, inputs, written), want)
@@ -327,7 +326,6 @@ def test_float64_is_as_good(lm, saved_plan):
         (TEXT, lambda x: x[..., :1], r"\[any, any, 6, \d+\]"),
     ],
 )
-@pytest.mark.sampled(3)
 def test_tensors_of_other_heads_or_another_width_are_refused_when_they_are_wanted(name, change, shape, lm, saved_plan):
     forget_checksum(saved_plan)
     with_tensors(saved_plan, replaced(name, lambda x: change(x).contiguous()))

@@ -52,7 +52,6 @@ def made(fresh):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.sampled(3)
 def test_what_was_read_is_what_the_model_computes_with(name, made):
     """q of the first layer, by hand from what `read` gives, is the q that the layer attends with, but for rotation."""
     lm = made(name)
@@ -74,10 +73,8 @@ def test_what_was_read_is_what_the_model_computes_with(name, made):
     assert found.read_output().shape[:2] == (site.num_heads, site.v_dim)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=LAYOUTS[2:])
 @pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.sampled(2)
 def test_what_was_read_can_be_written_back_and_other_numbers_matter(name, made):
     lm = made(name)
     other = copy.deepcopy(lm.model)
@@ -91,7 +88,6 @@ def test_what_was_read_can_be_written_back_and_other_numbers_matter(name, made):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.sampled(3)
 def test_a_permutation_of_heads_changes_nothing(name, made):
     """All layers by the same one (T5's share a bias); groups move as a whole, query heads also within them."""
     lm = made(name)
@@ -224,10 +220,8 @@ def generated(model, ids):
 # --------------------------------------------------------------------------------------------------- what is left over
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.sampled(3)
 def test_what_is_left_is_smaller_and_equals_surgery_by_hand_and_the_whole_model_is_untouched(name, made):
     family, lm = FAMILIES[name], made(name)
     before, inputs = all_bytes(lm.model), random_inputs(lm.model)
@@ -289,7 +283,6 @@ def test_half_precision_is_judged_in_full_and_stays_half(fresh):
 @pytest.mark.thinned
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.sampled(3)
 def test_computed_in_full_a_model_in_half_precision_is_the_same_as_its_copy_in_float32(name, half, fresh):
     model = FAMILIES[name].make(fresh).to(half)
     inputs = random_inputs(model)
@@ -306,8 +299,7 @@ SURGERIES = {"pruned": lambda lm: prune_heads(lm, "L*H0-3"), "converted": lambda
 
 
 @pytest.mark.parametrize("surgery", SURGERIES.values(), ids=SURGERIES)
-@pytest.mark.sampled(1)
-@pytest.mark.turns(5)
+@pytest.mark.thinned(surgery=("pruned",))
 def test_surgery_in_half_precision_needs_one_more_model_and_little_besides(surgery):
     # Llama 3 8B's ratios: of its weights, the embedding and the head are 6.5 % each, a layer less.
     sizes = {
@@ -334,7 +326,6 @@ def test_what_is_left_can_be_trained_and_frozen_weights_stay_frozen(made):
 
 
 @pytest.mark.parametrize("name", ["phi3, uneven", "gpt2"])
-@pytest.mark.sampled(1)
 def test_the_attention_implementation_can_be_changed_after_pruning(name, made):
     lm = made(name)
     small = prune_heads(lm, FAMILIES[name].remove).model.double()
@@ -360,7 +351,6 @@ def test_a_cache_holds_only_what_is_left_and_generation_goes_on(made):
     assert torch.equal(generated(small.model, ids), generated(oracle, ids))
 
 
-@pytest.mark.turns(4)
 def test_the_same_shape_form_equals_what_is_left(made):
     for name in ("bert", "gpt_neox", "t5", "cohere"):
         small = prune_heads(made(name), FAMILIES[name].remove)
@@ -374,9 +364,7 @@ def test_the_same_shape_form_equals_what_is_left(made):
 EMPTIED = {"bert": "L1", "gpt2": "L0, L1H3", "llama": "L0", "opt": "L1", "bart": "decoder:L0, cross:L1", "vit": "L0"}
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", EMPTIED)
-@pytest.mark.sampled(2)
 def test_a_layer_may_lose_all_heads_where_that_is_said(name, made):
     lm, family = made(name), FAMILIES[name]
     with pytest.raises(HeadError, match=r"Say empty_layers=True \(--empty-layers\) if that is meant, or keep one head"):
@@ -495,7 +483,6 @@ def test_torchs_own_layer_is_refused_and_ours_can_be_cut():
     ],
     ids=lambda each: next(iter(each)),
 )
-@pytest.mark.sampled(4)
 def test_what_belongs_to_a_head_of_our_own_layer_goes_with_it(options):
     layer = mh.MultiHeadAttention(20, 4, batch_first=True, **options).eval()
     with torch.no_grad():

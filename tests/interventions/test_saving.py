@@ -151,9 +151,8 @@ def damaged(zeroed, compact, tmp_path_factory):
 # ---------------------------------------------------------------------------------------------------------- they load
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_and_slow(FEW_STOCK, [*STOCK, *EXTRA]))
-@pytest.mark.sampled(2)
 def test_uniform_results_load_with_stock_transformers_and_equal_surgery_by_hand(name, found):
     family, result = {**STOCK, **EXTRA}[name], found.found[name]
     assert found.forms[name].form == "stock"
@@ -284,9 +283,7 @@ def compact_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("what", DAMAGE)
-@pytest.mark.sampled(10)
 def test_a_damaged_mark_is_refused_with_what_is_wrong(what, compact_folder, tmp_path):
     change, said = DAMAGE[what]
     folder = shutil.copytree(compact_folder, tmp_path / "copy")
@@ -376,7 +373,6 @@ def contents(folder):
     }
 
 
-@pytest.mark.turns(4)
 def test_a_pruned_model_is_saved_and_loaded_with_its_tokenizer_and_its_card(small, tmp_path, trusting):
     saved = small.save(tmp_path / "out", evidence="ablation of each head\non 200 texts")
     assert (saved.form, saved.folder, saved.loads_as) == ("compact", tmp_path / "out", "GPT2LMHeadModel")
@@ -406,7 +402,6 @@ def test_a_pruned_model_is_saved_and_loaded_with_its_tokenizer_and_its_card(smal
         assert said in card, said
 
 
-@pytest.mark.turns(4)
 def test_without_evidence_the_card_says_so_and_a_stock_folder_is_plain(fresh, tmp_path, trusting):
     lm = mh.load(STOCK["llama"].make(fresh), tokenizer=False)
     small = prune_heads(lm, STOCK["llama"].remove)
@@ -418,7 +413,6 @@ def test_without_evidence_the_card_says_so_and_a_stock_folder_is_plain(fresh, tm
 
 
 @pytest.mark.parametrize(("free", "tried_on"), [(1, "cpu, since a try on cuda:0 takes 0.0 GB and "), (9**9, "cuda:0")])
-@pytest.mark.sampled(1)
 def test_a_folder_is_tried_on_the_cpu_where_the_models_device_has_no_room_for_it(
     free, tried_on, fresh, tmp_path, trusting, monkeypatch
 ):
@@ -445,21 +439,18 @@ def test_a_stock_form_that_does_not_pass_its_trial_gives_way_and_is_said(fresh, 
     assert "saved as Qwen2ForCausalLM, its outputs differ by 3.0e-01 of the largest" in saved.because
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("result", "said"), [
     ({"fault": "OSError: no such thing"}, "it does not load: OSError: no such thing"),
     ({"error": float("nan")}, "its outputs differ by nan"),
     ({"error": 0.0, "tokens": [1, 2], "wanted": [1, 3]}, r"it generates \[1, 2\], not \[1, 3\]"),
     ({"error": 0.0, "tokens": None, "wanted": None, "auto": False}, "no Auto class of transformers leads to it"),
 ])  # fmt: skip
-@pytest.mark.sampled(2)
 def test_a_compact_form_that_does_not_pass_is_not_left_behind(result, said, small, tmp_path, trusting):
     trusting.results = [{"error": 0.0, "tokens": None, "wanted": None, "auto": True}, result]
     refuses(ModelError, f"was not saved: {said}", small.save, tmp_path / "out")
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.turns(4)
 def test_a_process_that_dies_is_told(small, tmp_path, monkeypatch):
     program = tmp_path / "dies.py"
     program.write_text("import sys; sys.exit('killed, for want of memory')")
@@ -478,11 +469,9 @@ FAILURES = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("where", ["compact", "readers", "trial", "move"])
 @pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.sampled(2)
 def test_whatever_happens_on_the_way_leaves_the_older_checkpoint_whole(
     failure, where, small, tmp_path, trusting, monkeypatch
 ):
@@ -505,7 +494,6 @@ def test_whatever_happens_on_the_way_leaves_the_older_checkpoint_whole(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.turns(4)
 def test_a_kill_leaves_the_older_checkpoint_whole(small, tmp_path, trusting):
     small.save(tmp_path / "out")
     before = contents(tmp_path / "out")

@@ -148,10 +148,9 @@ def assert_streams(lm, name, inputs, begins, sink=SINK, recent=RECENT):
 # ------------------------------------------------------------------------------------------- texts that are read whole
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(3)
 def test_a_streaming_head_is_the_models_own_attention_under_a_dense_mask(name, side, fresh):
     lm = loaded(name, fresh)
     inputs, begins = some_inputs(name, fresh, side)
@@ -172,7 +171,6 @@ def test_any_two_numbers_do_in_texts_of_any_length(name, attention, sink, recent
         assert_streams(lm, name, inputs, begins, sink, recent)
 
 
-@pytest.mark.turns(4)
 def test_blocks_of_rows_are_joined_where_they_meet(fresh, monkeypatch):
     lm = loaded("llama", fresh)
     inputs, begins = some_inputs("llama", fresh, "left", (57, 31, 60))
@@ -181,7 +179,6 @@ def test_blocks_of_rows_are_joined_where_they_meet(fresh, monkeypatch):
     assert_close(assert_streams(lm, "llama", inputs, begins, 3, 9), whole, 1e-12)
 
 
-@pytest.mark.turns(4)
 def test_rows_that_lose_no_key_stay_as_they_are_and_a_plan_that_hides_none_says_so(fresh):
     lm = loaded("llama", fresh)
     inputs, _ = some_inputs("llama", fresh, "left", (23, 11))
@@ -203,8 +200,6 @@ SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS]
 
 
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *SLOWLY])
-@pytest.mark.sampled(1)
-@pytest.mark.turns(4)
 def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, options, fresh):
     """With a cache, past every window; the other reads the whole text anew for each token."""
     lm = loaded(name, fresh)
@@ -220,7 +215,6 @@ def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, opti
     assert not now.unchanged or len(got.unique()) == 1  # of one token again and again, all keys say the same
 
 
-@pytest.mark.turns(4)
 def test_a_text_that_goes_on_behind_a_cache_streams_as_if_read_at_once(fresh):
     """A prompt in three pieces: rows count their keys by their place in the text, also in a window's short cache."""
     for name in ("llama", "gemma2"):
@@ -237,7 +231,6 @@ def test_a_text_that_goes_on_behind_a_cache_streams_as_if_read_at_once(fresh):
         assert_close(torch.cat(pieces, 1).double(), want)
 
 
-@pytest.mark.turns(4)
 def test_a_text_whose_first_piece_is_padding_alone_begins_where_it_begins(fresh):
     """In a cache that keeps all, and in a window's short one."""
     for name in ("llama", "gemma2"):
@@ -352,7 +345,6 @@ def test_torchs_own_layer_streams(fresh):
 # ------------------------------------------------------------------------------------------- effects, plans, refusals
 
 
-@pytest.mark.turns(4)
 def test_effects_and_importance_stream_head_by_head_as_single_plans_do(fresh, tmp_path):
     lm = loaded("llama", fresh)
     texts = ["the cat sat on the table and the dog said why is the cat here", "a king found the old book near a river"]
@@ -384,13 +376,11 @@ def test_a_later_step_acts_on_what_streams(fresh):
     assert_close(edited(lm, Plan([Scale("L1H0", 3.0), streams]), inputs), edited(lm, streams, inputs))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("make", "heads", "words"), [
     (tiny_bert, "L0H1", r"rows of L0 look ahead, and a streaming head keeps what came before"),
     (tiny_t5, "encoder:L1", "rows of encoder:L1 look ahead"),
     (tiny_t5, "cross:L0H0", "cross:L0 attends to another text, which has no last keys before a row"),
 ])  # fmt: skip
-@pytest.mark.sampled(2)
 def test_what_cannot_stream_is_refused_before_anything_runs(make, heads, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=tiny_tokenizer())
     with pytest.raises(PlanError, match=words), mh.applied(lm, Ablate(heads, kind="streaming")):

@@ -79,10 +79,8 @@ def every_kind(name):
 KNOWN = {"t5": (5, 2), "vit": (2, 2), "bert": (2, 2), "gpt_oss": (2, 2)}  # blocks, and attention that is made again
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=("t5", "gpt_oss", "bert", "vit"))
 @pytest.mark.parametrize("name", [*METRICS, "vit"])
-@pytest.mark.sampled(1)
 def test_plans_together_change_what_each_changes_by_itself(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)
     want, got, because = swept(lm, every_kind(name), corpus, metric)
@@ -92,8 +90,6 @@ def test_plans_together_change_what_each_changes_by_itself(name, fresh):
 
 
 @pytest.mark.parametrize("num_tokens", [1, 45])
-@pytest.mark.sampled(1)
-@pytest.mark.turns(4)
 def test_how_much_is_read_and_expanded_at_a_time_changes_nothing(num_tokens, fresh):
     lm, corpus, metric = corpus_of("llama", fresh, 30)
     assert len(corpus.batches) > 1 and any(len(batch.places) > 1 for batch in corpus.batches)
@@ -101,9 +97,7 @@ def test_how_much_is_read_and_expanded_at_a_time_changes_nothing(num_tokens, fre
     assert_swept(got, want)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("metric", ["cosine", "kl"])
-@pytest.mark.sampled(1)
 def test_a_metric_that_reads_the_model_without_its_head_sees_plans_of_several_layers(metric, fresh):
     lm, corpus, _ = corpus_of("gpt2", fresh)
     plans = [Plan(Ablate("L1H1, L2H3")), Plan([Scale("L1H0", 3.0), Average("L2H0-1")]), Plan(Ablate("L2H0"))]
@@ -112,7 +106,6 @@ def test_a_metric_that_reads_the_model_without_its_head_sees_plans_of_several_la
     assert_swept(got, want)
 
 
-@pytest.mark.turns(4)
 def test_one_by_one_is_what_applied_and_the_models_own_loss_give(fresh):
     lm, corpus, metric = corpus_of("gpt2", fresh)
     plan = Plan([Ablate("L1H1"), Scale("L0H2", 2.0)])
@@ -129,7 +122,6 @@ def test_one_by_one_is_what_applied_and_the_models_own_loss_give(fresh):
         assert abs(float(after - loss(text)) - change) < 1e-5
 
 
-@pytest.mark.turns(4)
 def test_a_plan_that_touches_nothing_changes_nothing(fresh):
     lm, corpus, metric = corpus_of("llama", fresh)
     want, got, _ = swept(lm, [Plan([]), Plan(Ablate("L1H1")), Plan(Scale("L0H2", 1.0))], corpus, metric)
@@ -150,7 +142,6 @@ class Counts(nn.Module):
         return self.inner(*args, **kwargs) + 0.1 * len(args[0])
 
 
-@pytest.mark.turns(4)
 def test_where_an_expanded_batch_differs_plans_run_one_by_one_and_that_is_said(fresh):
     lm, corpus, metric = corpus_of("llama", fresh)
     lm.model.model.layers[2].mlp = Counts(lm.model.model.layers[2].mlp).eval()
@@ -169,7 +160,6 @@ class Full(Counts):
         return self.inner(*args, **kwargs)
 
 
-@pytest.mark.turns(4)
 def test_where_an_expanded_batch_cannot_run_the_reason_is_given(fresh):
     lm, corpus, metric = corpus_of("llama", fresh)
     lm.model.model.layers[2].mlp = Full(lm.model.model.layers[2].mlp).eval()
@@ -209,9 +199,7 @@ def test_a_model_whose_blocks_cannot_be_told_says_so(count, words, fresh):
 # ------------------------------------------------------------------------------------------------------- left as it was
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
-@pytest.mark.sampled(1)
 def test_the_model_is_left_as_it_was(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)
     before, reading = hook_counts(lm.model), metric.read(output(lm, corpus.batches[0], metric), corpus.batches[0])
@@ -227,9 +215,7 @@ def output(lm, batch, metric):
         return body(**batch.inputs)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("calls", [2, 5, 9])
-@pytest.mark.sampled(1)
 def test_also_after_an_exception(calls, fresh):
     """In the plain pass, in the check, among the plans."""
     lm, corpus, metric = corpus_of("llama", fresh)

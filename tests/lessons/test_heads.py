@@ -41,7 +41,6 @@ def right(topic, name, load, **given):
 # --------------------------------------------------------------------------------------------------------- archetypes
 
 
-@pytest.mark.turns(4)
 def test_each_archetype_does_on_the_page_what_it_is_called_after(load):
     result = ran(archetypes, "archetypes", load)
     tokens = result.table("L0H2").rows
@@ -57,7 +56,6 @@ def test_each_archetype_does_on_the_page_what_it_is_called_after(load):
     assert list(best.values()) == ["L0H2", "L2H9", "L3H11", "L4H5"]
 
 
-@pytest.mark.turns(4)
 def test_a_text_without_repeats_shows_nothing_of_a_duplicate_head_and_a_sink_moves_little(load):
     result = ran(archetypes, "archetypes", load, sentence="A small dog ran home.")
     assert (result.table("L2H9").values.argmax(1) == 0).all() and "nan" not in result.words
@@ -91,7 +89,7 @@ def test_reading_through_a_cache_is_the_same_and_kv_heads_must_divide(load):
 # ----------------------------------------------------------------------------------------------------------- evidence
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_rule_is_as_good_as_the_head_on_our_sentences_and_shuffled_weights_find_nothing(load):
     table = ran(evidence, "gold-accuracy", load).table("right, in percent")
     found = dict(zip(table.rows, table.values[:, 2], strict=True))
@@ -123,7 +121,6 @@ def test_pruned_parameters_are_those_of_the_real_model(load, minilm):
     assert right(redundancy, "share-of-model", load, gone=3).answer == pytest.approx(100 * (before - after) / before)
 
 
-@pytest.mark.turns(4)
 def test_heads_for_the_same_token_stand_in_for_each_other_by_distance_of_vectors(load, minilm):
     table = ran(redundancy, "together", load).table("worth")
     assert (table.values[:, 1] > 1.05 * table.values[:, 0]).all()
@@ -151,7 +148,6 @@ def test_weight_off_the_first_token_is_what_is_said_and_a_layer_left_empty_is_to
 # ---------------------------------------------------------------------------------------------------------- induction
 
 
-@pytest.mark.turns(4)
 def test_the_induction_head_finds_nothing_without_the_previous_token_head(load):
     result = ran(circuits, "induction-pair", load)
     tokens = result.table("L0H0").rows

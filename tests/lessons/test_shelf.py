@@ -82,9 +82,7 @@ def rights(load):
 # ------------------------------------------------------------------------------------------------------------- checks
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("slug", "name"), PLAIN)
-@pytest.mark.sampled(24)
 def test_an_answer_follows_what_the_question_is_made_from(slug, name, load):
     page = shelf.lessons()[slug]
     check = page.checks[name]
@@ -98,9 +96,7 @@ def test_an_answer_follows_what_the_question_is_made_from(slug, name, load):
     raise AssertionError(f"no input of {name} changes its answer, {first!r}")
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("slug", "name"), PREDICTIONS)
-@pytest.mark.sampled(3)
 def test_a_prediction_follows_what_is_in_its_cell(slug, name, load):
     page = shelf.lessons()[slug]
     check = page.checks[name]
@@ -119,9 +115,7 @@ def test_a_prediction_follows_what_is_in_its_cell(slug, name, load):
     raise AssertionError(f"nothing in cell {check.cell} changes what is right to predict, {first}")
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("slug", "name"), CHECKS)
-@pytest.mark.sampled(10)
 def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, load, rights):
     page = shelf.lessons()[slug]
     check = page.checks[name]
@@ -152,7 +146,6 @@ def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, l
     assert shelf.answer(page, check, given[0], load, inputs=inputs).right, "as a reader's answer is judged"
 
 
-@pytest.mark.turns(4)
 def test_what_is_drawn_makes_a_question_worth_asking():
     """Widths that heads divide, whole numbers of cases, nothing that is the same whatever one does."""
     for slug, page in shelf.lessons().items():
@@ -178,9 +171,7 @@ def test_checks_are_many_and_every_function_is_asked_somewhere():
 # -------------------------------------------------------------------------------------------------------------- cells
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("slug", "name"), CELLS)
-@pytest.mark.sampled(5)
 def test_a_cell_runs_as_its_page_has_it(slug, name, load):
     result = learning.run_cell(slug, name, CellAsk(), progress=lambda *_: None, load=load)
     assert result.words and "\n" not in result.words and result.shown and "nan" not in result.model_dump_json().lower()
@@ -192,7 +183,6 @@ def test_a_cell_runs_as_its_page_has_it(slug, name, load):
 
 
 @pytest.mark.parametrize(("slug", "name"), CELLS)
-@pytest.mark.sampled(14)
 def test_a_cell_refuses_what_does_not_fit_in_one_sentence(slug, name, load):
     cell = shelf.lessons()[slug].cells[name]
     wrong = {"no-such-name": "1"}
@@ -218,7 +208,6 @@ def refused(cell, given, load):
 
 
 @pytest.mark.parametrize("slug", PAGES)
-@pytest.mark.sampled(7)
 def test_every_fact_of_a_page_can_be_had_and_names_its_source(slug, load):
     page = shelf.lessons()[slug]
     for text in shelf.texts_of(page):
@@ -233,9 +222,7 @@ def test_every_fact_of_a_page_can_be_had_and_names_its_source(slug, load):
                 assert cited and any(each.startswith(cited[0]) for each in page.sources), f"{source} is not named"
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("slug", PAGES)
-@pytest.mark.sampled(7)
 def test_a_page_states_its_sources_and_what_it_takes(slug):
     page = shelf.lessons()[slug]
     assert page.sources and all(re.search(r"\b(19|20)\d\d\b|docs/|manyheads", each) for each in page.sources)

@@ -197,7 +197,7 @@ def test_the_parts_of_a_real_layer_are_its_own_output(load, minilm):
     assert np.allclose(lost[:, 1], own) and (lost[:, 1] > 1).all() and (lost[:, 1] < 30).all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_to_skip_the_projection_is_worse_than_to_remove_the_heads(load):
     change = ran("output-projection", "without-projection", load).table("change").values
     assert (change[:, 0] > change[:, 1]).all(), "as the page says of its sentence"
@@ -385,7 +385,6 @@ def test_the_worked_example_is_followed_to_its_output():
 # ----------------------------------------------------------------------------------------------------------- real heads
 
 
-@pytest.mark.turns(4)
 def test_arcs_are_the_strongest_links_of_the_models_own_maps(load, minilm):
     for sentence in (four_archetypes.SENTENCE, "She saw the dog that he lost"):
         result = ran("four-archetypes", "four-archetypes", load, sentence=sentence, verbs="won, cited saw lost")
@@ -407,7 +406,6 @@ def test_arcs_are_the_strongest_links_of_the_models_own_maps(load, minilm):
         assert verbs <= {"won", "cited", "saw", "lost"}
 
 
-@pytest.mark.turns(4)
 def test_a_card_says_that_a_head_is_none_where_its_guess_does_better(load):
     cards = {card.head: card for card in ran("four-archetypes", "four-archetypes", load).cards}
     for kind in four_archetypes.KINDS:

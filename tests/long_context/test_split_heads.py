@@ -83,9 +83,7 @@ def by_layer(heads):
 # -------------------------------------------------------------------------------------------------------------- scores
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
-@pytest.mark.sampled(1)
 def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_chooses(name, divided, fresh):
     """Gemma 2's first and last layer have windows of 7, which are sink + recent: they stream already."""
     lm, rows = loaded(fresh, name), token_rows(fresh)
@@ -107,9 +105,7 @@ def test_the_effect_of_a_group_is_the_loss_under_a_dense_mask_on_the_half_that_c
     assert kept.min() >= others.max() and len(kept) == round(0.5 * len(table))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "divided"), [("llama", (0, 1, 2)), ("gemma2", (1,))])
-@pytest.mark.sampled(1)
 def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(name, divided, fresh):
     """Of needles of several lengths, whose answers stand anywhere, also at the very end."""
     lm, rows, needles = loaded(fresh, name), token_rows(fresh), []
@@ -145,9 +141,7 @@ def test_the_needle_effect_of_a_group_is_the_answers_loss_under_a_dense_mask(nam
     assert all(layer.query_scores == () for layer in split.layers)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(1)
 def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name, fresh):
     lm, rows = loaded(fresh, name), token_rows(fresh)
     split = split_of(lm, rows, by="distant_mass")
@@ -167,9 +161,7 @@ def test_distant_mass_is_numpys_over_eager_maps_and_a_group_has_its_highest(name
     assert "windows" in split.notes if name == "gemma2" else "windows" not in split.notes
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(1)
 def test_retrieval_scores_are_the_argmax_of_eager_maps(name, fresh):
     lm, rows, needles = loaded(fresh, name), token_rows(fresh), needles_in(fresh, 41)
     split = split_of(lm, rows, by="needle", needles=needles)
@@ -186,7 +178,7 @@ def test_retrieval_scores_are_the_argmax_of_eager_maps(name, fresh):
     assert max(score for _, layer in split.dividable for score in layer.scores) > 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_agreement_is_the_rank_correlation_of_what_was_computed(fresh):
     lm = loaded(fresh)
     split = split_of(lm, token_rows(fresh), by="distant_mass", also=["effect"])
@@ -199,7 +191,7 @@ def test_agreement_is_the_rank_correlation_of_what_was_computed(fresh):
 # ------------------------------------------------------------------------------------------------------------ evidence
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     lm, rows, needles = loaded(fresh), token_rows(fresh), needles_in(fresh, 8, key=1)
     with torch.no_grad():  # an answer that the whole model gives, for half of the needles
@@ -235,7 +227,7 @@ def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
     assert other.layers == split.layers and other.evidence["loss"]["random"] != loss["random"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(fresh):
     lm, rows = loaded(fresh), token_rows(fresh)
     split = split_of(lm, rows, by="distant_mass", keep=0.25)
@@ -255,7 +247,6 @@ def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(f
 # ------------------------------------------------------------------------------------- a head that is known beforehand
 
 
-@pytest.mark.turns(5)
 def test_the_only_head_that_looks_far_is_kept_by_every_criterion_and_beats_random_heads(fresh):
     heads = [[design.previous(), design.first()], [design.first(), design.induction(), design.first()]]
     lm = design.build(heads, causal=True, max_positions=60, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
@@ -290,7 +281,6 @@ def test_needles_lie_between_what_a_streaming_head_keeps_and_repeat_at_the_end(f
 # ---------------------------------------------------------------------------------------------------------- the value
 
 
-@pytest.mark.turns(4)
 def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at_the_first(fresh, unchecked_types):
     split = split_of(loaded(fresh), token_rows(fresh), by="distant_mass", keep=0.3)
     before: set = set()
@@ -306,7 +296,6 @@ def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at
         split.with_keep(float("nan"))
 
 
-@pytest.mark.turns(4)
 def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itself(fresh, tmp_path):
     lm = loaded(fresh, "gemma2")
     split = split_of(lm, token_rows(fresh), by="distant_mass", context=60, batch=3)
@@ -323,9 +312,8 @@ def test_the_cache_is_counted_head_by_head_and_a_window_holds_no_more_than_itsel
     assert json.loads((tmp_path / "a.split.json").read_text())["layers"][0]["window"] == 7
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned(kind=(".svg",))
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(1)
 def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
     split = split_of(loaded(fresh), token_rows(fresh), by="distant_mass", random=2)
     path = tmp_path / f"split{kind}"
@@ -342,7 +330,6 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("options", "words"), [
     ({"keep": 0.0}, "keep=0.0 is no share of key/value heads to keep"),
     ({"keep": 1.01}, r"keep=1\.01 is no share"),
@@ -359,7 +346,6 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
     ({"by": "needle_effect"}, "'needle_effect' is scored on needles, and none fits"),
     ({"also": ["needle_effect"]}, "'needle_effect' is scored on needles, and none fits"),
 ])  # fmt: skip
-@pytest.mark.sampled(7)
 def test_what_cannot_be_is_refused(options, words, fresh, unchecked_types):
     refuses(StatisticError, words, split_of, loaded(fresh), token_rows(fresh), **options)
 
@@ -382,13 +368,12 @@ def test_texts_that_cannot_be_read_are_refused(fresh):
     (tiny.tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
     (tiny.tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
 ])  # fmt: skip
-@pytest.mark.sampled(2)
 def test_models_that_cannot_be_split_are_refused(make, kind, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)
     refuses(kind, words, split_of, lm, token_rows(fresh))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_windows_of_one_text_count_once_and_short_texts_are_left_out(fresh):
     lm = loaded(fresh, tokenizer=tiny.tiny_tokenizer(special_tokens=False))
     with torch.no_grad():  # a pass key is one unknown word here: random weights must not write it by chance

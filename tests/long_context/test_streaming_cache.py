@@ -116,10 +116,8 @@ def assert_written_as_whole(lm, split, inputs, got):
 # --------------------------------------------------------------------------------------------- as under a dense mask
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow)
                                             for name in ARCHITECTURES if name not in QUICK)])  # fmt: skip
-@pytest.mark.sampled(3)
 def test_what_generate_writes_is_what_the_dense_mask_gives_in_every_architecture(name, fresh):
     """Left-padded prompts shorter than the sinks, within the window, and longer than both."""
     lm = family(name, fresh)
@@ -132,13 +130,11 @@ def test_what_generate_writes_is_what_the_dense_mask_gives_in_every_architecture
     assert isinstance(got.past_key_values, StreamingCache) and type(stock.past_key_values) is DynamicCache
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("pieces", [(40,), (1, 39), (9, 1, 16, 14), (2, 2, 36), (38, 1, 1)])
 @pytest.mark.parametrize("sink, recent", [(0, 1), (0, 4), (3, 1), (1, 2), (5, 9), (4, 60)])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("num_kv_heads", [1, 3, 6])
-@pytest.mark.sampled(3)
 def test_any_two_numbers_do_in_a_text_that_comes_in_pieces(
     num_kv_heads, attention, sink, recent, pieces, fresh, monkeypatch
 ):
@@ -234,9 +230,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("more", WAYS)
-@pytest.mark.sampled(2)
 def test_every_way_to_generate_writes_what_the_ablation_writes_token_for_token(more, fresh):
     lm = mh.load(tiny_llama(seed=draw(fresh)), tokenizer=False)  # float32
     split, inputs = some_split(lm, fresh), padded(fresh, PROMPTS, VOCAB_SIZE, "left")
@@ -268,7 +262,6 @@ def test_any_dtype_does(fresh):
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.turns(4)
 def test_bytes_are_those_of_the_arithmetic_with_room_that_is_counted(fresh):
     lm = llama(fresh)
     split = split_of(lm, {0: [True, False, False], 1: [True] * 3, 2: [False] * 3}, 4, 9)
@@ -414,7 +407,6 @@ def tiny_falcon(seed):
     (tiny_bert, r"L0 of .* lets rows look ahead|L0 of .* attention interface"),
     (tiny_falcon, r"L0 of .* does not attend through transformers' attention interface \(FalconAttention\)"),
 ])  # fmt: skip
-@pytest.mark.sampled(3)
 def test_a_model_that_cannot_is_refused_before_anything_runs(make, words, fresh):
     lm = mh.load(make(seed=draw(fresh)), tokenizer=False)
     with pytest.raises(ModelError, match=words), mh.streaming(lm, some_heads(lm)):

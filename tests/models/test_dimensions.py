@@ -78,7 +78,6 @@ def cached_bytes(architecture: Any, length: int) -> int:
     return 2 * 4 * (numbers + sum(layer.state + layer.state32 for layer in architecture.layers))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(
     family=(
         "qwen3_next", "lfm2", "jamba", "bamba", "youtu", "modernbert-decoder", "llama4_text", "granite_swa", "afmoe",
@@ -86,7 +85,6 @@ def cached_bytes(architecture: Any, length: int) -> int:
     ),
 )  # fmt: skip
 @pytest.mark.parametrize("family", OTHERS)
-@pytest.mark.sampled(2)
 def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_model(family):
     assert family not in FAMILIES
     config, cls, written = config_of(family)
@@ -99,7 +97,6 @@ def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_mod
 
 @pytest.mark.thinned(family=("youtu", "modernbert-decoder", "llama4_text", "granite_swa", "ctrl"))  # the rest: slow
 @pytest.mark.parametrize("family", [name for name in OTHERS if name not in RECURRENT])
-@pytest.mark.sampled(1)
 def test_its_flops_are_those_that_torch_counts_or_are_not_told(family):
     config, cls, written = config_of(family)
     found = describe(written)
@@ -126,7 +123,6 @@ def test_a_recurrence_is_measured_and_its_update_said_not_to_be_counted():
 
 @pytest.mark.thinned(family=FEW_DECODERS)
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.sampled(2)
 def test_measuring_and_arithmetic_agree_where_both_know_a_family(family):
     """The same parameters, active ones, cache at every length and FLOPs, by two ways that share no table."""
     config = real.config_of(family)
@@ -229,7 +225,6 @@ def test_a_config_that_nobody_can_read_is_refused_in_words_and_its_sizes_never_m
     refuses(ModelError, r"this MultiheadAttention has no config", describe_model, torch.nn.MultiheadAttention(8, 2))
 
 
-@pytest.mark.turns(4)
 def test_what_is_measured_takes_other_heads_only_if_they_divide():
     _, _, written = config_of("cwm")
     assert size(written, num_kv_heads=3).parameters["k"] == size(written).parameters["k"] * 3 // 2

@@ -199,11 +199,9 @@ def assert_read(model, inputs):
     return rec
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize(("model", "name"), CASES)
-@pytest.mark.sampled(2)
 def test_texts_of_unlike_length_have_the_weights_of_the_eager_model(model, name, side, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
     package = install(loaded, name)
@@ -219,7 +217,6 @@ def test_texts_of_unlike_length_have_the_weights_of_the_eager_model(model, name,
 
 @pytest.mark.thinned
 @pytest.mark.parametrize(("model", "name"), [case for case in CASES if "/" not in case[1]])
-@pytest.mark.sampled(1)
 def test_texts_that_are_alike_are_not_packed(model, name, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
     package = install(loaded, name)
@@ -256,7 +253,6 @@ def packed_inputs(fresh, how):
 
 @pytest.mark.parametrize("how", ["position_ids", "cu_seq_lens"])
 @three_packages
-@pytest.mark.sampled(2)
 def test_a_packed_text_has_the_weights_that_it_has_alone(model, name, how, install, fresh):
     loaded = MAKERS[model](seed=draw(fresh))
     inputs = packed_inputs(fresh, how)
@@ -275,7 +271,6 @@ def test_a_packed_text_has_the_weights_that_it_has_alone(model, name, how, insta
         assert layer.mask.stop[0].tolist() == list(range(1, 26))
 
 
-@pytest.mark.turns(4)
 def test_the_lse_is_the_packages_own_and_no_second_pass_is_made(install, fresh, monkeypatch):
     def never(*args):
         raise AssertionError("a second pass over q and k")
@@ -324,10 +319,9 @@ def test_other_texts_at_the_same_positions_are_read_anew(install, fresh):
 # ------------------------------------------------------------------------------------------------------------- caches
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @three_packages
-@pytest.mark.sampled(1)
 def test_generation_equals_the_recording_of_the_finished_text(model, name, cache, install, fresh):
     """Prompts of unlike length, so left padding; decoded tokens; a static cache's keys go on past its mask."""
     loaded = mh.load(MAKERS[model](seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))

@@ -67,7 +67,6 @@ def test_compiled_as_transformers_calls_it_weights_are_the_models_own(fresh):
 @pytest.mark.thinned(name=("gemma2",), side=("left",))  # half of gemma2's layers are llama's
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", sorted(MAKERS))
-@pytest.mark.turns(5)
 def test_uncompiled_weights_are_the_models_own(name, side, uncompiled, fresh):
     """Causal, sliding and bidirectional masks, padded; softcaps; heads that are, and are not, a power of two."""
     inputs = padded(fresh, LENGTHS, VOCAB_SIZE, side)
@@ -76,8 +75,6 @@ def test_uncompiled_weights_are_the_models_own(name, side, uncompiled, fresh):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
-@pytest.mark.sampled(1)
-@pytest.mark.turns(4)
 def test_a_packed_text_has_the_weights_that_it_has_alone(name, uncompiled, fresh):
     model, lengths = MAKERS[name](seed=draw(fresh)), (5, 9, 3, 8)
     inputs = {"input_ids": torch.randint(5, VOCAB_SIZE, (1, sum(lengths)), generator=fresh), "use_cache": False}
@@ -93,7 +90,7 @@ def test_a_packed_text_has_the_weights_that_it_has_alone(name, uncompiled, fresh
 
 
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])
-@pytest.mark.turns(5)
+@pytest.mark.thinned
 def test_generation_equals_the_recording_of_the_finished_text(name, uncompiled, fresh):
     lm = mh.load(MAKERS[name](seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
     with implementation(lm.model, "flex_attention"):

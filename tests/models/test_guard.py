@@ -107,10 +107,8 @@ def assert_guard_raises(model: Any, inputs: dict[str, torch.Tensor]) -> re.Match
     return story
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize(("mistake", "attention", "dtype"), CASES)
-@pytest.mark.sampled(3)
 def test_the_guard_catches(mistake, attention, dtype, fresh, monkeypatch):
     model = mistake.model(seed=draw(fresh)).to(dtype)
     if mistake.model is tiny_gpt_oss:  # torch's product for experts knows no float64
@@ -161,11 +159,9 @@ def test_the_guard_catches_an_attention_function_that_does_more_than_it_says(att
     assert float(story["distance"]) == pytest.approx(0.01, rel=0.02)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("at", range(5))
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
-@pytest.mark.sampled(3)
 def test_padding_that_is_misread_in_a_single_text_of_a_batch_is_caught_there(make, at, fresh, monkeypatch):
     model = make(seed=draw(fresh))
     inputs = padded(fresh, [7 if text == at else 13 for text in range(5)], VOCAB_SIZE, "left")
@@ -197,7 +193,6 @@ def test_of_a_long_text_each_layer_samples_its_last_row_and_others_that_come_nea
 
 
 @pytest.mark.parametrize("statistics", ["default", "all"])
-@pytest.mark.sampled(1)
 def test_measuring_is_guarded_too(statistics, fresh, monkeypatch):
     model = tiny_gemma2(seed=draw(fresh))
     inputs = inputs_for(model, fresh)
@@ -226,7 +221,6 @@ WEIGHTS_OFF = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 3e-4, t
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])
-@pytest.mark.turns(4)
 def test_no_random_model_is_refused_for_its_own_rounding_and_what_is_read_is_its_own_attention(count, fresh):
     too_coarse = []
     for _ in range(count):
@@ -242,7 +236,6 @@ def test_no_random_model_is_refused_for_its_own_rounding_and_what_is_read_is_its
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])
-@pytest.mark.turns(4)
 def test_a_random_model_that_is_read_wrongly_is_refused_where_a_sampled_row_shows_it(count):
     caught, missed = 0, []
     for seed in range(count):
@@ -273,9 +266,7 @@ def test_where_a_half_type_rounds_scores_by_more_than_a_weight_bears_the_message
     assert guard.check(called(torch.float32), torch.nn.Module()) < guard.TOLERANCE[torch.float32]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(1)
 def test_where_scores_are_in_the_hundreds_the_lse_is_float64_and_nowhere_else(attention, fresh):
     ordinary, hundreds = (tiny_t5(seed=7), tiny_t5(seed=7))
     with torch.no_grad():

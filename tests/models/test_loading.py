@@ -40,7 +40,6 @@ pytestmark = pytest.mark.usefixtures("hub")
 
 
 @pytest.mark.parametrize("family", BUILDERS)
-@pytest.mark.sampled(2)
 def test_a_saved_model_comes_back_with_equal_outputs_in_eval_mode_and_with_its_tokenizer(family, tmp_path):
     model, tokenizer = BUILDERS[family](), tiny_tokenizer()
     # The model's own way to attend: Gemma 2 has no softcap under the sdpa of transformers 5.17 and before.
@@ -86,7 +85,6 @@ def test_because_and_provenance_say_where_a_version_is_newer_than_what_was_teste
     assert record(lm, TEXT).provenance["untested"] == sentence
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("named", "why"), [(None, "names no architecture"), (["BertOfMine"], "names BertOfMine, which")]
 )
@@ -199,7 +197,6 @@ def test_a_missing_pooler_is_zero_not_random_and_because_says_so(bert):
     assert not first.model.pooler.dense.weight.any()
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("cls", ["BertForSequenceClassification", "DebertaV2ForSequenceClassification"])
 def test_a_pooler_under_a_classifier_counts(cls, tmp_path):
     sizes = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
@@ -218,7 +215,6 @@ def test_weights_without_a_place_are_named_and_those_of_another_shape_an_error(b
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.sampled(2)
 def test_a_weight_that_is_no_number_is_an_error_that_names_the_layer(bert, value, dtype):
     def spoil(weights):
         weights[QUERY][3, 5] = value
@@ -272,7 +268,6 @@ def test_a_bundled_name_is_one_of_those_that_are_or_gets_the_pip_line(monkeypatc
     refuses(ModelError, "no bundled model is called 'maxilm'. There is: minilm", find_bundled, "maxilm")
 
 
-@pytest.mark.turns(4)
 def test_minilm_is_the_published_model_and_reads_long_texts():
     lm = load("minilm")
     config = lm.model.config
@@ -427,7 +422,6 @@ def test_a_pickle_is_refused_by_name_and_never_opened(bert, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt"])
-@pytest.mark.sampled(1)
 def test_the_line_for_a_pickle_makes_a_folder_that_loads(tmp_path, name):
     model, tokenizer = tiny_gpt2(), tiny_tokenizer()
     folder = save_tiny(model, tmp_path / "it's here", tokenizer)
@@ -602,7 +596,6 @@ def test_what_is_neither_name_nor_module_is_refused(what):
 # ---------------------------------------------------------------------------------------------------- what it knows
 
 
-@pytest.mark.turns(4)
 def test_the_hash_follows_every_weight_and_dtype_and_nothing_else(bert):
     first = load(bert)
     assert first.weights_hash == load(bert, attn_implementation="eager", tokenizer=False).weights_hash

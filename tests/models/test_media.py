@@ -46,9 +46,7 @@ from tests.refusals import refuses
 # ------------------------------------------------------------------------------------------------------------- loading
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", sorted(PICTURES))
-@pytest.mark.sampled(3)
 def test_a_model_of_pictures_needs_no_tokenizer_and_has_a_spec(name, seeing):
     lm = seeing(name)
     assert lm.tokenizer is None and lm.processor is not None and sense_of(lm.model) == OF_PICTURES
@@ -57,7 +55,6 @@ def test_a_model_of_pictures_needs_no_tokenizer_and_has_a_spec(name, seeing):
     assert heads == ([(2, 6)] * 2 + [(3, 8)] * 2 if name == "swin" else [(3, 8)] * 2)
 
 
-@pytest.mark.turns(4)
 def test_models_of_sounds_have_a_spec_with_and_without_a_processor(whisper, wav2vec2, fresh):
     for lm in (whisper(), mh.load(tiny_whisper())):
         assert lm.spec.shape == {"encoder": (3, 3), "decoder": (3, 3), "cross": (3, 3)}
@@ -66,7 +63,6 @@ def test_models_of_sounds_have_a_spec_with_and_without_a_processor(whisper, wav2
     assert whisper().processor.feature_size == 16
 
 
-@pytest.mark.turns(4)
 def test_without_a_processor_inputs_must_be_ones_own(fresh, tmp_path):
     lm = mh.load(saved(tmp_path / "bare", tiny_vit(draw(fresh)), None))
     assert lm.processor is None and lm.spec.shape == {"": (3, 3)}
@@ -128,7 +124,6 @@ def test_what_is_no_picture_is_refused_in_a_line(seeing, fresh, tmp_path):
         refuses(error, said, mh.record, lm, image=what)
 
 
-@pytest.mark.turns(4)
 def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_path):
     lm, sound = whisper(), some_sound(fresh, 0.2)
     (tmp_path / "a.wav").write_bytes(b"RIFF no sound")
@@ -161,11 +156,9 @@ PREFIX = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", GRIDDED)
-@pytest.mark.sampled(3)
 def test_weights_are_the_models_own(name, attention, seeing, fresh):
     lm, pictures = seeing(name), [some_picture(fresh), some_picture(fresh, 47, 31)]
     with implementation(lm.model, attention):
@@ -178,9 +171,7 @@ def test_weights_are_the_models_own(name, attention, seeing, fresh):
     assert not torch.equal(rec.stacks[""][0].weights(text=0), rec.stacks[""][0].weights(text=1))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", GRIDDED)
-@pytest.mark.sampled(4)
 def test_tokens_around_the_grid_are_found_and_named(name, seeing, fresh):
     rec = mh.record(seeing(name), image=[some_picture(fresh)] * 2)
     grid = grid_of(rec)
@@ -222,7 +213,6 @@ def test_a_picture_of_another_shape_has_another_grid(seeing, fresh, tmp_path):
         mh.record(mh.load(seeing("vit").model, processor=processor), image=some_picture(fresh))
 
 
-@pytest.mark.turns(4)
 def test_windows_have_no_grid_and_weights_all_the_same(seeing, fresh):
     lm, picture = seeing("swin"), some_picture(fresh)
     rec = mh.record(lm, image=picture)
@@ -264,7 +254,6 @@ def test_a_look_leaves_the_model_as_it_was(seeing, fresh):
     assert not any(module._forward_hooks for module in lm.model.modules())
 
 
-@pytest.mark.turns(4)
 def test_a_path_an_image_and_arrays_of_the_same_picture_give_the_same_recording(seeing, fresh, tmp_path):
     lm, array = seeing("vit"), some_picture(fresh)
     Image.fromarray(array).save(tmp_path / "a.png")
@@ -295,7 +284,6 @@ def test_the_picture_that_is_shown_is_what_the_model_reads(seeing, fresh):
         assert seen.dtype == np.uint8 and float((got - want).abs().max()) < 1 / 255 / float(std.min())
 
 
-@pytest.mark.turns(4)
 def test_saved_and_opened_it_knows_its_grid(seeing, fresh, tmp_path):
     rec = mh.record(seeing("deit"), image=some_picture(fresh))
     rec.save(tmp_path / "picture.heads")
@@ -304,7 +292,6 @@ def test_saved_and_opened_it_knows_its_grid(seeing, fresh, tmp_path):
     assert torch.equal(again.layers[1].weights(), rec.layers[1].weights())
 
 
-@pytest.mark.turns(4)
 def test_whisper_has_its_three_stacks_exactly(whisper, fresh):
     lm = whisper(tokenizer=tiny_tokenizer(special_tokens=False))
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]
@@ -359,7 +346,6 @@ def test_frames_hear_the_samples_that_they_say(wav2vec2, fresh):
                     assert (moved > 0) == matters, (frame, at, moved)
 
 
-@pytest.mark.turns(4)
 def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whisper, fresh):
     lm = whisper()
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]
@@ -444,9 +430,7 @@ def inputs_with_text(lm, name, pictures, answer=None):
     return {key: value.double() if value.is_floating_point() else value for key, value in made.items()}
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "answer"), [*((name, ANSWER) for name in sorted(READERS)), ("paligemma", None)])
-@pytest.mark.sampled(2)
 def test_every_weight_is_the_models_own(name, answer, reading, fresh):
     lm, picture = reading(name), some_picture(fresh)
     rec = mh.record(lm, QUESTION, image=picture, answer=answer)
@@ -464,9 +448,7 @@ def test_every_weight_is_the_models_own(name, answer, reading, fresh):
         assert not bool((maps[0][0, :, : rec.answer.start, rec.answer] > 0).any())  # nobody read it beforehand
 
 
-@pytest.mark.turns(4)
 @every_reader
-@pytest.mark.sampled(2)
 def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, reading, fresh):
     lm, pictures = reading(name), [some_picture(fresh), some_picture(fresh, 61, 40)]
     rec = mh.record(lm, QUESTION, image=pictures)
@@ -492,9 +474,7 @@ def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, readi
         _ = rec.answer
 
 
-@pytest.mark.turns(4)
 @every_reader
-@pytest.mark.sampled(2)
 def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, fresh):
     lm = reading(name)
     with torch.no_grad():  # patches of a tower that does not attend are not mixed
@@ -514,9 +494,7 @@ def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, 
         assert moved.nonzero()[:, 0].tolist() == [image.begin + image.grid.position(row, column)]
 
 
-@pytest.mark.turns(4)
 @every_reader
-@pytest.mark.sampled(2)
 def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh):
     lm, picture = reading(name), some_picture(fresh)
     rec = mh.record(lm, QUESTION, image=picture, generate=4)
@@ -530,7 +508,6 @@ def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh
     assert_near(rec.layers[1].weights(), want[1][0])
 
 
-@pytest.mark.turns(4)
 def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
     own = mh.record(lm, "the cat <image> said", image=picture)
@@ -549,7 +526,6 @@ def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fres
         mh.record(qwen, QUESTION, image=picture)
 
 
-@pytest.mark.turns(4)
 def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_path):
     rec = mh.record(reading("qwen2.5"), QUESTION, image=[some_picture(fresh), some_picture(fresh, 61, 40)], answer="a")
     rec.save(tmp_path / "a.heads")
@@ -566,7 +542,6 @@ def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_
     assert not (tmp_path / "b.heads").exists()
 
 
-@pytest.mark.turns(4)
 def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itself(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
     assert mh.record(lm, QUESTION, image=picture).provenance["vision tower"].startswith("not kept")
@@ -581,7 +556,6 @@ def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itsel
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.turns(4)
 def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
     picture, lm = some_picture(fresh), reading("llava")
     with pytest.raises(ModelError, match=r"reads pictures among the tokens of a text: give it a text too, as in"):
@@ -604,7 +578,6 @@ def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
         mh.record(seeing, QUESTION, image=picture)
 
 
-@pytest.mark.turns(4)
 def test_a_model_without_a_processor_of_both_says_so(fresh, tmp_path):
     folder = saved_llava(tmp_path / "llava")
     for lm in (mh.load(folder, processor=False), mh.load(folder, processor=square())):

@@ -46,10 +46,8 @@ def assert_same(offloaded, whole):
     assert offloaded.spec == whole.spec
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=("a layer on disk", "all on disk"))  # between them, and with all in memory, nothing is new
 @pytest.mark.parametrize("name", sorted(MAPS))
-@pytest.mark.sampled(1)
 def test_a_device_map_changes_nothing_that_is_seen(name, fresh, tmp_path):
     folder, tokenizer = tmp_path / "model", tiny_tokenizer(special_tokens=False)
     save_tiny(tiny_llama(seed=draw(fresh)), folder, tokenizer)
@@ -81,7 +79,6 @@ def offload(model):
     return model
 
 
-@pytest.mark.turns(4)
 def test_weights_that_come_only_while_a_module_runs_are_found_where_they_are_kept(fresh):
     seed, tokenizer = draw(fresh), tiny_tokenizer(special_tokens=False)
     split = offload(tiny_llama(seed=seed))

@@ -106,7 +106,6 @@ def wanted(module, x, told, other=None):
 
 
 @every_case
-@pytest.mark.sampled(5)
 def test_weights_are_the_references(fresh, name):
     module, told = made(fresh, name)
     x = normal(fresh, B, Q, M)
@@ -116,7 +115,6 @@ def test_weights_are_the_references(fresh, name):
 
 
 @every_case
-@pytest.mark.sampled(5)
 def test_outputs_under_a_tap_are_bit_identical(fresh, name):
     module, _ = made(fresh, name)
     x = normal(fresh, B, Q, M)
@@ -129,7 +127,6 @@ def test_outputs_under_a_tap_are_bit_identical(fresh, name):
 
 
 @every_case
-@pytest.mark.sampled(5)
 def test_an_edit_acts_before_the_output_projection(fresh, name):
     module, _ = made(fresh, name)
     x = normal(fresh, B, Q, M)
@@ -242,13 +239,11 @@ def masks(fresh, num_keys):
     return {"key_padding_mask": padding, "attn_mask": hidden}
 
 
-@pytest.mark.turns(4)
 @every_layer
 @pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "length first"])
 @pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "no weights"])
 @pytest.mark.parametrize("masked", [True, False], ids=["masks", "no masks"])
 @pytest.mark.parametrize("self_attention", [True, False], ids=["self", "cross"])
-@pytest.mark.sampled(16)
 def test_torchs_layer_shows_the_weights_it_returns(fresh, options, batch_first, need_weights, masked, self_attention):
     layer = sharpened(nn.MultiheadAttention(M, H, batch_first=batch_first, **options), fresh)
     given = inputs(fresh, options, batch_first, self_attention)
@@ -440,7 +435,6 @@ def test_layers_that_share_one_module_are_layers_of_their_own(fresh):
     assert list(state.sites) == ["attn", "attn#2", "attn#3"], "a second pass meets the same layers"
 
 
-@pytest.mark.turns(4)
 def test_threads_see_their_own_calls(fresh):
     """One thread taps; another runs the same module untapped, and its own, at the same time."""
     module, other = (sharpened(TimmAttention(), fresh) for _ in range(2))
@@ -512,7 +506,6 @@ def text(fresh, length=Q):
 
 
 @every_option
-@pytest.mark.sampled(8)
 def test_weights_from_the_record_are_the_references(fresh, options):
     layer, x = own_layer(fresh, **options), text(fresh)
     (record,) = mh.record_call(layer, x, need_weights=False).layers
@@ -526,7 +519,6 @@ def test_weights_from_the_record_are_the_references(fresh, options):
 @pytest.mark.thinned
 @every_option
 @pytest.mark.parametrize("weights", [True, False])
-@pytest.mark.sampled(6)
 def test_outputs_under_the_tap_are_bit_identical(fresh, options, weights):
     layer, x = own_layer(fresh, **options), text(fresh)
     plain = layer(x, need_weights=weights)
@@ -597,7 +589,6 @@ def test_layers_inside_a_model_are_named_by_their_path_and_measured(fresh):
 
 
 @every_option
-@pytest.mark.sampled(8)
 def test_an_edit_acts_before_heads_are_mixed(fresh, options):
     """Heads 1 and 4 at zero is what the layer gives once their columns of W^O are zero: surgery, on a copy."""
     layer, x = own_layer(fresh, **options), text(fresh)

@@ -94,11 +94,9 @@ def insides(model):
 # ------------------------------------------------------------------------------------------------ nothing is changed
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.sampled(3)
 def test_outputs_under_a_tap_are_bit_identical(name, attention, mode, made, fresh):
     model = made(name)
     with implementation(model, attention), MODES[mode]():
@@ -113,10 +111,8 @@ def test_outputs_under_a_tap_are_bit_identical(name, attention, mode, made, fres
                 assert list(state.because) == ["the model's own fused kernel returned the lse (torch's CPU kernel)"]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
-@pytest.mark.sampled(3)
 def test_gradients_under_a_tap_are_bit_identical(name, attention, made, fresh):
     model = made(name)
 
@@ -139,7 +135,6 @@ def test_gradients_under_a_tap_are_bit_identical(name, attention, made, fresh):
 @pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(2)
 def test_other_dtypes_stay_bit_identical_too(attention, dtype, fresh):
     model = tiny_llama(seed=draw(fresh), sharpness=2.0).to(dtype)  # eager rounds scores to the dtype
     with implementation(model, attention), torch.no_grad():
@@ -153,7 +148,6 @@ def test_other_dtypes_stay_bit_identical_too(attention, dtype, fresh):
 @pytest.mark.parametrize(
     ("name", "attention"), [("gpt2", "sdpa"), ("llama", "sdpa"), ("llama", "eager"), ("gemma2", "eager")]
 )
-@pytest.mark.sampled(2)
 def test_decoding_with_a_cache_is_seen_and_stays_bit_identical(name, attention, made, fresh):
     model = made(name)
     prompt = padded(fresh, LENGTHS, VOCAB_SIZE, "left")
@@ -197,7 +191,6 @@ def test_the_class_and_the_model_are_restored_after_exit(made, fresh):
 
 
 @pytest.mark.parametrize("where", ["body", "on_call", "edit", "model", "guard"])
-@pytest.mark.sampled(3)
 def test_the_class_is_restored_after_an_exception(where, made, fresh, monkeypatch):
     model, before = made("llama"), installed()
     inputs = padded(fresh, LENGTHS, VOCAB_SIZE)
@@ -223,7 +216,6 @@ def test_the_class_is_restored_after_an_exception(where, made, fresh, monkeypatc
 
 
 @pytest.mark.parametrize("first_out", ["inner", "outer"])
-@pytest.mark.sampled(1)
 def test_nested_taps_see_the_same_calls_and_leave_in_either_order(first_out, made, fresh):
     model, before = made("gpt2"), installed()
     inputs = padded(fresh, LENGTHS, VOCAB_SIZE)
@@ -412,7 +404,6 @@ def test_a_mask_of_one_row_serves_queries_of_two_texts_and_an_added_one_is_a_bia
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)
 @pytest.mark.parametrize("projection", ["q_proj", "v_proj"])
-@pytest.mark.sampled(2)
 def test_nan_in_the_weights_is_told_with_the_parameters_name(projection, bad, made, fresh):
     model = made("llama")
     name = f"model.layers.1.self_attn.{projection}.weight"
@@ -436,7 +427,6 @@ SITES = {  # path of layer 1, heads, key/value heads, d, f, causal
 
 @pytest.mark.thinned
 @every_case
-@pytest.mark.sampled(4)
 def test_sites_say_where_how_many_how_wide_and_whether_causal(name, attention, made):
     model = made(name)
     path, heads, groups, wide, out, causal = SITES[name]
@@ -460,7 +450,6 @@ def test_sites_are_the_same_with_and_without_a_language_model_head(made):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(1)
 def test_an_encoder_decoder_has_three_stacks_with_layers_of_their_own(attention, fresh):
     model = tiny_t5(seed=draw(fresh))
     calls = []
@@ -512,10 +501,8 @@ def without_columns(model, name, layer, head, width):
         columns.copy_(kept)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_case
-@pytest.mark.sampled(2)
 def test_zeroing_a_head_equals_zeroing_its_columns_of_the_output_projection(name, attention, made, fresh):
     model = made(name)
     inputs = padded(fresh, LENGTHS, model.config.vocab_size)
@@ -580,7 +567,6 @@ def test_gradients_flow_through_an_edit(made, fresh):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mqa", "minilm"])
-@pytest.mark.sampled(2)
 def test_value_norms_are_lengths_after_the_heads_slice_of_the_output_projection(name, made, fresh):
     model = made(name)
 
@@ -625,11 +611,9 @@ def in_threads(*jobs):
     assert not any(thread.is_alive() for thread in threads), "a thread hangs"
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("first_out", [0, 1], ids=["first in, first out", "first in, last out"])
 @pytest.mark.parametrize("shared", [True, False], ids=["one model", "two models"])
-@pytest.mark.sampled(1)
 def test_two_threads_see_their_own_calls_and_leave_in_either_order(shared, first_out, made, fresh):
     models = [made("llama")] * 2 if shared else [made("llama"), made("gpt2")]
     before = installed()
@@ -699,7 +683,6 @@ def test_an_untapped_model_in_another_thread_passes_through(made, fresh):
     assert seen == [7] * num_layers(mine) * TURNS
 
 
-@pytest.mark.turns(4)
 def test_threads_that_come_and_go_at_any_moment_never_meet_each_others_calls(made, fresh):
     models = {"llama": made("llama"), "gpt2": made("gpt2")}
     before, interval = installed(), sys.getswitchinterval()

@@ -52,11 +52,9 @@ def without_blanks(text, begin, end):
     return begin + len(text[begin:end]) - len(text[begin:end].lstrip()), end
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_kind
 @pytest.mark.parametrize(("before", "after"), AROUND)
-@pytest.mark.sampled(3)
 def test_a_text_is_kept_as_it_was_given_and_offsets_count_its_characters(kind, before, after, loaded):
     lm, text = loaded(kind), before + BODY + after
     rec = mh.record(lm, [text, BODY])
@@ -68,7 +66,6 @@ def test_a_text_is_kept_as_it_was_given_and_offsets_count_its_characters(kind, b
 @pytest.mark.thinned
 @every_kind
 @pytest.mark.parametrize(("before", "after"), AROUND)
-@pytest.mark.sampled(3)
 def test_spans_of_the_users_own_text_find_their_words(kind, before, after, loaded):
     """As a treebank gives them: counted in the file's text, indentation and all."""
     text = before + BODY + after
@@ -85,9 +82,7 @@ def test_spans_of_the_users_own_text_find_their_words(kind, before, after, loade
     assert [word for word in found if word in KNOWN] == KNOWN
 
 
-@pytest.mark.turns(4)
 @every_kind
-@pytest.mark.sampled(3)
 def test_windows_say_where_their_stretch_begins(kind, loaded, tmp_path):
     lm = loaded(kind, max_position_embeddings=24)
     long, short = "  \n" + " ".join([BODY] * 9) + "\n\n", " The cat"
@@ -209,10 +204,8 @@ def test_weights_of_packed_texts_are_the_models_own_and_runs_end_at_their_text(a
             assert layer.mask.stop[row].tolist() == list(range(1, 18))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(1)
 def test_a_packed_text_has_the_weights_that_it_has_alone(attention, model, inputs):
     with implementation(model, attention):
         rec = mh.record_call(model, **inputs)
@@ -282,8 +275,6 @@ def loss_of(lm, pair):
         return float(lm.model(**fed(lm, [pair])).loss)
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(1)
 def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
     """With the model's own loss as the oracle, for pairs read in one padded batch."""
     result = mh.effect(lm, mh.Ablate("cross:L0H1"), PAIRS, controls=2)
@@ -297,7 +288,6 @@ def test_the_loss_before_an_ablation_is_the_models_own_on_these_labels(lm):
     assert abs(plain.before - result.before) > 1e-3  # of the source repeated: another number
 
 
-@pytest.mark.turns(4)
 def test_importance_and_what_stands_in_a_heads_place_read_the_targets(bart):
     """Ablation one by one is the oracle; the mean is of the decoder on these targets, and not on the sources."""
     lm = bart
@@ -315,7 +305,6 @@ def fed_as_read(lm, pair):
     return {**inputs, "decoder_input_ids": lm.model.prepare_decoder_input_ids_from_labels(labels=inputs["labels"])}
 
 
-@pytest.mark.sampled(1)
 def test_a_recording_has_the_targets_as_the_decoder_reads_them(lm):
     """Maps against the model's own eager ones, of unequal lengths on either side."""
     rec = mh.record(lm, PAIRS)
@@ -379,13 +368,11 @@ def finished(rec, text):
     return rec.tokens.ids[text : text + 1, : rec.tokens.lengths[text]]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=("gpt2", "gemma2", "gpt_oss"))  # llama and mqa share heads as gpt_oss does
 @pytest.mark.parametrize(
     "way", [pytest.param(way, id=name, marks=[pytest.mark.slow] * (name == "sampled")) for name, way in WAYS.items()]
 )
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.sampled(1)
 def test_generation_equals_the_recording_of_the_finished_text_row_by_row(writer, name, way):
     lm = writer(name)
     rec = mh.record(lm, PROMPTS, generate=COUNT, keep=("q", "k", "v", "lse"), **way)
@@ -400,7 +387,6 @@ def test_generation_equals_the_recording_of_the_finished_text_row_by_row(writer,
     assert rec.layers[0].weights(text=0).max() > 0.3
 
 
-@pytest.mark.turns(4)
 def test_greedy_tokens_are_the_models_own(writer):
     lm = writer("llama")
     rec = mh.record(lm, PROMPTS[0], generate=COUNT)
@@ -421,7 +407,6 @@ def test_a_seed_repeats_what_is_sampled(writer):
     assert runs[0] == runs[1] != runs[2]
 
 
-@pytest.mark.turns(4)
 def test_a_text_ends_with_its_first_end_token_and_the_model_is_left_as_it_was(writer):
     lm = writer("llama")
     ids = mh.record(lm, PROMPTS, generate=COUNT).tokens.ids
@@ -439,7 +424,6 @@ def test_a_text_ends_with_its_first_end_token_and_the_model_is_left_as_it_was(wr
     assert (rec.layers[1].weights(text=0) - whole.layers[1].weights()).abs().max() <= EXACT
 
 
-@pytest.mark.turns(4)
 def test_an_encoder_decoder_has_its_three_stacks(fresh):
     model = tiny.tiny_t5(seed=draw(fresh), num_layers=3)  # as many on both sides: transformers' cache wants it so
     model.generation_config.eos_token_id = None  # which a random model may write at once
@@ -461,7 +445,6 @@ def test_an_encoder_decoder_has_its_three_stacks(fresh):
                 assert (a[:, :rows] - b[:, :rows, :keys]).abs().max() <= EXACT
 
 
-@pytest.mark.turns(4)
 def test_what_an_encoder_reads_of_a_batch_is_what_it_reads_of_each_text_alone(fresh):
     """BART's positions are learned: with padding before it, a text would be another input."""
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
@@ -489,7 +472,6 @@ def test_a_joined_layer_is_guarded_once_more(writer, monkeypatch):
     refuses(GuardError, r"layer 0 \(model\.layers\.0\.self_attn\), head \d", mh.record, lm, PROMPTS[0], generate=COUNT)
 
 
-@pytest.mark.turns(4)
 def test_saved_and_opened_it_is_the_same(writer, tmp_path):
     rec = mh.record(writer("gemma2"), PROMPTS, generate=COUNT)
     rec.save(tmp_path / "written.heads")

@@ -24,7 +24,6 @@ from tests.refusals import refuses
 @BOTH
 @pytest.mark.parametrize("heads", [(6, 6), (6, 3), (6, 2), (6, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("widths", [(5, 5), (5, 4), (5, 13), (1, 3), (64, 1)], ids=str)
-@pytest.mark.sampled(16)
 def test_attend_equals_the_reference_for_any_heads_and_widths(rng, backend, heads, widths):
     q, k, v = make_qkv(rng, h=heads[0], g=heads[1], d=widths[0], f=widths[1])
     got = attend(q, k, v, backend=backend)
@@ -35,7 +34,6 @@ def test_attend_equals_the_reference_for_any_heads_and_widths(rng, backend, head
 @BOTH
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("width", [D, F, 13])
-@pytest.mark.sampled(12)
 def test_every_precision_equals_the_reference(rng, backend, dtype, width):
     q, k, v = make_qkv(rng, dtype=dtype, f=width)
     assert_attended(attend(q, k, v, backend=backend), q, k, v)
@@ -156,10 +154,8 @@ def test_many_rows_beyond_the_real_blocks_equal_the_reference(rng, monkeypatch):
     assert_attended(attend(q, k, v, mask=mask), q, k, v, causal=True, window=53)
 
 
-@pytest.mark.turns(4)
 @BOTH
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.sampled(2)
 def test_texts_longer_than_the_kernels_own_blocks_equal_the_reference(rng, backend, causal):
     q, k, v = make_qkv(rng, b=1, h=2, g=1, q=1031, k=1031)
     mask = Mask.causal(1031, 1031) if causal else None
@@ -291,7 +287,6 @@ KINDS = [kind.replace(";", ",") for kind in KINDS.split(", ")]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
 @pytest.mark.parametrize("block", [None, 40], ids=["", "small blocks"])
-@pytest.mark.sampled(15)
 def test_every_mask_equals_the_reference_and_says_who_served_it(rng, monkeypatch, kind, sinks, block):
     if block is not None:
         monkeypatch.setattr(attention, "BLOCK_CELLS", block)
@@ -314,7 +309,6 @@ def test_every_mask_equals_the_reference_and_says_who_served_it(rng, monkeypatch
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
-@pytest.mark.sampled(8)
 def test_every_mask_matters(rng, kind):
     mask, visible, _, _ = some_mask(rng, kind)
     q, k, v = make_qkv(rng, q=visible.shape[2])
@@ -375,7 +369,6 @@ def test_no_empty_axis_reaches_the_fused_kernel_by_any_way(rng, sizes):
 
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
 @pytest.mark.parametrize("sizes", EMPTY.values(), ids=EMPTY)
-@pytest.mark.sampled(8)
 def test_empty_axes_equal_the_reference(rng, sizes, sinks):
     q, k, v = make_qkv(rng, **sizes)
     sinks = tensor(rng, q.shape[1]) if sinks else None
@@ -479,9 +472,7 @@ def test_tf32_is_off_until_the_last_thread_has_left_and_then_as_it_was(tf32):
     assert TF32.allow_tf32
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["llama", "bert", "gemma2"])
-@pytest.mark.sampled(1)
 def test_a_model_under_autocast_is_recorded_as_it_computed(name, fresh):
     """Its q and k are bfloat16, the weights that belong to them are not."""
     model = MAKERS[name](seed=draw(fresh))

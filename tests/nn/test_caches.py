@@ -173,7 +173,6 @@ def test_a_cross_cache_is_projected_once(fresh):
 @pytest.mark.parametrize(
     ("dtype", "near"), [(torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str
 )
-@pytest.mark.sampled(16)
 def test_one_query_packed_by_groups_equals_keys_and_values_repeated(fresh, keys, heads, kind, dtype, near):
     h, g = heads
     q, k, v = (torch.randn(B, *shape, generator=fresh).to(dtype) for shape in ((h, 1, D), (g, keys, D), (g, keys, F)))

@@ -40,7 +40,7 @@ def samples():
 NUM_SAMPLES = 64
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_all_of_torchs_inputs_are_here():
     assert len(samples()) == NUM_SAMPLES
 
@@ -76,11 +76,9 @@ def assert_agree(theirs, ours, inputs, call):
         assert_allclose(our_named[names.get(name, name)].flatten(), grad.flatten(), atol=1e-8, err_msg=name)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("index", range(NUM_SAMPLES))
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.sampled(16)
 def test_torchs_inputs_agree_in_output_weights_and_gradients(fresh, index, training):
     sample = samples()[index]
     theirs, ours = pair(fresh, *sample.constructor_input.args, **sample.constructor_input.kwargs)
@@ -92,7 +90,6 @@ def test_torchs_inputs_agree_in_output_weights_and_gradients(fresh, index, train
 @pytest.mark.parametrize("mask", ["none", "bool", "float", "padding", "float padding", "both", "by head"])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
-@pytest.mark.sampled(8)
 def test_batched_cross_attention_agrees_too(fresh, mask, batch_first, need_weights):
     b, q, k, m, h = 2, 5, 7, 12, 3
     theirs, ours = pair(fresh, m, h, batch_first=batch_first)
@@ -234,15 +231,12 @@ def case_of(kind: str, number: int) -> Case:
     return case
 
 
-@pytest.mark.turns(4)
 def test_all_cases_are_here():
     assert len(cases()["Attention"]) == NUM_ATTENTION
     assert len(cases()["RotaryEmbedding"]) == NUM_ROTARY
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("number", range(NUM_ATTENTION))
-@pytest.mark.sampled(30)
 def test_attend_passes_attention(number):
     case = case_of("Attention", number)
     p = read(case)
@@ -310,9 +304,7 @@ def layer_call(case: Case, p: Problem, flags: bool) -> Tensor:
     return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("number", range(NUM_ATTENTION))
-@pytest.mark.sampled(24)
 def test_the_layer_passes_attention_with_projections_that_change_nothing(number):
     case = case_of("Attention", number)
     p = read(case)

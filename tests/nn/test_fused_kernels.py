@@ -71,7 +71,6 @@ def spans(monkeypatch):
 @DTYPES
 @pytest.mark.parametrize("groups", [H, G, 1])
 @on_cuda
-@pytest.mark.sampled(14)
 def test_a_cuda_kernels_lse_is_read_as_a_number_a_row(kernel, groups, dtype, fake):
     width = 24
     q, k, v = fake((B, H, Q, width), (B, groups, K, width), (B, groups, K, width), dtype=dtype)
@@ -89,11 +88,9 @@ def test_padding_and_a_last_axis_are_off_and_the_rows_stay_in_order(fresh):
     assert torch.equal(kernels.row_lse(lse, Q), lse)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("width", [D, 32])
 @pytest.mark.parametrize("texts", [1, B])
 @pytest.mark.parametrize("backend", kernels.CUDA, ids=[one.name for one in kernels.CUDA.values()])
-@pytest.mark.sampled(6)
 def test_attend_takes_output_and_lse_from_the_kernel_that_torch_chooses(backend, texts, width, chosen, spans, fake):
     """Widths that are no multiple of 8, values wider than keys; one call for all texts, and a call a text."""
     chosen(backend)

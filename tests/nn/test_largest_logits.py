@@ -88,9 +88,7 @@ def assert_max(got, want, dtype):
     np.testing.assert_allclose(got.double().numpy(), want, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.sampled(2)
 def test_it_is_the_maximum_of_all_scores_and_lies_within_its_bounds(kind, rng):
     mask, seen = make_mask(kind, rng)
     for dtype, sharpness in zip(DTYPES, rng.permutation([0.1, 1.0, 2.0, 4.0]), strict=True):
@@ -129,7 +127,7 @@ def test_heads_alone_and_keys_that_all_share(rng):
         assert_max(max_logits(q, k, attend(q, k, k).lse), scores(q, k, Rule(D**-0.5), True)[0].max((-1, -2)), q.dtype)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_no_more_texts_than_fit_are_read_together(rng, monkeypatch):
     """Blocks so small that heads, rows and keys are all divided."""
     for name, size in {"BLOCK_CELLS": 3000, "SWEEP_CELLS": 500, "SWEEP_KEYS": 17}.items():

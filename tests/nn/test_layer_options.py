@@ -205,7 +205,6 @@ def test_every_option_has_a_case():
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(21)
 def test_every_option_equals_the_reference(name, fresh):
     case = merged(name)
     layer = make_layer(case, fresh)
@@ -223,9 +222,7 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [*WITHOUT, *ARGUMENTS])
-@pytest.mark.sampled(10)
 def test_every_option_matters(name, fresh):
     """The output with it is not what the reference says without it."""
     case = merged(name)
@@ -240,9 +237,8 @@ def test_every_option_matters(name, fresh):
     assert abs(out - reference_of(case, layer, inputs).out).max() > 1e-2
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize(("first", "second"), pairs(), ids=lambda name: name)
-@pytest.mark.sampled(30)
 def test_two_options_equal_the_reference_or_are_refused_by_name(first, second, fresh):
     what = fate(first, second)
     if what == "choose":

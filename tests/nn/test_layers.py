@@ -45,12 +45,10 @@ VARIANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize("weights", [True, False])
-@pytest.mark.sampled(14)
 def test_the_layer_is_torchs_layer(fresh, options, training, average, weights):
     theirs, ours = (layer.train(training) for layer in twins(fresh, **options))
     query, key = normal(fresh, Q, B, M), normal(fresh, K, B, options.get("kdim", M))
@@ -231,7 +229,6 @@ def test_an_empty_chunk_leaves_a_cache_as_it_was(fresh):
 )
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("extra", [{}, {"alibi": True}, {"softcap": 2.0}, {"sinks": True}, {"window": 3}], ids=str)
-@pytest.mark.sampled(10)
 def test_every_dtype_equals_the_reference(fresh, dtype, near, weights, extra):
     layer = stirred(
         mnn.MultiHeadAttention(M, H, G, batch_first=True, causal=True, rope=mnn.Rope(base=20.0), **extra), fresh
@@ -256,7 +253,6 @@ GRADIENTS = [
 
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("options", GRADIENTS, ids=lambda options: ", ".join(options))
-@pytest.mark.sampled(6)
 def test_gradients_are_right_in_float64(fresh, options, weights):
     layer = stirred(mnn.MultiHeadAttention(12, H, batch_first=True, **options).double(), fresh)
     x = normal(fresh, 1, 4, 12, dtype=torch.float64).requires_grad_()

@@ -51,7 +51,6 @@ def test_full_sees_everything():
     assert_array_equal(dense_of(mask), np.ones((1, 1, Q, K), bool))
 
 
-@pytest.mark.turns(4)
 @DRAWN
 @given(num_rows=SIZES, num_keys=SIZES, window=st.none() | st.integers(1, 12))
 def test_causal_queries_end_where_the_keys_end(num_rows, num_keys, window):
@@ -79,7 +78,6 @@ def test_causal_in_pictures_and_by_steps_as_at_once():
         assert_array_equal(dense_of(Mask.causal(1, length, window=4))[0, 0, 0], whole[length - 1, :length])
 
 
-@pytest.mark.turns(4)
 @DRAWN
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5))
 def test_from_lengths_hides_padding_from_rows_and_keys(lengths):
@@ -103,7 +101,6 @@ def test_from_dense_proves_runs_and_drops_the_dense_mask(seed, num_texts, num_ro
     assert_array_equal(mask.counts(), visible[:, 0].sum(-1))
 
 
-@pytest.mark.turns(4)
 @DRAWN
 @given(
     seed=SEEDS, num_rows=SIZES, num_keys=SIZES, num_heads=st.integers(1, 3), rows_at_once=st.sampled_from([1, 3, 512])
@@ -187,7 +184,6 @@ def test_a_mask_that_all_texts_share_stays_shared_and_expand_gives_every_text_it
     refuses(ShapeError, "a mask of 2 texts cannot serve num_texts=5: give 1 or 5", inspect.unwrap(Mask.expand), mask, 5)
 
 
-@pytest.mark.turns(4)
 @DRAWN
 @given(
     seed=SEEDS,

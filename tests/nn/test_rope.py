@@ -55,7 +55,6 @@ def transformers_rotation(parameters, head_dim, length):
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
 @pytest.mark.parametrize("head_dim", [16, 20, 64])
-@pytest.mark.sampled(10)
 def test_every_scaling_is_transformers_own(fresh, parameters, head_dim):
     from transformers.models.llama.modeling_llama import rotate_half
 
@@ -159,11 +158,9 @@ def test_slopes_are_transformers_own_and_bias_grows_with_distance():
     assert_allclose(bias[0, 1], bias[0, 0] / 2)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(causal=(False, True), sizes=())
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", [(32, 128), (8, 6), (64, 1000), (4, 3)])
-@pytest.mark.sampled(1)
 def test_classes_of_distances_are_t5s(sizes, causal):
     """Every distance to 2,500 either way, the last bit of each class's edge among them."""
     from transformers.models.t5.modeling_t5 import T5Attention

@@ -50,7 +50,6 @@ LLAMAS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), LLAMAS, ids=str)
-@pytest.mark.sampled(5)
 def test_llama_mistral_and_qwen_attention_equal_transformers_own(fresh, kind, options):
     config, module = models(kind, **options)
     name = next(each for each in dir(module) if re.fullmatch(r"(Llama|Mistral|Qwen2|Qwen3)Attention", each))
@@ -176,7 +175,6 @@ def test_t5_cross_attention_equals_transformers_own(fresh):
         assert_allclose(layer(x, source)[0], theirs(x, key_value_states=source)[0], atol=1e-4)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("theirs_has", "ours_has"),
     [
@@ -190,7 +188,6 @@ def test_t5_cross_attention_equals_transformers_own(fresh):
     ],
     ids=str,
 )  # fmt: skip
-@pytest.mark.sampled(3)
 def test_x_transformers_attention_equals_its_own(fresh, theirs_has, ours_has):
     """Its query head i reads key/value head i % g: in our order that is head (i % g) * (h / g) + i // g."""
     attention = pytest.importorskip("x_transformers.x_transformers", reason="pip install x-transformers")
@@ -250,7 +247,6 @@ def test_torchs_state_dict_goes_in_and_out(fresh, options):
 
 @pytest.mark.parametrize("projections", ["fused", "split"])
 @pytest.mark.parametrize("family", ["torch", "llama", "gpt2", "bert", "t5", "x-transformers"])
-@pytest.mark.sampled(6)
 def test_every_family_goes_round_in_every_layout(fresh, family, projections):
     options = {"batch_first": True, "scale": 1.0 if family == "t5" else None, "bias": family != "x-transformers"}
     one = stirred(MultiHeadAttention(M, H, projections=projections, **options), fresh)

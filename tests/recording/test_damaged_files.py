@@ -107,7 +107,6 @@ def test_a_changed_byte_is_refused_or_changes_nothing(saved, path, random):
             assert str(path) in str(error)
 
 
-@pytest.mark.turns(4)
 def test_many_changed_bytes_are_refused(saved, path, random):
     data = path.read_bytes()
     for _ in range(100):
@@ -184,7 +183,6 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("name, entry, words", ENTRIES.values(), ids=ENTRIES)
-@pytest.mark.sampled(7)
 def test_a_header_that_lies_about_where_tensors_are_is_refused(saved, path, name, entry, words):
     header, tensors = split(path)
     if name == "zz":  # one more, after the last
@@ -270,9 +268,7 @@ DESCRIPTIONS = {
 }
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("change, words", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
-@pytest.mark.sampled(18)
 def test_a_description_that_does_not_fit_its_tensors_is_refused(saved, path, change, words):
     header, tensors = split(path)
     change(header["__metadata__"])
@@ -303,7 +299,6 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name, change, words", TENSORS.values(), ids=TENSORS)
-@pytest.mark.sampled(5)
 def test_tensors_that_contradict_each_other_are_refused(saved, path, name, change, words):
     edit_tensor(path, name, change)
     assert_refused(path, words)

@@ -146,7 +146,6 @@ def assert_round_trip(recording, path):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("keep_v", [True, False], ids=["with v", "without v"])
-@pytest.mark.sampled(4)
 def test_every_dtype_comes_back_bit_for_bit(fresh, path, dtype, keep_v):
     assert_round_trip(make_recording(fresh, dtype=dtype, keep_v=keep_v), path)
 
@@ -260,7 +259,6 @@ def recordings(draw):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recording=recordings())
-@pytest.mark.turns(4)
 def test_any_recording_comes_back(recording, path):
     assert_round_trip(recording, path)
 
@@ -452,7 +450,7 @@ def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatc
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_ctrl_c_while_saving_leaves_nothing_behind(tmp_path):
     script = """
 import signal, sys, torch

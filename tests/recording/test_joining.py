@@ -41,11 +41,9 @@ def both_sides(given, name):
     return {**given, **{f"decoder_{key}": value for key, value in given.items()}}
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=["without v", "with v"])
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(2)
 def test_every_text_is_as_it_is_alone(fresh, name, keep):
     model = MAKERS[name](seed=draw(fresh))
     texts = [torch.randint(5, VOCAB_SIZE, (length,), generator=fresh) for length in LENGTHS]

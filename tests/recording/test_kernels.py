@@ -55,7 +55,7 @@ def run(*arguments, **environment):
     return done.stdout
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 @NEEDS_TRITON
 def test_numbers_equal_the_reference(pytestconfig):
     chosen = ("-m", pytestconfig.option.markexpr)

@@ -60,34 +60,28 @@ def test_every_reduction_is_compared_with_its_oracle():
 # ------------------------------------------------------------------------------------------- each request, and together
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", dict.fromkeys(NAMES))
 @SMALL
-@pytest.mark.sampled(8)
 def test_each_request_alone_equals_the_reference(rng, shrink, name, cells):
     shrink(cells)
     for kind in ("bidirectional", "causal", "head by head"):
         assert_pass_equals_reference(rng, make_case(rng, kind), {name})
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.sampled(3)
 def test_all_requests_together_equal_the_reference(rng, shrink, kind, option):
     shrink(400)
     assert_pass_equals_reference(rng, make_case(rng, kind, option))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(4)
 def test_float32_is_exact_to_1e_5(rng, kind):
     assert_pass_equals_reference(rng, make_case(rng, kind, "everything", dtype=torch.float32))
 
 
-@pytest.mark.turns(4)
 def test_together_is_what_each_is_alone(rng, shrink):
     shrink(300)
     case = make_case(rng)
@@ -107,9 +101,7 @@ def test_a_request_made_twice_is_planned_once(rng):
 # ---------------------------------------------------------------------------------------------- beyond the real borders
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["bidirectional", "causal", "window", "head by head"])
-@pytest.mark.sampled(2)
 def test_a_long_text_equals_the_reference_across_the_real_borders(rng, kind):
     case = make_case(rng, kind, lengths=(BEYOND,), dtype=torch.float32)
     assert H * BEYOND**2 > 2 * one_pass.TILE_CELLS
@@ -117,7 +109,6 @@ def test_a_long_text_equals_the_reference_across_the_real_borders(rng, kind):
     assert_pass_equals_reference(rng, case)
 
 
-@pytest.mark.turns(4)
 def test_a_padded_batch_equals_the_reference_across_the_real_borders(rng):
     case = make_case(
         rng, lengths=(17, one_pass.TILE_KEYS + 1, 5, 401), dtype=torch.float32, option="sinks", heads=(2, 1)
@@ -126,14 +117,11 @@ def test_a_padded_batch_equals_the_reference_across_the_real_borders(rng):
 
 
 @pytest.mark.parametrize("length", [one_pass.TILE_KEYS - 1, one_pass.TILE_KEYS, one_pass.TILE_KEYS + 1])
-@pytest.mark.sampled(2)
 def test_a_text_as_long_as_a_tile_is_wide_equals_the_reference(rng, length):
     assert_pass_equals_reference(rng, make_case(rng, lengths=(length,), dtype=torch.float32, heads=(7, 1)))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("length", [4, 5, 6, 10, 11])
-@pytest.mark.sampled(3)
 def test_lengths_around_a_tile_border_equal_the_reference(rng, shrink, length):
     shrink(40)
     for kind in ("bidirectional", "causal"):
@@ -151,10 +139,8 @@ def test_neighbouring_short_texts_share_a_tile(rng):
     assert_pass_equals_reference(rng, case, {name_of(request) for request in wanted})
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("option", ["plain", "everything"])
-@pytest.mark.sampled(6)
 def test_groups_of_several_sizes_equal_the_reference(rng, shrink, kind, option):
     shrink(H * 3 * 7**2, keys=17)
     case = make_case(rng, kind, option, lengths=(3, 5, 7, 19, 2, 1, 5, 11))
@@ -165,9 +151,7 @@ def test_groups_of_several_sizes_equal_the_reference(rng, shrink, kind, option):
     assert_pass_equals_reference(rng, case, {name_of(request) for request in wanted})
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["causal", "holes"])
-@pytest.mark.sampled(1)
 def test_one_plan_serves_layers_of_other_heads_masks_and_precisions(rng, shrink, kind):
     """What a plan keeps from one layer must not spoil the next: a pruned layer has fewer heads, so larger groups."""
     shrink(1_000, keys=17)
@@ -200,10 +184,9 @@ def test_query_heads_read_their_own_keys(rng, shrink, heads):
     assert_pass_equals_reference(rng, case, chosen)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("rows", [1, 5, 23, 29])
 @SMALL
-@pytest.mark.sampled(3)
 def test_queries_that_are_not_the_keys_equal_the_reference(rng, shrink, rows, cells):
     """A cache (fewer queries than keys), or cross-attention (any number)."""
     shrink(cells)
@@ -217,7 +200,6 @@ def test_heads_of_no_width_look_everywhere_alike(rng):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.sampled(1)
 def test_half_precision_layers_are_reduced_in_float32(rng, dtype):
     reduced, _ = assert_pass_equals_reference(rng, make_case(rng, dtype=dtype))
     assert reduced[Mass()].dtype == torch.float32
@@ -369,9 +351,7 @@ BREAK = {
 ADD_BAND, ADD_LINEAR = Band.add, Linear.add_all
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("what", BREAK)
-@pytest.mark.sampled(3)
 def test_the_comparison_sees(rng, shrink, monkeypatch, what):
     shrink(120)
     case = make_case(rng, option="everything")
@@ -382,7 +362,6 @@ def test_the_comparison_sees(rng, shrink, monkeypatch, what):
 
 
 @pytest.mark.parametrize("part", ["k", "lse", "scale", "sinks", "softcap", "bias", "mask"])
-@pytest.mark.sampled(4)
 def test_every_part_of_a_layer_matters(rng, part):
     case = make_case(rng, option="everything")
     layer, rule = case.layer, case.layer.rule
@@ -482,12 +461,10 @@ def assert_level(level, cells):
         np.testing.assert_allclose(np.nan_to_num(got), np.nan_to_num(wanted), atol=1e-5)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
 @pytest.mark.parametrize("strip", [1 << 20, 64], ids=["one strip", "many strips"])
 @pytest.mark.parametrize("kind", MAPS)
-@pytest.mark.sampled(2)
 def test_every_cell_of_every_level_is_of_the_weights_that_it_stands_for(kind, strip, wide, fresh, monkeypatch):
     monkeypatch.setattr(pyramids, "STRIP_CELLS", strip)
     monkeypatch.setattr(pyramids, "WIDE_CELLS", 1 << 18 if wide else 0)

@@ -36,7 +36,6 @@ every_rule = pytest.mark.parametrize("option", OPTIONS)
 
 @every_mask
 @every_rule
-@pytest.mark.sampled(12)
 def test_weights_are_the_map_of_each_text(rng, kind, option):
     case = make_record(rng, kind, option)
     for text, full in case.each():
@@ -45,7 +44,6 @@ def test_weights_are_the_map_of_each_text(rng, kind, option):
 
 
 @every_mask
-@pytest.mark.sampled(3)
 def test_a_window_of_weights_is_the_map_there(rng, kind):
     case = make_record(rng, kind, "everything")
     for text, full in case.each():
@@ -58,7 +56,6 @@ def test_a_window_of_weights_is_the_map_there(rng, kind):
 
 @every_mask
 @every_rule
-@pytest.mark.sampled(12)
 def test_weights_at_chosen_cells_are_the_map_there_and_project_is_the_map_times_features(rng, kind, option):
     case = make_record(rng, kind, option)
     for text, full in case.each():
@@ -71,11 +68,9 @@ def test_weights_at_chosen_cells_are_the_map_there_and_project_is_the_map_times_
         assert_near(case.layer.project(features, text=text), full @ features, atol=3e-5)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @every_mask
 @every_rule
-@pytest.mark.sampled(2)
 def test_tiles_together_are_the_map(rng, kind, option):
     case = make_record(rng, kind, option)
     for size in (1, 4, 256):
@@ -94,7 +89,6 @@ def test_tiles_that_nobody_sees_are_left_out(rng):
 
 @every_mask
 @every_rule
-@pytest.mark.sampled(12)
 def test_received_is_the_sum_of_each_column(rng, kind, option):
     case = make_record(rng, kind, option)
     received = case.layer.received()

@@ -53,9 +53,7 @@ def from_word_to_word(maps, query, key):
     return np.sum(cells, axis=0) / len(PIECES[query])
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("query", "key"), [("it", "animal"), ("didn't", "cross"), ("it", "didn't")])
-@pytest.mark.sampled(2)
 def test_the_weights_are_those_of_the_models_own_maps_and_the_heaviest_comes_first(rec, maps, query, key):
     links, expected = rec.heads_linking(query, key), from_word_to_word(maps, query, key)
     assert len(links) == 72 and {(link.query, link.key) for link in links} == {(query, key)}
@@ -145,7 +143,6 @@ def test_a_text_or_head_that_is_not_there_is_refused(rec):
         rec.heads_linking("it", "animal")["L9H0"]
 
 
-@pytest.mark.turns(4)
 def test_a_causal_model_cannot_look_ahead_and_that_is_said(small):
     rec = mh.record(small(tiny_gpt2()), ["the cat sat on the mat", "the dog saw a bird and ran"])
     with pytest.raises(mh.TextError, match=r"no head can look from 'dog' to 'bird'.* Ask from 'bird' to 'dog'\."):
@@ -167,7 +164,6 @@ def test_what_a_window_hides_is_no_link(small):
     assert {link.query for link in links} <= {"sat", "on", "the#2", "mat", "and"}
 
 
-@pytest.mark.turns(4)
 def test_every_stack_that_has_both_words_takes_part(small):
     """T5 is taught here with its own text, moved by one place: the decoder reads "the cat sat on the"."""
     rec = mh.record(small(tiny_t5(num_layers=3)), "the cat sat on the bird")
@@ -203,7 +199,6 @@ def test_a_recording_from_a_file_gives_the_same(rec, tmp_path):
     assert list(opened.heads_linking("it", "animal")) == list(rec.heads_linking("it", "animal"))
 
 
-@pytest.mark.turns(4)
 def test_the_telling_link_is_found_by_plain_loops_too(rec, maps):
     """Weight beyond what the head gives at that distance, or to that word, elsewhere; times log2 of the distance."""
     words = [[0], *PIECES.values(), [14], [15]]

@@ -90,7 +90,6 @@ def test_spans_are_ordered_disjoint_and_hold_every_character_but_white_space(fin
 
 
 @every_kind
-@pytest.mark.sampled(3)
 def test_each_token_is_of_the_word_its_first_character_lies_in(kind):
     for by in ("words", "whitespace"):
         tokens = read(kind, TEXTS)
@@ -200,11 +199,9 @@ def test_given_spans_are_the_words():
     assert words.because.startswith("words by given spans, from the tokenizer's offsets")
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(any_text.filter(str.strip), min_size=1, max_size=3))
 @settings(max_examples=40, deadline=None)
-@pytest.mark.sampled(2)
 def test_any_text_of_any_tokenizer_comes_to_words(kind, texts):
     tokens = read(kind, texts)
     words = Words.of(tokens)
@@ -314,7 +311,6 @@ def test_pieces_without_offsets_are_read_by_their_marks(pieces, expected):
     assert readable(tokens) == ("[CLS]", *expected)
 
 
-@pytest.mark.turns(4)
 def test_with_offsets_a_token_is_what_stands_in_the_text(minilm):
     assert readable(mh.record(minilm, "Ein Café,\tplaying").tokens)[:4] == ("[CLS]", "Ein", "Café", ",")
     tokens = mh.record(mh.load("tiny-code"), "def f():\n\treturn 'é'\n").tokens
@@ -416,7 +412,6 @@ def assert_word_map(got, full, rows, columns, how, every=None):
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("option", ["plain", "sinks"])
-@pytest.mark.sampled(3)
 def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):
     case, tokens = make_record(rng, "causal", option, RECORDED), made_up(RECORDED)
     layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
@@ -429,10 +424,9 @@ def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):
         assert_near(one.weights.sum(-1)[0], full[4].sum(-1)[0])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("drop", ["none", "special", "wordless"])
-@pytest.mark.sampled(3)
 def test_a_window_of_words_is_the_map_of_words_there(rng, how, drop, monkeypatch):
     case, tokens = make_record(rng, "bidirectional", lengths=(13, 29)), made_up((13, 29))
     layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
@@ -494,9 +488,7 @@ def test_words_of_another_way_or_given_are_used(rng):
     assert layer.word_weights(words=given).queries[0] == Unit("it", (0, 2), (0,), 0, False)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.sampled(1)
 def test_the_bundled_models_words(minilm, how):
     """Against the double loop over its own pieces; special tokens stay, so rows sum to one."""
     texts = ["The caterpillar didn't cross the motorway.", f"Hi {FAMILY} {CAFE}: 我爱你 https://a.b/c", "ok"]

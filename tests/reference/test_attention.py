@@ -61,7 +61,6 @@ def by_the_cell(q, k, v, visible):
 # ------------------------------------------------------------------------------------------------ the worked example
 
 
-@pytest.mark.turns(4)
 def test_reference_needs_no_torch():
     code = "import manyheads.reference, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

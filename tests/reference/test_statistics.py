@@ -451,7 +451,6 @@ def test_every_statistic_says_what_it_is_and_a_map_of_another_text_is_an_error()
         function(np.zeros((3, 4, 4)), facts([1, 2]))
 
 
-@pytest.mark.turns(4)
 def test_statistics_need_no_torch():
     code = "import manyheads.reference.statistics, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -477,7 +476,6 @@ def test_two_tokens_by_hand():
 
 
 @TEXTS
-@pytest.mark.sampled(3)
 def test_every_norm_weighted_mass_is_the_sum_over_its_cells(rng, kind):
     text = some_text(rng, kind=kind)
     weights = some_map(rng, text)

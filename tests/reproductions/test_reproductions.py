@@ -84,7 +84,6 @@ def test_mean_weights_on_the_first_key_are_those_of_maps_made_by_hand(kind, fres
     np.testing.assert_allclose(seen.learned_sink[0], learned, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.turns(4)
 def test_the_share_of_sinks_counts_every_text_layer_and_head_by_itself(monkeypatch, fresh):
     model, ids = decoder("softmax"), torch.randint(VOCAB, (TEXTS, LENGTH), generator=fresh)
     one_by_one = [measure_call(model, ids[text : text + 1], statistics=["first_mass"]) for text in range(TEXTS)]
@@ -127,7 +126,6 @@ def test_when_a_curve_changes_is_read_between_measurements_and_a_spike_is_far_ov
     assert kimi_clip.spikes_of(losses) == 1
 
 
-@pytest.mark.turns(4)
 def test_retrieval_heads_of_a_published_file_are_counted(tmp_path):
     # 7 layers of 9 heads: 4 over 0.1, 1 at it, 40 never active.
     places = [(layer, head) for layer in range(7) for head in range(9)]
@@ -172,7 +170,6 @@ def test_claims_are_read_from_what_the_presets_found():
     ]  # fmt: skip
 
 
-@pytest.mark.turns(5)
 def test_a_quick_trial_of_own_trainings_shows_seeds_steps_and_both_curves(tmp_path):
     made = reproduce("olsson-phase", tmp_path / "out", quick=True, seeds=2)
     rows = made.document["rows"]
@@ -234,7 +231,7 @@ def test_heads_are_free_up_to_the_first_step_that_costs_more_than_the_limit():
     assert michel_curve.free_share(counts, [0.0, 0.2, 0.0, 0.0], 0.1) == 0
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_curve_says_what_is_free_by_the_loss_of_its_own_half(fresh):
     model = loud_decoder(fresh, DecoderConfig(13, 12, 2, 3, 1, 4, 14))
     texts = [{"input_ids": torch.randint(13, (2, 9), generator=fresh)} for _ in range(12)]
@@ -309,7 +306,6 @@ def test_gone_is_read_at_the_highest_price_that_harms_nothing():
 # ----------------------------------------------------------------------------------------------------------- wu-masking
 
 
-@pytest.mark.turns(4)
 def test_scores_and_what_is_answered_with_heads_masked_are_those_of_eager_maps_and_cut_weights(fresh, monkeypatch):
     texts = Passkeys(pairs=3, pair_room=7, gap=20, question_room=6, rows=8, seed=3, parts=19, words=9)
     model = loud_decoder(fresh, DecoderConfig(len(texts.tokens), 24, 2, 6, 3, 6, 28), louder=6)
@@ -372,9 +368,7 @@ def test_other_heads_are_drawn_among_those_that_are_no_retrieval_heads():
 # ---------------------------------------------------------------------------------------------------------- gqa-uptrain
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
-@pytest.mark.sampled(1)
 def test_pooled_heads_are_the_mean_the_first_or_new_and_all_else_stays(fresh, num_kv_heads):
     heads, width = 4, 6
     teacher = loud_decoder(fresh, DecoderConfig(17, 20, 2, heads, heads, width, 22), louder=1.5)

@@ -98,7 +98,6 @@ QUICK = ("a table",)  # each is a process that imports torch
     "arguments",
     [pytest.param(line, id=name, marks=[pytest.mark.slow] * (name not in QUICK)) for name, line in REFUSED.items()],
 )
-@pytest.mark.turns(4)
 def test_what_cannot_be_written_where_one_is_is_refused_in_one_line_that_names_it(arguments, sealed, model):
     given = [*arguments, "--model", str(model)] if arguments[0] in ("look", "prune") else arguments
     done = ran(given, sealed, sealed)

@@ -83,7 +83,7 @@ def test_a_job_that_failed_keeps_its_words_and_lets_go_of_what_it_worked_on():
     jobs.close()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_experiments_are_kept_up_to_so_many_tokens_and_the_last_one_always(desk):
     desk.experiments.max_size = 20
     (model,) = desk.workspace.models

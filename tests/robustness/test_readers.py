@@ -36,14 +36,12 @@ def damages(target: Target, folder, count: int, **options) -> None:
     property()
 
 
-@pytest.mark.sampled(4)
 def test_whole_examples_are_read(target, tmp_path):
     """Else nothing of what follows would say anything. (Requests may ask for what is not there.)"""
     said = [judge(target, data, tmp_path) for data in target.examples]
     assert said.count("") >= len(said) / 3, said
 
 
-@pytest.mark.sampled(16)
 def test_damage_is_refused_in_words_or_read(target, tmp_path):
     damages(target, tmp_path, FEW, derandomize=True)
 
@@ -68,7 +66,7 @@ BOMBS = [
 
 
 @pytest.mark.parametrize(("name", "bomb"), BOMBS)
-@pytest.mark.sampled(12)
+@pytest.mark.thinned
 def test_what_claims_to_be_large_takes_neither_memory_nor_time(name, bomb, tmp_path):
     judge(TARGETS[name], TARGETS[name].bomb(bomb), tmp_path)
 
@@ -80,7 +78,6 @@ def of(read, tmp_path, **options) -> str:
     return judge(Target("a test", lambda: [b""], read, {}, **options), b"data", tmp_path)
 
 
-@pytest.mark.turns(4)
 def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, monkeypatch):
     from manyheads.errors import TextError
     from tests.robustness import target as module

@@ -83,7 +83,6 @@ def test_a_config_of_lists_in_lists_and_words_of_endless_layers_are_refused(tmp_
 # ------------------------------------------------------------------------------------------- recordings and checkpoints
 
 
-@pytest.mark.turns(4)
 def test_a_recording_that_is_nearly_all_padding_is_refused_before_it_takes_memory(tmp_path, monkeypatch):
     (tmp_path / "a.heads").write_bytes(padded(20_000, 4_900))
     words = (

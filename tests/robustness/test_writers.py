@@ -85,7 +85,6 @@ def kill_often(name: str, folder: Path, moments, kills: int) -> None:
 
 @pytest.mark.thinned(name=("cat.heads", "t.parquet", "pruned", "run.json"))
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.sampled(2)
 def test_what_is_written_again_and_again_is_whole_after_every_kill(name, tmp_path, moments):
     kill_often(name, tmp_path, moments, KILLS)
 
@@ -177,7 +176,6 @@ def contents(folder) -> dict[str, bytes]:
 @pytest.mark.thinned
 @pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.sampled(2)
 def test_on_a_full_disk_the_older_file_stays_and_the_error_says_what_to_do(name, room, disk):
     writer, path = WRITERS[name], disk / name
     writer.write(path, 1)
@@ -212,7 +210,6 @@ def limited_files():
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.sampled(3)
 def test_where_files_may_not_be_that_large_the_older_one_stays(name, limited_files, tmp_path):
     writer, path = WRITERS[name], tmp_path / name
     writer.write(path, 1)
@@ -229,7 +226,7 @@ def test_the_single_page_is_not_begun_on_a_full_disk(disk):
     assert sorted(path.name for path in disk.iterdir()) == ["filling"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
     """Wherever the disk is full: while the run begins, in one of its parts, or when all is put together."""
     want, ended = measure_resumed(disk / "whole"), 0
@@ -249,7 +246,6 @@ def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
     assert 3 <= ended < 16
 
 
-@pytest.mark.turns(4)
 def test_the_commands_say_a_full_disk_in_one_line(disk, capfd):
     from manyheads.cli.main import main
 
@@ -273,7 +269,6 @@ SHARED = [name for name in WRITERS if name not in ("c.safetensors", "run.json")]
 
 @pytest.mark.thinned(name=("cat.heads", "t.parquet", "pruned"))
 @pytest.mark.parametrize("name", SHARED)
-@pytest.mark.sampled(1)
 def test_of_several_writers_of_one_name_the_last_one_wins_and_whoever_reads_finds_a_whole_one(name, tmp_path):
     writer, path, flag = WRITERS[name], tmp_path / "here" / name, tmp_path / "flag"
     path.parent.mkdir()
@@ -345,7 +340,6 @@ def test_a_second_training_in_the_same_folder_is_refused_until_the_first_is_gone
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.sampled(3)
 def test_what_is_written_may_be_read_by_whoever_may_read_new_files(name, tmp_path):
     (tmp_path / "new").touch()
     for version in (1, 2):

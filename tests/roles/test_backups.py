@@ -41,7 +41,6 @@ def losses(lm):
 @pytest.mark.parametrize(
     ("targets", "kind"), [("L0H1, L1H0", "zero"), pytest.param("L1H2", "mean", marks=pytest.mark.slow)]
 )
-@pytest.mark.turns(4)
 def test_worth_with_and_without_the_targets_is_that_of_plans_inside_plans(targets, kind, fresh):
     lm, texts = loaded("gpt2", draw(fresh)), FEW
     found = backup_heads(lm, texts, targets, kind=kind, controls=1, among="L0H3, L1H3")
@@ -70,7 +69,6 @@ def test_worth_with_and_without_the_targets_is_that_of_plans_inside_plans(target
 
 
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("bert", marks=pytest.mark.slow)])
-@pytest.mark.turns(4)
 def test_rows_move_in_later_layers_alone_and_by_what_records_say(name, fresh):
     lm, texts = loaded(name, draw(fresh)), FEW
     found = backup_heads(lm, texts, "L0H1", kind="zero", controls=0, among="L0H0, L0H2, L1H0, L1H2", rows=1_000)
@@ -116,7 +114,6 @@ def test_a_cosine_compares_with_the_model_that_is_left(fresh):
     assert found["L1H3"].without == pytest.approx(without, rel=1e-3)
 
 
-@pytest.mark.turns(4)
 def test_every_stack_of_an_encoder_decoder_is_looked_at(fresh):
     lm = loaded("t5", draw(fresh))
     among = "encoder:L0H0, encoder:L1H0, decoder:L0H0, decoder:L1H0, cross:L0H0"
@@ -162,7 +159,6 @@ def test_p_is_the_share_of_all_flips_that_reach_as_far_and_q_is_benjamini_and_ho
     assert np.allclose(q_values(p), [0.025, 0.05, np.nan, 0.05, 0.025, 0.9], equal_nan=True)
 
 
-@pytest.mark.turns(4)
 def test_of_heads_without_interaction_few_are_called_backups(fresh):
     noise = torch.randn(60, 400, generator=fresh, dtype=torch.float64).numpy()
     p = sign_flip_p(noise, range(60))
@@ -186,7 +182,6 @@ def test_random_targets_are_others_of_the_same_layers(fresh):
 # ------------------------------------------------------------------------------------------- tables, and what is wrong
 
 
-@pytest.mark.turns(4)
 def test_a_table_and_json_say_what_was_found(fresh, tmp_path):
     lm = loaded("gpt2", draw(fresh))
     found = backup_heads(lm, FEW, "L0H1", kind="zero", controls=2, among="L0-1")
@@ -217,7 +212,6 @@ def test_progress_ends_where_it_said(fresh):
     ({"targets": "L0H0", "rows": 0}, StatisticError, "rows=0"),
     ({"targets": "L0H0", "metric": "beauty"}, StatisticError, "metric='beauty' is unknown"),
 ])  # fmt: skip
-@pytest.mark.sampled(4)
 def test_what_cannot_be_asked_is_said(asked, error, match):
     refuses(error, match, backup_heads, loaded("gpt2", 0), TEXTS[0], **asked)
 
@@ -303,7 +297,6 @@ def sentences(fresh, count=40):
     return [" ".join(words[word] for word in each) for each in drawn]
 
 
-@pytest.mark.turns(4)
 def test_a_head_that_does_anothers_work_only_when_it_is_gone_is_found(fresh):
     lm, texts = built(fresh), sentences(fresh, 24)
     found = backup_heads(lm, texts, WORKER, metric=unsaid, kind="zero", controls=2)
@@ -318,7 +311,6 @@ def test_a_head_that_does_anothers_work_only_when_it_is_gone_is_found(fresh):
     assert "L1H1" in repr(found)
 
 
-@pytest.mark.turns(4)
 def test_a_mean_in_the_workers_place_goes_on_saying_that_it_is_said(fresh):
     """The kind must be said: the flag is in the mean, so the backup is not called, and the work is lost."""
     lm, texts = built(fresh), sentences(fresh, 12)

@@ -85,7 +85,6 @@ def whole_score(values, writes, last, model, order=None):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.sampled(2)
 def test_every_head_equals_the_whole_matrix_of_tokens_by_tokens(name, fresh):
     make, head_of, num_layers, num_heads = FAMILIES[name]
     model = with_gains(make(seed=draw(fresh), vocab_size=71), fresh)

@@ -90,9 +90,7 @@ def assert_as_by_hand(lm, texts, field="attentions", **asked):
     return found
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss"])
-@pytest.mark.sampled(2)
 def test_divergences_and_diversity_are_those_of_the_models_own_maps(name, fresh):
     """Padded batches, causal maps, windows, softcaps, shared keys; sinks, whose mass is a key of its own."""
     found = assert_as_by_hand(loaded(name, draw(fresh)), TEXTS)
@@ -102,12 +100,10 @@ def test_divergences_and_diversity_are_those_of_the_models_own_maps(name, fresh)
     assert sides.all(), "roots obey the triangle inequality"
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("stack", "field"),
     [("encoder", "encoder_attentions"), ("decoder", "decoder_attentions"), ("cross", "cross_attentions")],
 )
-@pytest.mark.sampled(2)
 def test_each_stack_of_an_encoder_decoder_is_compared_by_itself(stack, field, fresh):
     lm = loaded("t5", draw(fresh))
     found = assert_as_by_hand(lm, TEXTS, field, stack=stack)
@@ -134,7 +130,6 @@ def test_row_divergences_are_the_same_formula_and_exactly_0_for_equal_rows(fresh
     assert float(pair_divergences(apart)[0, 1]) == pytest.approx(log(2), abs=1e-15)
 
 
-@pytest.mark.turns(4)
 def test_order_is_nothing_and_a_text_given_twice_counts_twice(fresh):
     lm, few = loaded("gpt2", draw(fresh)), list(TEXTS)
     found = head_families(lm, few, rows=5)
@@ -163,7 +158,6 @@ def test_rows_are_drawn_by_a_texts_own_words_and_said(fresh):
     assert np.abs(every.divergences - found.divergences).max() > 1e-3
 
 
-@pytest.mark.turns(4)
 def test_blocks_of_rows_and_long_texts_in_windows_change_nothing(fresh, monkeypatch):
     lm = loaded("llama", draw(fresh))
     text = " ".join(TEXTS * 5)  # 235 words in 80 positions
@@ -174,7 +168,6 @@ def test_blocks_of_rows_and_long_texts_in_windows_change_nothing(fresh, monkeypa
     assert np.abs(found.divergences - blocks.divergences).max() < 1e-12
 
 
-@pytest.mark.turns(4)
 def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
     lm = loaded("llama", draw(fresh))
     for plan in (Plan([]), Plan(Copy("L*", "L*H0")), Plan(Copy("L1", "L1H2"))):
@@ -186,7 +179,6 @@ def test_diversity_alone_is_that_of_families_and_its_mean_over_layers(fresh):
     refuses(StatisticError, "no row that sees two keys here: there is nothing to compare", head_diversity, lm, "cat")
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("step", [mh.Average("L1"), pytest.param(mh.Copy("L1", source="L1H2"), marks=pytest.mark.slow)])
 def test_heads_made_the_same_have_no_diversity_and_earlier_layers_are_as_they_were(step, fresh):
     lm = loaded("gpt2", draw(fresh))
@@ -203,7 +195,6 @@ def test_heads_made_the_same_have_no_diversity_and_earlier_layers_are_as_they_we
     assert silenced.diversity[:2] == before.diversity[:2], "what a head says is not where it looks"
 
 
-@pytest.mark.turns(4)
 def test_averaged_heads_look_where_their_mean_looks(fresh):
     lm = loaded("bert", draw(fresh))
     weights = np.stack([mh.record(lm, TEXTS[0]).layers[0].weights()[h].double().numpy() for h in range(5)])
@@ -305,9 +296,7 @@ def as_sets(labels):
     return {frozenset(np.flatnonzero(labels == label).tolist()) for label in np.unique(labels)}
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("num", [2, 3, 7, 23])
-@pytest.mark.sampled(2)
 def test_linkage_is_brute_forces_at_every_number_of_groups(num, rng):
     distances = distances_of(rng.normal(size=(num, 4)))
     merges = average_linkage(distances)
@@ -407,9 +396,7 @@ def found_of(fresh, layers=3, heads=4, clusters=None, spread=1.0):
     )
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", [".png", ".svg", ".pdf"])
-@pytest.mark.sampled(1)
 def test_a_map_is_a_real_file_of_its_kind(kind, fresh, tmp_path):
     path = tmp_path / f"map{kind}"
     save_families(found_of(fresh), path)
@@ -424,7 +411,6 @@ def dots_in(path):
     return [style.split("fill: ")[1][:7] for style in styles if f"stroke: {figure.PAPER.lower()}" in style]
 
 
-@pytest.mark.turns(4)
 def test_every_head_has_a_dot_and_a_name_or_is_counted_among_those_left_out(fresh, tmp_path):
     for layers, heads in ((2, 3), (6, 12)):
         found = found_of(fresh, layers, heads)
@@ -438,7 +424,6 @@ def test_every_head_has_a_dot_and_a_name_or_is_counted_among_those_left_out(fres
         assert "0.30" in words and "one head" in words and any("of all squared distances" in word for word in words)
 
 
-@pytest.mark.turns(4)
 def test_names_do_not_run_into_dots_or_each_other_nor_off_the_map(fresh):
     found = found_of(fresh, 6, 12)
     places, medoid = figure._placed(found.map), found.families[0].medoid
@@ -495,7 +480,6 @@ def test_labels_are_coloured_as_the_table_names_them_and_families_are_rings(fres
         assert drawn == 1 + (count if colour != figure.ALONE else 0), colour  # once in the legend
 
 
-@pytest.mark.turns(4)
 def test_more_families_than_hues_and_heads_that_are_all_the_same_can_be_drawn(fresh, tmp_path):
     save_families(found_of(fresh, 6, 12, clusters=30), tmp_path / "many.svg")
     assert any("more families" in word for word in words_in(tmp_path / "many.svg"))

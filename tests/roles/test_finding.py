@@ -40,7 +40,7 @@ from tests.refusals import refuses
 SENTENCES = 210  # of the treebank: half of them are reported on
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_what_is_found_on_a_treebank(minilm, tmp_path):
     """One test, so that one process reads the treebank."""
     texts = list(open_corpus(treebank("en_ewt-ud-dev.conllu")).open())[:SENTENCES]
@@ -148,7 +148,7 @@ def found(minilm):
     return mh.find_roles(minilm, gold_corpus(), passages=gold_corpus("passage"), examples=0)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_our_own_sentences_answer_every_question_offline_and_label_nothing_they_cannot_bear_out(found):
     asked = found.questions
     assert {
@@ -183,9 +183,7 @@ def by_hand(lm, document, head, only_pronouns):
     return sorted(f"{words[row]} → {words[key]} {weight:.2f}" for (row, key), weight in shown.items())
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("role", ["pronoun to antecedent", "coreference"])
-@pytest.mark.sampled(1)
 def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_model_itself_weighs_them(
     role, found, minilm, monkeypatch
 ):
@@ -207,7 +205,6 @@ def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_mod
         assert weights == sorted(weights, reverse=True) and weights
 
 
-@pytest.mark.turns(4)
 def test_examples_are_looked_for_in_texts_and_in_passages(monkeypatch):
     asked, head = [], mh.Head.parse("L0H0")
     monkeypatch.setattr(finding, "find_examples", lambda _, *of: asked.append(of) or {(head, of[0][0].name): ()})
@@ -243,7 +240,6 @@ class Slow(PreTrainedTokenizer):
         return (*SPECIAL, *WORDS)[index]
 
 
-@pytest.mark.turns(4)
 def test_a_slow_tokenizer_is_said_once_where_there_is_gold_to_lay_on_its_tokens(caplog):
     slow, fast = (mh.load(tiny_bert(), tokenizer=made) for made in (Slow(), tiny_tokenizer()))
     gold, bare = list(gold_corpus().open())[:12], ["the cat sat on the old table .", "she said no ."]
@@ -260,7 +256,6 @@ TEXT = "the cat saw the dog and the man saw the cat"
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2], ids=["bidirectional", "causal"])
-@pytest.mark.sampled(1)
 def test_the_pairs_hold_all_that_the_statistic_counts(make):
     lm = mh.load(make(), tokenizer=tiny_tokenizer())
     names = [name for name, statistic in STATISTICS.items() if statistic.cells is not None and name.endswith("_mass")]
@@ -313,7 +308,6 @@ def roles(table) -> dict[str, HeadRole]:
     return {str(role.head): role for role in label(table)}
 
 
-@pytest.mark.turns(4)
 def test_the_known_heads_of_minilm_are_named(roles):
     assert roles["L0H2"].name == "previous token" and roles["L0H2"].evidence.score > 0.9
     assert roles["L1H8"].name == "next token" and roles["L1H8"].evidence.score > 0.6
@@ -382,7 +376,7 @@ def test_labels_follow_a_permutation_of_heads(minilm, roles):
     ("spread", "first"),
     [(0.15, 50), *(pytest.param(spread, 0, marks=pytest.mark.slow) for spread in (0.02, 0.06, 0.15))],
 )
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_random_weight_model_gets_no_content_role(minilm, spread, first):
     """From near-uniform attention to sharp: chance alone must not look like a role. (The first 50 texts are long.)"""
     seed = seeds.seed() % 2**31
@@ -402,13 +396,11 @@ def test_a_head_that_favours_one_mark_by_chance_is_no_punctuation_head(minilm, s
     assert {str(role.head): role.name for role in label(found)}[head] != "punctuation"
 
 
-@pytest.mark.turns(4)
 def test_too_little_text_gives_no_label(minilm):
     names = {role.name for role in mh.find_roles(minilm, ["The cat sat on the mat.", "A dog barked twice at noon."])}
     assert names == {"unlabelled"}
 
 
-@pytest.mark.turns(4)
 def test_labels_need_their_statistics(minilm):
     with pytest.raises(mh.StatisticError, match=r"labelling needs previous_mass, .*: measure with rules\.NEEDED"):
         label(measure(minilm, page_texts()[:3], ["entropy"]))
@@ -446,7 +438,6 @@ def with_random_weights(lm, spread: float, seed: int):
     return mh.load(model, tokenizer=lm.tokenizer)
 
 
-@pytest.mark.turns(4)
 def test_sums_of_one_half_only_leave_everything_unlabelled(table):
     empty = Sums.empty(len(table.heads), len(table.names))
     assert {role.name for role in label(dataclasses.replace(table, sums=empty))} == {"unlabelled"}

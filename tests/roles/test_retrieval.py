@@ -60,7 +60,6 @@ def by_hand(lm, prompt, begin, end, count):
 @pytest.mark.parametrize(
     "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in MAKERS if name != "gpt2")]
 )
-@pytest.mark.turns(4)
 def test_scores_are_those_of_the_models_own_greedy_generation(name, fresh):
     found, tries = 0, 0
     while not found and tries < 9:  # where a random model looks is seldom what it writes, so there are five words
@@ -95,9 +94,7 @@ def test_scores_are_those_of_the_models_own_greedy_generation(name, fresh):
     assert found, "nothing was retrieved: this test saw nothing"
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(2)
 def test_the_top_key_of_every_head_and_step_is_that_of_the_models_own_attentions(name, fresh):
     lm, count = loaded(MAKERS[name](seed=draw(fresh))), 5
     prompt = torch.randint(5, 100, (19,), generator=fresh)
@@ -160,7 +157,6 @@ def copier():
 NEEDLE = "seven red bird ran over water"
 
 
-@pytest.mark.turns(4)
 def test_a_head_that_copies_the_needle_scores_what_it_copies_and_no_other_head_does(copier, fresh):
     """The question ends with the needle's first word: five of its six words are left to write."""
     plain = some_words(fresh, 40, WORDS[:20])  # words of which the needle has none
@@ -174,7 +170,6 @@ def test_a_head_that_copies_the_needle_scores_what_it_copies_and_no_other_head_d
     assert first.recall == pytest.approx(5 / 6) and (first.length, first.depth, first.num_steps) == (10, 0.0, 5)
 
 
-@pytest.mark.turns(4)
 def test_a_needle_written_twice_counts_twice_in_their_program_and_once_in_their_paper(copier):
     options = {"lengths": (8,), "depths": (0.5,), "generate": 12}
     needle = "bird fish bird fish bird fish"  # after bird it writes fish, and after fish bird, round and round

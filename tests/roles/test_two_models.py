@@ -50,11 +50,9 @@ def apart(p, q, sees):
     return ((from_middle(p) + from_middle(q)) / 2)[:, sees.sum(-1) >= LEAST_KEYS]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "name", ["bert", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama", "gpt_oss"))]
 )
-@pytest.mark.sampled(1)
 def test_how_far_apart_maps_are_is_what_eager_maps_say(name, fresh):
     """Whole maps, causal ones, windows, and rows that sum to less than 1, over every row of all texts."""
     a, b = pair(name, fresh)
@@ -82,7 +80,7 @@ def test_how_far_apart_maps_are_is_what_eager_maps_say(name, fresh):
     assert drawn.num_rows == 9 and (drawn.moved <= np.log(2)).all() and drawn.notes["rows"].startswith("at most 3 rows")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_heads_between_two_texts_are_compared_too_and_have_no_label(fresh):
     """An encoder-decoder that reads a text and writes the same: cross-attention's own maps, all rows of both texts."""
     a, b = (mh.load(tiny_t5(seed=draw(fresh)), tokenizer=tiny_tokenizer(), name=name) for name in "ab")
@@ -110,7 +108,6 @@ def test_heads_between_two_texts_are_compared_too_and_have_no_label(fresh):
     assert mh.compare(a, a, TEXTS[1:], ["entropy"]).summary == "no head differs"
 
 
-@pytest.mark.turns(4)
 def test_differences_are_those_of_the_two_tables(fresh):
     a, b = pair("gpt2", fresh)
     found = mh.compare(a, b, TEXTS, [*FEW, "sink_*"], labels=False)
@@ -152,7 +149,6 @@ def test_the_interval_of_a_difference_pairs_the_texts():
     assert (apart_high - apart_low > 0.5).all()
 
 
-@pytest.mark.turns(4)
 def test_a_model_with_itself_or_a_copy_shows_nothing(fresh):
     a, _ = pair("llama", fresh)
     for other in (a, mh.load(copy.deepcopy(a.model), tokenizer=a.tokenizer, name="copy")):
@@ -163,7 +159,6 @@ def test_a_model_with_itself_or_a_copy_shows_nothing(fresh):
         assert len(found.labels) == len(found.heads) * (other is a)
 
 
-@pytest.mark.turns(4)
 def test_one_text_has_no_interval_nor_have_three_and_the_largest_difference_is_named_all_the_same(fresh):
     a, b = pair("gpt2", fresh)
     found = mh.compare(a, b, [TEXTS[0], TEXTS[0]], FEW, labels=False)
@@ -193,7 +188,6 @@ def swapped(lm, layer, one, other):
 
 
 @pytest.mark.parametrize("step", [40, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.turns(5)
 def test_two_heads_in_each_others_place_are_the_only_ones_that_differ(step, minilm):
     """They are as far apart as families say; other layers compute the same, but for rounding; labels go with them."""
     texts = page_texts()[::step]
@@ -211,7 +205,7 @@ def test_two_heads_in_each_others_place_are_the_only_ones_that_differ(step, mini
         assert "2 of 72 heads differ, 2 labels changed: L0H2 0.368 nats (previous_mass -0.699)" in repr(found)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_statistics_of_a_treebank_are_compared_by_name(minilm):
     other = swapped(minilm, 2, 8, 3)
     found = mh.compare(minilm, other, gold_corpus(), ["det.to_governor.given", "obj.*"], labels=False)
@@ -244,7 +238,6 @@ def test_what_cannot_be_compared_is_told(fresh, minilm):
     refuses(TextError, message, mh.compare, short, long, TEXTS)
 
 
-@pytest.mark.turns(4)
 def test_folders_are_loaded(fresh, tmp_path):
     """Two checkpoints of one training, as the training saved them."""
     tokenizer = tiny_tokenizer()

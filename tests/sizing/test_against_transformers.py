@@ -64,9 +64,7 @@ def test_there_are_as_many_architectures_as_promised():
     assert len(generating) >= 60
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(12)
 def test_parameters_are_those_of_the_real_model(name):
     family, options = CASES[name]
     config = real.config_of(family, **options)
@@ -76,7 +74,6 @@ def test_parameters_are_those_of_the_real_model(name):
 
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(6)
 def test_parameters_without_a_head_are_those_of_the_bare_model(name):
     family, options = CASES[name]
     config = real.config_of(family, **options)
@@ -88,7 +85,6 @@ def test_parameters_without_a_head_are_those_of_the_bare_model(name):
 @pytest.mark.parametrize(
     "family", sorted({*FAMILIES} - {"nemotron", "hunyuan_v1_dense", "ministral", "dots1", "glm4_moe"})
 )
-@pytest.mark.sampled(3)
 def test_parameters_at_a_familys_own_sizes(family):
     """The sizes of its published models, as transformers has them; without those whose defaults do not build."""
     config = real.CONFIG_MAPPING[family](**({"num_experts_per_tok": 6} if family == "deepseek_v2" else {}))
@@ -98,7 +94,6 @@ def test_parameters_at_a_familys_own_sizes(family):
 
 @pytest.mark.thinned(name=("qwen3-0.6b", "qwen3-30b-a3b", "gemma-3-1b", "gpt-oss-20b"))
 @pytest.mark.parametrize("name", [name for name, row in PRESETS.items() if row.config])
-@pytest.mark.sampled(2)
 def test_presets_are_the_real_models_built_on_the_meta_device(name):
     """Their own config, as transformers reads it: each parameter tensor of the real class, without numbers."""
     config = real.CONFIG_MAPPING[PRESETS[name].config["model_type"]](**PRESETS[name].config)
@@ -121,9 +116,7 @@ LEFT_OUT = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OWN_NAMES])
-@pytest.mark.sampled(10)
 def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(family):
     """Only sizes are said; biases, ties, shared experts and the widths of heads are the family's own."""
     known = real.CONFIG_MAPPING[family]()
@@ -138,7 +131,6 @@ def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(fa
 
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", [name for name in GENERATING if name not in REPEATED])
-@pytest.mark.sampled(6)
 def test_the_cache_holds_the_bytes_of_the_real_one(name):
     model, config = described(name)
     kept = real.cache_after(model, BATCH, PREFILL, MORE)
@@ -150,7 +142,6 @@ def test_the_cache_holds_the_bytes_of_the_real_one(name):
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2", "deepseek_v3"])
 @pytest.mark.parametrize("length", [5, 20])
-@pytest.mark.sampled(6)
 def test_what_is_set_aside_is_what_a_static_cache_takes(name, length):
     model, config = described(name)
     kept = StaticCache(config=model.config, max_cache_len=length)
@@ -169,10 +160,8 @@ def torch_counts(model: Any, **inputs: Any) -> int:
     return real.flops_of(counter)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", [name for name in GENERATING if CASES[name][0] in DECODERS])
-@pytest.mark.sampled(6)
 def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
     """The eager kernel computes every pair, and the head every position: so does this count, for once."""
     model, config = described(name)
@@ -183,12 +172,10 @@ def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
     assert ours == torch_counts(model, input_ids=ids, use_cache=False)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize(
     "name", [name for name in GENERATING if CASES[name][0] in DECODERS and name not in MASKED | LATENT]
 )
-@pytest.mark.sampled(6)
 def test_flops_of_one_more_token_are_those_that_torch_counts(name):
     model, config = described(name)
     kept = real.cache_after(model, 1, CONTEXT - 1, 0)
@@ -198,7 +185,6 @@ def test_flops_of_one_more_token_are_those_that_torch_counts(name):
 
 
 @pytest.mark.parametrize("name", sorted(LATENT))
-@pytest.mark.sampled(3)
 def test_decoding_on_latents_saves_what_transformers_spends_on_expanding_them(name):
     """transformers makes every cached token's keys and values anew; absorbed, a query goes to the latent instead."""
     model, config = described(name)
@@ -231,7 +217,6 @@ def test_encoders_cost_what_torch_counts():
         assert sum(counting.prefill(architecture, tokens, tokens).values()) == torch_counts(model, pixel_values=pixels)
 
 
-@pytest.mark.turns(4)
 def test_an_encoder_decoder_costs_what_torch_counts():
     for family in SEQ2SEQ:
         model, config = described(family)

@@ -179,7 +179,6 @@ def test_presets_round_to_what_they_are_called():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.sampled(26)
 def test_every_preset_can_be_sized_and_says_where_it_is_from(name):
     found = size(name)
     assert sum(found.parameters.values()) == found.num_parameters > 0
@@ -601,9 +600,7 @@ def without_torch(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", BLOCKED + program], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("door", ["manyheads.sizing.sizing", "manyheads.models.dimensions"])
-@pytest.mark.sampled(1)
 def test_presets_and_descriptions(door):
     done = without_torch(
         f"from {door} import size\n"
@@ -649,7 +646,6 @@ def test_a_family_without_a_row_says_what_would_be_needed(tmp_path):
     assert "With transformers installed, what it knows can be built and measured." in done.stdout
 
 
-@pytest.mark.turns(4)
 def test_the_command(tmp_path):
     done = without_torch("from manyheads.cli.main import main; raise SystemExit(main(['size', 'gpt2', '--json']))")
     assert done.returncode == 0, done.stderr

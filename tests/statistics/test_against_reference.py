@@ -122,10 +122,8 @@ def test_the_reference_and_the_table_know_the_same_statistics():
     assert set(reference_statistics(np.full((2, length, length), 1 / length), nothing)) == set(STATISTICS)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize(("name", "attention"), CASES)
-@pytest.mark.sampled(2)
 def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(name, attention, tiles, loaded, fresh):
     lm = loaded(name)
     texts = [written_text(fresh, n) for n in (13, 5, 21, 1, 17)]
@@ -158,7 +156,6 @@ def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(na
 @pytest.mark.thinned
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("name", "attention"), CASES)
-@pytest.mark.sampled(2)
 def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention, side, loaded, fresh):
     model = loaded(name).model
     inputs = padded(fresh, (11, 7, 19, 2), model.config.vocab_size, side)
@@ -177,7 +174,6 @@ def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention
     assert sorted([*left_out, *names]) == sorted(STATISTICS)
 
 
-@pytest.mark.turns(4)
 def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     """TILE_KEYS as they are: 289 tokens have a border of keys and several of rows."""
     lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=300), tokenizer=tiny_tokenizer(special_tokens=False))
@@ -198,9 +194,7 @@ def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     assert_same_table(table, wanted, length, STATISTICS)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "sink", "recent"), [("minilm", 2, 5), ("llama", 0, 3), ("gemma2", 3, 2)])
-@pytest.mark.sampled(3)
 def test_what_is_distant_is_whatever_lies_beyond_both_numbers(name, sink, recent, tiles, loaded, fresh):
     """Rows with no such key do not count; of windows (gemma2) what they leave."""
     model = loaded(name).model
@@ -267,10 +261,8 @@ def test_each_statistic_alone_is_the_same_as_with_all_the_others(loaded, fresh):
         np.testing.assert_allclose(alone.column(name), everything.column(name), rtol=0, atol=1e-6 * scale_of(name, 26))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["holes", "runs anywhere"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(2)
 def test_any_mask_given_by_hand_is_measured_as_it_is(attention, kind, loaded, fresh):
     """Chance levels and denominators go by what each row really sees: not always itself, sometimes nothing at all."""
     model, length = loaded("llama").model, 11
@@ -296,9 +288,7 @@ def test_any_mask_given_by_hand_is_measured_as_it_is(attention, kind, loaded, fr
     assert_same_table(table, of_maps(maps, [slice(0, length)] * 3, facts), length, table.names)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(1)
 def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):
     model = tiny_t5(seed=draw(fresh))
     asked, answers = padded(fresh, (11, 7, 13), 99), padded(fresh, (3, 17, 5), 99)
@@ -364,8 +354,6 @@ def assert_same(got, want, names):
         np.testing.assert_allclose(got.column(name), want.column(name), atol=1e-5, err_msg=name)
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(1)
 def test_every_statistic_of_each_text_is_what_measure_finds(read):
     lm, texts, rec = read
     names = [name for name, each in STATISTICS.items() if "values" not in each.asks]
@@ -381,8 +369,6 @@ def test_every_statistic_of_each_text_is_what_measure_finds(read):
     )
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(2)
 def test_a_file_has_the_numbers_of_its_recording(read, tmp_path):
     _, _, rec = read
     rec.save(tmp_path / "three.heads")
@@ -390,8 +376,6 @@ def test_a_file_has_the_numbers_of_its_recording(read, tmp_path):
     assert_same(got, measure_recording(rec, text=1), got.names)
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(2)
 def test_sampled_rows_tell_what_a_row_tells_by_itself_and_nothing_else(read):
     _, _, rec = read
     whole = measure_recording(rec, "all", text=1)
@@ -439,7 +423,6 @@ def test_a_bare_module_is_measured_by_what_needs_no_words(fresh):
 
 
 @pytest.mark.parametrize("rows_a_block", [None, 2])
-@pytest.mark.sampled(3)
 def test_small_maps_are_means_of_the_visible_cells_of_the_rows_read(rows_a_block, read):
     _, _, rec = read
     layer, length = rec.layers[1], int(rec.layers[1].lengths[1])
@@ -462,7 +445,6 @@ def test_small_maps_are_means_of_the_visible_cells_of_the_rows_read(rows_a_block
                     assert known == pytest.approx(np.nanmean(block), abs=1e-5)
 
 
-@pytest.mark.sampled(2)
 def test_project_of_some_rows_is_those_rows_of_project(read, fresh):
     _, _, rec = read
     layer, length = rec.layers[0], int(rec.layers[0].lengths[1])
@@ -524,10 +506,8 @@ def by_hand(name, model, inputs):
     return {statistic: torch.cat(layers, 1).numpy() for statistic, layers in out.items()}
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", WINDOWED)
-@pytest.mark.sampled(3)
 def test_they_are_the_maxima_of_the_models_own_scores(name, side, fresh):
     model = WINDOWED[name](seed=draw(fresh))
     inputs = padded(fresh, (41, 7, 59, 2), model.config.vocab_size, side)
@@ -556,7 +536,6 @@ def test_of_a_bias_both_sides_are_told(fresh):
         np.testing.assert_allclose(table.column(name), torch.cat(before), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.turns(4)
 def test_over_texts_batches_and_halves_it_is_the_largest_and_has_no_interval(fresh):
     lm = mh.load(tiny_llama(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
     sizes = torch.randint(2, 30, (9,), generator=fresh).tolist()

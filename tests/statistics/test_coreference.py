@@ -173,11 +173,9 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 # ------------------------------------------------------------------------------------------------- against the maps
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("kind", "batch_tokens"), [("bert", 2_048), ("bert", 40), ("gpt2", 40), ("llama", 2_048), ("gemma2", 2_048)]
 )
-@pytest.mark.sampled(3)
 def test_every_accuracy_of_a_small_model_is_what_its_maps_say(kind, batch_tokens, fresh):
     got = assert_as_the_maps_say(tiny_lm(kind, fresh), kind, TEXTS, batch_tokens)
     assert not got.den[4:].any()
@@ -191,7 +189,6 @@ def test_several_surveys_in_one_table_are_what_each_is_alone(fresh):
         assert (alone.num == both.num[..., at]).all() and (alone.den == both.den[..., at]).all()
 
 
-@pytest.mark.turns(4)
 def test_what_is_asked_of_the_written_passages(minilm):
     """By hand: who has an antecedent, what the nearest mention and the same word would find."""
     got = assert_as_the_maps_say(minilm, "bert", TEXTS)
@@ -256,7 +253,7 @@ def brackets(misc: Sequence[str]) -> list[tuple[int, int, str]] | None:
     return sorted(out, key=lambda each: (each[0], -each[1]))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_the_bundled_model_on_a_treebank(minilm):
     texts = list(islice(passages(treebank_file(GUM)), 0, None, EVERY))
     got = assert_as_the_maps_say(minilm, "bert", texts)

@@ -59,8 +59,6 @@ def lm(request, loaded):
 # ----------------------------------------------------------------------------------------------------------- streaming
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(1)
 def test_a_stream_gives_what_a_list_gives(lm, fresh, small):
     texts, sinks = some_texts(3 * CHUNK, draw(fresh)), Sinks(first=True, because="a test")
     want = mh.measure(lm, texts, STATISTICS, kinds=True, sinks=sinks)
@@ -95,7 +93,6 @@ def test_chunks_are_whole_and_in_order_whatever_their_limits(small, monkeypatch)
     assert list(chunks.chunks([])) == []
 
 
-@pytest.mark.turns(4)
 def test_no_more_than_a_few_chunks_are_held_however_long_the_corpus(small, monkeypatch):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 20)
     alive, most = weakref.WeakSet(), [0]
@@ -163,7 +160,6 @@ def test_what_is_no_text_at_all_is_refused_and_what_is_none_among_texts_is_named
 # -------------------------------------------------------------------------------------------------------------- survey
 
 
-@pytest.mark.turns(4)
 def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
     documents = [Document(text, f"d{at}", at=at + 1) for at, text in enumerate(some_texts(5 * CHUNK))]
@@ -183,7 +179,6 @@ def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
     assert whole.notes["surveyed"].startswith(f"all {CHUNK} texts")
 
 
-@pytest.mark.turns(4)
 def test_rarity_and_sinks_are_learned_from_the_head(small, monkeypatch, fresh):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
     monkeypatch.setattr("manyheads.models.inputs.texts.CORPUS_TOKENS", 60)
@@ -209,7 +204,6 @@ def gold_of(text: str) -> Gold:
     return Gold(tuple(words))
 
 
-@pytest.mark.turns(4)
 def test_gold_reaches_the_statistics_and_a_text_that_is_cut_has_none(small, fresh):
     seen = []
 
@@ -236,7 +230,6 @@ def test_gold_reaches_the_statistics_and_a_text_that_is_cut_has_none(small, fres
 # ------------------------------------------------------------------------------------------------------------ progress
 
 
-@pytest.mark.turns(4)
 def test_progress_is_in_the_corpus_own_units_and_comes_to_its_end(small):
     texts = some_texts(3 * CHUNK)
     documents = [Document(text, "x", at=7 * (at + 1)) for at, text in enumerate(texts)]
@@ -284,7 +277,6 @@ def breaking(word: str, error: type[BaseException] = StatisticError) -> Statisti
     return Statistic("breaking", "share", (0.0, 1.0), "a test", "a test", lambda _: (), finish)
 
 
-@pytest.mark.turns(4)
 def test_texts_that_fail_are_named_counted_and_left_out(small, fresh):
     lm, texts = tiny_lm(draw(fresh)), [text for text in some_texts(25, draw(fresh)) if "king" not in text.split()]
     good = mh.measure(lm, iter(texts), ["entropy", breaking("nothing")], sinks=Sinks())
@@ -324,9 +316,7 @@ def test_only_the_first_failures_are_kept_by_name_and_where_all_fail_the_first_i
         mh.measure(replace(lm, tokenizer=broken), iter(["the cat"] * 5), ["entropy"])
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError, torch.OutOfMemoryError, SystemExit])
-@pytest.mark.sampled(3)
 def test_what_is_no_texts_fault_goes_through(error, small):
     with pytest.raises((error, mh.ModelError), match="what is zebra"):
         mh.measure(tiny_lm(), iter([*some_texts(CHUNK), "the zebra king"]), [breaking("zebra", error)])
@@ -410,7 +400,6 @@ def assert_equal_to_one_run(got, want) -> None:
         np.testing.assert_allclose(got.kinds.mass, want.kinds.mass, rtol=EXACT, atol=EXACT)
 
 
-@pytest.mark.turns(4)
 def test_shards_that_were_pickled_saved_and_left_in_runs_folders_add_to_one_run(one_layer, tmp_path, fresh):
     texts = [*some_texts(40), "", *some_texts(13, seed=1)]
     want = mh.measure(one_layer, iter(texts), STATISTICS, kinds=True)
@@ -441,7 +430,6 @@ def test_shards_that_were_pickled_saved_and_left_in_runs_folders_add_to_one_run(
         some + parts[2]
 
 
-@pytest.mark.turns(4)
 def test_the_batches_of_a_run_that_was_killed_are_parts_too(one_layer, tmp_path, monkeypatch):
     patch_small_batches(monkeypatch)
     monkeypatch.setattr(store, "MERGE_BYTES", 1 << 30)
@@ -459,7 +447,7 @@ def test_the_batches_of_a_run_that_was_killed_are_parts_too(one_layer, tmp_path,
         total + mh.HeadSums.open(batches[2])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_texts_that_come_as_they_come_are_surveyed_alike_and_known_by_their_digest(one_layer, monkeypatch):
     texts = some_texts(20)
     heads = []
@@ -522,9 +510,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("what", OTHERS)
-@pytest.mark.sampled(3)
 def test_parts_of_anything_else_are_refused_by_what_differs(what, one_layer):
     one, other = mh.HeadSums(one_layer, "entropy"), OTHERS[what](one_layer)
     corpus = as_corpus(some_texts(4))
@@ -616,7 +602,6 @@ def test_512_parts_of_a_treebank_in_any_order_are_one_run(one_layer, tmp_path, m
         assert_equal_to_one_run(total.table(), want)
 
 
-@pytest.mark.turns(4)
 def test_roles_of_merged_shards_are_those_of_one_run(one_layer):
     corpus = as_corpus(some_texts(60))
     want = mh.find_roles(one_layer, corpus, examples=0)

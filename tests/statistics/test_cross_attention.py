@@ -86,9 +86,7 @@ def by_formula(w, pieces):
     return out
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("tile_cells", [None, 300], ids=["whole tiles", "small tiles"])
-@pytest.mark.sampled(2)
 def test_every_statistic_is_its_formula_on_the_models_own_maps(lm, tile_cells, monkeypatch):
     """Sources and targets of unequal lengths, padded on both sides, the longer text now on this side, now on that."""
     if tile_cells:
@@ -112,7 +110,6 @@ def test_every_statistic_is_its_formula_on_the_models_own_maps(lm, tile_cells, m
     assert table.notes[NOT_OF_CROSS] == "distance, previous_mass, duplicate_mass" and CROSSING not in table.notes
 
 
-@pytest.mark.turns(4)
 def test_default_and_all_have_what_means_something_between_two_texts(bart):
     lm = bart
     for request in ("default", "all"):
@@ -126,7 +123,6 @@ def test_default_and_all_have_what_means_something_between_two_texts(bart):
     assert mh.measure(decoder, "the cat sat", "all").names == tuple(STATISTICS)
 
 
-@pytest.mark.turns(4)
 def test_a_stream_and_a_bare_call_measure_the_same_maps(bart):
     """A stream of the sources alone, which the decoder repeats; a bare call of targets, which knows no words."""
     lm = bart

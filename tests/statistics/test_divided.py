@@ -42,7 +42,7 @@ def found_by_two(out, fresh, *names):
     return found
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(fresh, tmp_path):
     found = found_by_two(tmp_path, fresh, "llama")
     for rank, process in enumerate(found["llama"]):

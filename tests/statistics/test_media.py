@@ -30,11 +30,9 @@ def nameless(length, causal=False):
     return TextFacts(np.tril(see) if causal else see, np.arange(length), no, no, no, no, no, no, np.arange(length))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["vit", "dinov2", "yolos"])
-@pytest.mark.sampled(2)
 def test_every_statistic_of_pictures_equals_the_reference(name, attention, seeing, fresh):
     lm, pictures = seeing(name), [some_picture(fresh), some_picture(fresh, 47, 31), some_picture(fresh)]
     maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))
@@ -49,7 +47,6 @@ def test_every_statistic_of_pictures_equals_the_reference(name, attention, seein
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(1)
 def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attention, wav2vec2, fresh):
     lm = wav2vec2()
     sounds = [some_sound(fresh, 1.25), some_sound(fresh, 0.6), some_sound(fresh, 0.3)]
@@ -62,7 +59,6 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
     assert table.sums.num_tokens == sum(lengths)
 
 
-@pytest.mark.turns(4)
 def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
     sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
     lm = whisper(tokenizer=tiny_tokenizer(special_tokens=False))
@@ -110,7 +106,6 @@ def test_windows_of_a_picture_add_up_to_it(seeing, fresh):
     np.testing.assert_allclose(bare.column("entropy"), table.column("entropy"), atol=1e-6)
 
 
-@pytest.mark.turns(4)
 def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(seeing, fresh):
     lm, pictures = seeing("vit"), [some_picture(fresh) for _ in range(5)]
     one = mh.measure(lm, image=pictures, statistics="entropy").sums
@@ -130,7 +125,6 @@ def test_progress_counts_pictures(seeing, fresh):
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
 
-@pytest.mark.turns(4)
 def test_what_cannot_be_measured_is_said(seeing, fresh):
     lm, picture = seeing("vit"), some_picture(fresh)
     with pytest.raises(StatisticError, match=r"^rare_mass: asked of words, and a picture or a sound has none"):

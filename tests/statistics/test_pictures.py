@@ -68,9 +68,7 @@ def assert_same(table, want, atol=1e-9):
         np.testing.assert_allclose(table.column(name), values, rtol=0, atol=atol, err_msg=name)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["qwen2.5", "llava", "paligemma"])
-@pytest.mark.sampled(1)
 def test_every_number_is_numpys_on_the_models_own_maps(name, reading, fresh, monkeypatch, tmp_path):
     lm = reading(name)
     given = {"image": [some_picture(fresh, 64, 96), some_picture(fresh, 61, 40)], "answer": ANSWER}
@@ -85,9 +83,7 @@ def test_every_number_is_numpys_on_the_models_own_maps(name, reading, fresh, mon
     assert_same(measure_recording(mh.open_recording(tmp_path / "a.heads"), NAMES), want)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["qwen2", "llava"])
-@pytest.mark.sampled(1)
 def test_without_an_answer_the_rows_are_the_text_behind_the_first_picture(name, reading, fresh):
     lm = reading(name)
     image = [some_picture(fresh), some_picture(fresh, 61, 40)]
@@ -97,7 +93,6 @@ def test_without_an_answer_the_rows_are_the_text_behind_the_first_picture(name, 
     assert_same(mh.measure(lm, QUESTION, NAMES, image=image), wanted(rec, maps, behind))
 
 
-@pytest.mark.turns(4)
 def test_words_are_counted_without_the_pictures_tokens(reading, fresh):
     lm = reading("qwen2.5")
     given = {"image": some_picture(fresh), "answer": ANSWER}
@@ -149,7 +144,6 @@ def test_known_maps_have_known_entropies():
     assert float(pictures._entropy_of_pieces(snake)) == 0.0
 
 
-@pytest.mark.turns(4)
 def test_without_pictures_they_are_refused_by_name_and_no_part_of_a_pattern(reading, fresh):
     lm = reading("llava")
     for request in ("image_mass", ["entropy", "spatial_entropy"]):

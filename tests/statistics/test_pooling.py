@@ -55,7 +55,6 @@ def blocks_of(maps, size, how="mean"):
 @pytest.mark.parametrize("how", ["mean", "max"])
 @pytest.mark.parametrize("size", [32, 7, 1])
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama], ids=["bert", "llama"])
-@pytest.mark.sampled(2)
 def test_one_text_is_exactly_the_block_means_of_the_models_own_maps(fresh, make, size, how):
     lm = loaded(make(seed=draw(fresh)))
     got = pooled_maps(lm, TEXT, size=size, how=how)
@@ -214,9 +213,7 @@ def maps_of(model, ids):
     return [layer[0].double().numpy() for layer in eager_maps(model, input_ids=ids)]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2], ids=["bidirectional", "causal"])
-@pytest.mark.sampled(1)
 def test_a_pattern_scores_the_mean_weight_on_its_places(fresh, make):
     seed = int(torch.randint(1 << 30, (1,), generator=fresh))
     texts, tokenizer = texts_of(seed), tiny_tokenizer()
@@ -285,7 +282,6 @@ def of_two(pieces, more):
     (lambda pieces: "x" * len(pieces), r"gave a str for"),
     (lambda pieces: torch.zeros(len(pieces), 2, 2), r"gave \[\[0.0, 0.0\], \[0.0, 0.0\]\] for token 0"),
 ])  # fmt: skip
-@pytest.mark.sampled(4)
 def test_an_error_in_a_pattern_ends_the_run_and_is_said_with_file_line_and_text(pattern, match):
     """... though errors of texts alone end none: of these three texts, two may be fine."""
     lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())

@@ -69,7 +69,6 @@ def stopping_after(count: int, monkeypatch, module=workers, name: str = "measure
 # ---------------------------------------------------------------------------------------------------- stopped and on
 
 
-@pytest.mark.turns(4)
 def test_a_run_that_is_stopped_anywhere_goes_on_to_the_same_last_bit(lm, tmp_path, monkeypatch):
     texts = [*some_texts(2 * CHUNK), "", "the cat"]
     want = mh.measure(lm, iter(texts), STATISTICS, kinds=True)
@@ -112,9 +111,7 @@ WRITES = {
 }
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", WRITES)
-@pytest.mark.sampled(1)
 def test_what_is_being_written_when_the_end_comes_is_whole_or_not_there(name, lm, tmp_path, monkeypatch):
     """The end comes at each write in turn, as a kill does it: what was being written stays, and nothing tidies up."""
     monkeypatch.setattr(store, "MERGE_BYTES", 1)
@@ -170,7 +167,6 @@ def test_only_the_batch_in_hand_is_measured_again(lm, tmp_path, monkeypatch):
     assert sorted(measured) == sorted(texts)  # each text once, and none of the seven batches again
 
 
-@pytest.mark.turns(4)
 def test_a_chunk_that_is_done_is_not_even_tokenised(lm, tmp_path, monkeypatch):
     texts = some_texts(4 * CHUNK)
     with monkeypatch.context() as patch:
@@ -188,7 +184,6 @@ def test_a_chunk_that_is_done_is_not_even_tokenised(lm, tmp_path, monkeypatch):
     assert seen[0] == (CHUNK, len(texts)) and seen[-1] == (len(texts), len(texts))
 
 
-@pytest.mark.turns(4)
 def test_ctrl_c_says_how_to_go_on_and_goes_through(lm, tmp_path, monkeypatch, caplog):
     texts, count = some_texts(2 * CHUNK), [4]
     real = workers.measure_batch
@@ -223,7 +218,6 @@ def test_a_finished_run_is_read_back_at_once_and_says_so(lm, tmp_path, monkeypat
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["finished.safetensors", "lock", "run.safetensors"]
 
 
-@pytest.mark.turns(4)
 def test_statistics_made_from_the_survey_are_made_of_the_same_head_again(lm, tmp_path, monkeypatch):
     monkeypatch.setattr("manyheads.statistics.corpus_run.chunks.SURVEY_TOKENS", 60)
     texts, seen = some_texts(3 * CHUNK), []
@@ -332,7 +326,6 @@ def stop(*_):
     raise Stopped
 
 
-@pytest.mark.turns(4)
 def test_a_batch_that_a_power_cut_left_torn_is_measured_again_and_said(lm, tmp_path, monkeypatch, caplog):
     texts = some_texts(CHUNK)
     monkeypatch.setattr(store, "MERGE_BYTES", 1 << 30)
@@ -357,9 +350,7 @@ def test_a_merged_part_that_is_damaged_is_refused(lm, tmp_path, monkeypatch):
     assert (tmp_path / part).read_bytes() == data[:-1]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("merged", [3, 5])
-@pytest.mark.sampled(1)
 def test_a_batch_that_several_parts_cover_counts_once(merged, lm, tmp_path, monkeypatch):
     """A merged part beside those it replaces; two merged ones that share batches, as a late process leaves them."""
     texts = some_texts(3 * CHUNK)
@@ -410,7 +401,6 @@ def test_a_process_that_outlived_the_first_of_its_run_keeps_others_out(lm, tmp_p
     assert sorted(os.listdir(tmp_path)) == ["finished.safetensors", "lock", "run.safetensors"]
 
 
-@pytest.mark.turns(4)
 def test_a_full_disk_ends_the_run_in_words_and_loses_nothing(lm, tmp_path, monkeypatch):
     texts, count = some_texts(2 * CHUNK), [5]
     real = safetensors_io._write

@@ -142,8 +142,6 @@ def assert_same_measurement(got: Sums, want: Sums) -> None:
     np.testing.assert_allclose(got.value()[..., 0], want.value()[..., 0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(1)
 def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fresh, monkeypatch):
     texts = [written_text(fresh, n) for n in (13, 5, 21, 1, 17, 9, 11)]
     whole = measured(lm, texts)
@@ -159,8 +157,6 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(1)
 def test_a_texts_half_is_made_of_its_words_alone(lm, fresh):
     texts = [written_text(fresh, n) for n in (13, 5, 21, 7, 17, 9, 11)]
     table = measured(lm, texts)
@@ -175,7 +171,6 @@ def test_a_texts_half_is_made_of_its_words_alone(lm, fresh):
             np.testing.assert_array_equal(np.isnan(table.column(name, half)), np.isnan(alone.column(name)))
 
 
-@pytest.mark.sampled(1)
 def test_the_table_gives_an_interval_around_every_statistic(lm, fresh):
     table = measured(lm, [written_text(fresh, n) for n in range(3, 23)])
     for name in ("entropy", "distance", "previous_mass", "first_mass"):
@@ -184,7 +179,6 @@ def test_the_table_gives_an_interval_around_every_statistic(lm, fresh):
         assert (high > low).any()
 
 
-@pytest.mark.sampled(1)
 def test_memory_does_not_grow_with_the_number_of_texts(lm, fresh):
     few = measured(lm, [written_text(fresh, 5)])
     many = measured(lm, [written_text(fresh, n) for n in (5, 9, 7, 3, 11)])
@@ -287,8 +281,6 @@ def by_hand(lm, texts):
     return mass, even
 
 
-@pytest.mark.turns(4)
-@pytest.mark.sampled(1)
 def test_kinds_are_what_eager_maps_give(lm, fresh):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5)]
     found = measure(lm, texts, ["entropy"], kinds=True).kinds
@@ -303,7 +295,6 @@ def test_kinds_are_what_eager_maps_give(lm, fresh):
             assert np.abs(found.mass[half, :, at] - mass.get((half, token), 0.0)).max() <= NEAR
 
 
-@pytest.mark.sampled(1)
 def test_any_split_into_batches_adds_to_the_same_kinds(lm, fresh, monkeypatch):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5, 8)]
     whole = measure(lm, texts, ["entropy"], kinds=True).kinds
@@ -357,7 +348,7 @@ def test_layers_that_see_differently_have_even_shares_of_their_own(fresh):
     assert len(table.kinds.ids) and table.kinds.mass.shape[1] == len(table.heads)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_an_encoder_decoder_says_what_its_decoder_reads_and_that_what_crosses_is_left_out(fresh):
     lm = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
     text = written_text(fresh, 9)
@@ -413,7 +404,6 @@ def test_minilm_parks_on_cls_and_says_with_what_evidence(minilm):
     assert "[CLS] draws" in found.because and "times its even share (6 texts)" in found.because
 
 
-@pytest.mark.turns(4)
 def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkeypatch):
     table = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass", "first_mass"])
     assert table.sinks.names == ("[CLS]",) and table.notes["sinks"] == table.sinks.because
@@ -425,9 +415,7 @@ def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkey
     mh.measure(minilm, SENTENCES[:3], statistics=["entropy"])  # asks for none
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.sampled(1)
 def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_token_is(attention, fresh):
     lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
     texts = words_of(fresh)
@@ -440,9 +428,7 @@ def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_
     torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
-@pytest.mark.sampled(2)
 def test_a_random_model_has_no_sink_and_says_so(make, fresh):
     """At the usual initialisation. (A causal model's first token draws much, but an even share.)"""
     lm = mh.load(make(seed=draw(fresh), sharpness=1.0), tokenizer=tiny_tokenizer(special_tokens=make is tiny_bert))

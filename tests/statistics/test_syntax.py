@@ -205,13 +205,11 @@ def assert_as_the_maps_say(lm: Any, kind: str, texts: Sequence[Text], batch_toke
 # ------------------------------------------------------------------------------------------------- against the maps
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned
 @pytest.mark.parametrize(
     ("kind", "batch_tokens"),
     [("bert", 2_048), ("bert", 40), ("gpt2", 2_048), ("llama", 40), ("gemma2", 2_048), ("bytes", 2_048), ("bytes", 90)],
 )
-@pytest.mark.sampled(2)
 def test_every_accuracy_of_a_small_model_is_what_its_maps_say(kind, batch_tokens, fresh):
     """Bidirectional and causal, with windows, with grouped heads, words in bytes: texts of all lengths side by side."""
     lm = lm_of(kind, fresh)
@@ -267,13 +265,12 @@ def tagged(text: Text, tag: Callable[[int], str]) -> Text:
 # ----------------------------------------------------------------------------------------------- the bundled model
 
 
-@pytest.mark.turns(4)
 def test_the_bundled_model_on_our_sentences(minilm):
     got = assert_as_the_maps_say(minilm, "bert", TEXTS)
     assert got.share(f"{DET}.given")[L2H8] > 0.7
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_the_bundled_model_on_a_treebank(minilm):
     """Every column of every head; and who it is that links determiners to their nouns."""
     texts = treebank(treebank_file(EWT), NUM_SENTENCES)
@@ -303,9 +300,8 @@ def test_known_heads_of_the_bundled_model_are_the_best_of_all(minilm):
     assert got.share("obj.to_governor.off_mode")[L2H0] > 0.6
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned(how=("permuted",))
 @pytest.mark.parametrize("how", ["permuted", "random"])
-@pytest.mark.sampled(1)
 def test_a_model_that_has_learnt_nothing_is_no_better_than_chance(how, minilm, fresh):
     texts = treebank(treebank_file(EWT), NUM_SENTENCES)
     relations, statistics = statistics_of(texts, 30)

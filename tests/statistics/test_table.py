@@ -170,7 +170,6 @@ def test_asking_a_table_for_what_it_lacks_says_what_it_has(lm, texts):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
-@pytest.mark.sampled(1)
 def test_a_saved_table_reads_back_the_same(kind, lm, texts, tmp_path):
     table = mh.measure(lm, texts, statistics="all")
     path = tmp_path / f"table.{kind}"
@@ -281,7 +280,7 @@ def survey():
     return Survey(tuple(gold_corpus("passage").open()), whole=True)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_treebanks_statistics_by_name_have_the_numbers_of_roles(minilm):
     """Syntax of sentences, coreference of passages: to the last bit what `find_roles` measures, intervals too."""
     sentences, passages = gold_corpus(), gold_corpus("passage")
@@ -297,7 +296,7 @@ def test_a_treebanks_statistics_by_name_have_the_numbers_of_roles(minilm):
     assert np.nanmax(listed["nsubj.to_governor.given"]) > 0.3
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_what_is_not_named_is_not_computed(minilm, monkeypatch):
     """Neither maps times the norms of values, nor columns, nor other relations."""
 
@@ -512,10 +511,8 @@ def test_an_interval_of_a_difference_is_newcombes(correlation, low, high, rng):
     np.testing.assert_allclose(found[0], shares[0, 0] - shares[1, 0] - below, atol=1e-9)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("texts", [20, 50, 200, 800])
 @pytest.mark.parametrize("kind", ["equal", "sentences", "lognormal"])
-@pytest.mark.sampled(6)
 def test_an_interval_of_shares_covers_what_it_says(texts, kind, rng):
     """Right answers among cases: texts of one size, of sentences' sizes, and sizes of which a tenth holds half."""
     shape = (texts, DRAWS)
@@ -531,7 +528,6 @@ def test_an_interval_of_shares_covers_what_it_says(texts, kind, rng):
 
 
 @pytest.mark.parametrize("texts", [50, 200, 800])
-@pytest.mark.sampled(2)
 def test_an_interval_of_shares_is_as_wide_as_its_texts_are_uncertain(texts, rng):
     """Shares of attention hardly differ from sentence to sentence: with a text of one kind alone, 1.2 to 2.5 times."""
     sizes = np.ceil(rng.gamma(2.0, 8.0, (texts, DRAWS)))
@@ -568,7 +564,6 @@ def test_unevenness_tells_sentences_from_sizes_without_a_variance(texts, rng):
 
 
 @pytest.mark.parametrize("texts", [40, 100, 400, 800])
-@pytest.mark.sampled(2)
 def test_a_score_above_a_chance_level_from_which_few_texts_differ_has_an_interval_that_covers(texts, rng):
     """Of 100 texts 3 are answered, where a guess is not: by both shares' ends alone 0.88 of 100 texts."""
     sizes = np.ceil(rng.gamma(2.0, 3.0, (texts, DRAWS)))
@@ -597,7 +592,6 @@ def test_an_interval_of_a_mean_covers_what_it_says(texts, draw, rng):
 
 
 @pytest.mark.parametrize("texts", [20, 50, 200, 800])
-@pytest.mark.sampled(2)
 def test_an_interval_of_a_difference_covers_what_it_says(texts, rng):
     """Two rates of the same texts, which are high together: a score above chance, a model after and before."""
     sizes = np.ceil(rng.gamma(2.0, 8.0, (texts, DRAWS)))

@@ -49,7 +49,6 @@ def fresh(browser, studio):
 # ---------------------------------------------------------------------------------------------------------- ask a word
 
 
-@pytest.mark.turns(4)
 def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fresh, studio, eager):
     maps = word_map(eager(OWN_TEXT))
     query, key = NAMES.index("it"), NAMES.index("animal")
@@ -108,7 +107,7 @@ def test_a_words_row_in_every_head_is_the_merged_row_of_the_models_own_map(studi
     assert "16, counted from 0" in refused["16"].json["words"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_causal_model_says_that_no_head_looks_ahead_and_what_chance_is(page, studio):
     text = "the cat sat on the mat"
     page.get_by_test_id("model-choice").select_option("tiny-llama")
@@ -131,7 +130,7 @@ def test_a_causal_model_says_that_no_head_looks_ahead_and_what_chance_is(page, s
     expect(page.get_by_test_id("best-head")).to_have_count(3)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_first_visit_offers_the_question_and_the_next_one_does_not(new_page, studio):
     page = new_page()
     page.goto(studio.address)
@@ -146,7 +145,7 @@ def test_the_first_visit_offers_the_question_and_the_next_one_does_not(new_page,
     expect(page.get_by_test_id("offer")).to_have_count(0)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_nobody_who_has_looked_at_a_text_of_their_own_is_offered_the_examples_question(new_page, studio):
     page = new_page()
     page.goto(studio.address)
@@ -157,7 +156,7 @@ def test_nobody_who_has_looked_at_a_text_of_their_own_is_offered_the_examples_qu
         expect(page.get_by_test_id("offer")).to_have_count(0)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_where_not(
     minilm, new_page, eager, tmp_path
 ):
@@ -182,7 +181,6 @@ def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_wher
 # ---- sinks, the card, the game
 
 
-@pytest.mark.turns(4)
 def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh, eager):
     fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10&to=2&sort=word")
     expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
@@ -201,7 +199,6 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     fresh.get_by_test_id("sinks-out").uncheck()
 
 
-@pytest.mark.turns(4)
 def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(fresh, tmp_path):
     fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10&to=2&sort=word")
     fresh.get_by_test_id("share").click()
@@ -221,7 +218,7 @@ def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(f
     fresh.keyboard.press("Escape")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_guess_the_head_by_keyboard_scores_what_it_called_right(fresh, page_labels):
     fresh.get_by_test_id("guess").click()
     names, right = {str(role.head): role.name for role in page_labels.roles}, 0
@@ -247,7 +244,6 @@ def test_guess_the_head_by_keyboard_scores_what_it_called_right(fresh, page_labe
 # ---- the frame, the phone
 
 
-@pytest.mark.turns(4)
 def test_the_focus_goes_with_the_reader_from_a_square_to_its_map_and_back(fresh):
     # On a busy machine a key may meet the grid while it is drawn anew, and go nowhere: then it is pressed again.
     for _ in range(5):
@@ -261,7 +257,6 @@ def test_the_focus_goes_with_the_reader_from_a_square_to_its_map_and_back(fresh)
     fresh.wait_for_function("() => document.activeElement.dataset.head === 'L2H9'")
 
 
-@pytest.mark.turns(4)
 def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
     fresh.get_by_test_id("text-box").fill("  ")
     fresh.get_by_test_id("open-button").click()
@@ -282,7 +277,6 @@ def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
     fresh.unroute_all()
 
 
-@pytest.mark.turns(4)
 def test_progress_is_shown_in_the_top_line_and_covers_no_headline(fresh):
     running = {
         "id": "ab", "kind": "recording", "state": "running", "progress": {"words": "reading", "done": 1, "total": 2},
@@ -301,7 +295,7 @@ def test_progress_is_shown_in_the_top_line_and_covers_no_headline(fresh):
     fresh.unroute_all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_an_address_that_cannot_be_read_is_said(fresh):
     for address, said in (
         ("nowhere", "There is no room “nowhere”: this is the Atlas."),
@@ -322,7 +316,7 @@ def test_an_address_that_cannot_be_read_is_said(fresh):
         expect(fresh.get_by_test_id("studio")).to_contain_text(said, timeout=20_000)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_address_of_a_long_text_is_short_and_opens_in_another_browser(page, new_page):
     text = " ".join(f"{TEXT} And {number} more words, so that it is long." for number in range(11))
     show(page, text)
@@ -337,7 +331,7 @@ def test_the_address_of_a_long_text_is_short_and_opens_in_another_browser(page, 
     expect(other.get_by_test_id("text-box")).to_have_value(text[:900])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_on_a_phone_words_and_squares_are_met_by_a_finger_and_the_drawer_is_a_sheet(new_page, studio):
     page = new_page(has_touch=True)
     page.set_viewport_size({"width": 390, "height": 844})

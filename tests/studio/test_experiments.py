@@ -66,9 +66,7 @@ def losses(logits, ids):
 # ------------------------------------------------------------------------------------------------------- what it says
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.sampled(1)
 def test_a_language_models_loss_changes_as_with_the_heads_columns_at_zero(name, fresh):
     lm = loaded(name, draw(fresh))
     found = experiments.run(lm, ask(), progress=quiet)
@@ -82,7 +80,6 @@ def test_a_language_models_loss_changes_as_with_the_heads_columns_at_zero(name, 
     assert "first token is not predicted" in found.per_token_words
 
 
-@pytest.mark.turns(4)
 def test_every_other_models_embedding_turns_and_so_does_each_tokens_state(fresh):
     lm = loaded("bert", draw(fresh))
     found = experiments.run(lm, ask(), progress=quiet)
@@ -96,7 +93,6 @@ def test_every_other_models_embedding_turns_and_so_does_each_tokens_state(fresh)
     assert [token.text for token in found.tokens] == ["", *TEXT.split(), ""]
 
 
-@pytest.mark.turns(4)
 def test_a_masked_language_model_tells_of_its_states_and_guesses_nothing(fresh):
     from transformers import BertForMaskedLM
 
@@ -105,7 +101,6 @@ def test_a_masked_language_model_tells_of_its_states_and_guesses_nothing(fresh):
     assert found.guesses == [] and found.metric == "cosine" and None not in found.per_token
 
 
-@pytest.mark.turns(4)
 def test_a_decoder_beside_an_encoder_has_a_loss_at_every_token(fresh):
     lm = loaded("t5", draw(fresh))
     found = experiments.run(lm, ask({"step": "ablate", "heads": "cross:L1H1"}, controls=0), progress=quiet)
@@ -120,7 +115,6 @@ def test_a_decoder_beside_an_encoder_has_a_loss_at_every_token(fresh):
     assert np.allclose(found.per_token, want, atol=SAME) and found.guesses == []
 
 
-@pytest.mark.turns(4)
 def test_the_same_is_said_as_by_effect_with_its_controls(fresh):
     lm, heads = loaded("llama", draw(fresh)), "L1H2"
     steps = ({"step": "ablate", "heads": heads, "kind": "mean"}, {"step": "scale", "heads": "L0H1", "factor": 3.0})
@@ -153,7 +147,6 @@ def test_the_guesses_are_the_likeliest_next_tokens_before_and_after(fresh):
     assert ranked == sorted(ranked, reverse=True)
 
 
-@pytest.mark.turns(4)
 def test_of_a_text_in_windows_the_first_is_told_token_by_token(fresh):
     lm = loaded("gpt2", draw(fresh))
     found = experiments.run(lm, ask(text=LONG, controls=0), progress=quiet)
@@ -174,7 +167,6 @@ def test_before_and_after_are_named_as_recordings_are_and_an_experiment_after_it
     assert ids[0] == ids[1] and len(set(ids)) == 3
 
 
-@pytest.mark.turns(4)
 def test_the_verdict_and_the_heads_diversity_are_the_librarys(fresh):
     lm, plan = loaded("llama", draw(fresh)), Plan(mh.Copy("L*", source="L*H0"))
     found = experiments.run(lm, ask({"step": "copy", "heads": "L*", "source": "L*H0"}), progress=quiet)
@@ -198,7 +190,6 @@ def test_a_text_of_one_token_has_no_diversity_and_that_is_said(fresh):
     )
 
 
-@pytest.mark.turns(4)
 def test_the_nearest_sentences_are_those_of_stock_embeddings_before_and_with_the_heads_at_zero(minilm):
     small = copy.deepcopy(minilm.model)
     with torch.no_grad():
@@ -251,7 +242,6 @@ def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
 # ------------------------------------------------------------------------------------------------------------- corpora
 
 
-@pytest.mark.turns(4)
 def test_a_corpus_is_read_by_paragraphs(fresh):
     lm, corpus = loaded("llama", draw(fresh)), "a king found\nthe old book\n\n\nseven birds sat near the river\n"
     step = {"step": "ablate", "heads": "L1H1", "kind": "mean"}
@@ -262,7 +252,6 @@ def test_a_corpus_is_read_by_paragraphs(fresh):
     assert found.notes["corpus"] == "2 paragraphs, as given" and "without the corpus" in found.notes["after_recording"]
 
 
-@pytest.mark.turns(4)
 def test_resampling_without_a_corpus_takes_our_page_for_the_text_itself_would_change_nothing(fresh):
     lm = loaded("llama", draw(fresh))
     step = {"step": "ablate", "heads": "L1H1", "kind": "resample"}
@@ -290,7 +279,6 @@ def test_progress_is_told_before_every_pass_at_every_layer(fresh):
 
 
 @pytest.mark.parametrize("at", [0, 5, 13, 22])
-@pytest.mark.sampled(2)
 def test_whatever_progress_raises_passes_through_and_the_model_is_as_it_was(at, fresh):
     lm, count = loaded("llama", draw(fresh)), 0
     ids = lm.tokenizer(TEXT, return_tensors="pt")["input_ids"]
@@ -313,7 +301,6 @@ def test_whatever_progress_raises_passes_through_and_the_model_is_as_it_was(at, 
 # --------------------------------------------------------------------------------------------------------- one head
 
 
-@pytest.mark.turns(4)
 def test_the_worth_of_a_head_is_its_effect_beside_random_heads(fresh, monkeypatch):
     assert experiments.CONTROLS == 10
     monkeypatch.setattr(experiments, "CONTROLS", 3)
@@ -330,7 +317,6 @@ def test_the_worth_of_a_head_is_its_effect_beside_random_heads(fresh, monkeypatc
     assert mean.notes["corpus"].startswith("the text itself")
 
 
-@pytest.mark.turns(4)
 def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
     text = "The researcher who cited the paper won the prize."
     monkeypatch.setattr(experiments, "CONTROLS", 3)
@@ -359,7 +345,6 @@ def test_minilms_embedding_turns_as_with_a_zeroed_head(minilm, monkeypatch):
     (ask(text="cat"), StatisticError, "a text of one token has no next token"),
     (ask(metric="speed"), StatisticError, "metric='speed' is unknown"),
 ])  # fmt: skip
-@pytest.mark.sampled(4)
 def test_what_cannot_be_done_is_told_as_the_library_tells_it(asked, kind, words, fresh):
     refuses(kind, words, experiments.run, loaded("llama", draw(fresh)), asked, progress=quiet)
     assert OPEN.taps == ()
@@ -386,7 +371,6 @@ def effect_of(lm, *steps, **options):
     return mh.effect(lm, Plan(list(steps)), TEXTS[0], **options)
 
 
-@pytest.mark.turns(4)
 def test_the_sentence_says_what_was_done_what_changed_and_what_random_heads_change(fresh):
     lm = loaded("llama", draw(fresh))
     one = effect_of(lm, Ablate("L1H1"), Scale("L0H2", 3), controls=5)

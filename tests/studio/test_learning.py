@@ -93,7 +93,7 @@ def test_a_lesson_is_walked_to_its_end_wrong_answers_included_and_points_stay(le
     expect(page.get_by_test_id("lesson-points")).to_have_text(re.compile("^0 points"))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_other_numbers_ask_the_same_with_another_answer(learn):
     page = learn("recap", "&seed=7")
     name = "recap-column"
@@ -123,7 +123,7 @@ def test_an_interview_question_hides_its_answer_and_is_ticked(learn):
     expect(page.get_by_test_id("lesson-done")).to_contain_text(f"1 of {len(lesson.questions)}")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_half_made_ticks_are_kept_over_a_reload_and_forgotten_with_the_points(learn):
     page = learn("interview")
     asked = page.get_by_test_id(f"lesson-interview-{next(iter(shelf.lessons()['interview'].interviews))}")
@@ -142,7 +142,6 @@ def test_half_made_ticks_are_kept_over_a_reload_and_forgotten_with_the_points(le
     expect(asked).to_contain_text("Answer it aloud first.")
 
 
-@pytest.mark.turns(4)
 def test_a_map_is_read_by_clicking_a_token_and_its_head_opens_whole(learn):
     page = learn("one-head")
     box = page.locator("section.cell").last
@@ -159,7 +158,7 @@ def test_a_map_is_read_by_clicking_a_token_and_its_head_opens_whole(learn):
     assert "tired" in page.get_by_test_id("text-box").input_value()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_prediction_shows_its_head_and_is_closed_once_its_cell_has_run(learn):
     page, lesson = learn("archetypes"), shelf.lessons()["archetypes"]
     page.set_viewport_size({"width": 1280, "height": 720})
@@ -179,7 +178,7 @@ def test_a_prediction_shows_its_head_and_is_closed_once_its_cell_has_run(learn):
     expect(asked).not_to_contain_text("has run with this already")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_one_prediction_of_a_cell_does_not_answer_the_next(learn):
     page, slug = learn("why-many-heads"), "why-many-heads"
     first, second = (each for each in shelf.lessons()[slug].checks.values() if each.cell == "two-places")
@@ -192,7 +191,7 @@ def test_one_prediction_of_a_cell_does_not_answer_the_next(learn):
     expect(page.get_by_test_id(f"lesson-check-{first.name}")).to_contain_text(right.words)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_four_archetypes_are_cards_with_arcs(learn):
     page = learn("four-archetypes")
     kinds = page.get_by_test_id("lesson-kinds")
@@ -215,7 +214,7 @@ def test_four_archetypes_are_cards_with_arcs(learn):
     assert len(sizes) > 10 and not [html[:120] for height, html in sizes if height < 44]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_layer_is_a_diagram_whose_step_lights_its_code_and_its_formula_is_typeset(learn):
     page = learn("whole-layer")
     box = page.locator("section.cell").first
@@ -232,7 +231,7 @@ def test_a_layer_is_a_diagram_whose_step_lights_its_code_and_its_formula_is_type
     assert page.locator("button button, a button, button a").count() == 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_slider_leafs_through_the_checkpoints_of_a_training(learn):
     page = learn("birth")
     slider = page.get_by_test_id("lesson-frames")
@@ -256,7 +255,7 @@ def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio):
         expect(page.get_by_test_id("lesson-list")).to_be_visible()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_narrow_page_has_one_column_and_nothing_past_its_edge(learn):
     page, lessons = learn("masks"), list(shelf.lessons().values())
     page.set_viewport_size({"width": 420, "height": 800})

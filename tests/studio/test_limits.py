@@ -180,7 +180,6 @@ def test_the_work_of_a_request_that_is_gone_stops(studio, slow_tiles):
     assert slow_tiles["stopped"].wait(5)
 
 
-@pytest.mark.turns(4)
 def test_work_that_another_still_waits_for_goes_on(studio, slow_tiles):
     rec = studio.open(TEXT + " And again.")
     request = f"GET /api/recordings/{rec['id']}/tiles/L0H0/0/0/0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
@@ -200,7 +199,6 @@ def _endless(said):
         time.sleep(0.01)
 
 
-@pytest.mark.turns(4)
 def test_a_job_is_stopped_by_asking_and_by_nobody_asking(studio, monkeypatch):
     desk = studio.desk
     job = desk.jobs.start("cell", _endless)
@@ -272,7 +270,6 @@ def app():
     (RUN, {**ASK, "seed": 2**32}, "'seed' is 4294967296, and takes less than 4,294,967,296."),
     ("/api/prunings", {**PRUNE, "name": "../x"}, "'name' is '../x', and takes letters, digits, "),
 ])  # fmt: skip
-@pytest.mark.sampled(10)
 def test_a_body_that_does_not_fit_says_what_came_and_what_is_taken(app, path, body, words):
     said = answer(app, "POST", path, body)
     assert said.status == 400 and said.json()["words"].startswith("This does not fit: ")
@@ -299,7 +296,6 @@ def test_an_address_that_cannot_name_anything_is_not_here(app, path, words):
     assert (said.status, said.json()["words"]) == (404, words)
 
 
-@pytest.mark.turns(4)
 def test_the_words_hold_for_every_pattern_that_the_server_asks_for():
     document = json.loads(openapi_text())
     asked = [

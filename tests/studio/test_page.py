@@ -65,7 +65,7 @@ def point_at_rest(page, x, y):
 # ---------------------------------------------------------------------------------------------------------- open, click
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_atlas_shows_every_head_with_what_it_does(page):
     assert page.locator("[data-testid=atlas-grid] [data-head]").count() == 72
     assert page.title() and "minilm" in page.get_by_test_id("room-atlas").inner_text()
@@ -75,7 +75,6 @@ def test_the_atlas_shows_every_head_with_what_it_does(page):
     assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), "one screen, no page scroll"
 
 
-@pytest.mark.turns(4)
 def test_a_click_on_a_head_shows_its_map_with_its_evidence(page):
     open_head(page, "L2H9")
     expect(page.get_by_test_id("head-card")).to_contain_text("duplicate token")
@@ -89,7 +88,6 @@ def test_a_click_on_a_head_shows_its_map_with_its_evidence(page):
 # ----------------------------------------------------------------------------------------------------- the exact weight
 
 
-@pytest.mark.turns(4)
 def test_the_pixel_that_is_pointed_at_reads_the_models_own_weight(page, eager):
     maps = eager(TEXT)[1, 1]
     open_head(page, "L1H1")
@@ -109,7 +107,7 @@ def test_the_pixel_that_is_pointed_at_reads_the_models_own_weight(page, eager):
 
 
 @pytest.mark.parametrize("how", [pytest.param("mean", marks=pytest.mark.slow), "max"])
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page, eager, long_text, how):
     show(page, long_text)
     maps = eager(long_text)[3, 5]
@@ -134,7 +132,7 @@ def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page,
     assert {0, 1} <= levels
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_pinned_row_lists_where_the_word_looks_strongest_first(page, eager):
     maps = eager(TEXT)[2, 9]
     open_head(page, "L2H9")
@@ -151,7 +149,7 @@ def test_a_pinned_row_lists_where_the_word_looks_strongest_first(page, eager):
     expect(page).to_have_url(re.compile(f"pin={query}(&|$)"))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_what_a_causal_head_cannot_see_is_absent_and_never_zero(page, studio):
     page.get_by_test_id("model-choice").select_option("tiny-llama")
     show(page, "the cat sat on the mat . the dog saw it")
@@ -169,7 +167,7 @@ def test_what_a_causal_head_cannot_see_is_absent_and_never_zero(page, studio):
 # ------------------------------------------------------------------------------------------------------ ablate, compare
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
     page.get_by_test_id("rail-experiment").click()
     page.get_by_test_id("experiment-text").fill(TEXT)
@@ -188,7 +186,7 @@ def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
     expect(page.get_by_test_id("experiment-entry")).to_have_count(1)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_the_atlas_ranks_heads_by_what_is_lost_without_them(page, minilm):
     known = mh.importance(minilm, TEXT)  # before the studio's own thread takes heads away from the same model
     page.get_by_test_id("sort-by").select_option("importance")
@@ -249,7 +247,7 @@ def test_an_exported_picture_opens_and_holds_the_tokens(page, kind, tmp_path, ne
             assert min(picture.size) > 300 and len(picture.convert("RGB").getcolors(1 << 24)) > 20
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_data_in_view_is_exported_as_it_is(page, eager, tmp_path):
     open_head(page, "L2H9")
     expect(page.get_by_test_id("mode-words")).to_have_text("exact weights")
@@ -267,7 +265,7 @@ def test_the_data_in_view_is_exported_as_it_is(page, eager, tmp_path):
 # ---------------------------------------------------------------------------------------------------------- the address
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_reloading_restores_the_view_from_the_address(page, new_page):
     show(page, "A reloaded text keeps its place.")
     open_head(page, "L4H7")
@@ -304,7 +302,6 @@ def test_two_browsers_at_once_see_their_own(new_page, studio):
 # ------------------------------------------------------------------------------------------------- by keyboard, hostile
 
 
-@pytest.mark.turns(4)
 def test_everything_can_be_reached_by_keyboard(page):
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.dataset.testid") == "text-box"
@@ -329,7 +326,6 @@ def test_everything_can_be_reached_by_keyboard(page):
     assert {"rail-atlas", "rail-learn", "model-choice", "text-box", "theme-toggle"} <= seen
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("texts", [(0, 3), pytest.param((1, 2, 4), marks=pytest.mark.slow)], ids=str)
 def test_hostile_texts_show_as_text(page, texts):
     for text in (HOSTILE[index] for index in texts):
@@ -375,7 +371,7 @@ def test_light_dark_and_small_screens_hold_together(page):
 
 
 @pytest.mark.parametrize("width", [420, pytest.param(768, marks=pytest.mark.slow)])  # where 420 fits, 768 mostly does
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_no_room_of_a_narrow_page_has_anything_past_its_edge(page, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.get_by_test_id("drawer-handle").click()
@@ -523,7 +519,7 @@ def assert_overview(studio, files):
     np.testing.assert_allclose(arrays["weights"], layer.weights(head=1, queries=slice(99_999, None))[0], atol=1e-6)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_region_of_too_many_cells_is_sampled_unless_all_rows_are_asked_for(long_studio, files, monkeypatch):
     monkeypatch.setattr(tiles_module, "SAMPLED_CELLS", 1 << 20)
     rec = opened(long_studio, 8192)

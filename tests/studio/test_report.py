@@ -116,7 +116,7 @@ def test_the_file_forbids_every_request_and_names_no_address(written):
     assert str(Path.home()) not in html
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_without_scripts_there_is_a_table_of_every_head(opened):
     page = opened("hostile", java_script_enabled=False)
     expect(page.locator("noscript tbody tr")).to_have_count(72)
@@ -127,7 +127,7 @@ def test_without_scripts_there_is_a_table_of_every_head(opened):
 # ------------------------------------------------------------------------------------------------------------ numbers
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_click_on_a_head_shows_its_exact_map(opened, eager):
     maps, page = eager(OWN_TEXT), opened("short")
     page.locator("[data-head=L2H9]").click()
@@ -138,7 +138,7 @@ def test_a_click_on_a_head_shows_its_exact_map(opened, eager):
     expect(page.get_by_test_id("head-card")).to_contain_text("duplicate token")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_rows_strongest_links_are_the_models_own_and_the_page_says_that_it_holds_no_more(opened, eager):
     maps, page = eager(MIDDLE), opened("middle", "#/head/L3H5?pin=137")
     links = pinned(page)
@@ -150,7 +150,7 @@ def test_a_rows_strongest_links_are_the_models_own_and_the_page_says_that_it_hol
 
 
 @pytest.mark.parametrize(("how", "side"), [pytest.param("mean", 2, marks=pytest.mark.slow), ("max", 4)])
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_block_of_a_long_text_is_the_mean_or_the_largest_of_its_cells(opened, eager, how, side):
     maps, page = eager(MIDDLE)[1, 4], opened("middle", f"#/head/L1H4?how={how}")
     words = "mean" if how == "mean" else "largest"
@@ -180,7 +180,7 @@ def test_the_heads_numbers_are_saved_as_a_table(opened, minilm, tmp_path):
 # ------------------------------------------------------------------------------------------- what a person does with it
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_view_survives_a_reload_and_what_needs_a_model_is_not_offered(opened):
     page = opened("short")
     page.locator("[data-head=L4H7]").click()
@@ -196,7 +196,7 @@ def test_the_view_survives_a_reload_and_what_needs_a_model_is_not_offered(opened
     expect(page.get_by_test_id("room-experiment")).to_contain_text("manyheads studio")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_file_merges_words_and_leaves_out_sinks_and_offers_nothing_that_needs_q_and_k(opened, minilm):
     page = opened("short", "#/head/L2H9?words=1&sinks=out&pin=1&key=1")
     layer = mh.record(minilm, OWN_TEXT).layers[2]
@@ -240,7 +240,7 @@ def test_a_hostile_text_is_shown_as_text_and_runs_nothing(opened, written):
 # --------------------------------------------------------------------------------------------------- other recordings
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_recording_without_its_model_is_written_without_roles(opened, tmp_path):
     model = mh.load(tiny_gpt_oss(), tokenizer=tiny_tokenizer())
     recording = mh.record(model, TEXT)
@@ -285,7 +285,6 @@ def test_several_texts_are_kept_as_long_as_they_are_small(opened, tmp_path):
     expect(page.get_by_test_id("room-atlas")).to_contain_text("7 tokens")
 
 
-@pytest.mark.turns(4)
 def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch):
     monkeypatch.setattr("manyheads.studio.outside.snapshot.PACKED_BYTES", 1)
     monkeypatch.setattr("manyheads.studio.outside.one_file.MOST_CHARS", 3_000)
@@ -295,7 +294,6 @@ def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch)
     assert MOST_CHARS > 3_000
 
 
-@pytest.mark.turns(4)
 def test_a_file_that_cannot_be_written_is_said_and_leaves_nothing(tmp_path):
     model = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer())
     refuses(FileAccessError, "its folder does not exist", write_report, tmp_path / "none" / "page.html", model, "a cat")

@@ -105,7 +105,6 @@ def test_a_rotated_models_pair_says_so(studio):
     assert "after rotation by position (RoPE)" in pair["about"]
 
 
-@pytest.mark.turns(4)
 def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded):
     visit(page, studio, f"head/{HEAD}")
     assert page.evaluate("document.activeElement.getAttribute('role')") == "application", "the map has the keyboard"
@@ -151,7 +150,7 @@ def test_a_clicked_cell_shows_how_its_weight_comes_about(page, studio, recorded)
 # ----------------------------------------------------------------------------------------------------- words, and sinks
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studio, recorded):
     words = Words.of(recorded.tokens)
     wanted = recorded.layers[3].word_weights(1, words=words)
@@ -184,7 +183,7 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
 # -------------------------------------------------------------------------------------------------------- several heads
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, studio, recorded):
     visit(page, studio, f"head/{HEAD}", "layer-figure", show="layer", card=0, least=0.2, lines=10)
     page.get_by_label("Lines of L3H4, too").click()
@@ -218,7 +217,7 @@ def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, stud
 # ------------------------------------------------------------------------------------------------------- a changed word
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, minilm, recorded):
     query, hidden = token_place(recorded.tokens, "it"), token_place(recorded.tokens, "animal")
     visit(page, studio, f"head/{HEAD}", "pin-strip", pin=query)
@@ -254,7 +253,7 @@ def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, mi
 # ------------------------------------------------------------------------------------------------ defaults, and a phone
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_rooms_open_with_heads_that_tell_something(page, studio, page_labels):
     roles = {str(role.head): role for role in page_labels.roles}
     plain = {"sink", "broad", "unlabelled"}
@@ -281,7 +280,7 @@ def test_another_model_begins_with_a_text_of_the_kind_it_reads(studio):
 
 
 @pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_on_a_phone_what_is_touched_is_large_and_nothing_is_past_the_edge(new_page, studio, theme):
     page = new_page(color_scheme=theme)
     page.set_viewport_size({"width": 390, "height": 844})
@@ -356,7 +355,7 @@ def listed(page, side):
     return page.get_by_test_id(f"experiment-{side}").locator("li").all_inner_texts()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     plan = mh.Plan(mh.Copy("L*", source="L*H0"))
     before, after = (diversity(minilm, some) for some in (mh.Plan([]), plan))
@@ -403,7 +402,7 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     expect(page.get_by_test_id("experiment-stage").locator("h2")).to_have_text("72 heads, each with its own map")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_verdict_comes_first_and_a_phones_finger_hits_every_switch(scenes, minilm):
     page = scenes(reduced_motion="reduce")
     page.set_viewport_size({"width": 390, "height": 844})
@@ -423,7 +422,6 @@ def test_a_verdict_comes_first_and_a_phones_finger_hits_every_switch(scenes, min
     assert_nothing_past_the_edge(page, "experiment")
 
 
-@pytest.mark.turns(4)
 def test_a_recordings_thumbnails_are_of_the_weights_that_heads_use(studio):
     plain = studio.open(TIRED)
     edited = studio.open(TIRED, plan=[SAME, {"step": "average", "heads": "L5H1-3"}])

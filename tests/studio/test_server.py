@@ -3,13 +3,17 @@
 Weights are held against the model's own eager maps, computed by stock transformers from the same folder.
 """
 
+import base64
 import gzip
 import hashlib
 import json
+import random
 import re
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from urllib.parse import parse_qs
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
 import manyheads as mh
 from manyheads.cli.main import main
 from manyheads.errors import ModelError
-from manyheads.studio import Desk, NotHere, Workspace, create_app
+from manyheads.studio import Desk, NotHere, Workspace, address_of, create_app
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.server.app import openapi_text
 from manyheads.studio.state import recordings as recordings_module
@@ -41,6 +45,18 @@ from tests.robustness.faults import recording
 from tests.studio.serving import TEXT, studio_of
 
 HOSTILE = "a <script>alert(1)</script> שלום \U0001f600 b"
+
+
+def test_address_holds_a_short_text_as_it_is_a_long_one_deflated_and_none_that_no_browser_takes():
+    def fields(fragment):
+        return {name: values[0] for name, values in parse_qs(fragment.removeprefix("#/atlas?")).items()}
+
+    short, long = "the café & <b>", "one word after another, " * 60
+    assert fields(address_of("minilm", short)) == {"model": "minilm", "text": short}
+    deflated = fields(address_of("minilm", long))["z"]
+    inflated = zlib.decompress(base64.urlsafe_b64decode(deflated + "=" * (-len(deflated) % 4)), wbits=-15)
+    assert inflated.decode() == long and len(deflated) < 400
+    assert address_of("minilm", "".join(map(chr, random.choices(range(33, 127), k=3000)))) == ""
 
 
 def test_the_workspace_lists_models_and_recordings_and_says_what_cannot_be_read(studio):
@@ -136,7 +152,6 @@ def test_a_file_is_opened_without_its_model_and_its_texts_are_told_apart(studio,
     assert studio.get(f"/api/recordings/{rec['id']}?text=2").status == 404
 
 
-@pytest.mark.turns(4)
 def test_recordings_of_every_kind_open(tmp_path, fresh):
     """Of a bare layer, of a model called by its ids, and of an encoder-decoder, whose stacks read two texts."""
     from transformers import T5Config, T5ForConditionalGeneration
@@ -171,7 +186,7 @@ def test_recordings_of_every_kind_open(tmp_path, fresh):
         assert (layers["cross:L0"]["reads"], layers["cross:L0"]["looks_at"]) == ("cross", "")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_part_says_of_what_it_is_a_part_and_what_was_written_is_whole(studio, minilm, tmp_path):
     long = " ".join(f"word{at} and" for at in range(200))
     rec = studio.open(long)
@@ -241,7 +256,6 @@ def test_importance_is_the_librarys_and_stands_among_the_statistics_from_then_on
     assert studio.job(f"/api/recordings/{edited['id']}/importance")["state"] == "failed"
 
 
-@pytest.mark.turns(4)
 def test_two_pages_share_recordings_and_nothing_else(studio):
     texts = [f"the cat number {at} sat" for at in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -313,7 +327,6 @@ ROUTES = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() fo
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.sampled(12)
 def test_no_request_ends_in_a_fault_of_ours(route):
     checks = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 
@@ -325,13 +338,11 @@ def test_no_request_ends_in_a_fault_of_ours(route):
     ask()
 
 
-@pytest.mark.turns(4)
 def test_the_pages_description_of_the_server_is_the_servers():
     """`python -m manyheads.studio.server.app` and `npm run types` (in web/) make both anew."""
     assert (ROOT / "web/openapi.json").read_text(encoding="utf-8") == openapi_text()
 
 
-@pytest.mark.turns(4)
 def test_every_route_says_what_it_is_for():
     for path, methods in json.loads(openapi_text())["paths"].items():
         for method, said in methods.items():
@@ -352,7 +363,6 @@ def digest_of_web():
     return digest.hexdigest()
 
 
-@pytest.mark.turns(4)
 def test_the_committed_page_is_built_from_what_is_here():
     """`make web` builds it anew."""
     assert (STATIC / "BUILT_FROM").read_text().strip() == digest_of_web()
@@ -473,7 +483,6 @@ def run(capfdbinary):
     return command
 
 
-@pytest.mark.turns(4)
 def test_one_request_is_answered_without_a_socket(folder, run):
     code, out, _ = run(folder, "--get", "/api/workspace")
     said = json.loads(out)
@@ -493,7 +502,6 @@ def test_one_request_is_answered_without_a_socket(folder, run):
     (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
     ([__file__], b"is neither a recording (.heads) nor a folder"),
 ])  # fmt: skip
-@pytest.mark.sampled(3)
 def test_what_the_command_cannot_do_is_one_line(arguments, said, run):
     code, out, err = run(*arguments)
     assert (code, out) == (2, b"") and said in err and b"Traceback" not in err

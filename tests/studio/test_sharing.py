@@ -128,9 +128,8 @@ def odd(tmp_path_factory):
     return made
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_and_slow("sinks and windows", "bias and crossing"))
-@pytest.mark.sampled(1)
 def test_every_cell_that_an_exact_page_computes_is_the_definitions(browser_pages, odd, name):
     recording, path = odd[name]
     page = browser_pages(path)
@@ -154,7 +153,7 @@ def single_precision(layer, head, want, text=0):
 
 
 @pytest.mark.parametrize("name", some_and_slow("bias and crossing"))
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_webgl_computes_the_same_tiles_where_the_address_asks_for_it(browser_pages, odd, name):
     recording, path = odd[name]
     page = browser_pages(path)
@@ -185,7 +184,6 @@ PAIR = """([head, query, key]) => {
 }"""
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", some_and_slow("sinks and windows"))
 def test_an_exact_page_says_how_a_weight_comes_about_in_the_recordings_own_numbers(browser_pages, odd, name):
     recording, path = odd[name]
@@ -214,7 +212,7 @@ def test_an_exact_page_says_how_a_weight_comes_about_in_the_recordings_own_numbe
     assert hidden, "a cell that the mask hides is among them"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_neuron_view_works_in_an_exact_page_and_is_absent_where_q_and_k_are_not_kept(browser_pages, odd, tmp_path):
     recording, path = odd["shared keys"]
     page = browser_pages(path, "#/head/L1H3?pin=4&key=2")
@@ -235,7 +233,7 @@ def exact_middle(minilm, tmp_path_factory):
     return path, write_report(path, minilm, MIDDLE, exact="float16")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_an_exact_page_is_as_near_to_the_models_own_maps_as_it_says(browser_pages, exact_middle, eager, minilm):
     path, said = exact_middle
     (bound,) = map(float, re.findall(r"every weight to within ([\d.]+) \(computed in this page", said))
@@ -272,7 +270,7 @@ REFUSED = """() => document.querySelector('.manyheads').source
   .send("POST", "/api/lessons/kv-cache/cells/decode", { parameters: { tokens: 7 } }).catch((error) => error.message)"""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_saved_page_has_the_lessons_with_the_verdicts_of_the_library(browser_pages, odd):
     page = browser_pages(odd["shared keys"][1], "#/learn?lesson=kv-cache")
     expect(page.get_by_test_id("lesson")).to_be_visible()
@@ -342,7 +340,7 @@ def published(minilm, page_labels, tmp_path_factory):
     server.server_close()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_published_folder_works_from_a_plain_static_server_alone(new_page, published, eager):
     address, site, recording = published
     page = new_page()
@@ -460,7 +458,7 @@ def server_info(recording, name, text):
 
 
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_recording_dropped_on_a_saved_page_is_read_there_as_the_library_reads_it(browser_pages, odd, files, few):
     made, folder = files
     page = browser_pages(odd["shared keys"][1])
@@ -491,7 +489,7 @@ def test_a_recording_dropped_on_a_saved_page_is_read_there_as_the_library_reads_
                         np.testing.assert_allclose(cells, definition, atol=2e-6, equal_nan=True)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_what_a_saved_page_cannot_read_is_refused_in_one_sentence(browser_pages, odd, files, tmp_path):
     made, folder = files
     data = (folder / "half.heads").read_bytes()

@@ -33,7 +33,6 @@ def run(config_of=nobody, **asked):
 
 
 @pytest.mark.parametrize("name", EVERY_KIND)
-@pytest.mark.sampled(4)
 def test_a_preset_costs_what_size_says(name):
     found, want = run(preset=name, batch=3), mh.size(name, batch=3)
     assert (found.num_parameters, found.weight_bytes) == (want.num_parameters, want.weight_bytes)
@@ -50,7 +49,6 @@ def test_a_preset_costs_what_size_says(name):
 
 
 @pytest.mark.parametrize("name", ["mistral-7b", "gemma-2-9b", "deepseek-v3", "transformer", "gpt2"])
-@pytest.mark.sampled(3)
 def test_every_point_of_every_line_is_what_size_says_at_that_context(name):
     found = run(preset=name, batch=2, cache_dtype="fp8")
     assert [line.own for line in found.lines].count(True) == 1
@@ -70,7 +68,6 @@ def test_the_well_known_figures_of_llama_2_70b_are_here():
     assert found.layers[0].kind == "GQA-8" and round(found.layers[0].feed_forward / 1e6, 1) == 704.6
 
 
-@pytest.mark.turns(4)
 def test_lines_go_in_powers_of_two_as_far_as_anybody_asks():
     contexts = [point.context for point in run(preset="small").lines[0].points]
     assert contexts == [2**power for power in range(18)]
@@ -204,7 +201,6 @@ def assert_same_as_the_library(name, got, sizing):
 
 
 @pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.turns(5)
 def test_the_page_sizes_as_the_library_does(new_page, studio, share):
     """Every preset at contexts, batches, dtypes and key/value heads (here each at some of them, in turn)."""
     page = new_page(forgive=("404",))  # the browser looks for an icon of a picture
@@ -225,7 +221,6 @@ def test_the_page_sizes_as_the_library_does(new_page, studio, share):
     assert compared[None] >= 7 * len(PRESETS) // share and min(compared[kv] for kv in (1, 2, 4, 16)) >= 20 // share
 
 
-@pytest.mark.turns(4)
 def test_the_page_has_the_librarys_table_of_sizes():
     path = Path(__file__).parents[2] / "web/src/rooms/size/sizes.generated.json"
     assert path.read_text(encoding="utf-8") == sizes.page_table(), "run `make web`"
@@ -238,7 +233,6 @@ DESCRIBED = """async (all) => {
 }"""
 
 
-@pytest.mark.turns(4)
 def test_the_page_sizes_a_description_as_the_library_does(new_page, studio):
     base = {"num_layers": 3, "embed_dim": 96, "num_heads": 6, "vocab_size": 97, "ffn_dim": 56}
     changes = [
@@ -254,7 +248,7 @@ def test_the_page_sizes_a_description_as_the_library_does(new_page, studio):
         assert_same_as_the_library(words, got, mh.size(words, context=3000, batch=4, dtype="bf16"))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_room_says_what_fits_and_what_is_past_the_positions(new_page, studio):
     page = new_page()
     page.goto(f"{studio.address}/#/size")

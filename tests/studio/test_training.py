@@ -54,7 +54,6 @@ def own(tmp_path, minilm):
             yield studio, writer
 
 
-@pytest.mark.turns(4)
 def test_the_server_gives_the_numbers_that_were_written_and_tells_when_there_are_more(own):
     studio, writer = own
     (entry,) = studio.get("/api/histories").json
@@ -105,7 +104,7 @@ def test_thinned_curves_keep_every_peak():
     assert (few_steps == steps[:400]).all() and (few[0] == values[:400, 0].astype(np.float32)).all()
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_the_page_shows_what_was_written_and_follows_a_process_that_writes(own, new_page, tmp_path):
     studio, writer = own
     page = new_page()
@@ -161,7 +160,7 @@ def empty(minilm):
         yield studio
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_without_a_training_the_room_says_how_to_make_one_and_one_that_cannot_be_fetched_is_said(empty, new_page):
     page, asked = new_page(), []
     page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[-1]))
@@ -176,7 +175,7 @@ def test_without_a_training_the_room_says_how_to_make_one_and_one_that_cannot_be
     expect(page.get_by_test_id("unread")).to_contain_text("The training in the address is not in this studio")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_room_that_cannot_be_fetched_is_said(empty, new_page):
     page = new_page(forgive=("Failed to load resource",))
     page.route("**/training.js", lambda route: route.abort())
@@ -207,7 +206,6 @@ def lm():
     return mh.load("tiny-code")
 
 
-@pytest.mark.turns(4)
 def test_a_pair_is_read_as_stock_transformers_reads_it(lm):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -251,11 +249,9 @@ def test_a_model_that_predicts_nothing_is_named():
     assert found.differs and found.clean.tokens, "its tokens are shown all the same"
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("answers", "metric"), [(ANSWERS, "logit_diff"), ((ANSWERS[0], ""), "logit"), (("", ""), "kl")]
 )
-@pytest.mark.sampled(1)
 def test_effects_are_those_of_patch(lm, answers, metric):
     what, direction = ("k", "noise") if metric == "logit" else ("out", "denoise")
     found = circuits.effects(
@@ -280,7 +276,6 @@ def test_the_verdict_comes_in_words(lm):
     assert {value: circuits.share(value) for value in shares} == shares
 
 
-@pytest.mark.turns(4)
 def test_a_head_writes_and_listens_as_the_library_says(lm):
     found = circuits.writing(lm, ask(OneHeadAsk, head="L3H5"), progress=quiet)
     want = mh.logit_attribution(lm, list(TEXTS), (1017, 687))  # " mode", " path"
@@ -303,7 +298,6 @@ def test_a_head_writes_and_listens_as_the_library_says(lm):
         circuits.writing(lm, ask(OneHeadAsk, head="L3H5", right="", wrong=""), progress=quiet)
 
 
-@pytest.mark.turns(5)
 def test_circuits_are_measured_and_found_as_the_library_does(lm):
     found = circuits.alone(lm, ask(AloneAsk, heads="L3H5, L0H1"), progress=quiet)
     want = measure_circuit(lm, *TEXTS, "L0H1, L3H5", answers=ANSWERS)
@@ -322,7 +316,6 @@ def hooks_of(lm):
 
 
 @pytest.mark.parametrize("work", ["effects", "paths", "alone", "smallest", "writing"])
-@pytest.mark.sampled(3)
 def test_work_stops_where_it_is_told_to_and_leaves_the_model_as_it_was(lm, work):
     calls, before = 0, hooks_of(lm)
 
@@ -340,7 +333,7 @@ def test_work_stops_where_it_is_told_to_and_leaves_the_model_as_it_was(lm, work)
     assert hooks_of(lm) == before
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_the_page_patches_a_pair_shows_a_head_and_runs_pinned_heads_alone(studio, new_page, lm):
     want = mh.patch(lm, *TEXTS, answers=ANSWERS)
     page = new_page()

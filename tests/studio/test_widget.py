@@ -190,7 +190,7 @@ def test_a_saved_notebook_shows_its_heads_without_a_kernel_and_says_so(ran, note
 # -------------------------------------------------------------------------------------------------- a kernel that lives
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_with_a_kernel_a_head_of_a_long_text_has_every_cell_and_row(notebook_page, widget, minilm):
     page = notebook_page(packed(widget), widget=widget)
     expect(page.locator("[data-testid=atlas-grid] [data-head]")).to_have_count(72)

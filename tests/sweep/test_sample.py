@@ -59,10 +59,8 @@ def one_thread_and_silence():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=FEW)
 @pytest.mark.parametrize("name", SAMPLE, ids=lambda name: f"{name}: {SAMPLE[name]}")
-@pytest.mark.sampled(2)
 def test_every_weight_is_the_models_own(name):
     verdict = judge(name)
     assert (verdict.outcome, verdict.because) == (EXACT, verdict.because)
@@ -82,7 +80,6 @@ def llama():
 
 
 @pytest.mark.parametrize("what", ["scale", "lse", "window"])
-@pytest.mark.sampled(2)
 def test_the_comparison_sees_a_layer_that_is_a_little_wrong(llama, what):
     built, recording = llama
     assert compare(Verdict("llama"), recording, built.maps, built.inputs).outcome == EXACT
@@ -128,10 +125,8 @@ def with_its_maximum(scores: Tensor, sinks: Tensor) -> Tensor:
     return scores[..., :-1] + (sinks.double()[:, None] - scores[..., -1])[..., None]
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=QUICK)
 @pytest.mark.parametrize("name", SAMPLE, ids=lambda name: f"{name}: {SAMPLE[name]}")
-@pytest.mark.sampled(2)
 def test_max_logits_of_a_watch_are_the_largest_scores_of_the_model(name, monkeypatch):
     softmax = F.softmax
 

@@ -45,7 +45,7 @@ def windows(length: int = 5000, **changes) -> Windows:
     return Windows(**{**given, "stages": STAGES, **changes})
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_nothing_held_out_is_ever_trained_on(tmp_path):
     data = read_data(Setup(0, True, None, tmp_path, torch.device("cpu")), TRIAL)
     trained = data.tokenizer.decode(data.stream.tolist(), skip_special_tokens=True)
@@ -140,7 +140,7 @@ def tiny_code():
     return mh.load("tiny-code")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_tiny_code_is_a_stock_llama_that_reads_4096_tokens(tiny_code):
     assert (type(tiny_code.model).__name__, tiny_code.dtype) == ("LlamaForCausalLM", torch.float32)
     assert tiny_code.max_positions >= 4096
@@ -150,7 +150,6 @@ def test_tiny_code_is_a_stock_llama_that_reads_4096_tokens(tiny_code):
         assert bool(torch.isfinite(tiny_code.model(ids).logits).all())
 
 
-@pytest.mark.turns(4)
 def test_tiny_code_has_an_induction_head_on_random_tokens_and_on_source_it_never_read(tiny_code):
     after = probe_repeats(tiny_code, "arena", samples=4).after
     best = after.top(1)[0]

@@ -371,7 +371,6 @@ def chart() -> Chart:
     return Chart("A title", "and below", (Panel("losses", losses), Panel("heads", heads, 0.0, 1.0)))
 
 
-@pytest.mark.turns(4)
 def test_lines_names_and_steps_are_there(chart, tmp_path):
     save_chart(chart, tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
@@ -433,7 +432,7 @@ def assert_trained_alike(each: dict[str, Any], one: dict[str, Any]) -> None:
         assert each[name] == pytest.approx(one[name], abs=SAME), name
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["two", pytest.param("three", marks=pytest.mark.slow)])
 def test_processes_that_share_uneven_batches_train_what_one_trains(world, found):
     ranks = found[world]

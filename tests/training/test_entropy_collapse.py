@@ -39,9 +39,7 @@ def run_of(settings: Settings = SETTINGS, watched: tuple[str, ...] = WATCHED, si
     return Run("watched", model, settings, batch, batch_loss, watched=watched)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("sigma", [False, True])
-@pytest.mark.sampled(1)
 def test_losses_and_weights_of_a_watched_run_are_those_of_one_that_is_not(sigma, tmp_path):
     # A spectral norm takes a step whenever its matrix is read in training: a watch must not be one who reads.
     seen = train(run_of(watched=(*WATCHED, "output_share"), sigma=sigma), tmp_path / "a.safetensors")
@@ -64,7 +62,6 @@ def test_what_is_watched_is_of_the_weights_and_the_batch_of_that_very_step(tmp_p
         np.testing.assert_allclose(of_heads, table[name], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.turns(4)
 def test_a_stopped_run_with_clipped_heads_goes_on_the_same(tmp_path):
     settings = replace(SETTINGS, qk_clip=1.5, optimizer="muon")
     whole = train(run_of(settings), tmp_path / "whole.safetensors")
@@ -107,7 +104,6 @@ def test_a_killed_start_leaves_no_steps_behind(tmp_path):
     assert open_history(folder).steps.tolist() == [1, 2, 4, 6]
 
 
-@pytest.mark.turns(5)
 def test_heads_are_the_same_in_all_files_and_in_the_report_also_of_a_trial_that_was_stopped(tmp_path):
     whole, resumed = whole_and_resumed("qk-clip", tmp_path, 6)  # the last step of the first run
     assert resumed.report["found"] == whole.report["found"] and resumed.trained["free-0"].resumed_at == 3
@@ -133,7 +129,7 @@ def test_heads_are_the_same_in_all_files_and_in_the_report_also_of_a_trial_that_
     assert isinstance(chart, GridChart) and [len(row.cells) for row in chart.rows] == [len(ways)] * 4
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_way_that_diverges_is_reported_up_to_where_it_ended(tmp_path, monkeypatch):
     calls: list[int] = []
 

@@ -64,7 +64,6 @@ def test_as_many_heads_are_the_same_model_others_must_divide_and_divergence_is_t
         assert float(divergence(student, teacher, ids)) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.turns(4)
 def test_distillation_lowers_the_kl_from_the_teacher_which_stays_as_it_is(teacher, tmp_path):
     data = gqa.read_data(quick=True)
     scale = replace(gqa.TRIAL, settings=replace(gqa.TRIAL.settings, steps=200), rows=8)
@@ -114,7 +113,7 @@ def test_held_out_windows_are_of_modules_that_nobody_learns_from():
     assert not data.windows(1, 2, 3, 50).equal(data.windows(1, 3, 3, 50))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     whole, resumed = whole_and_resumed("gqa", tmp_path, 3 * 4 + 1)  # the student's only step
     assert (resumed.trained["mqa-0"].resumed_at, resumed.trained["mha-to-gqa-0"].resumed_at) == (4, 0)

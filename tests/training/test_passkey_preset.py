@@ -183,7 +183,6 @@ class Eager:
         }
 
 
-@pytest.mark.turns(4)
 def test_what_is_left_is_that_of_eager_attention_with_a_dense_bias(model, texts, monkeypatch):
     monkeypatch.setattr(passkey, "chosen_by_split_heads", lambda *_: None)  # it has tests of its own
     monkeypatch.setattr(passkey, "DRAWS", 2)
@@ -300,7 +299,7 @@ def test_in_texts_that_stream_all_heads_but_those_that_were_drawn_are_trained_as
 # ------------------------------------------------------------------------------------------------- from start to end
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_trial_goes_on_the_same_and_its_export_reads_its_texts(tmp_path):
     whole, resumed = whole_and_resumed("passkey", tmp_path, 5)  # in the longer texts, after the checkpoint
     assert resumed.trained["passkey-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]

@@ -48,7 +48,6 @@ print(loaded)
 """
 
 
-@pytest.mark.turns(4)
 def test_listing_loads_no_preset_and_no_torch():
     ran = subprocess.run([sys.executable, "-c", LISTS], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "['manyheads.training.presets.table']"
@@ -83,7 +82,7 @@ def test_a_trial_that_was_stopped_goes_on_the_same(preset, run, tmp_path):
     assert resumed.trained[run].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_induction_says_what_its_ablations_do_not_show(tmp_path):
     from manyheads.training.presets.induction import control
 
@@ -198,7 +197,6 @@ def test_scores_are_of_answers_that_exist(nets, data):
     assert mh.record_call(nets["free"], data["cards"]).layers[0].site.num_heads == HEADS
 
 
-@pytest.mark.turns(4)
 def test_a_trial_of_heads_runs_from_start_to_end(tmp_path):
     whole = carry_out("heads", tmp_path / "whole", quick=True)
     report = json.loads((tmp_path / "whole/report.json").read_text())
@@ -248,7 +246,6 @@ def test_a_trial_of_collapse_runs_from_start_to_end(tmp_path):
     torch.testing.assert_close(maps, maps[:1].expand(collapse.HEADS, -1, -1), rtol=0, atol=1e-6)
 
 
-@pytest.mark.turns(4)
 def test_ways_of_running_a_net_change_what_it_says_and_leave_it_as_it_was():
     model = heads.reader_run("a", TRIAL, 0, collapse.HEADS).model.eval()
     held_out = held_out_of(TRIAL, 0)

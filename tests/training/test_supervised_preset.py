@@ -103,7 +103,6 @@ def test_the_weight_after_an_earlier_copy_is_that_of_the_full_map(model, fresh):
             assert table.column(f"after_copy_{by}")[at] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.turns(4)
 def test_the_designed_net_keeps_its_promise_and_its_first_head_is_needed():
     data = supervised.texts_of(supervised.WHOLE, 0)
     seen = seen_of(designed_net(data.vocab_size, data.length), data)

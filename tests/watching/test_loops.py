@@ -59,7 +59,6 @@ def fitted(model, data, folder, *callbacks, **options):
     return trainer
 
 
-@pytest.mark.turns(4)
 def test_a_trainer_logs_all_heads_and_each_layer_and_the_file_has_each_head(fresh, tmp_path):
     seed, data = draw(fresh), rows(fresh, 20)
     plain = fitted(tiny_llama(seed=seed), data, tmp_path)
@@ -82,7 +81,7 @@ def test_a_trainer_logs_all_heads_and_each_layer_and_the_file_has_each_head(fres
         fitted(tiny_llama(seed=seed), data, tmp_path, mh.HeadWatch(out=tmp_path / "heads.parquet"))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_a_trainer_keeps_logits_in_bounds(fresh, tmp_path):
     model, data = tiny_llama(seed=draw(fresh)), rows(fresh, 20)
     with mh.watch(model, every=1, statistics=["max_logit"]) as seen:
@@ -222,7 +221,6 @@ def test_a_lightning_module_compiled_as_a_whole_is_refused(fresh, lightning):
 # ------------------------------------------------------------------------------------------------------------- adapters
 
 
-@pytest.mark.turns(4)
 @peft_warns
 @pytest.mark.parametrize(
     ("make", "targets", "how"),
@@ -233,7 +231,6 @@ def test_a_lightning_module_compiled_as_a_whole_is_refused(fresh, lightning):
     ],
     ids=("q and v", "DoRA", "GPT-2"),
 )
-@pytest.mark.sampled(2)
 def test_numbers_are_those_of_the_model_with_its_adapters(make, targets, how, fresh):
     from peft import LoraConfig, get_peft_model
 

@@ -136,10 +136,8 @@ def looked_at_again(model: nn.Module, inputs: dict) -> dict:
     return spy.seen
 
 
-@pytest.mark.turns(4)
 @pytest.mark.thinned(name=QUICK)
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.sampled(3)
 def test_clipped_heads_are_at_tau_and_of_the_others_no_bit_changed(name, fresh):
     model, ids = tiny(name, fresh), tokens(fresh, 3, 11)
     before, inputs = looked_at(model, ids)
@@ -381,7 +379,6 @@ class Trained(nn.Module):
 
 
 @pytest.mark.parametrize("first_out", ["watch", "clip"])
-@pytest.mark.sampled(1)
 def test_a_method_that_trains_is_watched_and_clipped_at_once_and_runs_no_more_often(first_out, fresh):
     model = Trained(tiny_llama(seed=draw(fresh), sharpness=30.0).train())
     watch = mh.watch(model, every=1, statistics=["max_logit"], method="training_step")
@@ -495,7 +492,6 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.__name__)
-@pytest.mark.sampled(5)
 def test_weights_that_cannot_be_scaled_by_head_are_refused_before_anything_changes(broken, fresh):
     model = tiny_llama(3, seed=draw(fresh)).train()
     broken(model)

@@ -86,7 +86,6 @@ def float64_scores(scores):
         F.softmax = softmax
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("architecture", "mask"),
     [
@@ -95,7 +94,6 @@ def float64_scores(scores):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("rows", [None, 1000])
-@pytest.mark.sampled(9)
 def test_max_logits_and_entropies_are_those_of_the_models_own_float64_scores(architecture, mask, rows, fresh):
     drawn = trial(draw(fresh), architecture=architecture, mask=mask, dtype=torch.float32, factor=3.0)
     model, inputs = built(drawn)  # in evaluation mode: the oracle has no dropout, and a pass with gradients counts
@@ -137,10 +135,9 @@ def test_a_learned_sink_is_part_of_entropy_and_what_it_takes_is_missing(fresh):
             assert seen.last[head, "entropy"] == pytest.approx(mean[head.index].item(), abs=1e-5)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("make", [tiny_llama, tiny_bert, tiny_gpt2])
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.sampled(2)
 def test_a_watched_step_says_what_measure_says_of_the_same_weights_and_batches(make, side, fresh):
     model, names = make(seed=draw(fresh)).eval(), ["entropy", "first_mass", "previous_mass", "distance", "max_weight"]
     names += ["distant_mass_1_2", "distant_mass_4_64"]  # the second is distant_mass, of which so short texts have none
@@ -391,7 +388,6 @@ def flex_that_trains(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.turns(4)
 @peft_warns
 @not_a_leaf
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -400,7 +396,6 @@ def flex_that_trains(monkeypatch):
     ("precision", "batches"), [("float32", padded), ("autocast", padded), ("float32", packed), ("bfloat16", packed)]
 )
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.sampled(3)
 def test_losses_gradients_and_weights_are_the_same_to_the_bit_with_a_watch_and_without(
     name, precision, batches, fresh, flex_that_trains
 ):
@@ -482,7 +477,7 @@ def compiled_layers(model):
     "compiling",
     [compiled_in_place, *(pytest.param(way, marks=pytest.mark.slow) for way in (compiled_around, compiled_layers))],
 )
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_compiled_model_is_read_by_a_probe_of_the_batch_in_hand(compiling, fresh):
     torch._dynamo.reset()
     seed, parts = draw(fresh), [batch(fresh, (7, 7)), batch(fresh, (7, 7))]
@@ -703,7 +698,6 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
             _ = seen.last["distance"]
 
 
-@pytest.mark.turns(4)
 def test_a_file_that_is_there_is_gone_on_with_or_refused_before_anything_is_trained(fresh, tmp_path):
     model, inputs, out = tiny_gpt2(seed=draw(fresh)), batch(fresh), tmp_path / "heads.parquet"
 

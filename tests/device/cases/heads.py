@@ -34,7 +34,6 @@ def logits(lm, text, plan, corpus):
 
 
 @pytest.mark.parametrize("step", each(STEPS, "mean", "copy"))
-@pytest.mark.sampled(1)
 def test_a_plan_is_applied(step, both):
     host, device = both("llama")
     corpus = CORPUS if step in ("mean", "mean per position", "resample") else None
@@ -53,7 +52,6 @@ def test_a_plan_of_several_steps_acts_on_padded_batches(name, both):
     assert_same(got.per_token, want.per_token, share=5e-5)
 
 
-@pytest.mark.turns(2)
 def test_a_streaming_cache_writes_what_it_writes_on_the_host_and_a_step_waits_for_nothing(both):
     results, waits = [], []
     for lm in both("llama"):
@@ -76,7 +74,6 @@ def test_a_streaming_cache_writes_what_it_writes_on_the_host_and_a_step_waits_fo
 
 
 @pytest.mark.parametrize("metric", each(["loss", "kl", "cosine"], "loss"))
-@pytest.mark.turns(2)
 def test_effects(metric, both):
     host, device = both("bert" if metric == "cosine" else "llama")
     got, want = (mh.effect(lm, mh.Ablate("L0H1, L1H0"), CORPUS, metric=metric, controls=3) for lm in (device, host))
@@ -84,7 +81,6 @@ def test_effects(metric, both):
 
 
 @pytest.mark.parametrize("estimator", each(["gradient", "ablation"], "gradient"))
-@pytest.mark.turns(2)
 def test_importance(estimator, both):
     host, device = both("llama")
     got, want = (mh.importance(lm, CORPUS, estimator=estimator) for lm in (device, host))
@@ -98,7 +94,6 @@ PAIRS = (
 
 
 @pytest.mark.parametrize("what", each(["k", "weights", "gradient of q"], "k"))
-@pytest.mark.turns(2)
 def test_patching(what, both):
     host, device = both("llama")
     estimator = "gradient" if what.startswith("gradient") else "exact"

@@ -30,7 +30,6 @@ RULES = {
 @pytest.mark.thinned
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.sampled(4)
 def test_attend(name, rule, fresh):
     q, k = torch.randn(B, H, Q, D, generator=fresh), torch.randn(B, G, K, D, generator=fresh)
     v, mask, options = torch.randn(B, G, K, F, generator=fresh), MASKS[name](fresh), RULES[rule](fresh)
@@ -45,7 +44,6 @@ def test_attend(name, rule, fresh):
 
 
 @pytest.mark.parametrize("sharpness", [0.1, 3.0], ids=["all rows", "few rows"])
-@pytest.mark.sampled(1)
 def test_max_logits(sharpness, fresh):
     length = 131
     q, k = sharpness * torch.randn(B, H, length, D, generator=fresh), torch.randn(B, G, length, D, generator=fresh)
@@ -69,7 +67,6 @@ def test_max_logits(sharpness, fresh):
 @pytest.mark.parametrize(
     ("dtype", "groups", "kernel"), [(torch.float32, H, "memory-efficient"), (torch.float16, G, "flash")]
 )
-@pytest.mark.sampled(3)
 def test_attend_takes_the_lse_of_the_devices_kernel(dtype, groups, kernel, name, sinks, fresh):
     q, k = torch.randn(B, H, Q, D, generator=fresh), torch.randn(B, groups, Q, D, generator=fresh)
     v, options = torch.randn(B, groups, Q, F, generator=fresh), RULES["sinks"](fresh) if sinks else {}
@@ -117,7 +114,6 @@ def test_a_layer_and_its_gradients(name, fresh):
 
 
 @pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), {"window": 5}], ids=["whole", "window"])
-@pytest.mark.turns(2)
 def test_a_cache(options, fresh):
     layer = mh.MultiHeadAttention(48, 6, num_kv_heads=2, batch_first=True, causal=True, rope=Rope(), **options).eval()
     x, twin = torch.randn(B, 11, 48, generator=fresh), on_device(layer)
@@ -130,7 +126,6 @@ def test_a_cache(options, fresh):
 
 
 @pytest.mark.parametrize("kind", [mh.FeedForward, mh.SwiGLU])
-@pytest.mark.sampled(1)
 def test_a_feed_forward(kind, fresh):
     layer, x = kind(24, 40), torch.randn(3, 7, 24, generator=fresh)
     assert_same(on_device(layer)(on_device(x)), layer(x))

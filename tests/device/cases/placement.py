@@ -43,7 +43,7 @@ def split(fresh):
 
 
 @pytest.mark.parametrize("name", each(["llama", "gpt2", "gemma2", "mistral"], "mistral"))
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_a_model_on_two_devices(name, split):
     host, device = split(name)
     assert device.spec.sites == host.spec.sites
@@ -88,7 +88,6 @@ def test_heads_are_removed_and_merged_on_two_devices(split):
 
 @pytest.mark.parametrize("dtype", each([torch.bfloat16, torch.float16], torch.bfloat16), ids=str)
 @pytest.mark.parametrize("name", each(["llama", "bert", "gpt_oss"], "llama"))
-@pytest.mark.turns(2)
 def test_half_precision(name, dtype, both):
     host, device = both(name)
     host, device = (mh.load(lm.model.to(dtype), tokenizer=lm.tokenizer) for lm in (host, device))
@@ -139,7 +138,6 @@ def test_a_layer(moved, fresh):
         prepare(Tokens(torch.tensor([K, 5])), [Received(), Entropy()]).run(layer)
 
 
-@pytest.mark.turns(2)
 def test_our_layer_and_its_caches(fresh):
     host = mh.MultiHeadAttention(WIDTH, H, rope=Rope(), batch_first=True).eval()
     device, x = copy.deepcopy(host).to("cuda"), torch.randn(B, Q, WIDTH, generator=fresh)
@@ -198,7 +196,6 @@ def waits_of(what, name, num_layers, seed, length):
 
 @pytest.mark.parametrize("what", each(WAITS, "all"))
 @pytest.mark.parametrize("name", each(["llama", "gpt2", "gemma2"], "gemma2"))
-@pytest.mark.turns(2)
 def test_the_host_waits_a_few_times_a_layer(name, what, fresh, monkeypatch):
     # Small tiles: 60 tokens are then ten of tiles a layer, and a wait in each of them would show.
     monkeypatch.setattr(one_pass, "ACCELERATOR_CELLS", 6 * 16 * 16)

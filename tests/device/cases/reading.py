@@ -33,7 +33,6 @@ def assert_same_recording(got: Recording, want: Recording, share=5e-5):
                 assert_same(one.weights(text=text), other.weights(text=text), f"{stack} weights", share)
 
 
-@pytest.mark.turns(2)
 def test_load_puts_a_model_on_a_device_and_says_where(tmp_path, both):
     host, _ = both("llama")
     host.model.save_pretrained(tmp_path)
@@ -86,7 +85,6 @@ def test_sinks_are_looked_for(both):
 
 
 @pytest.mark.parametrize("name", each(["llama", "gpt_oss", "t5"], "t5"))
-@pytest.mark.turns(2)
 def test_a_tap_shows_calls_and_edits_them(name, both):
     results = []
     for lm in both(name)[::-1]:
@@ -101,7 +99,7 @@ def test_a_tap_shows_calls_and_edits_them(name, both):
 
 
 @pytest.mark.parametrize("writer", each(WRITERS, ("llama", "static")), ids="-".join)
-@pytest.mark.turns(2)
+@pytest.mark.slow
 def test_a_text_that_is_written_is_recorded(writer, both):
     name, cache = writer
     options = {"cache_implementation": "static"} if cache == "static" else {}
@@ -116,7 +114,6 @@ def test_a_text_that_is_written_is_recorded(writer, both):
 
 
 @pytest.mark.parametrize("texts", each(["padded", "packed", "cu_seq_lens"], "packed"))
-@pytest.mark.turns(2)
 def test_what_flash_attention_was_handed(texts, both, install, fresh):  # noqa: F811
     host, device = (lm.model for lm in both("gemma2"))
     inputs = padded(fresh, (11, 7, 17), VOCAB_SIZE) if texts == "padded" else packed_inputs(fresh, texts)

@@ -28,7 +28,6 @@ def layers_of(recording):
     return [layer for stack in recording.stacks.values() for layer in stack]
 
 
-@pytest.mark.turns(2)
 def test_windows_words_and_tiles(recorded):
     """Of one layer of each stack: the others run the same lines."""
     for got, want in zip(*([stack[-1] for stack in rec.stacks.values()] for rec in recorded), strict=True):
@@ -110,7 +109,7 @@ def test_numbers_of_other_tools(both):
         assert_same(got, want)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_studio(both, tmp_path):
     answers = []
     for lm in both("llama")[::-1]:

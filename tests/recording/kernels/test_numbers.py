@@ -51,7 +51,6 @@ def assert_kernels_equal_reference(rng, case, chosen=NAMES - POOLED):
     return reduced
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", RUNS)
 def test_every_request_equals_the_reference(rng, tiles, kind):
     shape, option, heads, dtype = HOW[kind]
@@ -70,7 +69,6 @@ def test_every_request_equals_the_reference_in_every_dtype(rng, tiles, kind, dty
 
 
 @pytest.mark.parametrize("rows", some_and_slow((5,), (1, 5, 29)))
-@pytest.mark.turns(2)
 def test_queries_that_are_not_the_keys_equal_the_reference(rng, tiles, rows):
     """A cache (fewer queries than keys), or cross-attention (any number)."""
     tiles()
@@ -78,20 +76,17 @@ def test_queries_that_are_not_the_keys_equal_the_reference(rng, tiles, rows):
 
 
 @pytest.mark.parametrize("kind", some_and_slow(("ragged",), ("causal", "ragged")))
-@pytest.mark.turns(2)
 def test_pooled_maps_equal_the_reference(rng, tiles, kind):
     tiles()
     assert_kernels_equal_reference(rng, make_case(rng, kind, **SMALL | {"heads": (1, 1), "lengths": (41, 6)}), POOLED)
 
 
 @pytest.mark.parametrize("dim", some_and_slow((33,), (0, 16, 33)))
-@pytest.mark.turns(4)
 def test_heads_of_any_width_equal_the_reference(rng, tiles, dim):
     tiles()
     assert_kernels_equal_reference(rng, make_case(rng, dim=dim, **SMALL | {"lengths": (18,)}), NAMES - POOLED)
 
 
-@pytest.mark.turns(2)
 def test_vectors_may_lie_as_a_model_makes_them(rng, tiles):
     """Positions before heads, one text's keys for all, and what padding holds is anything."""
     tiles()
@@ -113,7 +108,6 @@ def test_the_first_of_equals_is_the_strongest(tiles):
     assert_array_equal(got[Strongest()][0, 0], np.maximum(np.arange(67) - 36, 0))
 
 
-@pytest.mark.turns(4)
 def test_one_plan_serves_layers_of_other_heads_and_masks(rng, tiles):
     """What was carried over for one layer must not serve another mask."""
     tiles()
@@ -127,7 +121,6 @@ def test_one_plan_serves_layers_of_other_heads_and_masks(rng, tiles):
         assert_reduced(case, plan.run(case.layer), questions)
 
 
-@pytest.mark.turns(2)
 def test_more_columns_than_a_launch_can_hold(rng, tiles):
     tiles()
     case = make_case(rng, **SMALL | {"lengths": (21, 9)})
@@ -143,14 +136,12 @@ def test_more_columns_than_a_launch_can_hold(rng, tiles):
     assert_reduced(case, prepare(case.tokens, questions).run(case.layer), questions)
 
 
-@pytest.mark.turns(2)
 def test_large_maps_are_planned_in_parts(rng, tiles, monkeypatch):
     tiles()
     monkeypatch.setattr(launches, "PLANNED", 3)
     assert_kernels_equal_reference(rng, make_case(rng, **SMALL), {"Mass", "Received"})
 
 
-@pytest.mark.turns(4)
 def test_answers_are_as_the_tiles_make_them(rng, tiles, monkeypatch):
     tiles()
     case = make_case(rng, **SMALL | {"lengths": (9, 4)})
