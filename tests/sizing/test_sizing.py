@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeError
 from manyheads.long_context import HeadSplit
 from manyheads.long_context.split_layer import SplitLayer
+from manyheads.models import size
 from manyheads.sizing import (
     DTYPES,
     MACHINES,
     PRESETS,
+    architecture_of,
     describe_config,
     kind_of,
     memory_bytes,
     preset,
-    size,
     transformer,
 )
 from manyheads.sizing.__main__ import families_markdown, presets_markdown
@@ -457,7 +458,7 @@ DAMAGED = [
 @pytest.mark.parametrize("text, words", DAMAGED, ids=[each[1][:40] for each in DAMAGED])
 def test_a_damaged_or_unknown_config_is_refused_by_name(tmp_path, text, words):
     (tmp_path / "config.json").write_text(text)
-    refuses(ManyHeadsError, words, size, tmp_path / "config.json")
+    refuses(ManyHeadsError, words, architecture_of, tmp_path / "config.json")
 
 
 def test_a_folder_without_a_config_and_an_unreadable_text_are_refused(tmp_path):
@@ -602,11 +603,19 @@ def without_torch(program: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize("door", ["manyheads.sizing.sizing", "manyheads.models.dimensions"])
+@pytest.mark.parametrize(
+    "door",
+    [
+        "from manyheads.models.dimensions import size\n",
+        "from manyheads.sizing.sizing import architecture_of, size as of_architecture\n"
+        "size = lambda what: of_architecture(architecture_of(what))\n",
+    ],
+    ids=["models", "sizing"],
+)
 @pytest.mark.sampled(1)
 def test_presets_and_descriptions(door):
     done = without_torch(
-        f"from {door} import size\n"
+        f"{door}"
         "from manyheads.sizing.presets import PRESETS\n"
         "for name in PRESETS: size(name).to_dict()\n"
         "print(size('llama-2-70b').num_parameters, size('llama-2-70b').cache.steady)\n"
@@ -628,7 +637,7 @@ def test_a_config_of_a_family_with_a_row(tmp_path):
 
 def test_a_spec():
     done = without_torch(
-        "from manyheads.sizing.sizing import size\n"
+        "from manyheads.models.dimensions import size\n"
         "from manyheads.spec import ModelSpec, Site\n"
         "spec = ModelSpec('m', 'M', (Site('', 0, 'x', 6, 2, 8, 8, True),), 48, 97, None, 20000, 'float32')\n"
         "print(size(spec, context=10, batch=1, dtype='fp32').cache.steady)\n"

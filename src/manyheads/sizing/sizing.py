@@ -1,4 +1,4 @@
-"""`size`: what an architecture costs, from a preset, a config.json, a description or a model's spec.
+"""`size`: what an architecture costs. `architecture_of`: what a preset, a config.json, a description or a spec means.
 
 What: parameters by part and by layer, FLOPs of a whole text and of one more token, the cache at a context, the same
 architecture as MHA, GQA and MQA side by side, and how many FLOPs decoding has for each byte that it reads.
@@ -30,7 +30,7 @@ CONTEXT = 4096
 
 
 def size(
-    what: Any,
+    architecture: Architecture,
     context: int | None = None,
     batch: int = 8,
     dtype: str = "fp16",
@@ -42,12 +42,7 @@ def size(
     sink: int = 128,
     recent: int = 256,
 ) -> Sizing:
-    """As `mh.size`, of everything that can be sized without transformers.
-
-    `what`: a preset's name, a config.json or a folder with one, a config as a mapping, a mapping in plain words, a
-    `ModelSpec`, or an `Architecture`. Raises ModelError, ShapeError or FileAccessError.
-    """
-    architecture = architecture_of(what)
+    """What an architecture costs, as `mh.size` says. Raises ModelError or ShapeError."""
     if num_kv_heads is not None:
         whole("num_kv_heads", num_kv_heads)
         architecture = architecture.with_kv_heads(num_kv_heads)
@@ -83,7 +78,11 @@ def size(
 
 
 def architecture_of(what: Any) -> Architecture:
-    """The description that `what` means; see `size`. Raises ModelError, ShapeError or FileAccessError."""
+    """The architecture that `what` means, where that is known without transformers.
+
+    `what`: a preset's name, a config.json or a folder with one, a config as a mapping, a mapping in plain words, a
+    `ModelSpec`, or an `Architecture`. Raises ModelError, ShapeError or FileAccessError.
+    """
     if isinstance(what, Architecture):
         return what
     if isinstance(what, ModelSpec):
