@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from manyheads.base import plural
+from manyheads.base import one_of, plural
 from manyheads.errors import FileAccessError, HeadError, ModelError
 from manyheads.heads import Head, parse_heads
 from manyheads.long_context.head_list_formats import HeadList, Place, files_at, list_in
@@ -47,8 +47,8 @@ def read_heads(
     HeadError where nothing says which heads are kept, or two things do.
     """
     place = Path(os.path.expanduser(path))
-    if join not in (None, *IN_WORDS):
-        raise HeadError(f"join={join!r} is unknown: use 'maximum' or 'mean'.")
+    if join is not None:
+        one_of("join", join, IN_WORDS, HeadError)
     files = files_at(place)
     if is_split(files.get("", b"")):
         split = HeadSplit.from_dict(json_in(files[""], place), str(place))
