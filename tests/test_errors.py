@@ -245,7 +245,7 @@ WORDS = {
         "tap a number": ("ModelError", "tap() takes a torch module, not a int"),
         "stream by a file's name": ("ModelError", "'split.json' is no HeadSplit: mh.HeadSplit.open(path) reads one."),
         "watch a name": ("ModelError", "a torch module is watched, not a str"),
-        "watch every half step": ("PlanError", "every=2.5: give a whole number of 1 or more."),
+        "watch every half step": ("PlanError", "every=2.5: give a whole number, 1 or more."),
         "clip at words": ("PlanError", "tau='100' is no limit for a score: give a number above 0"),
         "an optimizer in words": ("PlanError", "optimizer='adamw' is no optimizer: give the one that trains this"),
         "weights of a head in words": ("ShapeError", "head='x' is not in layer 0: it has heads 0 to 11."),
@@ -262,7 +262,7 @@ WORDS = {
         "a pair": ("value", "0.25"),
     },
     "plans": {
-        "kind": ("PlanError", "kind=['mean'] is no way to ablate: use one of 'zero'"),
+        "kind": ("PlanError", "kind=['mean'] is no way to ablate: use one of zero"),
         "heads that are a number": ("HeadError", "3 names no heads. Write 'L3H7'"),
         "no heads": ("HeadError", "None names no heads."),
         "factor": ("PlanError", "factor='2' of Scale is a str: give a number."),

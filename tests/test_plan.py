@@ -214,7 +214,7 @@ BAD_STEPS = [
      "loud means nothing to step 'ablate', which takes heads, kind"),
     ({"step": "ablate", 3: 1, "x": 2}, PlanError, "3, x means nothing to step 'ablate'"),
     ({"step": "ablate", "heads": "L1", "kind": "mute"}, PlanError,
-     "kind='mute' is no way to ablate: use one of 'zero'"),
+     "kind='mute' is no way to ablate: use one of zero"),
     ({"step": "ablate"}, PlanError, "step 'ablate' is not complete: it takes heads"),
     ({"step": "scale", "heads": "L1"}, PlanError, "step 'scale' is not complete"),
     ({"step": "copy", "heads": "L1"}, PlanError, "step 'copy' is not complete"),

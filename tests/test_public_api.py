@@ -46,8 +46,11 @@ def test_every_public_name_is_there_once_with_a_docstring_and_stays():
         assert value is getattr(manyheads, name) and name in dir(manyheads)
         assert name == "__version__" or value.__doc__, name
     assert len(set(manyheads.__all__)) == len(manyheads.__all__) <= 62
-    with pytest.raises(AttributeError, match=r"module 'manyheads' has no attribute 'recrod'; it has load, record, "):
+    message = r"^module 'manyheads' has no attribute 'recrod'; it has load, record, .*\. Did you mean record\?$"
+    with pytest.raises(AttributeError, match=message):
         _ = manyheads.recrod
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'; it has .*, __version__\.$"):
+        _ = manyheads.zzz
 
 
 def test_a_face_names_things_that_are_where_it_says():

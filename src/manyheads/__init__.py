@@ -96,7 +96,13 @@ _load, _, _ = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'manyheads' has no attribute {name!r}; it has {', '.join(__all__)}.")
+        from manyheads.base import nearest  # here: at the top it would be a name of this module
+
+        meant = " or ".join(nearest(name, __all__))
+        raise AttributeError(
+            f"module 'manyheads' has no attribute {name!r}; it has {', '.join(__all__)}."
+            f"{f' Did you mean {meant}?' if meant else ''}"
+        )
     return _load(name)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias, cast
 
+from manyheads.base import one_of
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import HeadsLike, written
 
@@ -57,8 +58,7 @@ class Ablate:
 
     def __post_init__(self) -> None:
         _set_heads(self)
-        if self.kind not in KINDS:
-            raise PlanError(f"kind={self.kind!r} is no way to ablate: use one of {', '.join(map(repr, KINDS))}.")
+        one_of("kind", self.kind, KINDS, PlanError, "is no way to ablate")
         if not isinstance(self.per_position, bool):
             raise PlanError(
                 f"per_position={self.per_position!r} is a {type(self.per_position).__name__}: True or False."

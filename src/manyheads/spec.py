@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, SupportsIndex, TypeVar, cast, overload
@@ -121,6 +122,10 @@ class Layers(Generic[T]):
     def __getitem__(self, index: SupportsIndex | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
             return self.by_place[index]
+        if not isinstance(index, SupportsIndex):
+            digits = re.search(r"[0-9]+", str(index))
+            meant = digits[0] if digits else (self.numbers or (0,))[0]
+            raise HeadError(f"layers[{index!r}]: a layer is found by its number: write layers[{meant}].")
         number, numbers = operator.index(index), self.numbers
         if -len(numbers) <= number < 0:  # from the end, as of any sequence
             return self.by_place[number]

@@ -8,10 +8,13 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.base import Cache, html_table, locked, locks, nearest
+from manyheads.base import Cache, html_table, locked, locks, nearest, one_of, whole
+from manyheads.errors import PlanError, ShapeError
+from tests.refusals import refuses
 
 # ============================================================================================================== a cache
 # A cache forgets what was used longest ago, keeps to its bounds, and makes each value once.
@@ -169,6 +172,25 @@ def test_the_nearest_names_are_those_that_a_misspelt_one_may_stand_for(name, kno
 
 
 HOSTILE = "</td><script>window.bad=1</script><img src=x onerror=bad()>\"'&"
+
+
+def test_a_value_that_is_none_of_the_options_is_refused_with_all_of_them():
+    ways = {"mean": 1, "max": 2}
+    one_of("how", "max", ways, PlanError)
+    for value in ("sum", "ma", "", ["max"], None, 1, np.array(["mean", "max"])):
+        message = re.escape(f"how={value!r} is unknown: use one of mean, max.")
+        refuses(PlanError, f"^{message}$", one_of, "how", value, ways, PlanError)
+    message = r"^by='x' finds nothing: use one of a, b, or give spans\.$"
+    refuses(ShapeError, message, one_of, "by", "x", iter("ab"), ShapeError, "finds nothing", ", or give spans")
+
+
+def test_a_count_is_a_whole_number_from_its_least():
+    assert whole("seed", 0, 0, PlanError) == 0 and whole("batch", 2**70, 1, PlanError) == 2**70
+    for value in (-1, True, False, 2.0, "2", None, [2], np.int64(2)):
+        message = re.escape(f"seed={value!r}: give a whole number, 0 or more.")
+        refuses(PlanError, f"^{message}$", whole, "seed", value, 0, PlanError)
+    refuses(ShapeError, r"^batch=0: give how many texts, 1 or more\.$", whole, "batch", 0, 1, ShapeError,
+            "how many texts, 1 or more")  # fmt: skip
 
 
 def test_what_is_shown_is_escaped_cut_and_of_many_rows_the_first_are_shown():

@@ -455,7 +455,7 @@ def test_several_texts_have_an_interval(fresh):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"channel": "out"}, StatisticError, "channel='out' is unknown: use q, k, v"),
+        ({"channel": "out"}, StatisticError, "channel='out' is unknown: use one of q, k, v"),
         ({"direction": "up"}, StatisticError, "direction='up' is unknown"),
         ({"sender": "L1H1"}, HeadError, "L1H1 does not run before L1H3"),
         ({"receiver": "L1"}, HeadError, "'L1' is 4 heads: a path ends in one"),

@@ -420,7 +420,7 @@ OURS = "which alone would be replaced. Name a new folder."
         (["ablate", "L1", "--metric", "bogus"], UNKNOWN),
         (["importance", "--metric", "bogus"], UNKNOWN),
         (["importance", "--metric", "class_loss"], "--metric class_loss is unknown: use auto"),
-        (["importance", "--kind", "scale"], "kind='scale' is no way to ablate: use one of 'zero', 'mean'"),
+        (["importance", "--kind", "scale"], "kind='scale' is no way to ablate: use one of zero, mean"),
         (["ablate", "L3H5-2"], "'L3H5-2': heads 5 to 2 run backwards. Write 'L3H2-5'."),
         (["ablate", "L1", "--kind", "copy", "--source", "L4-1"], "'L4-1': layers 4 to 1 run backwards. Write 'L1-4'."),
         (["prune", "L1, L3H5-2", "--out", "new"], "'L3H5-2': heads 5 to 2 run backwards. Write 'L3H2-5'."),

@@ -122,7 +122,7 @@ def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minil
     (["import", "a", "--model", "minilm"], "cannot read a: there is no such file"),
     (["import", "heads.txt", "--model", "minilm", "--keep", "0.5"],
      "says itself which heads keep everything: leave keep and threshold out"),
-    (["import", "heads.txt", "--model", "minilm", "--join", "sum"], "join='sum' is unknown: use 'maximum' or 'mean'."),
+    (["import", "heads.txt", "--model", "minilm", "--join", "sum"], "join='sum' is unknown: use one of maximum, mean."),
     (["import", "other.txt", "--model", "minilm"], "other.txt lists L0H12, and minilm has 6 layers of 12 query heads"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(run, listed, line, words):

@@ -281,9 +281,9 @@ def test_arguments_that_mean_nothing_and_a_gzip_file_cut_short_are_refused(tmp_p
     refuses(TextError, "no source was given: name a file, a folder, - ", open_corpus, [])
     refuses(TextError, "no source was given", open_corpus, "")
     refuses(TextError, r"- \(stdin\) was given 2 times: it can be read once\.", open_corpus, ["-", "-"])
-    with pytest.raises(TextError, match="kind='csv' is no kind of text. Use one of text, jsonl, conllu, or None"):
+    with pytest.raises(TextError, match="kind='csv' is no kind of text: use one of text, jsonl, conllu, or None"):
         open_corpus("-", kind="csv")
-    with pytest.raises(TextError, match="unit='document' is no unit of treebanks. Use one of sentence, passage."):
+    with pytest.raises(TextError, match="unit='document' is no unit of treebanks: use one of sentence, passage."):
         open_corpus("-", unit="document")
 
 

@@ -384,7 +384,7 @@ def test_what_says_twice_or_never_which_heads_are_kept(tmp_path):
         ({"keep": 1.5}, "keep=1.5 is no share of key/value heads to keep: give one above 0"),
         ({"threshold": 2.0}, "threshold=2 is reached by no score of .*: they are"),
         ({"threshold": float("nan")}, "threshold=nan is no finite number"),
-        ({"keep": 0.5, "join": "sum"}, "join='sum' is unknown: use 'maximum' or 'mean'"),
+        ({"keep": 0.5, "join": "sum"}, "join='sum' is unknown: use one of maximum, mean"),
     ):
         refuses((HeadError, StatisticError), words, mh.read_heads, folder, model(TWO), **options)
 

@@ -333,7 +333,7 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
 @pytest.mark.parametrize(("options", "words"), [
     ({"keep": 0.0}, "keep=0.0 is no share of key/value heads to keep"),
     ({"keep": 1.01}, r"keep=1\.01 is no share"),
-    ({"by": "loss"}, "by='loss' chooses no heads: use effect, needle_effect, distant_mass, needle"),
+    ({"by": "loss"}, "by='loss' chooses no heads: use one of effect, needle_effect, distant_mass, needle"),
     ({"also": ["gradient"]}, "by='gradient' chooses no heads"),
     ({"sink": -1}, "sink=-1: give a whole number, 0 or more"),
     ({"recent": 0}, "recent=0: give a whole number, 1 or more"),

@@ -483,7 +483,7 @@ def test_saved_and_opened_it_is_the_same(writer, tmp_path):
 def test_what_cannot_be_generated_is_refused_in_a_line(writer, fresh):
     lm = writer("llama")
     for count in (0, -1, True):
-        with pytest.raises(RecordingError, match=r"generate=.*: say how many tokens to write, 1 or more"):
+        with pytest.raises(RecordingError, match=r"generate=.*: give how many tokens to write, 1 or more"):
             mh.record(lm, PROMPTS[0], generate=count)
     with pytest.raises(RecordingError, match=r"num_beams=3 cannot be recorded as one text: beams are reordered"):
         mh.record(lm, PROMPTS[0], generate=4, num_beams=3)

@@ -296,5 +296,5 @@ def test_a_layer_that_a_family_cannot_hold_is_an_error(unchecked_types):
     refuses(ShapeError, "relative_bias is a int: give RelativeBias", MultiHeadAttention, M, H, relative_bias=32)
     message = "'fnet' is no config that a layer can be built from: use one of llama, mistral"
     refuses(ShapeError, message, layer_from_config, type("C", (), {"model_type": "fnet"})())
-    message = "rope_type='longrope' is not a rotation of ours. Use one of default, linear, llama3, yarn."
+    message = "rope_type='longrope' is not a rotation of ours: use one of default, linear, llama3, yarn."
     refuses(ShapeError, message, Rope.from_parameters, {"rope_type": "longrope"}, max_positions=9, head_dim=4)

@@ -4,6 +4,7 @@ The map comes from `reference.attend`, text by text, from q, k and the mask; the
 """
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads import reference
-from manyheads.errors import RecordingError, ShapeError, WindowError
+from manyheads.errors import HeadError, RecordingError, ShapeError, WindowError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording import LayerRecord, Received, Recording, Tokens, record_tensors
 from manyheads.recording import layer as records
@@ -233,6 +234,15 @@ def test_a_recording_gives_the_layers_of_its_only_stack(rng):
     assert other in recording.layers and recording.layers.numbers == (3, 5)
     assert recording.num_bytes == 2 * 4 * (4 * H * 17 * D + 4 * G * 17 * D + 4 * H * 17)
     assert repr(recording).startswith("Recording(layers: 2; 4 texts of 1-17 tokens, 0.0 MB")
+
+
+def test_layer_that_is_asked_for_by_name_says_to_give_its_number(rng, unchecked_types):
+    layer = make_record(rng).layer
+    layers = Recording({"": [layer]}, layer.tokens).layers
+    for name, number in (("L3", 3), ("L12H0", 12), ("decoder:L5", 5), ("last", 3), (3.0, 3), (None, 3)):
+        message = rf"^layers\[{re.escape(repr(name))}\]: a layer is found by its number: write layers\[{number}\]\.$"
+        refuses(HeadError, message, layers.__getitem__, name)
+    assert layers[np.int64(3)] is layer
 
 
 def test_a_layer_prints_its_sizes_one_of_a_kind_without_an_s(fresh):

@@ -282,8 +282,8 @@ def test_stray_bytes_and_special_tokens_without_offsets_part_words_and_are_kept(
 
 def test_what_is_no_word_is_said():
     tokens = made_up((13, 7))
-    with pytest.raises(TextError, match=r"by='lines' is not a way to find words: use words, whitespace, or give spans"):
-        Words.of(tokens, "lines")
+    message = r"by='lines' is not a way to find words: use one of words, whitespace, or give spans"
+    refuses(TextError, message, Words.of, tokens, "lines")
     refuses(TextError, r"spans of 1 texts were given for 2: give each text a list\.", Words.of, tokens, [[(0, 1)]])
     for spans in ([(0, 2), (1, 3)], [(3, 4), (0, 1)], [(2, 2)], [(0, 99)], [(-1, 2)]):
         message = r"of text 1 does not fit: spans are \(begin, end\) of characters, in order"

@@ -473,7 +473,7 @@ def test_heads_that_do_not_divide_the_width_and_an_unknown_layout_are_errors(rng
     message = r"embed_dim=12 is not a multiple of num_heads=5.*Use one of \[1, 2, 3, 4, 6, 12\] heads"
     refuses(ShapeError, message, reference.initialise, rng, 12, 5)
     refuses(ShapeError, "num_heads=0", reference.initialise, rng, 12, 0)
-    with pytest.raises(ValueError, match=r"layout='interleaved'.*'naive', 'batched', 'fused'"):
+    with pytest.raises(ValueError, match=r"layout='interleaved' .*: use one of naive, batched, fused"):
         reference.initialise(rng, 12, 3, layout="interleaved")
 
 

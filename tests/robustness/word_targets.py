@@ -86,7 +86,7 @@ def specs() -> list[bytes]:
 def read_spec(data: bytes, folder: Path) -> None:
     spec = ModelSpec.from_json(text(data))
     assert ModelSpec.from_json(spec.to_json()) == spec
-    size(spec)
+    mh.size(spec)
 
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -246,6 +246,13 @@ def test_heads_are_ranked_by_the_choosing_half(rng):
     ranked = roles.ranked(UP.role)
     assert [claim.chosen_excess for claim in ranked] == sorted((c.chosen_excess for c in ranked), reverse=True)
     assert ranked[0].head == Head("", 0, HEADS - 1)
+    holding = [bool(holds) for holds in rng.permutation([True] * 2 + [False] * (HEADS - 2))]
+    for number, holds in enumerate(holding):  # whatever its score: one that does not hold stands behind
+        claims[number] = (replace(claims[number][0], holds=holds),)
+    ranked = Roles((), tuple(map(tuple, claims)), (table,), {}).ranked(UP.role)
+    assert [claim.holds for claim in ranked] == [True] * 2 + [False] * (HEADS - 2)
+    for part in (ranked[:2], ranked[2:]):
+        assert [claim.chosen_excess for claim in part] == sorted((c.chosen_excess for c in part), reverse=True)
     message = r"no head was asked for 'dat: dependent': did you mean 'det: dependent to governor'"
     refuses(ValueError, message, roles.ranked, "dat: dependent")
     refuses(ValueError, "no head was asked for 'zebra': 1 other question was, as 'det: dep", roles.ranked, "zebra")

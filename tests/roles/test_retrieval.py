@@ -220,12 +220,12 @@ def test_what_a_tokenizer_adds_stands_before_the_context_and_recall_is_the_share
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"variant": "book"}, StatisticError, r"variant='book' is no way to count: use 'code' or 'paper'"),
+        ({"variant": "book"}, StatisticError, r"variant='book' is no way to count: use one of code, paper"),
         ({"lengths": ()}, StatisticError, r"lengths=\(\).*give lengths of 1 token or more"),
         ({"depths": (0.5, 1.5)}, StatisticError, r"depths=\(0.5, 1.5\): .*depths from 0 \(the start\) to 1"),
         ({"lengths": (9,)}, TextError, r"a length of 9 tokens was asked for, but contexts has 3: give more text"),
         ({"needle": " "}, TextError, r"needle ' ' has no token: give at least one word"),
-        ({"generate": 0}, RecordingError, r"generate=0: say how many tokens to write"),
+        ({"generate": 0}, RecordingError, r"generate=0: give how many tokens to write"),
         ({"generate": 90}, TextError, r"has 96 positions: ask for lengths up to 0"),
     ],
     ids=str,

@@ -14,7 +14,8 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import StaticCache
 
-from manyheads.sizing import PRESETS, describe_config, size
+from manyheads.models import size
+from manyheads.sizing import PRESETS, describe_config
 from manyheads.sizing import costs as counting
 from manyheads.sizing.architecture import LAST
 from manyheads.sizing.families.config import FAMILIES

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from dataclasses import replace
 
@@ -167,6 +168,14 @@ def test_asking_a_table_for_what_it_lacks_says_what_it_has(lm, texts):
     refuses(StatisticError, message, table.column, "max_weight")
     with pytest.raises(HeadError, match="there is no head L2H0 in this table: it holds L0H0 to L1H4"):
         _ = table["L2H0", "entropy"]
+
+
+def test_table_that_is_read_by_number_says_how_it_is_read(lm, texts, unchecked_types):
+    table = mh.measure(lm, texts, statistics=["entropy", "self_mass"])
+    for key in (0, ("L0H1",), ("L0H1", "entropy", "self_mass"), slice(2), 1.5, None):
+        message = re.escape(f"table[{key!r}]") + r": a table is read by names: write table\['entropy'\] for a column, "
+        refuses(StatisticError, rf"^{message}or table\['L0H0', 'entropy'\] for one number\.$", table.__getitem__, key)
+    assert table["L0H0", "entropy"] == table["entropy"][0]  # as the message says
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])

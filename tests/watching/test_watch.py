@@ -664,7 +664,7 @@ class ByHand(nn.Module):
 def test_what_cannot_be_watched_is_refused_in_words(fresh):
     model = tiny_gpt2(seed=draw(fresh))
     for every in (0, -3, True):
-        refuses(PlanError, r"every=.*whole number of 1 or more", mh.watch, model, every=every)
+        refuses(PlanError, r"every=.*whole number, 1 or more", mh.watch, model, every=every)
     refuses(PlanError, r"rows=0", mh.watch, model, rows=0)
     with pytest.raises(StatisticError, match="'punctuation_mass' is about a text's words"):
         mh.watch(model, statistics=["punctuation_mass"])

@@ -29,8 +29,10 @@ from .processes import is_split as is_split
 from .processes import torchrun as torchrun
 from .text import first_line as first_line
 from .text import nearest as nearest
+from .text import one_of as one_of
 from .text import percent as percent
 from .text import plural as plural
+from .text import whole as whole
 from .versions import NEWEST_TESTED as NEWEST_TESTED
 from .versions import newer_than_tested as newer_than_tested
 from .versions import untested_here as untested_here

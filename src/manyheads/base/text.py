@@ -1,10 +1,15 @@
-"""Words that many messages need: a count with its noun, names like a misspelt one, what fits of a foreign message."""
+"""Words that many messages need: a count with its noun, names like a misspelt one, what fits of a foreign message.
+
+And the two commonest refusals: of what is none of the options, and of what is no count.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
 from collections.abc import Iterable
+
+from manyheads.errors import ManyHeadsError
 
 FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
 
@@ -33,6 +38,30 @@ def first_line(error: BaseException, most: int = FOREIGN_CHARACTERS) -> str:
     The rest of a foreign message is usually advice for its own callers.
     """
     return (str(error).strip().splitlines() or [""])[0].rstrip()[:most]
+
+
+def one_of(
+    name: str,
+    value: object,
+    options: Iterable[str],
+    error: type[ManyHeadsError],
+    fault: str = "is unknown",
+    more: str = "",
+) -> None:
+    """Refuse a value that is none of the options. Errors: `error`, as "how='sum' is unknown: use one of mean, max."."""
+    known = tuple(options)
+    if not isinstance(value, str) or value not in known:
+        raise error(f"{name}={value!r} {fault}: use one of {', '.join(known)}{more}.")
+
+
+def whole(name: str, value: object, least: int, error: type[ManyHeadsError], remedy: str = "") -> int:
+    """The value, if it is a whole number of at least `least`; True and 2.0 are none.
+
+    Errors: `error`, as "seed=-1: give a whole number, 0 or more.", or with another `remedy` after "give".
+    """
+    if type(value) is not int or value < least:
+        raise error(f"{name}={value!r}: give {remedy or f'a whole number, {least} or more'}.")
+    return value
 
 
 ALIKE = 0.7  # of the letters of a misspelt name and of the one that is meant, at least

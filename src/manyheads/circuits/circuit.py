@@ -34,6 +34,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import whole
 from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
@@ -160,8 +161,7 @@ def find_circuit(
     """
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
-    if type(random_sets) is not int or random_sets < 0:
-        raise StatisticError(f"{random_sets=}: give 0 or more sets of random heads.")
+    whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")
     require_counts(num_tokens, seed)
     generator = np.random.Generator(np.random.PCG64(seed))
     pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
@@ -224,8 +224,7 @@ def measure_circuit(
     is None, `found_with` the faithfulness. Cost: forward passes for each head, and two for each random set.
     Errors: as `patch`; HeadError for heads that are not there.
     """
-    if type(random_sets) is not int or random_sets < 0:
-        raise StatisticError(f"{random_sets=}: give 0 or more sets of random heads.")
+    whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")
     require_counts(num_tokens, seed)
     pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
     require_all_heads(lm.model, lm.name, "measure_circuit")

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.errors import StatisticError, TextError
 from manyheads.interventions.effects import metrics
 from manyheads.interventions.effects.metrics import Batch, Metric, exact
@@ -321,8 +322,7 @@ def metric_of(
         if answers is not None:
             raise TextError("answers= is for the metrics by name: a function of your own reads what it needs.")
         return metrics.choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
-    if metric not in METRICS:
-        raise StatisticError(f"{metric=} is unknown: use {', '.join(METRICS)}, or a function (outputs, inputs).")
+    one_of("metric", metric, METRICS, StatisticError, more=metrics.OR_OWN)
     kind = predicts(lm)
     if not kind:
         raise StatisticError(

@@ -35,13 +35,21 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import one_of, whole
 from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, remember_clean, unrelated
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.apply.edits import BLOCK_CELLS, weights_of
 from manyheads.interventions.effects.importance import rank_correlation
-from manyheads.interventions.effects.metrics import Batch, Metric, exact, outputs_of, require_numbers
+from manyheads.interventions.effects.metrics import (
+    TOKENS_OF_A_BATCH,
+    Batch,
+    Metric,
+    exact,
+    outputs_of,
+    require_numbers,
+)
 from manyheads.interventions.effects.sweep import Runner
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
 from manyheads.nn import attend, exact_arithmetic
@@ -402,11 +410,9 @@ def patch(
     for name, value, known in (
         ("what", what, WHAT), ("direction", direction, DIRECTIONS), ("estimator", estimator, ESTIMATORS),
     ):  # fmt: skip
-        if value not in known:
-            raise StatisticError(f"{name}={value!r} is unknown: use {', '.join(known)}.")
+        one_of(name, value, known, StatisticError)
     require_counts(num_tokens, seed)
-    if type(controls) is not int or controls < 0:
-        raise StatisticError(f"controls={controls!r}: give 0 or more random heads.")
+    whole("controls", controls, 0, StatisticError, "0 or more random heads")
     pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
     require_all_heads(lm.model, lm.name, "patch")
     reference: dict[int, Tensor] = {}
@@ -557,10 +563,8 @@ def gap_of(levels: Float64[Tensor, "two text"], metric: Metric) -> float:
 
 def require_counts(num_tokens: int, seed: int) -> None:
     """Errors: StatisticError for a batch that holds nothing, and for a seed that is none."""
-    if type(num_tokens) is not int or num_tokens < 1:
-        raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
-    if type(seed) is not int or seed < 0:
-        raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
+    whole("num_tokens", num_tokens, 1, StatisticError, TOKENS_OF_A_BATCH)
+    whole("seed", seed, 0, StatisticError)
 
 
 def _positions(lm: Any, pairs: Pairs, positions: str | Sequence[int]) -> tuple[int, ...] | None:

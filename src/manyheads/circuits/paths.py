@@ -20,6 +20,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
@@ -126,10 +127,9 @@ def path_effects(
     batch. `progress` counts senders, of all. Cost: two forward passes, and one more for each sender and each path.
     Errors: as `path_effect`.
     """
-    if wrong := [channel for channel in channels if channel not in CHANNELS]:
-        raise StatisticError(f"channel={wrong[0]!r} is unknown: use {', '.join(CHANNELS)}.")
-    if direction not in DIRECTIONS:
-        raise StatisticError(f"{direction=} is unknown: use {', '.join(DIRECTIONS)}.")
+    for channel in channels:
+        one_of("channel", channel, CHANNELS, StatisticError)
+    one_of("direction", direction, DIRECTIONS, StatisticError)
     require_counts(num_tokens, 0)
     pairs = read_pairs(lm, clean, corrupted, num_tokens)
     require_all_heads(lm.model, lm.name, "path_effect")

@@ -35,6 +35,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.base import one_of
 from manyheads.base.processes import require_all_heads
 from manyheads.circuits.residual import Branches, NormForm, norm_form
 from manyheads.errors import HeadError, ModelError, StatisticError
@@ -113,9 +114,10 @@ class Composition:
         return Link(a, b, name, float(self.scores[name][place]), float(self.z[name][place]))
 
     def _kinds(self, kind: str | None) -> tuple[str, ...]:
-        if kind is not None and kind not in KINDS:
-            raise StatisticError(f"{kind=} is no composition: use one of {', '.join(map(repr, KINDS))}.")
-        return KINDS if kind is None else (kind,)
+        if kind is None:
+            return KINDS
+        one_of("kind", kind, KINDS, StatisticError, "is no composition")
+        return (kind,)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each pair and kind that can be: writer, reader, kind, score, z, and measured where texts were."""

@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.models import device_of, record_call
@@ -205,10 +206,7 @@ HEAD_NAMES = tuple(KINDS)
 
 
 def _kind(name: str) -> Kind:
-    if name not in KINDS:
-        raise StatisticError(
-            f"detection_pattern={name!r} is no kind of head: use one of {', '.join(KINDS)}, or a tensor."
-        )
+    one_of("detection_pattern", name, KINDS, StatisticError, "is no kind of head", ", or a tensor")
     return KINDS[name]
 
 
@@ -223,8 +221,7 @@ class Question:
 
     @staticmethod
     def of(pattern: str | Tensor, measure: str, exclude_bos: bool, exclude_current: bool) -> Question:
-        if measure not in ERROR_MEASURES:
-            raise StatisticError(f"error_measure={measure!r} is no measure: use one of {', '.join(ERROR_MEASURES)}.")
+        one_of("error_measure", measure, ERROR_MEASURES, StatisticError, "is no measure")
         if isinstance(pattern, str):
             return Question(_kind(pattern), measure, exclude_bos, exclude_current)
         pattern = torch.as_tensor(pattern).cpu()

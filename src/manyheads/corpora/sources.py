@@ -35,7 +35,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from manyheads.base import plural
+from manyheads.base import one_of, plural
 from manyheads.corpora.corpus import Corpus, Document, corpus_of
 from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
 from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
@@ -252,10 +252,9 @@ def open_corpus(
         raise TextError("no source was given: name a file, a folder, - (stdin) or hf:NAME (a dataset).")
     if names.count(STDIN) > 1:
         raise TextError(f"{STDIN} (stdin) was given {names.count(STDIN)} times: it can be read once.")
-    if kind is not None and kind not in KINDS:
-        raise TextError(f"{kind=} is no kind of text. Use one of {', '.join(KINDS)}, or None: the ending tells.")
-    if unit not in UNITS:
-        raise TextError(f"{unit=} is no unit of treebanks. Use one of {', '.join(UNITS)}.")
+    if kind is not None:
+        one_of("kind", kind, KINDS, TextError, "is no kind of text", ", or None: the ending tells")
+    one_of("unit", unit, UNITS, TextError, "is no unit of treebanks")
     options = {"text": f"{lines=}", "jsonl": f"{field=}", "conllu": f"{unit=} of {PASSAGE_WORDS}"}
     readers: dict[str, Callable[[Iterator[Line], str], Iterator[Document]]] = {
         "text": line_documents if lines else paragraph_documents,

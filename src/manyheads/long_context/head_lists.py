@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from manyheads.base import plural
+from manyheads.base import one_of, plural
 from manyheads.errors import FileAccessError, HeadError, ModelError
 from manyheads.heads import Head, parse_heads
-from manyheads.long_context.head_list_formats import HeadList, Place, duo_in, file_bytes, join_scores, json_in, list_in
+from manyheads.long_context.head_list_formats import HeadList, Place, files_at, list_in
 from manyheads.long_context.head_split import HeadSplit, is_split, renumbered, require_share
-from manyheads.long_context.split_layer import SplitLayer, layers_of, shape_of
+from manyheads.long_context.split_layer import SplitLayer, file_bytes, join_scores, json_in, layers_of, shape_of
 
 SINK, RECENT = 128, 256  # DuoAttention's windows, where a file says nothing of any
 IN_WORDS = {"maximum": "the largest", "mean": "the mean"}
@@ -46,19 +47,16 @@ def read_heads(
     HeadError where nothing says which heads are kept, or two things do.
     """
     place = Path(os.path.expanduser(path))
-    if join not in (None, *IN_WORDS):
-        raise HeadError(f"join={join!r} is unknown: use 'maximum' or 'mean'.")
-    if os.path.isdir(place):
-        heads = duo_in(place)
-    else:
-        data = file_bytes(place)
-        if is_split(data):
-            split = HeadSplit.from_dict(json_in(data, place), str(place))
-            _refuse_choice(f"{place} is a saved split, which", keep, threshold)
-            split = split.numbered_as(lm)
-            split.require_model(lm)
-            return split
-        heads = list_in(data, place)
+    if join is not None:
+        one_of("join", join, IN_WORDS, HeadError)
+    files = files_at(place)
+    if is_split(files.get("", b"")):
+        split = HeadSplit.from_dict(json_in(files[""], place), str(place))
+        _refuse_choice(f"{place} is a saved split, which", keep, threshold)
+        split = split.numbered_as(lm)
+        split.require_model(lm)
+        return split
+    heads = list_in(files, place)
     if heads.kept is not None:
         _refuse_choice(f"{place} is a list for {heads.format}, which", keep, threshold)
     stack = _stack_of(heads, lm, place)
@@ -137,7 +135,7 @@ def retrieval_scores(path: str | os.PathLike[str]) -> dict[Head, float]:
     Errors: FileAccessError. Source: Wu et al. 2024, Retrieval Head.
     """
     place = Path(os.path.expanduser(path))
-    heads = list_in(file_bytes(place), place)
+    heads = list_in({"": file_bytes(place)}, place)
     if heads.format != "headkv":
         raise FileAccessError(f"{path} is a list for {heads.format}: retrieval scores are in files for headkv.")
     return {Head("", *head): score for head, score in heads.scores.items()}
@@ -160,11 +158,19 @@ def _stack_of(heads: HeadList, lm: Any, path: Path) -> str:
 
 
 def _numbered(heads: HeadList, numbers: Sequence[int], lm: Any, path: Path) -> HeadList:
-    """The list with the model's own numbers of layers. Errors: ModelError."""
-    try:
-        return heads.numbered_as(numbers)
-    except HeadError as error:
-        raise ModelError(f"{path}: {error} in {lm.name}: name its own model.") from error
+    """The list with the numbers that its model gives to the layers that attend, where they are only counted.
+
+    Errors: ModelError for a layer beyond these.
+    """
+    if "layer_numbers" in heads.described or not heads.described or list(numbers) == list(range(len(numbers))):
+        return heads
+    if beyond := [layer for layer, _ in [*heads.scores, *(heads.kept or ())] if layer >= len(numbers)]:
+        raise ModelError(
+            f"{path}: it lists layer {beyond[0]} of {len(numbers)} that attend in {lm.name}: name its own model."
+        )
+    scores = {(numbers[layer], head): score for (layer, head), score in heads.scores.items()}
+    kept = None if heads.kept is None else frozenset((numbers[layer], head) for layer, head in heads.kept)
+    return replace(heads, scores=scores, kept=kept, num_layers=None)
 
 
 def _require_shape(heads: HeadList, counts: list[int], lm: Any, path: Path) -> None:

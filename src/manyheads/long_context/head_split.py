@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from manyheads.base import replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadSet, layer_name, parse_heads
-from manyheads.long_context.head_list_formats import file_bytes, json_in, write_heads
-from manyheads.long_context.split_layer import JoinedBy, SplitLayer, described, layer_in, layers_of, shape_of
+from manyheads.long_context.head_list_formats import write_heads
+from manyheads.long_context.split_layer import (
+    JoinedBy,
+    SplitLayer,
+    described,
+    file_bytes,
+    json_in,
+    layer_in,
+    layers_of,
+    shape_of,
+)
 from manyheads.plan import Ablate
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it

@@ -26,7 +26,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import plural
+from manyheads.base import one_of, plural, whole
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.interventions import METRICS, choose_metric, editors_of, sweep
@@ -129,12 +129,10 @@ def split_heads(
     stack = _stack_of(lm)
     require_share(keep)
     numbers = {"sink": sink, "recent": recent, "batch": batch, "random": random, "seed": seed, "num_tokens": num_tokens}
-    if unknown := [name for name in (by, *also) if name not in UNITS]:
-        raise StatisticError(f"by={unknown[0]!r} chooses no heads: use {', '.join(UNITS)}.")
+    for criterion in (by, *also):
+        one_of("by", criterion, UNITS, StatisticError, "chooses no heads")
     for name, value in numbers.items():
-        least = LEAST.get(name, 1)
-        if type(value) is not int or value < least:
-            raise StatisticError(f"{name}={value!r}: give a whole number, {least} or more.")
+        whole(name, value, LEAST.get(name, 1), StatisticError)
     context = lm.max_positions if context is None else context
     if context is not None and (type(context) is not int or context <= sink + recent):
         raise StatisticError(

@@ -1,18 +1,31 @@
-"""`SplitLayer`, one layer of a split of heads, and what a writer of lists of heads reads of a whole split."""
+"""`SplitLayer`, one layer of a split of heads, and what those who read and write splits and lists of heads share."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+from jaxtyping import Float64
+
+from manyheads.base import no_access, read_bytes, replacing
+from manyheads.errors import FileAccessError, HeadError
 from manyheads.heads import HeadSet
 from manyheads.spec import MOST, Site
 
+LARGEST_FILE = 32 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
 MOST_HEADS = 1 << 17  # of a model, as a file may claim them: they are listed one by one
+APART = 1e-5  # DuoAttention adds noise of up to 1e-6 to gates before it divides them
 JoinedBy = Literal["group", "maximum", "mean", "none"]
+Table = Float64[np.ndarray, "layers heads"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,27 @@ class SplitLayer:
     scores: tuple[float, ...]
     query_scores: tuple[float, ...] = ()
     window: int = 0
+
+    def by_query(self, values: Iterable[T]) -> list[T]:
+        """What is so of key/value heads, for each of their query heads."""
+        return [value for value in values for _ in range(self.num_heads // max(1, self.num_kv_heads))]
+
+    def of_query(self) -> Sequence[float]:
+        """A score for each query head: its own, or that of its group."""
+        return self.query_scores or self.by_query(self.scores)
+
+    def joined(self, how: str) -> list[float]:
+        """The scores of query heads as one for each key/value head."""
+        size = self.num_heads // max(1, self.num_kv_heads)
+        return [
+            join_scores(self.query_scores[size * index : size * (index + 1)], how) for index in range(self.num_kv_heads)
+        ]
+
+
+def join_scores(values: Sequence[float], how: str) -> float:
+    """The scores of a group's query heads as one: their mean, else the largest."""
+    # Equal numbers have that mean, which a division could miss by a rounding.
+    return math.fsum(value / len(values) for value in values) if how == "mean" and len({*values}) > 1 else max(values)
 
 
 @runtime_checkable  # for the tests, which check types
@@ -125,3 +159,101 @@ def layer_in(entry: Mapping[str, Any], number: int) -> SplitLayer:
     if any(type(score) not in (int, float) or not math.isfinite(score) for score in layer.scores + layer.query_scores):
         raise ValueError(f"layer {number}: a score is no finite number")
     return layer
+
+
+# --------------------------------------------------------------------------------------------------- numbers of a split
+
+
+def num_kept(split: Split) -> int:
+    return sum(sum(layer.kept) for layer in split.layers)
+
+
+def puts_first(
+    split: Split, scores: Iterable[Sequence[float]], written: Iterable[Sequence[float]] | None = None
+) -> bool:
+    """Whether the kept heads have the largest scores, a clear step above all others, and budgets can be made of them.
+
+    Budgets are shares of a sum: what is `written`, the scores unless given, must be from 0 to 1, and not all 0.
+    """
+    scores = list(scores)
+    largest: list[float] = []
+    smaller = [0.0 for layer in split.layers if not layer.num_heads]  # rows of tables that must not be chosen
+    for layer, layer_scores in zip(split.layers, scores, strict=True):
+        for keeps, score in zip(layer.kept, layer_scores, strict=True):
+            (largest if keeps else smaller).append(score)
+    numbers = [number for values in (scores if written is None else written) for number in values]
+    are_shares = all(0 <= number <= 1 for number in numbers) and any(numbers)
+    return are_shares and (not largest or not smaller or min(largest) - max(smaller) > APART)
+
+
+def dividing(split: Split) -> tuple[list[list[float]], str]:
+    """A number from 0 to 1 for each key/value head that puts the kept ones first, and what it is.
+
+    The scores themselves where they do, else each head's place among all: under 0.5 where it streams, above where not.
+    """
+    scores = [list(layer.scores) for layer in split.layers]
+    if puts_first(split, scores):
+        return scores, split.unit
+    ranked = sorted(
+        (not keeps, -score, number, index)
+        for number, layer in enumerate(split.layers)
+        for index, (keeps, score) in enumerate(zip(layer.kept, layer.scores, strict=True))
+    )
+    kept, total = num_kept(split), len(ranked)
+    for rank, (streams, _, number, index) in enumerate(ranked):
+        share = (total - rank) / (total - kept + 1) if streams else 1 + (kept - rank) / kept
+        scores[number][index] = 0.5 * share
+    return scores, f"place by {split.unit}: above 0.5 where a head keeps everything"
+
+
+def table_of(split: Split, values: Iterable[Sequence[float]], format: str, noun: str, absent: float = 0.0) -> Table:
+    """Layers x heads; `absent` in layers without attention. Errors: HeadError where layers have unlike numbers."""
+    rows = [list(row) for row in values]
+    counts = sorted({len(row) for row in rows} - {0})
+    if len(counts) != 1:
+        raise HeadError(
+            f"a list for {format} has as many {noun} in every layer, and layers of {split.model} have "
+            f"{' or '.join(map(str, counts))}: export to minference, vllm-hook or llama.cpp, which name each head."
+        )
+    return np.array([row or [absent] * counts[0] for row in rows], dtype=np.float64)
+
+
+# ------------------------------------------------------------------------------------------- files of splits and lists
+
+
+def file_bytes(path: str | os.PathLike[str]) -> bytes:
+    """A file's bytes. Errors: FileAccessError, also for a file larger than any list of heads."""
+    try:
+        data = read_bytes(path, LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise no_access("read", path, error) from error
+    if len(data) > LARGEST_FILE:
+        raise FileAccessError(f"{path} is larger than {LARGEST_FILE:,} bytes: no list of heads is.")
+    return data
+
+
+def json_in(data: bytes, path: str | os.PathLike[str], meant: str = "") -> object:
+    """A file's bytes as JSON. Errors: FileAccessError."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileAccessError(f"{path} is no JSON{f', {meant}' if meant else ''}: {error}.") from error
+
+
+def write_files(files: Mapping[Path, bytes], folder: Path | None = None) -> None:
+    """Write all files or none; a `folder` that is not there is made for them. Errors: FileAccessError."""
+    made = False
+    if folder is not None:
+        try:
+            made = not folder.exists()
+            folder.mkdir(exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise no_access("write", folder, error) from error
+    try:
+        with ExitStack() as replacements:  # the first takes its place when all are written
+            for path, data in files.items():
+                Path(replacements.enter_context(replacing(path))).write_bytes(data)
+    except BaseException:
+        if made and folder is not None:
+            folder.rmdir()
+        raise

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.generation import GenerationMode
 
-from manyheads.base import private_names
+from manyheads.base import private_names, whole
 from manyheads.base.private_names import CacheLayerMixin, DynamicLayer
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError
@@ -66,8 +66,7 @@ def streaming(lm: Any, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[St
     require_loaded(lm)
     if not isinstance(split, HeadSplit):
         raise ModelError(f"{split!r} is no HeadSplit: mh.HeadSplit.open(path) reads one.")
-    if type(growth) is not int or growth < 1:
-        raise ModelError(f"growth={growth!r}: give how many positions a cache grows by, 1 or more.")
+    whole("growth", growth, 1, ModelError, "how many positions a cache grows by, 1 or more")
     require_tappable(lm.model)
     require_all_heads(lm.model, lm.name, "a streaming cache")
     split.require_model(lm)

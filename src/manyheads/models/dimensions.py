@@ -103,9 +103,8 @@ def size(
     Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Families that have no
     row there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
     """
-    architecture = _architecture(what)
     return size_of_architecture(
-        architecture, context, batch, dtype, num_kv_heads=num_kv_heads, source=source, cache_dtype=cache_dtype,
+        _architecture(what), context, batch, dtype, num_kv_heads=num_kv_heads, source=source, cache_dtype=cache_dtype,
         streaming=streaming, sink=sink, recent=recent,
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from manyheads.base import check_groups, private_names
+from manyheads.base import check_groups, one_of, private_names
 from manyheads.errors import ShapeError
 from manyheads.nn.masks import Mask
 from manyheads.nn.scores import Rule, check_softcap, exact_arithmetic
@@ -169,8 +169,7 @@ def check_attention(
 ) -> None:
     """Errors: ShapeError for arguments of `attend` that do not fit each other."""
     # Torch would broadcast what does not fit, or fail in a block of rows far from the argument that is wrong.
-    if backend not in BACKENDS:
-        raise ShapeError(f"{backend=} is not a backend: use one of {', '.join(BACKENDS)}.")
+    one_of("backend", backend, BACKENDS, ShapeError, "is not a backend")
     for name, tensor in {"q": q, "k": k, "v": v}.items():
         if not isinstance(tensor, Tensor):
             raise ShapeError(

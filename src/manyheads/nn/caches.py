@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.errors import ShapeError
 
 KINDS = ("growing", "static", "sliding", "cross")
@@ -43,8 +44,7 @@ class KVCache:
     """
 
     def __init__(self, kind: str = "growing", size: int | None = None, *, dtype: torch.dtype | None = None) -> None:
-        if kind not in KINDS:
-            raise ShapeError(f"{kind=} is no kind of cache: use one of {', '.join(KINDS)}.")
+        one_of("kind", kind, KINDS, ShapeError, "is no kind of cache")
         if (kind in ("static", "sliding")) != (size is not None):
             raise ShapeError(f"{kind=} with {size=}: static and sliding caches take a size of 1 or more, others none.")
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):

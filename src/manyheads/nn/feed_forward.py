@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from manyheads.base import one_of
 from manyheads.errors import ShapeError
 from manyheads.nn.projections import Projection
 
@@ -48,8 +49,7 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         _check(embed_dim, hidden_dim, dropout)
-        if activation not in ACTIVATIONS:
-            raise ShapeError(f"{activation=} is no activation here: use one of {', '.join(ACTIVATIONS)}.")
+        one_of("activation", activation, ACTIVATIONS, ShapeError, "is no activation here")
         self.embed_dim, self.hidden_dim = embed_dim, hidden_dim or WIDENING * embed_dim
         self.activation, self.dropout = activation, dropout
         self.up_proj = Projection(embed_dim, self.hidden_dim, bias, device=device, dtype=dtype)

@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manyheads.base import one_of
 from manyheads.errors import ShapeError
 
 MAX_POSITIONS = 4096  # of a table nobody sized: 2 MB for heads of 128
@@ -150,8 +151,7 @@ class Rope:
     def from_parameters(parameters: Mapping[str, Any], *, max_positions: int, head_dim: int) -> Rope:
         """From transformers' `rope_parameters`. Errors: ShapeError for a kind that is not one of ours, by name."""
         kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if kind not in SCALINGS:
-            raise ShapeError(f"rope_type={kind!r} is not a rotation of ours. Use one of {', '.join(SCALINGS)}.")
+        one_of("rope_type", kind, SCALINGS, ShapeError, "is not a rotation of ours")
         dims = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
         base = float(parameters.get("rope_theta", 10_000.0))
         scaling = SCALINGS[kind]

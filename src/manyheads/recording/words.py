@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.errors import ShapeError, StatisticError, TextError
 from manyheads.recording.tokens import Tokens
 
@@ -284,8 +285,8 @@ class Words:
         """
         if not isinstance(by, str) and len(by) != tokens.num_texts:
             raise TextError(f"spans of {len(by)} texts were given for {tokens.num_texts}: give each text a list.")
-        if isinstance(by, str) and by not in WAYS:
-            raise TextError(f"{by=} is not a way to find words: use {', '.join(WAYS)}, or give spans.")
+        if isinstance(by, str):
+            one_of("by", by, WAYS, TextError, "is not a way to find words", ", or give spans")
         texts, offsets, source = texts_and_offsets(tokens)
         if texts is not tokens.texts and not isinstance(by, str):
             raise TextError("spans were given, but this recording knows no offsets to lay them on: use by='words'.")
@@ -313,8 +314,7 @@ class Words:
         `drop="special"` leaves out what the tokenizer added, `"wordless"` every token of no word. Cost: O(tokens).
         Errors: TextError for another `drop`, ShapeError for a text that is not there.
         """
-        if drop not in DROPS:
-            raise TextError(f"{drop=} is not what can be dropped: use one of {', '.join(DROPS)}.")
+        one_of("drop", drop, DROPS, TextError, "is not what can be dropped")
         text = self._index(text)
         groups: dict[tuple[int, int], list[int]] = {}
         for token, word in enumerate(self.of_token[text, : int(self.tokens.lengths[text])].tolist()):
@@ -374,8 +374,7 @@ class Merging:
     """
 
     def __init__(self, from_words: Int[Tensor, "q"], to_words: Int[Tensor, "k"], how: str = "mean") -> None:
-        if how not in HOWS:
-            raise StatisticError(f"{how=} is not a way to merge the rows of a word: use one of {', '.join(HOWS)}.")
+        one_of("how", how, HOWS, StatisticError, "is not a way to merge the rows of a word")
         self._how, self._rows, self._columns = how, from_words, to_words
         self._num_rows, self._num_columns = (int(w.max()) + 1 if len(w) else 0 for w in (from_words, to_words))
         in_word, row_index = from_words >= 0, torch.arange(len(from_words), device="cpu")

@@ -16,7 +16,7 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Float64, Real, Shaped
 
-from manyheads.base import check_groups, divisors
+from manyheads.base import check_groups, divisors, one_of
 from manyheads.errors import ShapeError
 from manyheads.reference.attention import attend, softmax_rows, visible_keys
 
@@ -154,8 +154,7 @@ def initialise(
     m x d_k ("naive": sqrt(2 / (m + d_k))) or the square one it is a slice of (the others: sqrt(2 / (2 m))).
     Raises ShapeError where the heads do not divide the width. Source: Glorot and Bengio 2010, equation 12.
     """
-    if layout not in LAYOUTS:
-        raise ShapeError(f"{layout=} is no layout of the weights. Use one of {list(LAYOUTS)}.")
+    one_of("layout", layout, LAYOUTS, ShapeError, "is no layout of the weights")
     if num_heads < 1 or embed_dim % num_heads:
         raise ShapeError(
             f"{embed_dim=} is not a multiple of {num_heads=}: every head gets an equal share of the model's width. "

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float64, Int, Int64, Real
 
+from manyheads.base import one_of
 from manyheads.errors import ShapeError
 
 HOW = {"mean": np.mean, "max": np.max}
@@ -117,8 +118,7 @@ def pooled(
 
     Position i of n lies in block `i * p // n`, p = min(size, n): a text shorter than `size` fills the first p only.
     """
-    if how not in HOW:
-        raise ShapeError(f"{how=} is no way to pool a block's cells. Use one of {list(HOW)}.")
+    one_of("how", how, HOW, ShapeError, "is no way to pool a block's cells")
     visible = np.broadcast_to(visible, weights.shape)
     of_rows, of_keys = (places(length) * min(size, length) // max(length, 1) for length in weights.shape[1:])
     out = np.full((len(weights), size, size), np.nan)

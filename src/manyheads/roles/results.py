@@ -118,9 +118,10 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return sum(claim.num_queries > 0 for of_head in self.claims for claim in of_head)
 
     def ranked(self, role: str, top: int | None = None) -> list[Claim]:
-        """Heads by their score at one role on the choosing half, above chance or, of an accuracy, the best fixed guess.
+        """Heads whose claim of one role holds, then the others, each by their score on the choosing half.
 
-        The figures are of the other half.
+        That score is the one above chance or, of an accuracy, above the best fixed guess. The figures are of the other
+        half.
 
         `role` is its name, its question, or a part of either that no other has. Of probes: `probes[name].top()`.
         Errors: StatisticError for a role that was not asked for, and for a probe.
@@ -129,7 +130,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         if role in self.probes:
             raise StatisticError(f"{role!r} is a probe, and has no claims: its heads are probes[{role!r}].top().")
         of_role = [claim for of_head in self.claims for claim in of_head if claim.role == role]
-        return sorted(of_role, key=lambda claim: (-claim.chosen_excess, claim.head))[:top]
+        return sorted(of_role, key=lambda claim: (not claim.holds, -claim.chosen_excess, claim.head))[:top]
 
     def role_named(self, words: str) -> str:
         """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.

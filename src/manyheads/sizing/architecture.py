@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from manyheads.base import check_groups
+from manyheads.base import check_groups, whole
 from manyheads.errors import ShapeError
 
 # In the order in which tables and pictures list them.
@@ -106,9 +106,7 @@ class Streaming:
         if type(self.share) not in (int, float) or not 0 <= self.share <= 1:
             raise ShapeError(f"streaming={self.share!r}: give the share of key/value heads that stream, from 0 to 1.")
         for name, least in (("sink", 0), ("recent", 1)):
-            tokens = getattr(self, name)
-            if type(tokens) is not int or tokens < least:
-                raise ShapeError(f"{name}={tokens!r}: give a whole number of tokens, at least {least}.")
+            whole(name, getattr(self, name), least, ShapeError)
 
 
 @dataclass(frozen=True)

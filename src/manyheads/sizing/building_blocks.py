@@ -6,6 +6,7 @@ is counted once.
 
 from __future__ import annotations
 
+from manyheads.base import one_of
 from manyheads.errors import ShapeError
 from manyheads.sizing.architecture import LAST, SOURCE, TEXT, Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.families.fields import MOST_LISTED
@@ -140,8 +141,7 @@ def transformer(
             raise ShapeError(f"{size_name}={size}: at least 1 is needed.")
     if num_layers > MOST_LISTED:
         raise ShapeError(f"num_layers is above {MOST_LISTED:,}, the most that is described: give fewer.")
-    if norm not in NORMS:
-        raise ShapeError(f"{norm=} is no norm known here. Use one of {', '.join(NORMS)}.")
+    one_of("norm", norm, NORMS, ShapeError, "is no norm known here")
     if head_dim is None and embed_dim % num_heads:
         raise ShapeError(
             f"{embed_dim=} is not a multiple of {num_heads=}, so there is no telling a head's width: give head_dim, or "

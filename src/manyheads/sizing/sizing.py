@@ -1,4 +1,4 @@
-"""`size`: what an architecture costs, from a preset, a config.json, a description or a model's spec.
+"""`size`: what an architecture costs. `architecture_of`: what a preset, a config.json, a description or a spec means.
 
 What: parameters by part and by layer, FLOPs of a whole text and of one more token, the cache at a context, the same
 architecture as MHA, GQA and MQA side by side, and how many FLOPs decoding has for each byte that it reads.
@@ -16,6 +16,7 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any, cast
 
+from manyheads.base import one_of, whole
 from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing import building_blocks as blocks
 from manyheads.sizing import units
@@ -30,7 +31,7 @@ CONTEXT = 4096
 
 
 def size(
-    what: Any,
+    architecture: Architecture,
     context: int | None = None,
     batch: int = 8,
     dtype: str = "fp16",
@@ -42,26 +43,23 @@ def size(
     sink: int = 128,
     recent: int = 256,
 ) -> Sizing:
-    """As `mh.size`, of everything that can be sized without transformers.
-
-    `what`: a preset's name, a config.json or a folder with one, a config as a mapping, a mapping in plain words, a
-    `ModelSpec`, or an `Architecture`. Raises ModelError, ShapeError or FileAccessError.
-    """
-    architecture = architecture_of(what)
+    """What an architecture costs, as `mh.size` says. Raises ModelError or ShapeError."""
     if num_kv_heads is not None:
-        whole("num_kv_heads", num_kv_heads)
+        whole("num_kv_heads", num_kv_heads, 1, ShapeError)
         architecture = architecture.with_kv_heads(num_kv_heads)
         architecture = replace(architecture, because=(*architecture.because, f"with num_kv_heads={num_kv_heads}"))
+    for name, wanted in (("dtype", dtype), ("cache_dtype", cache_dtype or dtype)):
+        one_of(name, wanted, DTYPES, ModelError, "is no dtype known here")
     length, notes = _context(architecture, context)
-    source_length = whole("source", source) if source is not None else architecture.num_source or length
+    source_length = whole("source", source, 1, ShapeError) if source is not None else architecture.num_source or length
     if source is not None and not architecture.has_source:
         raise ShapeError(f"{source=}: {architecture.name} reads no second text. Leave it out.")
     ask = Ask(
         length,
         source_length,
-        whole("batch", batch),
-        _dtype("dtype", dtype),
-        _dtype("cache_dtype", cache_dtype or dtype),
+        whole("batch", batch, 1, ShapeError),
+        dtype,
+        cache_dtype or dtype,
         Streaming(streaming, sink, recent) if streaming else None,
     )
     served = Sizing(architecture, ask).served
@@ -83,7 +81,11 @@ def size(
 
 
 def architecture_of(what: Any) -> Architecture:
-    """The description that `what` means; see `size`. Raises ModelError, ShapeError or FileAccessError."""
+    """The architecture that `what` means, where that is known without transformers.
+
+    `what`: a preset's name, a config.json or a folder with one, a config as a mapping, a mapping in plain words, a
+    `ModelSpec`, or an `Architecture`. Raises ModelError, ShapeError or FileAccessError.
+    """
     if isinstance(what, Architecture):
         return what
     if isinstance(what, ModelSpec):
@@ -109,13 +111,6 @@ def architecture_of(what: Any) -> Architecture:
     )
 
 
-def whole(name: str, value: Any) -> int:
-    """A number of at least 1. Raises ShapeError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ShapeError(f"{name}={value!r}: give a whole number of at least 1.")
-    return value
-
-
 def _in_words(words: Mapping[str, Any]) -> Architecture:
     """A mapping in our own words. Raises ShapeError naming those that are unknown, missing or of another kind."""
     parameters = signature(blocks.transformer).parameters
@@ -132,7 +127,7 @@ def _in_words(words: Mapping[str, Any]) -> Architecture:
             continue
         kind = str(parameters[name].annotation)
         if kind.startswith("int") and not (name == "ffn_dim" and value == 0):
-            whole(name, value)
+            whole(name, value, 1, ShapeError)
         elif kind in ("bool", "str") and type(value).__name__ != kind:
             raise ShapeError(f"{name}={value!r}: give {'True or False' if kind == 'bool' else 'a text'}.")
     return blocks.transformer(**words)
@@ -149,19 +144,13 @@ def _context(architecture: Architecture, context: int | None) -> tuple[int, tupl
         if limit is not None and limit < CONTEXT:
             return limit, (f"context is {limit:,}, all the positions that {name} has",)
         return CONTEXT, ()
-    whole("context", context)
+    whole("context", context, 1, ShapeError)
     if limit is None or context <= limit:
         return context, ()
     # Past the last row of a learned table there is nothing to look up; rotary positions go on, if not well.
     if architecture.learned_positions:
         raise ShapeError(f"context={context}: {name} has positions for {limit:,} tokens and no more.")
     return context, (f"context is past the {limit:,} positions that {name} is made for",)
-
-
-def _dtype(name: str, dtype: Any) -> str:
-    if dtype not in DTYPES:
-        raise ModelError(f"{name}={dtype!r} is no dtype known here. Use one of {', '.join(DTYPES)}.")
-    return dtype
 
 
 REMEDY = "Give the model itself, its config.json or its folder"

@@ -112,6 +112,11 @@ class HeadTable(PerHeadResult):
         """
         if isinstance(key, str):
             return self.column(key)
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise StatisticError(
+                f"table[{key!r}]: a table is read by names: write table[{self.names[0]!r}] for a column, or "
+                f"table['{self.heads[0]}', {self.names[0]!r}] for one number."
+            )
         head, name = key
         return float(self.column(name)[self.head_place(head)])
 

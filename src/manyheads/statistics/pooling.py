@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float32, Float64
 from numpy import ndarray
 
+from manyheads.base import one_of
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import AttentionCall, Piece, Reading, read_batches, read_texts, tokens_of
@@ -73,8 +74,7 @@ def pooled_maps(
     Cost: one forward pass and one pass over the maps' tiles; O(tile + heads * size^2) memory besides the model's.
     Errors: TextError, ShapeError, StatisticError, ModelError, GuardError.
     """
-    if how not in POOLINGS:
-        raise StatisticError(f"{how=} is not a way to pool: use one of {', '.join(POOLINGS)}.")
+    one_of("how", how, POOLINGS, StatisticError, "is not a way to pool")
     if size < 1:
         raise ShapeError(f"{size=}: a map has at least one block a side.")
     reading = read_texts(lm, texts, long)

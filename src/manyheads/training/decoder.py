@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from manyheads.base import one_of
 from manyheads.errors import ModelError, ShapeError
 from manyheads.nn import Mask, MultiHeadAttention, Rope, SwiGLU
 
@@ -51,8 +52,7 @@ class DecoderConfig:
     attention: str = "softmax"
 
     def __post_init__(self) -> None:
-        if self.attention not in ATTENTIONS:
-            raise ModelError(f"attention={self.attention!r} is none of ours: use one of {', '.join(ATTENTIONS)}.")
+        one_of("attention", self.attention, ATTENTIONS, ModelError, "is none of ours")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

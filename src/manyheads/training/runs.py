@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from manyheads.base import one_of
 from manyheads.errors import PlanError
 from manyheads.statistics.intervals import t_95
 
@@ -73,10 +74,8 @@ class Settings:
         for name, value in counts.items():
             if value < 1:
                 raise PlanError(f"{name}={value}: give 1 or more.")
-        if self.precision not in ("float32", "bf16"):
-            raise PlanError(f"precision={self.precision!r} is none of ours: use float32 or bf16.")
-        if self.optimizer not in ("adamw", "muon"):
-            raise PlanError(f"optimizer={self.optimizer!r} is none of ours: use adamw or muon.")
+        one_of("precision", self.precision, ("float32", "bf16"), PlanError, "is none of ours")
+        one_of("optimizer", self.optimizer, ("adamw", "muon"), PlanError, "is none of ours")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0. Source: Loshchilov and Hutter 2017 (the cosine)."""

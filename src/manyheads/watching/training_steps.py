@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.base import whole
 from manyheads.base.processes import own_rank
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
@@ -144,8 +145,7 @@ class Watch:
         method: str,
     ) -> None:
         self.chosen = check_options(every, statistics, rows)
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise PlanError(f"{step=}: give the number of steps that were done before, 0 or more.")
+        whole("step", step, 0, PlanError, "the number of steps that were done before, 0 or more")
         self.out = None if out is None else Path(out)
         # Before anybody has trained for it; an empty folder is what a killed training may have left.
         # In every process, so that none goes on alone.
@@ -478,8 +478,8 @@ class WatchCallback:
 def check_options(every: int, statistics: Sequence[str], rows: int | None) -> Chosen:
     """The statistics that these options ask for. Errors: PlanError, StatisticError."""
     for name, number in (("every", every), ("rows", rows)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise PlanError(f"{name}={number!r}: give a whole number of 1 or more.")
+        if number is not None:
+            whole(name, number, 1, PlanError)
     return Chosen.of(statistics, rows)
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import whole
 from manyheads.base.text import plural
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
@@ -202,10 +203,8 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
     the output projection), the heads that the plan names there go to one other layer together. No set is drawn twice:
     where fewer than `count` exist, fewer are returned.
     """
-    if type(count) is not int or count < 0:
-        raise StatisticError(f"controls={count!r}: give 0 or more random sets of heads.")
-    if type(seed) is not int or seed < 0:
-        raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
+    whole("controls", count, 0, StatisticError, "0 or more random sets of heads")
+    whole("seed", seed, 0, StatisticError)
     generator = np.random.Generator(np.random.PCG64(seed))
     plans: dict[Plan, None] = {}  # a set in the order of drawing
     for _ in range(DRAWS * count if plan.on_heads else 0):

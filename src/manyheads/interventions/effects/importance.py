@@ -41,6 +41,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import one_of, whole
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
@@ -192,12 +193,9 @@ def importance(
     """
     metrics.require_loaded(lm)
     require_all_heads(lm.model, lm.name, "importance")
-    if estimator not in ESTIMATORS:
-        raise StatisticError(f"{estimator=} is unknown: use one of {', '.join(ESTIMATORS)}.")
-    if reduce not in REDUCE:
-        raise StatisticError(f"{reduce=} is no way to sum a gradient: use one of {', '.join(REDUCE)}.")
-    if type(num_tokens) is not int or num_tokens < 1:
-        raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
+    one_of("estimator", estimator, ESTIMATORS, StatisticError)
+    one_of("reduce", reduce, REDUCE, StatisticError, "is no way to sum a gradient")
+    whole("num_tokens", num_tokens, 1, StatisticError, metrics.TOKENS_OF_A_BATCH)
     chosen, why = metrics.choose_metric(lm, metric, labels)
     notes = {"model": lm.name, "metric": why}
     # A sweep expands batches, so its plain ones are smaller; gradients hold activations of all layers at once.

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.models import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
 from manyheads.models.describe import run
@@ -278,6 +279,8 @@ def divergence(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
     return terms.masked_fill(before == -torch.inf, 0).sum(-1).double().nanmean(-1)
 
 
+OR_OWN = ", or a function (outputs, inputs)"  # ends the refusal of a metric's name
+TOKENS_OF_A_BATCH = "a whole number, 1 or more, of tokens of a batch"
 METRICS = {
     metric.name: metric
     for metric in (
@@ -314,8 +317,7 @@ def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tu
         if writes:
             return METRICS["loss"], "a language model"
         return METRICS["cosine"], "no labels, and no model that predicts the next token"
-    if not isinstance(metric, str) or metric not in METRICS:
-        raise StatisticError(f"{metric=} is unknown: use {', '.join(METRICS)}, or a function (outputs, inputs).")
+    one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
     if metric in ("loss", "kl") and not writes:
         raise StatisticError(
             f"metric={metric!r} needs a model that predicts the next token, and {type(lm.model).__name__} does not: "

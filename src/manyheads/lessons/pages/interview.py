@@ -9,8 +9,8 @@ import numpy as np
 from manyheads.lessons.cells import Fact, Loader, cited
 from manyheads.lessons.pages.shared import PAPER_SOURCE
 from manyheads.lessons.parameters import Values, choice, whole
+from manyheads.models import size
 from manyheads.reference import softmax_rows
-from manyheads.sizing import size
 from manyheads.training import PAPER_BLEU
 
 

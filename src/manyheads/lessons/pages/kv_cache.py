@@ -16,7 +16,8 @@ from manyheads.base import divisors
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
-from manyheads.sizing import DTYPES, PRESETS, size
+from manyheads.models import size
+from manyheads.sizing import DTYPES, PRESETS
 
 GIB, GB = 2**30, 1e9
 LLAMA = "llama-2-70b"

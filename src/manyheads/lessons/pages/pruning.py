@@ -19,8 +19,8 @@ from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, ma
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, pruned_away, require_short
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
+from manyheads.models import size
 from manyheads.plan import Ablate, Plan
-from manyheads.sizing import size
 
 MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them

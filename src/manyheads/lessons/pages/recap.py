@@ -17,8 +17,9 @@ from manyheads.lessons.cells import Fact, Loader
 from manyheads.lessons.pages.kv_cache import SHAPE, cache_bytes
 from manyheads.lessons.pages.shared import HEADS, KV_HEADS, WIDTH, pruned_away, weights
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
+from manyheads.models import size
 from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
-from manyheads.sizing import PRESETS, size
+from manyheads.sizing import PRESETS
 
 
 def head_width(values: Values, load: Loader) -> Right:

@@ -18,7 +18,7 @@ from manyheads.heads import Head
 from manyheads.lessons.cells import Arc, Table
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import whole
-from manyheads.sizing import Sizing, size
+from manyheads.sizing import Sizing
 from manyheads.sizing.architecture import Attention
 from manyheads.sizing.building_blocks import projections
 
@@ -114,7 +114,9 @@ def flops(m: int, h: int, tokens: int, causal: bool) -> tuple[Mapping[str, int],
 
 def _layer(m: int, h: int, shape: Mapping[str, Any], tokens: int = 1) -> Sizing:
     """One attention layer and nothing else. Raises ShapeError."""
-    return size({"num_layers": 1, "embed_dim": m, "num_heads": h, "ffn_dim": 0, "norm": "none", **shape}, tokens, 1)
+    return models.size(
+        {"num_layers": 1, "embed_dim": m, "num_heads": h, "ffn_dim": 0, "norm": "none", **shape}, tokens, 1
+    )
 
 
 def even_tokens(m: int, causal: bool) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.base import whole
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.inputs.texts import CallTexts, Padded, decoder_start, named_texts, read_texts, writes_apart
 from manyheads.models.loading.offloaded import device_of
@@ -100,8 +101,7 @@ def nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) ->
 
 def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
     """Errors: RecordingError for what cannot be recorded as one text; ModelError for a model that cannot write."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise RecordingError(f"generate={count!r}: say how many tokens to write, 1 or more.")
+    whole("generate", count, 1, RecordingError, "how many tokens to write, 1 or more")
     for name, why in REFUSED.items():
         if name in options and options[name] not in (None, NEUTRAL.get(name)):
             raise RecordingError(f"{name}={options[name]!r} cannot be recorded as one text: {why}.")

@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import Aligner, AttentionCall, rolled
@@ -201,8 +202,7 @@ def require_reader(lm: Any, long: str) -> None:
             if isinstance(lm, str)
             else f"a {type(lm).__name__} is not a loaded model: load it first, as mh.load(model, tokenizer=...)."
         )
-    if long not in LONG_TEXTS:
-        raise TextError(f"{long=} is not a way to read a long text: use one of {', '.join(LONG_TEXTS)}.")
+    one_of("long", long, LONG_TEXTS, TextError, "is not a way to read a long text")
     if lm.tokenizer is None:
         raise ModelError(
             f"{lm.name} has no tokenizer, so it cannot read text: load it with tokenizer=, or use record_call."

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads.base import whole
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions import Editor, choose_metric, editors_of, read_corpus, sweep
@@ -163,8 +164,7 @@ def backup_heads(
     Errors: HeadError, PlanError, TextError, StatisticError, ModelError, GuardError.
     """
     require_loaded(lm)
-    if isinstance(controls, bool) or not isinstance(controls, int) or controls < 0:
-        raise StatisticError(f"{controls=!r}: give 0 or more random targets.")
+    whole("controls", controls, 0, StatisticError, "0 or more random targets")
     # the targets, and the heads to look at
     if not (gone := lm.spec.select(targets).heads):
         raise PlanError(f"{targets=} names no heads: say which to take away, as 'L3H7'.")

@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
+from manyheads.base import whole
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
@@ -264,8 +265,7 @@ def families_of(
 def _check_clusters(clusters: int | None, num_heads: int) -> None:
     if clusters is None:
         return
-    if isinstance(clusters, bool) or not isinstance(clusters, int) or clusters < 1:
-        raise StatisticError(f"{clusters=!r}: give a number of families, 1 or more, or None to have it chosen.")
+    whole("clusters", clusters, 1, StatisticError, "a number of families, 1 or more, or None to have it chosen")
     if clusters > num_heads:
         raise StatisticError(f"{clusters=} families of {num_heads} heads were asked for: give a number up to that.")
 

@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor, nn
 
+from manyheads.base import whole
 from manyheads.errors import StatisticError
 from manyheads.interventions import Editor
 from manyheads.models import AttentionCall, CallTexts, Reading
@@ -51,8 +52,8 @@ Sharing = Callable[[Site], Mapping[int, tuple[int, ...]]]
 
 def rows_of_texts(reading: Reading, rows: int | None) -> tuple[int, str]:
     """How many rows of each text are read, and why. Errors: StatisticError for what is no number of rows."""
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-        raise StatisticError(f"{rows=!r}: give how many rows of each text to read, 1 or more, or None.")
+    if rows is not None:
+        whole("rows", rows, 1, StatisticError, "how many rows of each text to read, 1 or more, or None")
     count = max(ROWS, -(-LEAST_ROWS // len(reading.pieces))) if rows is None else rows
     why = "as asked" if rows is not None else f"{ROWS}, or more where that makes fewer than {LEAST_ROWS:,} in all"
     return count, f"at most {count:,} rows of each text ({why}), drawn by its words"

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.base import plural
+from manyheads.base import plural, whole
 from manyheads.base.processes import require_all_heads
 from manyheads.corpora import Corpus, Document, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
@@ -313,8 +313,8 @@ def compare(
         require_reader(lm, long)
         require_all_heads(lm.model, lm.name, "compare")
     _require_same_shape(first, second)
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-        raise TextError(f"{rows=!r}: give how many rows of each text to compare, 1 or more, or None for all of them.")
+    if rows is not None:
+        whole("rows", rows, 1, TextError, "how many rows of each text to compare, 1 or more, or None for all of them")
     corpus = as_corpus(texts)
     if not corpus.key:
         raise TextError(

@@ -35,7 +35,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import nearest
+from manyheads.base import nearest, one_of
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
@@ -76,8 +76,7 @@ class Repeats:
             raise StatisticError(
                 f"length={self.length}, repeats={self.repeats}: the probe needs at least 2 tokens, at least 2 times."
             )
-        if self.count not in COUNTS:
-            raise StatisticError(f"count={self.count!r} is no way to count earlier copies: use {', '.join(COUNTS)}.")
+        one_of("count", self.count, COUNTS, StatisticError, "is no way to count earlier copies")
 
     def __str__(self) -> str:
         start = "after a start token" if self.start else "without a start token"

@@ -29,6 +29,7 @@ from jaxtyping import Bool, Float64, Int
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import one_of
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.models import AttentionCall, device_of, watch
@@ -95,8 +96,7 @@ def retrieval_scores(
     line ends that belong between them. `generate`: how many tokens an answer may have (8 more than the needle has).
     Errors: ModelError for a model that is no causal writer; TextError, StatisticError for what does not fit.
     """
-    if variant not in VARIANTS:
-        raise StatisticError(f"{variant=} is no way to count: use {' or '.join(map(repr, VARIANTS))}.")
+    one_of("variant", variant, VARIANTS, StatisticError, "is no way to count")
     if not lengths or min(lengths) < 1 or not depths or not 0 <= min(depths) <= max(depths) <= 1:
         raise StatisticError(
             f"{lengths=}, {depths=}: give lengths of 1 token or more, and depths from 0 (the start) to 1 (the end)."

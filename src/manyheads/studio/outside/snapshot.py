@@ -5,16 +5,14 @@ head's map is kept in blocks, by mean and by largest (those a level coarser), be
 row; an exact snapshot holds q, k and the log-sum-exp instead, from which the page computes any cell (`Factors`). The
 snapshot says which of these it is; what it does not hold, the page cannot invent, and says so.
 
-Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB; an exact one: 2 s, 4.3 MB. Format: an
-envelope of gzipped envelopes (`views.maps`), read by web/src/lib/api/snapshot.ts.
+Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB; an exact one, two windows of every map
+for the factors (2 s), 4.3 MB. Format: an envelope of gzipped envelopes (`views.maps`), read by
+web/src/lib/api/snapshot.ts; the page computes cells in web/src/lib/exact/factors.ts.
 
 Factors of a map: `weight[i, j] = exp(score(q_i, k_j) - lse_i)`: 72 maps of 512 x 512 cells are 18.9 million weights,
 and their factors 2.4 million numbers. These are kept in float32 where that is small, else in float16. Rows of rounded q
 and k have another sum, so in float16 the lse is that of the rounded factors: every row adds up to 1 (or to what a sink
 leaves), and the largest difference to the recording's own weights is measured and said.
-
-Cost of factors in float16: two windows of every map (72 heads, 512 tokens: 2 s). The page's side is
-web/src/lib/api/factors.ts.
 """
 
 from __future__ import annotations
