@@ -38,7 +38,6 @@ TEXT = "Ada gave Grace the key, and Grace kept the key."
 # ---------------------------------------------------------------------------------------------------------- starting
 
 
-@pytest.mark.turns(4)
 def test_version_and_help_come_without_torch_and_at_once():
     program = (
         "import sys; from manyheads.cli.main import main\n"
@@ -72,7 +71,6 @@ def test_torchs_threads_spin_for_a_moment_only_unless_they_are_told_otherwise(po
     assert main(["--version"]) == 0 and "GOMP_SPINCOUNT" not in os.environ, "a caller's process is the caller's"
 
 
-@pytest.mark.turns(4)
 def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -89,7 +87,6 @@ def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(
         assert all(word in options for word in arguments if word.startswith("--")), line
 
 
-@pytest.mark.turns(4)
 def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
     assert SENTENCE == manyheads.corpora.OWN_TEXT, "one default sentence, in the terminal and on the page"
     name, query, key, weight = FINDING
@@ -103,7 +100,7 @@ def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
     assert max(measured, key=measured.__getitem__) == name and f"{measured[name]:.2f}" == f"{weight:.2f}"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_the_module_and_the_script_are_the_same_command():
     for command in ([sys.executable, "-m", "manyheads"], [os.path.join(os.path.dirname(sys.executable), "manyheads")]):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
@@ -117,7 +114,6 @@ def test_the_module_and_the_script_are_the_same_command():
     ("torch", "look"),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (("typer", "look"), ("rich", "size"))),
 ])  # fmt: skip
-@pytest.mark.turns(4)
 def test_package_that_is_not_installed_is_named_with_what_to_type(package, command):
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
@@ -139,7 +135,6 @@ def test_package_that_is_not_installed_is_named_with_what_to_type(package, comma
     ("package", "line"),
     [("torch", ["look", TEXT]), ("transformers", ["look", TEXT]), ("rich", ["size"]), ("fastapi", ["studio"])],
 )
-@pytest.mark.sampled(1)
 def test_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_path, package, line, kind):
     (tmp_path / f"{package}.py").write_text(f"raise {kind}('bro ken')")
     path = os.pathsep.join([str(tmp_path), str(Path(manyheads.__file__).parents[1])])
@@ -154,7 +149,6 @@ def test_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_pa
     assert "Traceback" not in done.stderr and "fault of manyheads" not in done.stderr
 
 
-@pytest.mark.turns(4)
 def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loaded(tmp_path):
     environment = {**os.environ, "MPLBACKEND": "foo"}
     command = [sys.executable, "-m", "manyheads", "look", "--plot", str(tmp_path / "grid.png")]
@@ -210,7 +204,7 @@ def test_our_own_fault_is_exit_1_and_debug_shows_where(run, monkeypatch):
         assert ran.code == 1 and "Traceback" in ran.err and "Run it again" not in ran.err
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_debug_shows_where_also_for_what_was_asked_wrong_but_not_within_a_text(run):
     ran = run("look", "", "--debug")
     assert ran.code == 2 and "Traceback" in ran.err and "manyheads: the text is empty" in ran.err
@@ -253,7 +247,7 @@ def wait_for_torch(pid: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.slow
 def test_being_told_to_end_is_exit_143(bert_folder, cache):
     process = start("look", TEXT, "--model", bert_folder, cache=cache)
     wait_for_torch(process.pid)
@@ -277,7 +271,6 @@ def test_a_slow_step_ends_at_100_per_cent_and_steps_have_names(capsys, monkeypat
 
 # Interrupts while a text is read are raised in this process below; here that a signal comes to be one.
 @pytest.mark.parametrize("moment", ["during imports", pytest.param("reading your text", marks=pytest.mark.slow)])
-@pytest.mark.turns(4)
 def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, cache, tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
@@ -342,7 +335,6 @@ def test_other_libraries_are_silent_while_a_command_runs_and_speak_again_afterwa
         warnings.warn("heard", stacklevel=1)
 
 
-@pytest.mark.turns(4)
 def test_colour_comes_when_forced_and_never_with_no_color(run, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     assert "\x1b[" not in run("look", TEXT).out
@@ -355,7 +347,6 @@ def test_colour_comes_when_forced_and_never_with_no_color(run, monkeypatch):
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", run("look", TEXT).out), "bold and faint may stay, colours not"
 
 
-@pytest.mark.turns(4)
 def test_a_terminal_without_unicode_gets_ascii(minilm, monkeypatch, run):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
@@ -376,7 +367,6 @@ def test_nothing_that_a_terminal_would_obey_gets_through(run):
 
 
 @pytest.mark.parametrize("command", ["", *(each.__name__ for each in COMMANDS)])
-@pytest.mark.sampled(9)
 def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main([*command.split(), "--help"]) == 0
@@ -386,9 +376,7 @@ def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
         assert wrong not in said
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
-@pytest.mark.sampled(9)
 def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
     """Rich takes "[default: ...]" within it for markup, and shows nothing."""
     monkeypatch.setenv("COLUMNS", "1000")
@@ -399,7 +387,6 @@ def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
-@pytest.mark.sampled(5)
 def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     main([command.__name__, "--help"])
@@ -437,7 +424,6 @@ OURS = "which alone would be replaced. Name a new folder."
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
-@pytest.mark.sampled(7)
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(run, monkeypatch, tmp_path, line, said):
     def refuse(*_, **__):
         raise AssertionError("loaded first")
@@ -476,13 +462,11 @@ def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
 @pytest.mark.parametrize(
     "line", [["look", TEXT], ["ablate", "L1", TEXT], ["learn", "one-head"], ["studio", "--get", "/api/workspace"]]
 )
-@pytest.mark.sampled(4)
 def test_a_device_or_dtype_that_is_not_there_is_one_line(run, monkeypatch, line, options, said):
     monkeypatch.setattr("manyheads.models.load", load)
     assert_refused(run(*line, *options), said)
 
 
-@pytest.mark.turns(4)
 def test_a_device_that_the_environment_chose_is_said_and_one_that_was_typed_is_offered_again(run, monkeypatch):
     line = ("ablate", "L1H0", TEXT, "--controls", "0")
     note = "is on cpu, as MANYHEADS_DEVICE says; --device chooses another"

@@ -42,7 +42,6 @@ def test_lessons_are_listed_with_how_far_one_is(run):
     assert (masks["answered"], masks["points"], masks["questions"], masks["possible_points"]) == (1, 1, 6, 10)
 
 
-@pytest.mark.turns(4)
 def test_a_card_of_a_kind_of_head_is_printed_with_its_links_its_score_and_what_chance_gives(run):
     page = shelf.lessons()["four-archetypes"]
     ran = shelf.run_cell(page.cells["four-archetypes"], {}, shelf.load)
@@ -85,7 +84,6 @@ def test_a_lesson_as_json_has_its_numbers_and_its_questions(run):
     assert all(part["points"] and part["answer"] for part in interview["parts"] if part["kind"] == "interview")
 
 
-@pytest.mark.turns(4)
 def test_a_printed_lesson_leaves_out_rows_of_long_tables_and_further_heads_unless_all_is_given(run):
     short, whole = (run("learn", "remaining-life", *more).out for more in ((), ("--all",)))
     left = "Left out: heads 2 to 7 and rows or columns of large tables. --all prints them."
@@ -226,7 +224,6 @@ def test_an_interview_question_is_counted_by_its_points(run, state):
         assert_refused(run("learn", "interview", "--answer", name, given), f"'{given}' is no number of points: say")
 
 
-@pytest.mark.turns(5)
 def test_in_a_real_terminal_a_lesson_is_printed_and_reset_asks(tmp_path):
     """A process on a terminal of its own: the page is printed and nothing is asked; --reset takes no for an answer."""
     for arguments, answer, seen_at_the_end in (

@@ -102,7 +102,6 @@ def row_of(texts, words):
     return texts[texts.index(words) :][:6]
 
 
-@pytest.mark.turns(4)
 def test_each_row_says_what_its_claim_says(tmp_path):
     roles = roles_of()
     save_roles(roles, tmp_path / "f.svg")
@@ -119,7 +118,6 @@ def test_each_row_says_what_its_claim_says(tmp_path):
             assert f"{claim.num_queries:,}" in shown, role
 
 
-@pytest.mark.turns(4)
 def test_the_title_says_model_texts_half_and_false_discovery_rate(tmp_path):
     roles = roles_of()
     save_roles(roles, tmp_path / "f.svg")
@@ -176,13 +174,11 @@ def test_chance_levels_guesses_and_both_scores_stand_where_their_values_are(monk
     assert guesses(claim) == {"mode": 0.35, "rule": 0.8}
 
 
-@pytest.mark.turns(4)
 def test_an_attention_mass_has_one_score_only(monkeypatch, tmp_path):
     marks = marks_of(monkeypatch, tmp_path, roles_of(rules=RULES))
     assert {form for form, *_ in marks.points} == {"o"}
 
 
-@pytest.mark.turns(4)
 def test_the_page_grows_with_its_rows_and_rows_keep_their_height(tmp_path):
     heights = []
     for relations in (1, 21):
@@ -282,7 +278,6 @@ def oracle(rule, claim):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.sampled(2)
 def test_conditions_fail_exactly_where_the_rules_do(seed):
     """The words against the rules of docs/reference/roles.md, over figures on both sides of every threshold."""
     rng, met = np.random.default_rng(seed), 0

@@ -113,11 +113,9 @@ def splits(draw):
 # ------------------------------------------------------------------------------------------- what is written, read back
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("format", FORMATS)
 @QUICK
 @given(drawn=splits())
-@pytest.mark.sampled(2)
 def test_an_exported_list_comes_back_with_the_same_heads_kept(format, drawn, tmp_path):
     shapes, split = drawn
     place = tmp_path / PLACES[format]
@@ -135,7 +133,6 @@ def test_an_exported_list_comes_back_with_the_same_heads_kept(format, drawn, tmp
 
 @QUICK
 @given(drawn=splits())
-@pytest.mark.turns(4)
 def test_a_plain_reader_of_each_documented_format_finds_the_same_heads(drawn, tmp_path):
     shapes, split = drawn
     place = {format: tmp_path / f"{format}-{PLACES[format]}" for format in FORMATS}
@@ -483,9 +480,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", DAMAGED)
-@pytest.mark.sampled(18)
 def test_what_is_no_list_is_refused_in_one_line_whatever_its_ending(name, tmp_path):
     path = tmp_path / ("list.json" if name.startswith("npy") else "list.npy")
     path.write_bytes(DAMAGED[name])

@@ -101,9 +101,8 @@ def assert_probe(probe, maps, ids, visible, special):
 CASES = [*(("gpt2", variant) for variant in SMALL), ("llama", "mlxterp"), ("bert", "arena"), ("bert", "olsson-entries")]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize(("name", "variant"), [*CASES, ("gemma2", "arena"), ("gemma2", "olsson")])
-@pytest.mark.sampled(2)
 def test_every_head_of_every_variant_equals_loops_over_the_models_own_maps(name, variant, fresh):
     lm = loaded(name, fresh)
     with implementation(lm.model, "eager" if name == "gemma2" else None):
@@ -184,7 +183,6 @@ def test_with_four_repeats_latest_sum_and_entries_tell_different_things(fresh):
     assert [each["L0H0"].num_queries for each in got.values()] == [2 * 21, 2 * 21, 2 * 7 * 6]
 
 
-@pytest.mark.turns(4)
 def test_an_encoders_heads_are_not_called_induction_and_its_known_duplicate_heads_come_out(minilm):
     probe = probe_repeats(minilm, samples=6)
     assert not probe.causal and "not induction" in probe.name("L2H9") and "not causal" in probe.notes
@@ -259,7 +257,6 @@ def test_intervals_narrow_with_texts_and_the_same_seed_gives_the_same(fresh):
     ],
     ids=str,
 )
-@pytest.mark.sampled(4)
 def test_what_cannot_be_probed_says_why(options, said, fresh):
     refuses(StatisticError, said, probe_repeats, loaded("gpt2", fresh), **options)
 
@@ -317,7 +314,7 @@ def direct(lm):
     }  # fmt: skip
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_every_number_is_that_of_the_function_itself(roles, direct):
     assert set(roles.probes) == set(direct) == set(PROBES)
     for name, wanted in direct.items():
@@ -332,7 +329,6 @@ def test_every_number_is_that_of_the_function_itself(roles, direct):
             assert np.array_equal(getattr(probe.scores, part), getattr(wanted, part), equal_nan=True), (name, part)
 
 
-@pytest.mark.turns(4)
 def test_each_probe_says_its_variant(roles):
     said = {name: probe.says for name, probe in roles.probes.items()}
     assert "ARENA" in said["random repeats"] and "no start token" in said["random repeats"]
@@ -354,7 +350,6 @@ def test_a_probe_is_asked_by_its_name_or_question_and_roles_go_before_it(plain, 
     refuses(StatisticError, "'copying' is a probe, which was not asked: give probes=True", plain.role_named, "copying")
 
 
-@pytest.mark.turns(4)
 def test_the_table_has_a_row_a_head_and_probe_below_the_claims(roles, direct, tmp_path):
     roles.save(tmp_path / "roles.parquet")
     frame = pd.read_parquet(tmp_path / "roles.parquet")
@@ -370,7 +365,6 @@ def test_the_table_has_a_row_a_head_and_probe_below_the_claims(roles, direct, tm
     assert list(probes[probes["role"] == "copying"]["also_z"]) == pytest.approx(list(direct["copying"].z))
 
 
-@pytest.mark.turns(4)
 def test_what_cannot_be_asked_is_said_with_the_reason():
     bert = mh.load(tiny_bert(max_position_embeddings=128), tokenizer=tiny_tokenizer())
     found = ask_probes(bert)
@@ -398,7 +392,6 @@ def test_an_exception_of_a_model_ends_no_run(lm, monkeypatch):
     assert told[0][0] == 0 and told == sorted(told) and told[-1][0] == told[-1][1]
 
 
-@pytest.mark.turns(4)
 def test_of_several_processes_the_first_alone_is_probed(lm, monkeypatch):
     asked = []
     monkeypatch.setattr(finding, "ask_probes", lambda *_: asked.append(1) or {"copying": Probe("copying", "not here")})

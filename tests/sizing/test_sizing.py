@@ -601,7 +601,6 @@ def without_torch(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", BLOCKED + program], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "door",
     [
@@ -611,7 +610,6 @@ def without_torch(program: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=["models", "sizing"],
 )
-@pytest.mark.sampled(1)
 def test_presets_and_descriptions(door):
     done = without_torch(
         f"{door}"

@@ -341,7 +341,7 @@ def test_both_nets_of_a_pair_read_the_same_windows_and_other_seeds_others(tmp_pa
     assert left_out == ["throttle", "T2", "P2", "P15", "epr", "farB", "Nf_dmd", "PCNfR_dmd"]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.slow
 def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     whole, resumed = whole_and_resumed("rul", tmp_path, 11)  # in the second run of four, after its checkpoint
     assert resumed.trained["no-attention-0"].resumed_at == 3
@@ -366,7 +366,6 @@ def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     assert "SIMULATED engines, not C-MAPSS" in drawn and all(f">L0H{head}<" in drawn for head in range(8))
 
 
-@pytest.mark.turns(4)
 def test_given_data_are_read_instead_and_not_called_simulated(tmp_path):
     place = tmp_path / "given"
     place.mkdir()
