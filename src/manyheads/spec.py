@@ -122,11 +122,13 @@ class Layers(Generic[T]):
     def __getitem__(self, index: SupportsIndex | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
             return self.by_place[index]
-        if not isinstance(index, SupportsIndex):
+        numbers = self.numbers
+        try:
+            number = operator.index(index)
+        except TypeError:
             digits = re.search(r"[0-9]+", str(index))
-            meant = digits[0] if digits else (self.numbers or (0,))[0]
-            raise HeadError(f"layers[{index!r}]: a layer is found by its number: write layers[{meant}].")
-        number, numbers = operator.index(index), self.numbers
+            meant = digits[0] if digits else (numbers or (0,))[0]
+            raise HeadError(f"layers[{index!r}]: a layer is found by its number: write layers[{meant}].") from None
         if -len(numbers) <= number < 0:  # from the end, as of any sequence
             return self.by_place[number]
         if number not in numbers:
