@@ -5,6 +5,7 @@
 - A function is made checkable when it is first called, and a dataclass when its first value is made: most of an import
   never are. Of a function that stands in another, only the first: every call of the other makes it anew, and its checks
   take a millisecond to make.
+- What a function refuses in words of ours, whatever its type says, meets these words: they are what people read.
 - The import hook keeps what it compiles under names of its own. Packages that our modules import keep the usual ones:
   they are not compiled anew.
 - For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A
@@ -18,7 +19,7 @@ import importlib.machinery
 import inspect
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, get_args
 from unittest.mock import patch
@@ -26,7 +27,7 @@ from unittest.mock import patch
 import jaxtyping
 import jaxtyping._import_hook as hook
 from beartype import beartype
-from beartype.roar import BeartypeDecorException
+from beartype.roar import BeartypeCallHintParamViolation, BeartypeDecorException
 from jaxtyping._decorator import _destring_annotation
 
 __all__ = ["install", "unchecked"]
@@ -105,9 +106,27 @@ def at_first_calls(fn: Callable, made: Callable[[Callable], Callable]) -> Callab
             return fn(*args, **kwargs)
         if strict is None:
             strict = made(fn)
-        return strict(*args, **kwargs)
+        try:
+            return strict(*args, **kwargs)
+        except (BeartypeCallHintParamViolation, jaxtyping.TypeCheckError) as violation:
+            # What the function refuses itself meets its own words, as it does where nobody checks types.
+            if not getattr(violation, "settled", False):
+                violation.settled = True  # an outer function's call is not made again
+                with own_words(violation):
+                    fn(*args, **kwargs)
+            raise
 
     return called
+
+
+@contextmanager
+def own_words(violation: Exception) -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__ == "manyheads.errors":
+            raise error from None
+        raise violation from error
 
 
 def checkable(fn: Callable, typechecker: Any) -> Callable:

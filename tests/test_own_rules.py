@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 from types import ModuleType
+from typing import Literal
 
 import jaxtyping
 import numpy as np
@@ -16,9 +17,11 @@ from beartype import beartype
 from beartype.roar import BeartypeCallHintViolation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import Float
+from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
+from manyheads.base import one_of
+from manyheads.errors import StatisticError
 from manyheads.heads import in_layer
 from tests import seeds, touched
 from tests.checking import checked, running, unchecked
@@ -221,7 +224,7 @@ def test_a_wrong_argument_and_a_wrong_result_are_told_with_the_functions_name_in
         with pytest.raises(BeartypeCallHintViolation, match="count"):
             wrong()
     with pytest.raises(BeartypeCallHintViolation, match="in_layer"):
-        in_layer("H1", "", "0", 4)
+        in_layer("L*H1", "", "0", 4)
 
 
 def test_shapes_are_compared_also_where_arrays_stand_inside_other_types():
@@ -267,6 +270,29 @@ def test_of_functions_that_a_function_makes_the_first_is_checked_and_all_where_e
     monkeypatch.setattr(running, "calls", math.inf)
     with pytest.raises(BeartypeCallHintViolation):
         made()([1])
+
+
+def test_what_a_function_refuses_itself_is_refused_in_its_own_words():
+    calls = []
+
+    @check
+    def pooled(how: Literal["mean", "max"], rows: Float[Tensor, "n d"] | None = None) -> int:
+        calls.append(how)
+        one_of("how", how, ("mean", "max"), StatisticError)
+        return len(how)
+
+    @check
+    def outer(how: str, more: int = 0) -> int:
+        calls.append("outer")
+        return pooled(how) + more
+
+    for call in (pooled, outer):
+        with pytest.raises(StatisticError, match="how='sum' is unknown: use one of mean, max"):
+            call("sum")
+    assert calls == ["sum", "outer", "sum"]  # each of them ran once
+    for call, arguments in ((pooled, ("mean", 3)), (outer, ("max", "2")), (count, (["no"],))):
+        with pytest.raises((BeartypeCallHintViolation, TypeCheckError)):
+            call(*arguments)  # nothing that it refuses: a wrong type, as everywhere
 
 
 def test_where_checks_are_turned_off_nothing_is_checked():

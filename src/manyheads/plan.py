@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 from manyheads.base import one_of
 from manyheads.errors import HeadError, PlanError
@@ -23,7 +23,8 @@ from manyheads.heads import HeadsLike, written
 
 __all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection", "SkipPositions", "Step"]
 
-KINDS = ("zero", "mean", "resample", "first", "streaming")
+AblationKind = Literal["zero", "mean", "resample", "first", "streaming"]
+KINDS: tuple[AblationKind, ...] = get_args(AblationKind)
 STREAMED = {"sink": 128, "recent": 256}  # keys that a streaming head sees: DuoAttention's published files have these
 MOST_KEYS = 10**9
 FORMAT, COUNTED = 2, 1  # of the JSON; in format 1 a layer was counted among those that attend
@@ -47,7 +48,7 @@ class Ablate:
     """
 
     heads: HeadsLike
-    kind: str = "zero"
+    kind: AblationKind = "zero"
     per_position: bool = False
     text: str | None = None
     seed: int = 0

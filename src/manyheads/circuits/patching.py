@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -60,7 +60,8 @@ from manyheads.statistics import Progress, mean_interval
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
-PATCHED = {
+What = Literal["out", "q", "k", "v", "weights"]
+PATCHED: dict[What, str] = {
     "out": "a head's output before the output projection",
     "q": "a head's queries",
     "k": "the keys that a head reads",
@@ -70,9 +71,14 @@ PATCHED = {
 WHAT = tuple(PATCHED)
 OF_KEYS = ("k", "v")  # whose positions are those of keys; of all others those of rows
 ALONE = "; heads that share a key/value head are patched one by one, the others of a group read their own"
-INTO = {"denoise": "clean numbers into the corrupted run", "noise": "corrupted numbers into the clean run"}
+Direction = Literal["denoise", "noise"]
+INTO: dict[Direction, str] = {
+    "denoise": "clean numbers into the corrupted run",
+    "noise": "corrupted numbers into the clean run",
+}
 DIRECTIONS = tuple(INTO)
-ESTIMATORS = ("exact", "gradient")
+PatchEstimator = Literal["exact", "gradient"]
+ESTIMATORS: tuple[PatchEstimator, ...] = get_args(PatchEstimator)
 CONTROLS = 10  # heads with an unrelated text's numbers: enough to see what is usual
 UNRELATED = 4  # texts that controls take them from: each costs a forward pass
 NO_GAP = 1e-6  # of the larger metric: below it clean and corrupted do not differ
@@ -98,7 +104,7 @@ class Patches:
     """Patches as a sweep's `Edits`. `partners` and `strangers`: the other runs' calls, set before each batch."""
 
     patches: tuple[Patch, ...]
-    what: str
+    what: What
     partners: Calls = field(default_factory=dict)
     strangers: Calls = field(default_factory=dict)
 
@@ -185,7 +191,7 @@ def chosen_positions(positions: Sequence[tuple[int, ...] | None], length: int, d
 def patched(
     call: AttentionCall,
     source_call: AttentionCall,
-    what: str,
+    what: What,
     samples: Tensor,
     heads: Tensor,
     rows: Tensor,
@@ -248,9 +254,9 @@ class Patching(PerHeadResult):
 
     spec: ModelSpec
     chosen: tuple[Head, ...]
-    what: str
-    direction: str
-    estimator: str
+    what: What
+    direction: Direction
+    estimator: PatchEstimator
     metric: str
     unit: str
     per_text: Float64[ndarray, "text *shape"]
@@ -376,12 +382,12 @@ def patch(
     corrupted: Any,
     metric: MetricLike = "logit_diff",
     answers: Any = None,
-    what: str = "out",
+    what: What = "out",
     *,
-    direction: str = "denoise",
+    direction: Direction = "denoise",
     positions: str | Sequence[int] = "all",
     heads: HeadsLike | None = None,
-    estimator: str = "exact",
+    estimator: PatchEstimator = "exact",
     first_token: bool = False,
     controls: int = CONTROLS,
     seed: int = 0,
@@ -479,9 +485,9 @@ def sweep_patches(
     lm: Any,
     pairs: Pairs,
     patches: Sequence[Patch],
-    what: str,
+    what: What,
     metric: Metric,
-    direction: str,
+    direction: Direction,
     reference: dict[int, Tensor],
     *,
     seed: int = 0,
@@ -603,8 +609,8 @@ def _gradients(
     lm: Any,
     pairs: Pairs,
     metric: Metric,
-    what: str,
-    direction: str,
+    what: What,
+    direction: Direction,
     heads: Sequence[Head],
     reference: dict[int, Tensor],
     progress: Progress | None,
@@ -666,7 +672,7 @@ def _gradients(
 
 @exact_arithmetic()
 def attributed(
-    call: AttentionCall, giver: AttentionCall, slope: Float[Tensor, "b h q f"], what: str
+    call: AttentionCall, giver: AttentionCall, slope: Float[Tensor, "b h q f"], what: What
 ) -> Float[Tensor, "b h n"]:
     """Each position's part in the first-order change, given the slope in the heads' outputs.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
+    Direction,
     Patch,
     PatchEditor,
     Patches,
@@ -38,7 +39,8 @@ from manyheads.interventions.effects.metrics import outputs_of, require_numbers
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
 from manyheads.statistics import Progress, mean_interval
 
-CHANNELS = ("q", "k", "v")
+Channel = Literal["q", "k", "v"]
+CHANNELS: tuple[Channel, ...] = get_args(Channel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +53,8 @@ class PathEffect:
 
     senders: tuple[Head, ...]
     receiver: Head
-    channel: str
-    direction: str
+    channel: Channel
+    direction: Direction
     metric: str
     unit: str
     per_text: Float64[ndarray, "text"]
@@ -89,11 +91,11 @@ def path_effect(
     corrupted: Any,
     sender: HeadsLike,
     receiver: str | Head,
-    channel: str = "q",
+    channel: Channel = "q",
     metric: MetricLike = "logit_diff",
     answers: Any = None,
     *,
-    direction: str = "denoise",
+    direction: Direction = "denoise",
     first_token: bool = False,
     num_tokens: int = BATCH_TOKENS,
 ) -> PathEffect:
@@ -112,11 +114,11 @@ def path_effects(
     corrupted: Any,
     receiver: str | Head,
     senders: Sequence[HeadsLike] | None = None,
-    channels: Sequence[str] = CHANNELS,
+    channels: Sequence[Channel] = CHANNELS,
     metric: MetricLike = "logit_diff",
     answers: Any = None,
     *,
-    direction: str = "denoise",
+    direction: Direction = "denoise",
     first_token: bool = False,
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,

@@ -220,7 +220,7 @@ def save_sums(sums: Sequence[Any], path: Path) -> list[Path]:
     return paths
 
 
-def way_to_read(truncate: bool, whole: bool) -> str:
+def way_to_read(truncate: bool, whole: bool) -> models.Long:
     """How a text longer than the model's positions is read, as the library calls it. Errors: TextError for both."""
     if truncate and whole:
         raise TextError("--truncate and --whole contradict each other: cut a long text, or refuse it.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -120,8 +120,10 @@ def patch(
     lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("patching every head") as progress, options_in_words():
         result = circuits.patch(
-            lm, pairs_read.clean, pairs_read.corrupted, metric, pairs_read.answers, what, direction=direction,
-            positions=places, estimator=estimator, first_token=first_token, controls=controls, progress=progress,
+            lm, pairs_read.clean, pairs_read.corrupted, metric, pairs_read.answers, cast("circuits.What", what),
+            direction=cast("circuits.Direction", direction), positions=places,
+            estimator=cast("circuits.PatchEstimator", estimator), first_token=first_token, controls=controls,
+            progress=progress,
         )  # fmt: skip
     document = {"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()}
     hand_out(result, figures.save_patching, save, plot, document if as_json else patching_lines(result, pairs_read))

@@ -93,8 +93,8 @@ def doctor(as_json: AsJson = False) -> None:
         sections = examine()
     wrong = [finding for section in sections.values() for finding in section if finding.state == "wrong"]
     if as_json:
-        found = {title: [asdict(finding) for finding in section] for title, section in sections.items()}
-        emit_document({"fine": not wrong, "wrong": [finding.line for finding in wrong], "sections": found})
+        documents = {title: [asdict(finding) for finding in section] for title, section in sections.items()}
+        emit_document({"fine": not wrong, "wrong": [finding.line for finding in wrong], "sections": documents})
     else:
         show(sections, wrong)
     if wrong:
@@ -136,8 +136,8 @@ def examine() -> dict[str, list[Finding]]:
             if (failed := failed_import(error)) is None:
                 sections[title].append(Finding(title, f"failed with {in_words(error)}", "wrong", REPORT))
                 continue
-            found = [finding for section in sections.values() for finding in section if finding.state != "fine"]
-            if failed.package not in [finding.subject for finding in found]:
+            faults = [finding for section in sections.values() for finding in section if finding.state != "fine"]
+            if failed.package not in [finding.subject for finding in faults]:
                 words = MISSING if failed.missing else f"importing it fails with {in_words(failed.error)}"
                 sections[title].append(Finding(failed.package, words, "wrong", failed.remedy))
             sections[title].append(Finding(title, f"not looked at, since that needs {failed.package}", "note"))
@@ -223,11 +223,11 @@ def extras() -> Iterator[Finding]:
     for extra in distribution(NAME).metadata.get_all("Provides-Extra") or ():
         if extra not in ("dev", "docs"):  # which are of no use without the sources
             findings = list(judged(extra))
-            here = ", ".join(f"{each.subject} {version(each.subject)}" for each in findings if each.state == "fine")
+            versions = ", ".join(f"{one.subject} {version(one.subject)}" for one in findings if one.state == "fine")
             if absent := ", ".join(finding.subject for finding in findings if finding.found == MISSING):
                 yield Finding(f"[{extra}]", f"not here: {absent}", "absent", f'pip install "{NAME}[{extra}]"')
-            elif here:
-                yield Finding(f"[{extra}]", here)
+            elif versions:
+                yield Finding(f"[{extra}]", versions)
             yield from (finding for finding in findings if finding.state != "fine" and finding.found != MISSING)
 
 
@@ -292,9 +292,9 @@ def bundled() -> Iterator[Finding]:
 def variables() -> list[Finding]:
     """Variables that are set and change results, or may. Values of secrets and of unknown variables are not shown."""
     effects = {name: effect for names, effect in VARIABLES.items() for name in names.split(", ")}
-    found = []
+    findings = []
     for name, value in sorted(os.environ.items()):
         if value and (name in effects or name.startswith("MANYHEADS_")):
             words = clean(value) if name in effects and name != "HF_TOKEN" else "set"
-            found.append(Finding(name, f"{words}: {effects.get(name, 'nothing reads it')}", "note"))
-    return found or [Finding("variables", "none is set that would change a result")]
+            findings.append(Finding(name, f"{words}: {effects.get(name, 'nothing reads it')}", "note"))
+    return findings or [Finding("variables", "none is set that would change a result")]

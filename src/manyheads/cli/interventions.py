@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -54,7 +54,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, layer_name, require_forwards, written
-from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
+from manyheads.plan import KINDS, Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection
 from manyheads.roles.glossary import TERMS
 
 if TYPE_CHECKING:
@@ -322,13 +322,13 @@ def importance(
     if estimator not in ESTIMATORS:
         raise StatisticError(f"--estimator {estimator} is unknown: use ablation, gradient or both.")
     check_metric(metric)
-    Ablate("L*", kind=kind)  # refuses a kind that there is not, in its own words
+    ablated = Ablate("L*", kind=cast("AblationKind", kind)).kind  # refuses one that there is not, in its own words
     texts = given_texts(talk, text or [], file, lines, model, targets)
     choice = ModelChoice(model, device, dtype)
     lm = load_model(talk, choice)
     first, by_gradient = "gradient" if estimator == "gradient" else "ablation", "reading, forwards and back"
     with talk.step(by_gradient if first == "gradient" else "reading the texts without each head") as progress:
-        result = interventions.importance(lm, texts.texts, first, kind=kind, metric=metric, progress=progress)
+        result = interventions.importance(lm, texts.texts, first, kind=ablated, metric=metric, progress=progress)
     second = removed = None
     if estimator == "both":
         with talk.step(by_gradient):
@@ -340,7 +340,7 @@ def importance(
         from manyheads.interventions.effects.removal_curve import removal_curve
 
         with talk.step("removing more and more heads") as progress:
-            removed = removal_curve(lm, texts.texts, result.estimator, kind=kind, metric=metric, progress=progress)
+            removed = removal_curve(lm, texts.texts, result.estimator, kind=ablated, metric=metric, progress=progress)
         figures.save_curve(removed, curve)
     if as_json:
         emit_document({"loaded": lm.because, **importance_document(result, second, removed, texts)})

@@ -245,12 +245,12 @@ def _parse_lukv(data: bytes, fault: Fault) -> HeadList:
 
 
 def _make_lukv(split: Split) -> Made:
-    total, kept = sum(layer.num_kv_heads for layer in split.layers), num_kept(split)
+    total, num_whole = sum(layer.num_kv_heads for layer in split.layers), num_kept(split)
     curves: list[np.ndarray] = []
     for percent in range(1, RATIOS + 1):
         freed = percent / 100 * total  # in heads: those that stream are freed first, the others share what is left
-        of_streaming = min(1.0, freed / (total - kept)) if kept < total else 0.0
-        of_kept = min(1.0, max(0.0, freed - (total - kept)) / kept) if kept else 0.0
+        of_streaming = min(1.0, freed / (total - num_whole)) if num_whole < total else 0.0
+        of_kept = min(1.0, max(0.0, freed - (total - num_whole)) / num_whole) if num_whole else 0.0
         shares = [[of_kept if keeps else of_streaming for keeps in layer.kept] for layer in split.layers]
         curves.append(table_of(split, shares, "lukv", "key/value heads", absent=1.0))
     np.save(written := io.BytesIO(), np.stack(curves), allow_pickle=False)
@@ -281,15 +281,15 @@ def _parse_minference(document: list[Any], fault: Fault) -> HeadList:
                 windows[place] = (sizes[0], max(1, sizes[1]))
     sink, recent = (max(sizes) for sizes in zip(*windows.values(), strict=True)) if windows else (None, None)
     notes = {"windows": "the file has several; these are the largest"} if len({*windows.values()}) > 1 else {}
-    kept = frozenset(scores.keys() - windows.keys())
-    return HeadList(scores, num_layers=len(document), kept=kept, sink=sink, recent=recent, notes=notes)
+    whole = frozenset(scores.keys() - windows.keys())
+    return HeadList(scores, num_layers=len(document), kept=whole, sink=sink, recent=recent, notes=notes)
 
 
 def _make_minference(split: Split) -> Made:
-    kept, streams = (LOOKS, *LOOKED), (STREAMS, split.sink, split.recent)
+    looks, streams = (LOOKS, *LOOKED), (STREAMS, split.sink, split.recent)
     layers = [zip(layer.by_query(layer.kept), layer.of_query(), strict=True) for layer in split.layers]
     patterns = [
-        {str(head): [*(kept if keeps else streams), score] for head, (keeps, score) in enumerate(layer)}
+        {str(head): [*(looks if keeps else streams), score] for head, (keeps, score) in enumerate(layer)}
         for layer in layers
     ]
     return {"": patterns}, split.unit

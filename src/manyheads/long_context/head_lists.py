@@ -169,8 +169,8 @@ def _numbered(heads: HeadList, numbers: Sequence[int], lm: Any, path: Path) -> H
             f"{path}: it lists layer {beyond[0]} of {len(numbers)} that attend in {lm.name}: name its own model."
         )
     scores = {(numbers[layer], head): score for (layer, head), score in heads.scores.items()}
-    kept = None if heads.kept is None else frozenset((numbers[layer], head) for layer, head in heads.kept)
-    return replace(heads, scores=scores, kept=kept, num_layers=None)
+    whole = None if heads.kept is None else frozenset((numbers[layer], head) for layer, head in heads.kept)
+    return replace(heads, scores=scores, kept=whole, num_layers=None)
 
 
 def _require_shape(heads: HeadList, counts: list[int], lm: Any, path: Path) -> None:

@@ -199,9 +199,9 @@ def dividing(split: Split) -> tuple[list[list[float]], str]:
         for number, layer in enumerate(split.layers)
         for index, (keeps, score) in enumerate(zip(layer.kept, layer.scores, strict=True))
     )
-    kept, total = num_kept(split), len(ranked)
+    num_whole, total = num_kept(split), len(ranked)
     for rank, (streams, _, number, index) in enumerate(ranked):
-        share = (total - rank) / (total - kept + 1) if streams else 1 + (kept - rank) / kept
+        share = (total - rank) / (total - num_whole + 1) if streams else 1 + (num_whole - rank) / num_whole
         scores[number][index] = 0.5 * share
     return scores, f"place by {split.unit}: above 0.5 where a head keeps everything"
 

@@ -2,6 +2,7 @@
 from .dimensions import size as size
 from .inputs.texts import BATCH_TOKENS as BATCH_TOKENS
 from .inputs.texts import CallTexts as CallTexts
+from .inputs.texts import Long as Long
 from .inputs.texts import Piece as Piece
 from .inputs.texts import Reading as Reading
 from .inputs.texts import batches as batches

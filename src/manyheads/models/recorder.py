@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float64
@@ -24,6 +24,7 @@ from manyheads.models.inputs.generation import Joiner, read_prompts
 from manyheads.models.inputs.texts import (
     DECODER,
     CallTexts,
+    Long,
     batches,
     decoder_story,
     decoder_tokens,
@@ -44,7 +45,8 @@ from manyheads.recording.layer import together
 from manyheads.sizing.units import gb
 from manyheads.spec import CROSS
 
-KEEP = ("q", "k", "v", "lse")
+Keep = Literal["q", "k", "v", "lse"]
+KEEP: tuple[Keep, ...] = get_args(Keep)
 ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured
 LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
 SPILLS = "this model lets tokens read padding, which is not kept: their rows lack what they gave to it"
@@ -59,8 +61,8 @@ def record(
     sampling_rate: int | None = None,
     transcript: str | None = None,
     answer: str | None = None,
-    keep: Sequence[str] = ("q", "k", "lse"),
-    long: str = "windows",
+    keep: Sequence[Keep] = ("q", "k", "lse"),
+    long: Long = "windows",
     generate: int | None = None,
     **options: Any,
 ) -> Recording:
@@ -131,7 +133,7 @@ def record(
         return recording_of(keepers, groups, by_stack, lm.model, states, about)
 
 
-def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
+def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
     """Call `module(*args, **kwargs)`, and keep what its attention layers did.
 
     A two-dimensional `attention_mask` among the keywords says where the texts are: padding, left or right, is rolled
@@ -186,7 +188,7 @@ def _generation_facts(count: int, options: Mapping[str, Any]) -> dict[str, objec
     return {"tokens": count, **{name: repr(value) for name, value in options.items()}}
 
 
-def _tensors_to_keep(keep: Sequence[str]) -> frozenset[str]:
+def _tensors_to_keep(keep: Sequence[Keep]) -> frozenset[str]:
     unknown = [name for name in keep if name not in KEEP]
     missing = [name for name in ("q", "k", "lse") if name not in keep]
     if unknown or missing:

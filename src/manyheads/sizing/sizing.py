@@ -48,8 +48,8 @@ def size(
         whole("num_kv_heads", num_kv_heads, 1, ShapeError)
         architecture = architecture.with_kv_heads(num_kv_heads)
         architecture = replace(architecture, because=(*architecture.because, f"with num_kv_heads={num_kv_heads}"))
-    for name, wanted in (("dtype", dtype), ("cache_dtype", cache_dtype or dtype)):
-        one_of(name, wanted, DTYPES, ModelError, "is no dtype known here")
+    for name, value in (("dtype", dtype), ("cache_dtype", cache_dtype or dtype)):
+        one_of(name, value, DTYPES, ModelError, "is no dtype known here")
     length, notes = _context(architecture, context)
     source_length = whole("source", source, 1, ShapeError) if source is not None else architecture.num_source or length
     if source is not None and not architecture.has_source:

@@ -21,6 +21,7 @@ from manyheads.base import ALONE
 from manyheads.base.processes import splits_heads
 from manyheads.corpora import Corpus, Document, Failures, as_corpus, reading_of
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
+from manyheads.models import Long
 from manyheads.models.inputs.texts import require_reader
 from manyheads.recording import Sinks
 from manyheads.statistics.corpus_run import store
@@ -58,13 +59,14 @@ class HeadSums:
         statistics: Wanted = "default",
         *,
         survey: str | Iterable[str | Document] | Corpus | None = None,
-        long: str = "windows",
+        long: Long = "windows",
         sinks: Sinks | None = None,
         kinds: bool = False,
         reading: str = "texts",
     ) -> None:
         require_reader(lm, long)
-        self._statistics, self._long, self._sinks, self._kinds = statistics, long, sinks, kinds
+        self._statistics, self._sinks, self._kinds = statistics, sinks, kinds
+        self._long: Long = long
         self._survey = None if survey is None else as_corpus(survey)
         self._begin(lm, reading)
 

@@ -17,7 +17,7 @@ from torch import nn
 from manyheads.base import Ranks
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError, TextError
-from manyheads.models import CallTexts, observe, read_batches, read_texts, watch
+from manyheads.models import CallTexts, Long, observe, read_batches, read_texts, watch
 from manyheads.models.inputs.media import Given
 from manyheads.models.inputs.texts import rarity_table, texts_of_call
 from manyheads.models.inputs.vision_language import beside_tower, inputs_given
@@ -47,7 +47,7 @@ def measure(
     sampling_rate: int | None = None,
     transcript: str | None = None,
     answer: str | None = None,
-    long: str = "windows",
+    long: Long = "windows",
     sinks: Sinks | None = None,
     kinds: bool = False,
     progress: Progress | None = None,

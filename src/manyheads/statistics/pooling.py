@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,14 +21,15 @@ from numpy import ndarray
 from manyheads.base import one_of
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import AttentionCall, Piece, Reading, read_batches, read_texts, tokens_of
+from manyheads.models import AttentionCall, Long, Piece, Reading, read_batches, read_texts, tokens_of
 from manyheads.models.taps.call import Aligner
 from manyheads.recording import Pooled, Tokens, head_place, prepare
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
 from manyheads.statistics.one_batch import Progress
 
-POOLINGS = ("mean", "max")
+Pooling = Literal["mean", "max"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +62,8 @@ def pooled_maps(
     texts: str | Sequence[str],
     *,
     size: int = 32,
-    how: str = "mean",
-    long: str = "windows",
+    how: Pooling = "mean",
+    long: Long = "windows",
     progress: Progress | None = None,
 ) -> PooledMaps:
     """The maps of every head of a loaded model, in at most `size` x `size` blocks.

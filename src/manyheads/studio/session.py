@@ -21,7 +21,8 @@ from urllib.parse import urlencode
 from manyheads.base import Cache
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
 from manyheads.interventions import importance
-from manyheads.models import record
+from manyheads.models import Long, record
+from manyheads.plan import AblationKind
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
@@ -77,7 +78,7 @@ class Desk:
     def info(self, opened: Opened, text: int = 0) -> RecordingInfo:
         return recording_info(self.workspace, opened, text)
 
-    def worth(self, opened: Opened, head: str, kind: str, text: int, say: Say) -> Worth:
+    def worth(self, opened: Opened, head: str, kind: AblationKind, text: int, say: Say) -> Worth:
         """The effect of ablating one head. Raises NotHere."""
         opened.layer_of(head)
         lm, words = self._model_and_text(opened, text, say)
@@ -210,7 +211,7 @@ def desk_with(lm: Any = None, labels: PageLabels | None = None) -> Desk:
     return desk
 
 
-def open_text(desk: Desk, lm: Any, text: str, long: str = "windows") -> Opened:
+def open_text(desk: Desk, lm: Any, text: str, long: Long = "windows") -> Opened:
     """Record a text through the model that the desk was made with, under the id that the page would give it.
 
     Errors: TextError above the page's limit; whatever `record` raises.

@@ -272,11 +272,11 @@ def _print_ran(ran: Ran, console: Console, complete: bool) -> None:
     console.print(Text(clean(ran.words)))
     for card in ran.cards:
         links = [f"{card.tokens[arc.query]} -> {card.tokens[arc.key]} {100 * arc.weight:.0f} %" for arc in card.arcs]
-        here = f"Here: {', '.join(links)}." if links else "No such link here."
+        shown_links = f"Here: {', '.join(links)}." if links else "No such link here."
         origin = "" if card.title == card.head else f"  {card.head}, {card.origin}"
         console.print()
         console.print(Text.assemble((card.title, "bold"), origin))
-        for words in (f"{card.pattern} {here}", card.reason, f"{card.scores} {card.chance}", card.next_question):
+        for words in (f"{card.pattern} {shown_links}", card.reason, f"{card.scores} {card.chance}", card.next_question):
             console.print(Text(clean(words)))
     shown, left, is_cut = ran.shown, [], False
     if not complete:

@@ -63,7 +63,7 @@ def ask_word(
     model: ModelChoice,
     query: str | None,
     key: str | None,
-    long: str,
+    long: models.Long,
     *,
     save: Path | None = None,
     remember: bool = True,

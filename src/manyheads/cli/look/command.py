@@ -193,7 +193,7 @@ def gather(
     source: Source,
     model: ModelChoice,
     statistics: str,
-    long: str,
+    long: models.Long,
     *,
     save: Path | None = None,
     plot: Path | None = None,

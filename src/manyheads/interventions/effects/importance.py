@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ from manyheads.interventions.prune import (
     ways_to_lose,
 )
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
-from manyheads.plan import Ablate, Plan
+from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
 from manyheads.statistics import Progress, mean_interval
@@ -65,8 +65,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-ESTIMATORS = ("ablation", "gradient")
-REDUCE = ("token", "example", "batch")
+Estimator = Literal["ablation", "gradient"]
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+Reduce = Literal["token", "example", "batch"]
+REDUCE: tuple[Reduce, ...] = get_args(Reduce)
 GRADIENT_TOKENS = 1_024  # of a batch: gates and activations of all layers are held at once
 DIRECTIONS = 16  # of an embedding: over 200 texts a head's mean square is then good to about 3 %
 
@@ -79,7 +81,7 @@ class Importance(PerHeadResult):
     """
 
     spec: ModelSpec
-    estimator: str
+    estimator: Estimator
     metric: str
     unit: str
     per_text: Float64[ndarray, "text head"]
@@ -169,13 +171,13 @@ class Importance(PerHeadResult):
 def importance(
     lm: Any,
     texts: str | Sequence[Any],
-    estimator: str = "ablation",
+    estimator: Estimator = "ablation",
     *,
     metric: str | Callable[..., Any] = "auto",
     labels: Any = None,
-    kind: str = "zero",
+    kind: AblationKind = "zero",
     corpus: Any = None,
-    reduce: str = "example",
+    reduce: Reduce = "example",
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> Importance:
@@ -234,7 +236,7 @@ def gradients(
     corpus: metrics.Corpus,
     metric: metrics.Metric,
     *,
-    reduce: str = "example",
+    reduce: Reduce = "example",
     directions: int = DIRECTIONS,
     seed: int = 0,
 ) -> tuple[Float64[Tensor, "text head"], str]:
@@ -260,7 +262,7 @@ def gradients(
     )
 
 
-def _slopes(lm: Any, batch: metrics.Batch, metric: metrics.Metric, reduce: str) -> Float64[Tensor, "b head"]:
+def _slopes(lm: Any, batch: metrics.Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = metric.read(metrics.outputs_of(lm, batch, head=metric.head, grad=True), batch)

@@ -19,9 +19,9 @@ from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.effects.effect import carried_out
-from manyheads.interventions.effects.importance import importance
+from manyheads.interventions.effects.importance import Estimator, importance
 from manyheads.interventions.effects.metrics import choose_metric, read_corpus
-from manyheads.plan import Ablate, Plan
+from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.statistics import Progress, mean_interval
 
 POINTS = 13  # from no head to all of them
@@ -65,10 +65,10 @@ class Curve:
 def removal_curve(
     lm: Any,
     texts: Sequence[Any],
-    estimator: str = "ablation",
+    estimator: Estimator = "ablation",
     *,
     metric: str | Callable[..., Any] = "auto",
-    kind: str = "zero",
+    kind: AblationKind = "zero",
     progress: Progress | None = None,
 ) -> Curve:
     """The curve on every second text, by an importance that was measured on the remaining ones.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float64
@@ -20,7 +20,7 @@ from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, pruned_away, require_short
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.models import size
-from manyheads.plan import Ablate, Plan
+from manyheads.plan import Ablate, AblationKind, Plan
 
 MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them
@@ -33,7 +33,7 @@ MORE, LESS = "worth at least {percent} % more than before", "less than that"
 
 def taken_away(values: Values, load: Loader) -> Ran:
     """Some heads ablated, and as many at random: what that does to the embedding. Raises HeadError, TextError."""
-    lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
+    lm, sentence, kind = load(MODEL), values.text("sentence"), cast("AblationKind", values.text("kind"))
     require_short(lm, sentence, MAX_UNSEEN)
     heads = tuple(lm.spec.select(values.text("heads")))
     corpus = corpora.page_texts()[:CORPUS] if kind == MEAN else None

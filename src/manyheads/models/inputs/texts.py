@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -40,7 +40,8 @@ from manyheads.spec import CROSS, VISION
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
 CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the corpus itself
-LONG_TEXTS = ("windows", "truncate", "whole")
+Long = Literal["windows", "truncate", "whole"]  # how a text over the limit is read
+LONG_TEXTS: tuple[Long, ...] = get_args(Long)
 ALWAYS = {"return_special_tokens_mask": True, "verbose": False}  # options of every tokenizer's call
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character beyond the first 65,536: no tokenizer takes one
 DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
@@ -95,7 +96,7 @@ class Reading:
         return sum(len(piece.ids) for piece in self.pieces)
 
 
-def read_texts(lm: Any, texts: str | Sequence[Any], long: str = "windows", *, pairs: bool = False) -> Reading:
+def read_texts(lm: Any, texts: str | Sequence[Any], long: Long = "windows", *, pairs: bool = False) -> Reading:
     """Tokenise texts for a loaded model. `pairs`: whether the caller can read a text with a target.
 
     Errors: TextError for an empty text, one too long under `long="whole"`, or pairs where they cannot be read.
@@ -119,7 +120,7 @@ def read_texts(lm: Any, texts: str | Sequence[Any], long: str = "windows", *, pa
     return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long))
 
 
-def _targets(lm: Any, documents: Sequence[Any], names: Sequence[str], long: str, allowed: bool) -> list[Piece]:
+def _targets(lm: Any, documents: Sequence[Any], names: Sequence[str], long: Long, allowed: bool) -> list[Piece]:
     """The targets of pairs, tokenised as targets; none where no text is a pair. Errors: TextError."""
     paired = [isinstance(document, Pair) for document in documents]
     if not any(paired):
@@ -194,7 +195,7 @@ def fault_in(text: str) -> str:
     return ""
 
 
-def require_reader(lm: Any, long: str) -> None:
+def require_reader(lm: Any, long: Long) -> None:
     """Errors: ModelError for what is no loaded model, or has no tokenizer; TextError for a way to read there is not."""
     if not hasattr(lm, "tokenizer"):
         raise ModelError(
@@ -209,7 +210,7 @@ def require_reader(lm: Any, long: str) -> None:
         )
 
 
-def story(num_pieces: int, cut: int, num_texts: int, limit: int | None, long: str) -> str:
+def story(num_pieces: int, cut: int, num_texts: int, limit: int | None, long: Long) -> str:
     """How texts were cut, in words: `cut` of `num_texts` were longer than the model's positions."""
     if not cut:
         return ""
@@ -253,7 +254,7 @@ def is_long(encoding: Mapping[str, Any], limit: int | None) -> bool:
 
 
 def pieces_of(
-    lm: Any, text: str, encoding: Mapping[str, Any], source: int, long: str, limit: int | None, name: str
+    lm: Any, text: str, encoding: Mapping[str, Any], source: int, long: Long, limit: int | None, name: str
 ) -> list[Piece]:
     """One tokenised text as a piece, or as windows. `name` is what errors call the text. Errors: TextError."""
     if not len(encoding["input_ids"]):

@@ -29,7 +29,7 @@ from manyheads.interventions import Editor, choose_metric, editors_of, read_corp
 from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.models import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tap, tokens_of
 from manyheads.models.describe import run
-from manyheads.plan import Ablate, Plan
+from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.recording import PerHeadResult, Tokens, text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
@@ -143,7 +143,7 @@ def backup_heads(
     *,
     metric: str | Callable[..., Any] = "auto",
     labels: Any = None,
-    kind: str = "mean",
+    kind: AblationKind = "mean",
     corpus: Any = None,
     among: HeadsLike | None = None,
     rows: int | None = None,

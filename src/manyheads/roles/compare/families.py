@@ -30,7 +30,7 @@ from manyheads.base import whole
 from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import CallTexts, Reading, read_batches, read_texts
+from manyheads.models import CallTexts, Long, Reading, read_batches, read_texts
 from manyheads.recording import PerHeadResult, Tokens
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import Site
@@ -186,7 +186,7 @@ def head_families(
     rows: int | None = None,
     clusters: int | None = None,
     stack: str | None = None,
-    long: str = "windows",
+    long: Long = "windows",
     progress: Progress | None = None,
 ) -> HeadFamilies:
     """How far apart all heads are in what they look at, their families, a map of them, and each layer's diversity.
@@ -210,7 +210,7 @@ def head_families(
 
 
 def head_diversity(
-    lm: Any, texts: str | Sequence[str], *, rows: int | None = None, stack: str | None = None, long: str = "windows"
+    lm: Any, texts: str | Sequence[str], *, rows: int | None = None, stack: str | None = None, long: Long = "windows"
 ) -> Diversity:
     """How different the heads of each layer look on some texts, and their mean over layers.
 

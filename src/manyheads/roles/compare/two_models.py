@@ -33,7 +33,7 @@ from manyheads.base.processes import require_all_heads
 from manyheads.corpora import Corpus, Document, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
-from manyheads.models import CallTexts, load, observe, tokens_of
+from manyheads.models import CallTexts, Long, load, observe, tokens_of
 from manyheads.models.inputs.texts import require_reader
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, block_size, row_divergences, sharing_around
@@ -286,7 +286,7 @@ def compare(
     *,
     labels: bool = True,
     rows: int | None = None,
-    long: str = "windows",
+    long: Long = "windows",
     progress: Progress | None = None,
     on_reading: Callable[[str], None] | None = None,
 ) -> Comparison:
@@ -393,7 +393,7 @@ def _require_same_shape(first: Any, second: Any) -> None:
     )
 
 
-def _read_alike(first: Any, second: Any, chunk: Chunk, long: str) -> Chunked:
+def _read_alike(first: Any, second: Any, chunk: Chunk, long: Long) -> Chunked:
     """A chunk of texts as both models read it. Errors: TextError where they read different tokens."""
     of_first, of_second = (read_chunk(lm, chunk, long) for lm in (first, second))
     for left, right in zip(of_first.pieces, of_second.pieces, strict=False):
@@ -430,8 +430,9 @@ class _Pair(NamedTuple):
 class _Maps:
     """How far apart the maps of each head are, summed over rows, text by text."""
 
-    def __init__(self, first: Any, second: Any, heads: Sequence[Head], rows: int | None, long: str) -> None:
-        self.first, self.second, self.heads, self.long = first, second, heads, long
+    def __init__(self, first: Any, second: Any, heads: Sequence[Head], rows: int | None, long: Long) -> None:
+        self.first, self.second, self.heads = first, second, heads
+        self.long: Long = long
         self.count = rows
         self.sums = Sums.empty(len(heads), 1)
         self.seeds: set[int] = set()

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from manyheads.base import plural
 from manyheads.corpora import Failures
 from manyheads.errors import StatisticError
+from manyheads.models import Long
 from manyheads.models.inputs.texts import story
 from manyheads.recording import Sinks
 from manyheads.spec import MOST
@@ -122,7 +123,7 @@ class Basis:
             "failed": str(failures),
             "surveyed": basis_notes.pop("surveyed"),
             "texts": in_windows if cut and windows > read else "",
-            "windows": story(windows, cut, read, self.max_positions, self.inputs.get("long", "windows")),
+            "windows": story(windows, cut, read, self.max_positions, cast("Long", self.inputs.get("long", "windows"))),
             "gold": f"left out of {plural(gold, 'text')} too long to be read whole" if gold else "",
             **{name: basis_notes.pop(name) for name in ("rarity", "sinks")},
             **notes,

@@ -37,7 +37,7 @@ from manyheads.base import private_names
 from manyheads.corpora import Corpus, Document, Failure, Shard, is_about_texts, reason_of
 from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import StatisticError, TextError
-from manyheads.models import BATCH_TOKENS, Piece, Reading, batches
+from manyheads.models import BATCH_TOKENS, Long, Piece, Reading, batches
 from manyheads.models.inputs.texts import encoded, fault_in, is_long, pieces_of, rarity_of
 from manyheads.recording import Sinks
 from manyheads.statistics.sinks import find_sinks, probed
@@ -123,7 +123,7 @@ class Chunked:
         return _failure(self.chunk, piece.source, error, f" (from its character {piece.begin:,})" * (piece.begin > 0))
 
 
-def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
+def read_chunk(lm: Any, chunk: Chunk, long: Long) -> Chunked:
     """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
     failures: list[Failure] = []
     readable: list[int] = []
@@ -229,7 +229,7 @@ class Head:
         return chain(self.chunks, self.rest)
 
 
-def read_head(lm: Any, stream: Iterator[Chunk], long: str, num_documents: int | None = None) -> Head:
+def read_head(lm: Any, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> Head:
     """Chunks until they hold enough to learn from; `num_documents`: as many as an earlier run had, not tokenised."""
     first_chunks: list[Chunk] = []
     read: dict[int, Chunked] = {}
@@ -335,7 +335,7 @@ SHOWN = 48  # characters of an input in an error
 
 
 def inputs_of(
-    lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: str, sinks: Sinks | None, kinds: bool
+    lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: Long, sinks: Sinks | None, kinds: bool
 ) -> dict[str, str]:
     """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
     definitions = [(x.name, x.source, x.meaning, x.column, x.block and x.block.name) for x in statistics]

@@ -23,7 +23,7 @@ from manyheads.base.processes import joined_processes
 from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.models import tokens_of
+from manyheads.models import Long, tokens_of
 from manyheads.models.inputs.texts import require_reader
 from manyheads.recording import Sinks
 from manyheads.statistics.corpus_run import store
@@ -54,7 +54,7 @@ def corpus_sums(
     lm: Any,
     texts: str | Iterable[Any] | Corpus,
     statistics: Wanted,
-    long: str = "windows",
+    long: Long = "windows",
     sinks: Sinks | None = None,
     kinds: bool = False,
     progress: Progress | None = None,
@@ -115,7 +115,7 @@ class _Run:
 
     lm: Any
     corpus: Corpus
-    long: str
+    long: Long
     sinks: Sinks | None
     kinds: bool
     ranks: Ranks
@@ -289,7 +289,7 @@ class Worker:
     """
 
     lm: Any
-    long: str
+    long: Long
     kinds: bool
     statistics: tuple[Statistic, ...]
     learned: Learned

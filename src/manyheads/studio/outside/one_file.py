@@ -20,6 +20,7 @@ import numpy as np
 from manyheads import __version__
 from manyheads.base import html_table, replacing
 from manyheads.corpora import reading_of
+from manyheads.models import Long
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
 from manyheads.studio.outside.lessons import rooms_of, saved_lessons
@@ -96,7 +97,7 @@ def write_report(
     text: str | None = None,
     *,
     labels: PageLabels | None = None,
-    long: str = "windows",
+    long: Long = "windows",
     progress: Progress | None = None,
     exact: bool | str = False,
 ) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from manyheads.plan import AblationKind
+
 MAX_TEXT = 400_000  # characters: some 100,000 tokens; a longer text is recorded by the library and opened as a file
 MAX_STEPS = 64  # of a plan
 MAX_NAME = 200
@@ -21,7 +23,6 @@ HeadsText = Annotated[str, Field(max_length=4_000, examples=["L3H7, L5"])]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 How = Literal["mean", "max"]
-AblationKind = Literal["zero", "mean", "resample", "first", "streaming"]
 
 
 Body = TypeVar("Body", bound=BaseModel)

@@ -43,7 +43,7 @@ from manyheads.interventions.effects.metrics import Batch, exact, outputs_of
 from manyheads.interventions.effects.verdict import ROUNDING
 from manyheads.models import batches, read_texts, tap, tokens_of
 from manyheads.models.weights.compact_form import STOCK
-from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
+from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.recording import Sinks
 from manyheads.roles import head_diversity
 from manyheads.studio.jobs import Say
@@ -147,7 +147,7 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
     )
 
 
-def worth(lm: Any, recording: str, head: str, text: str, kind: str, *, progress: Say) -> Worth:
+def worth(lm: Any, recording: str, head: str, text: str, kind: AblationKind, *, progress: Say) -> Worth:
     """The effect on a text of ablating one head, as `kind` says, beside random heads.
 
     Cost: 2 + `CONTROLS` forward passes. Errors: HeadError unless `head` is one head of the model; as `run`.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from manyheads.interventions import applied
 from manyheads.models import LoadedModel, device_of
-from manyheads.plan import Ablate, Plan
+from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.roles import Repeats
 from manyheads.roles.probes.repeats import LATEST
 from manyheads.statistics import measure_call
@@ -190,7 +190,7 @@ def best_head(history: History, statistic: str, layer: int) -> str:
 
 
 def without(
-    lm: LoadedModel, head: str, kind: str, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int
+    lm: LoadedModel, head: str, kind: AblationKind, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int
 ) -> dict[str, float]:
     """What is left with one head's output set to zero, or to its mean over these texts.
 
