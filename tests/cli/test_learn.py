@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from manyheads.cli.learn.command import _table_lines
+from manyheads.cli.learn.page import _table_lines
 from manyheads.lessons import matrix, shelf
 from manyheads.lessons.cells import Table
 
