@@ -63,11 +63,15 @@ def ran(combination: Combination, of_the_lock: dict[str, float]) -> Row:
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         passed, expected, failures = tested(python, Path(folder) / "tests.xml")
     numbers, fault = looked(python), readme(python)
-    equal = sum(of_the_lock.get(place) == number for place, number in numbers.items())
+    apart, unlike = "", [place for place, number in numbers.items() if of_the_lock.get(place) != number]
+    if both := [place for place in unlike if place in of_the_lock]:
+        far = max(abs(numbers[place] / of_the_lock[place] - 1) if of_the_lock[place] else 1.0 for place in both)
+        apart = f"{len(both)} numbers of look differ, by {far:.0e} of their size at most"
+    equal = len(numbers) - len(unlike)
     return Row(
         name=combination.name, about=combination.about, **versions_of(python), passed=passed, failed=len(failures),
         expected=expected, numbers=len(of_the_lock | numbers), equal=equal, readme=not fault,
-        failures=(*failures, *filter(None, [fault])), seconds=round(time.monotonic() - begun),
+        failures=(*failures, *filter(None, [fault, apart])), seconds=round(time.monotonic() - begun),
         date=time.strftime("%Y-%m-%d"),
     )  # fmt: skip
 

@@ -138,20 +138,16 @@ def wilson_interval(share: Figures, spread: Spread) -> tuple[Figures, Figures]:
         of_cases = 2 * cases * variance / (1 - 3 * variance) - 1
         left = 1 / spread.freedom - 1 / np.maximum(of_cases, 1.0)
         left = np.maximum(left, np.minimum(1 / spread.freedom, LEAST_LEFT))
-        return _wilson(share, t_95(1 / left) ** 2 / cases)
+        pull = t_95(1 / left) ** 2 / cases
+        middle = (share + pull / 2) / (1 + pull)
+        reach = np.sqrt(pull * (variance + pull / 4)) / (1 + pull)
+    return middle - reach, middle + reach
 
 
 def _cases(share: Figures, error: Figures) -> Figures:
     """How many cases that are one or the other would be as uncertain as the texts are."""
     with np.errstate(invalid="ignore", divide="ignore"):  # of what was not counted
         return np.maximum(share * (1 - share) / error**2, 1.0)
-
-
-def _wilson(share: Figures, pull: Figures) -> tuple[Figures, Figures]:
-    """Wilson's interval, where `pull` is t squared over the number of cases."""
-    middle = (share + pull / 2) / (1 + pull)
-    reach = np.sqrt(pull * (share * (1 - share) + pull / 4)) / (1 + pull)
-    return middle - reach, middle + reach
 
 
 def share_interval(share: Figures, spread: Spread, worth: Worth) -> tuple[Figures, Figures]:
@@ -212,8 +208,8 @@ def share_difference_interval(
     Donner 2008. Where texts hardly differ in it, this knows of what both shares may yet be; their spread does not.
 
     Where both shares are the same in nearly every text, as where 3 of 100 make all the difference, that is too narrow
-    on the far side. A difference d needs a share d of the cases to differ, so its variance is d (1 - d) at least: the
-    far end is no nearer than Wilson's of d itself, of as many cases as the less certain share has.
+    on the far side: were the difference larger by h, more cases would differ, each with the variance of a case. So the
+    far end is no nearer than the h that solves h^2 = t^2 (error^2 + ((d + h) (1 - d - h) - d (1 - d)) / cases).
     """
     with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of figures of which nothing was counted
@@ -228,9 +224,15 @@ def share_difference_interval(
     below = distance(first[..., 0] - first_ends[0], second_ends[1] - second[..., 0])
     above = distance(first_ends[1] - first[..., 0], second[..., 0] - second_ends[0])
     low, high = difference - below, difference + above
-    cases = np.fmin(*(_cases(part[..., 0], replicate_error(part)) for part in (first, second)))
-    _, most = _wilson(np.minimum(np.abs(difference), 1.0), t_95(np.full_like(difference, x.shape[-1] - 1)) ** 2 / cases)
-    return np.where(difference < 0, np.fmin(low, -most), low), np.where(difference > 0, np.fmax(high, most), high)
+    size, t = np.minimum(np.abs(difference), 1.0), t_95(np.full_like(difference, x.shape[-1] - 1))
+    pull = t**2 / np.fmin(*(_cases(part[..., 0], replicate_error(part)) for part in (first, second)))
+    middle = pull * (1 - 2 * size)
+    far = (middle + np.sqrt(middle**2 + 4 * (1 + pull) * (t * replicate_error(first - second)) ** 2)) / (2 + 2 * pull)
+    low, high = difference - below, difference + above
+    return (
+        np.where(difference < 0, np.fmin(low, difference - far), low),
+        np.where(difference > 0, np.fmax(high, difference + far), high),
+    )
 
 
 def ratio_spread(
