@@ -61,16 +61,16 @@ check: $(READY)  ## style, types, and who may import whom
 	@$(BIN)/ruff format --check --quiet --diff . && echo "ruff format: clean"
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m benchmarks.house --worst
+	@$(BIN)/python -m tools.house --worst
 	@$(BIN)/python -m tests.install.environments
 
 # The built page is committed, so that nobody needs node to use it; the tests hold it to web/.
 web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or newer)
 	@$(BIN)/python -m manyheads.studio.server.app web/openapi.json
-	@$(BIN)/python -m manyheads.roles.role_table web/src/lib/draw/roles.generated.ts
+	@$(BIN)/python -m manyheads.roles.words.role_table web/src/lib/draw/roles.generated.ts
 	@$(BIN)/python -m manyheads.studio.views.sizes web/src/rooms/size/sizes.generated.json
-	@$(BIN)/python -m manyheads.roles.glossary web/src/lib/words.generated.ts
-	@$(BIN)/python -m manyheads.studio.outside.lessons
+	@$(BIN)/python -m manyheads.roles.words.glossary web/src/lib/words.generated.ts
+	@$(BIN)/python -m manyheads.lab.room.saved_lessons
 	@cd web && npm ci --silent --no-audit --no-fund && npm run --silent types && npm run --silent check && npm test --silent \
 	  && npm run --silent build
 
@@ -91,7 +91,7 @@ pictures: $(READY) chromium ## the other pictures of docs, but for what is train
 
 pages: $(READY)  ## pages of docs that are made: the command, the house, the lab log, the gallery, the glossary (seconds)
 	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/lab.py && $(BIN)/python docs/reproduced.py && $(BIN)/python docs/pictures.py --page && $(BIN)/python docs/statistics.py \
-	  && $(BIN)/python -m manyheads.roles.glossary docs/reference/glossary.md
+	  && $(BIN)/python -m manyheads.roles.words.glossary docs/reference/glossary.md
 
 # mkdocs-material tells of its own future on every build; nothing here depends on that.
 docs: $(READY)   ## site/: the documentation as pages that open from the disk; any warning ends it

@@ -93,9 +93,9 @@ def trained(seeds: int) -> dict[str, Any]:
 
 def trained_answers(seed: int, folder: Path) -> dict[str, Any]:
     """The preset's heads by what they look at, and the same by four ways that know nothing of it."""
-    from manyheads.training.checkpoints import head_column
-    from manyheads.training.presets.preset import live
-    from manyheads.training.session import carry_out
+    from manyheads.lab.training.checkpoints import head_column
+    from manyheads.lab.training.presets.preset import live
+    from manyheads.lab.training.session import carry_out
 
     outcome = carry_out("induction", folder, seed=seed)
     one = outcome.trained["induction"]

@@ -48,16 +48,16 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora import open_corpus
-from manyheads.models import CallTexts, read_batches, read_texts
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.recording import Sinks
+from manyheads.inputs import CallTexts, read_batches, read_texts
+from manyheads.inputs.reading import rarity_table
+from manyheads.measurement.sinks import find_sinks
 from manyheads.roles import Comparison
 from manyheads.roles.claims import REPORT, Half
 from manyheads.roles.rules import FIXED_RULES, rule_of, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, mean_interval, survey_syntax, syntax_statistics
-from manyheads.statistics.one_batch import Measured
-from manyheads.statistics.sinks import find_sinks
+from manyheads.statistics.sums.one_batch import Measured
+from manyheads.texts import Sinks
 
 TEXTS = (20, 50, 200, 800)
 HEADS_APART = 6  # every sixth head: all layers, other places in each

@@ -38,17 +38,18 @@ import manyheads as mh
 from benchmarks import subjects
 from benchmarks.parts import Clock, Line, work
 from benchmarks.rounds import in_turns, medians, ratio
-from manyheads.base.devices import choose_device
+from manyheads.attention import Mask, Rule, attend
 from manyheads.base.text import first_line
 from manyheads.errors import ManyHeadsError, ModelError
-from manyheads.models.inputs.texts import rarity_table, read_texts, tokens_of
-from manyheads.nn import Mask, Rule, attend
-from manyheads.recording import Layer, Tokens, prepare
+from manyheads.inputs.reading import rarity_table, read_texts, tokens_of
+from manyheads.machine.devices import choose_device
+from manyheads.measurement.of_a_recording import measure_recording
+from manyheads.recording import Layer, prepare
 from manyheads.recording.exact_map.requests import Distance, Entropy, Mass, Maximum, Square
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.statistics import STATISTICS
-from manyheads.statistics.of_a_recording import measure_recording
-from manyheads.statistics.one_batch import requests_of
+from manyheads.statistics.sums.one_batch import requests_of
+from manyheads.texts import Tokens
 from tests.recording import passing
 
 ARCHITECTURES = ("llama", "gpt2", "bert", "t5", "gemma2", "gpt_oss", "mistral", "qwen3", "opt", "bart")

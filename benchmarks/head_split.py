@@ -21,8 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import manyheads as mh
 from benchmarks.rounds import ratio
 from manyheads.corpora import reading_of
-from manyheads.interventions import METRICS, read_corpus, sweep
-from manyheads.interventions.effects.metrics import outputs_of
+from manyheads.edits import METRICS, read_corpus, sweep
+from manyheads.edits.metrics import outputs_of
 from manyheads.plan import Ablate, Plan
 
 ROUNDS, TEXTS, LAYERS, SINK, RECENT = 3, 12, 12, 4, 64

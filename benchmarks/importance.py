@@ -20,8 +20,8 @@ import torch
 import manyheads as mh
 from benchmarks.rounds import ratio
 from manyheads.corpora import page_texts
-from manyheads.interventions import METRICS, read_corpus, sweep
-from manyheads.interventions.effects.metrics import Corpus, outputs_of
+from manyheads.edits import METRICS, read_corpus, sweep
+from manyheads.edits.metrics import Corpus, outputs_of
 
 THREADS = 2
 ROUNDS = 3

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import manyheads as mh
 from benchmarks.rounds import Calls, in_turns, ratio
-from manyheads.nn.attention import decode_one
+from manyheads.attention.attention import decode_one
 
 THREADS = 2
 ROUNDS = 15

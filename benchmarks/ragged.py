@@ -19,8 +19,8 @@ import torch
 
 import manyheads as mh
 from benchmarks.rounds import in_turns, medians, ratio
-from manyheads.models import read_texts, tokens_of
-from manyheads.models.inputs.texts import batches, model_inputs
+from manyheads.inputs import read_texts, tokens_of
+from manyheads.inputs.reading import batches, model_inputs
 
 THREADS = 2
 ROUNDS = 9

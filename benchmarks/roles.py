@@ -47,7 +47,7 @@ def sentences(count: int = COUNT) -> list[Any]:
 
 def plain(lm: Any, texts: list[Any]) -> float:
     """Seconds of the forward pass alone, over the batches that measuring makes of these texts."""
-    from manyheads.models import batches, model_inputs, read_texts, tokens_of
+    from manyheads.inputs import batches, model_inputs, read_texts, tokens_of
     from manyheads.models.describe import run
 
     reading = read_texts(lm, [each.text for each in texts])

@@ -33,7 +33,7 @@ def induction() -> dict[str, Any]:
 
 
 def trials() -> dict[str, Any]:
-    from manyheads.training.presets.table import PRESETS
+    from manyheads.lab.training.presets.table import PRESETS
 
     seconds = {name: trained(name, "--quick")[1] for name in PRESETS}
     return {"what": "quick", "seconds": seconds, "slowest": max(seconds.values())}
@@ -42,9 +42,9 @@ def trials() -> dict[str, Any]:
 def tiny_code() -> dict[str, Any]:
     """The best head on one half of the modules, reported on the other."""
     import manyheads as mh
+    from manyheads.lab.training.presets.code.data import is_held_out, read_sources
+    from manyheads.lab.training.presets.code.preset import first_repeats
     from manyheads.roles.claims import CHOOSE, REPORT
-    from manyheads.training.presets.code.data import is_held_out, read_sources
-    from manyheads.training.presets.code.preset import first_repeats
 
     texts = [each.text[:LENGTH] for each in read_sources() if is_held_out(each.path)]
     table = mh.measure(mh.load("tiny-code"), texts, list(first_repeats()))

@@ -37,8 +37,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import manyheads as mh
 from benchmarks.rounds import in_turns, live_bytes, medians, ratio
+from manyheads.attention.largest_logits import largest_scores
 from manyheads.models import AttentionCall, tap
-from manyheads.nn.largest_logits import largest_scores
 
 THREADS = 2
 ROUNDS = 6

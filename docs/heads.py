@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerFast
 import manyheads as mh
 from manyheads.corpora import reading_of
 from manyheads.interventions import Importance
+from manyheads.lab.training import carry_out
 from manyheads.roles import PageLabels, label_page
-from manyheads.training import carry_out
 
 TEXTS = 60
 

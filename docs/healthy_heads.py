@@ -19,8 +19,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import manyheads as mh
-from manyheads.figures.palette import FADED, INK
+from manyheads.figures.palette import FADED
 from manyheads.figures.paper import BODY, SMALL, Sheet
+from manyheads.roles.words.role_table import INK
 from manyheads.watching import HeadCurves, open_history
 
 PICTURE = Path(__file__).parent / "images" / "healthy-heads.svg"

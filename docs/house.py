@@ -1,4 +1,4 @@
-"""docs/images/house.svg and the tables of docs/house.md, from the code as it stands: `python docs/house.py`.
+"""docs/images/house.svg, the table of docs/house.md, and docs/tree.md, from the code: `python docs/house.py`.
 
 Floors come from pyproject.toml, where `make check` reads them too; who imports whom comes from the code itself, by the
 library that import-linter uses. A dot in a row: that package imports the one of the column. Columns stand in the rows'
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "manyheads"
 PICTURE = ROOT / "docs" / "images" / "house.svg"
 PAGE = ROOT / "docs" / "house.md"
+TREE_PAGE = ROOT / "docs" / "tree.md"
 BEGIN, END = "<!-- made by `python docs/house.py`, held to it by a test -->", "<!-- /house -->"
 TREE_BEGIN, TREE_END = "<!-- the tree, made by `python docs/house.py`, held to it by a test -->", "<!-- /tree -->"
 OUTSIDE = {"torch": ("torch",), "transformers": ("transformers",), "web server": ("fastapi", "starlette", "uvicorn")}
@@ -141,6 +142,6 @@ def _line(path: Path, depth: int) -> str:
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
-    for begin, end, made in ((BEGIN, END, table()), (TREE_BEGIN, TREE_END, tree())):
-        page = page.partition(begin)[0] + made + page.partition(end)[2]
-    PAGE.write_text(page, encoding="utf-8")
+    PAGE.write_text(page.partition(BEGIN)[0] + table() + page.partition(END)[2], encoding="utf-8")
+    page = TREE_PAGE.read_text(encoding="utf-8")
+    TREE_PAGE.write_text(page.partition(TREE_BEGIN)[0] + tree() + page.partition(TREE_END)[2], encoding="utf-8")

@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from manyheads.reproductions import REPRODUCTIONS, markdown
-from manyheads.reproductions.reproduction import COMES_OUT, FAILS, UNDECIDED
+from manyheads.lab.reproductions import REPRODUCTIONS, markdown
+from manyheads.lab.reproductions.reproduction import COMES_OUT, FAILS, UNDECIDED
 
 ROOT = Path(__file__).parents[1]
 RESULTS, IMAGES = ROOT / "docs" / "reproduced", ROOT / "docs" / "images" / "reproduce"

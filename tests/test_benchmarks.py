@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks import tax
 from benchmarks.bars import BARS, Bar, judged
-from benchmarks.house import COUNTED, Source, counted, measured, worst
 from benchmarks.rounds import in_turns, medians, memory_bytes, ratio
 from benchmarks.run import BEGIN, END, PAGE, RESULTS, RUNS, written
 from benchmarks.same_numbers import compare, fingerprint, sums_of
+from tools.house import COUNTED, Source, counted, measured, worst
 
 
 def result(*lines):
@@ -133,7 +133,7 @@ def test_a_tensor_without_a_device_is_found_where_tensors_of_a_model_are_met(sou
 
 
 # ======================================================================================== the figures of the house
-# Each row of `benchmarks.house`, counted in a small tree in which every row has a number of its own.
+# Each row of `tools.house`, counted in a small tree in which every row has a number of its own.
 
 TREE = {
     "src/manyheads/__init__.py": '"""Front door."""\n__all__ = ["a", "b"]\na, b, c = 1, 2, 3\n'

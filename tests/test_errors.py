@@ -203,7 +203,7 @@ cases = {
 """
 
 DESIGNS = """
-from manyheads import design
+from manyheads.lab import design
 cases = {
     "sharpness": lambda: design.previous("x"), "offset": lambda: design.offset(1.5),
     "a text for a class": lambda: design.token_class("cat"), "members": lambda: design.token_class([1.5]),
@@ -234,7 +234,10 @@ WORDS = {
             "ShapeError",
             "q is torch.float32 on cpu, k is torch.float64 on cpu, v is torch.float32",
         ),
-        "attend: booleans": ("ShapeError", "mask is a Tensor: give a Mask of manyheads.nn.masks, as Mask.causal"),
+        "attend: booleans": (
+            "ShapeError",
+            "mask is a Tensor: give a Mask of manyheads.attention.masks, as Mask.causal",
+        ),
         "record a name": ("ModelError", "'minilm' is a str, not a loaded model: load it first, as mh.load('minilm')."),
         "record nothing": ("TextError", "texts is a NoneType: give a text, or a list of texts."),
         "measure a number": ("TextError", "texts is a int: give a text, or a list of texts."),

@@ -121,7 +121,7 @@ def bound(statement: ast.stmt) -> set[str]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`mh.nn.attend`; an argument's name, too, since a fixture is asked for by one; "" for what is no name."""
+    """`mh.attention.attend`; an argument's name, too, since a fixture is asked for by one; "" for what is no name."""
     match node:
         case ast.Name(id=name) | ast.arg(arg=name):
             return name
@@ -146,7 +146,7 @@ def command_in(node: ast.AST) -> str:
 
 
 def faces() -> dict[str, str]:
-    """Every name of every face, `manyheads.nn.attend`, and where it is from, `manyheads.nn.attention.attend`."""
+    """Every name of every face, `manyheads.nn.KVCache`, and where it is from, `manyheads.nn.caches.KVCache`."""
     homes = {}
     for path in PACKAGE.rglob("__init__.pyi"):
         package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
@@ -272,7 +272,7 @@ def test_what_slow_tests_alone_name_is_missed_and_helpers_fixtures_and_tables_co
     always, all_of_them = Suite(SMALL), Suite(SMALL, slow=True)
     assert typed(always) == {("size", "--batch")}
     assert typed(all_of_them) == {("size", "--batch"), ("size", "--memory"), ("size", "--dtype"), ("look", "--html")}
-    names = {"manyheads.record", "manyheads.models.record"}
+    names = {"manyheads.record", "manyheads.inputs.record"}
     assert named(always, homes) == names
     assert named(all_of_them, homes) - names == {
         *("manyheads.load", "manyheads.models.load", "manyheads.KVCache", "manyheads.nn.KVCache"),

@@ -27,9 +27,23 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads import circuits, corpora, interventions, models, recording, roles, statistics, watching
+from manyheads import (
+    attention,
+    circuits,
+    corpora,
+    edits,
+    interventions,
+    measurement,
+    models,
+    recording,
+    roles,
+    statistics,
+    texts,
+    watching,
+)
 from manyheads import nn as mnn
 from manyheads.recording import media
+from manyheads.texts.tokens import Grid, ImageSpan
 
 FACES = (
     "", "circuits", "corpora", "interventions", "long_context", "models", "nn", "recording", "roles", "sizing",
@@ -208,12 +222,12 @@ class World:
         found = mh.find_roles(llama, TEXTS)
         compared = mh.compare(llama, llama, TEXTS)
         families = mh.head_families(llama, TEXTS)
-        corpus = interventions.read_corpus(llama, TEXTS)
+        corpus = edits.read_corpus(llama, TEXTS)
         plans = [
             mh.Plan([mh.Ablate("L0H1")]),
             mh.Plan([mh.Scale("L1H1", 0.5), mh.Average("L1H2"), mh.Copy("L1H3", "L1H1")]),
         ]
-        metric, _ = interventions.choose_metric(llama, "loss")
+        metric, _ = edits.choose_metric(llama, "loss")
         composed = mh.composition(llama)
         rows = [torch.randint(5, 40, (n,), generator=self.fresh).tolist() for n in (33, 29, 37, 31)]
         split = mh.split_heads(llama, rows, 0.5, sink=2, recent=8, random=0, needles=())
@@ -236,7 +250,7 @@ class World:
         small, links, words = (
             mh.prune_heads(llama, {0: [0, 1]}),
             self.rec.heads_linking("cat", "mat"),
-            recording.Words.of(self.rec.tokens),
+            texts.Words.of(self.rec.tokens),
         )
         sizing, repeats = mh.size(llama), roles.probe_repeats(llama, length=20, repeats=2)
         attribution = mh.logit_attribution(llama, "a cat", "a")
@@ -268,7 +282,7 @@ class World:
             plans,
             mh.SkipPositions(),
             mh.SkipOutputProjection("L1"),
-            interventions.sweep(llama, plans, corpus, metric),
+            edits.sweep(llama, plans, corpus, metric),
             interventions.lowest_heads(llama, TEXTS, 4),
             mh.patch(llama, "a cat", "a dog", **pair),
             mh.find_circuit(llama, "a cat", "a dog", **pair),
@@ -299,7 +313,7 @@ class World:
             mh.max_logits(q, k, attended.lse, bound=True),
             layer,
             cache,
-            mnn.Mask.causal(5, 5),
+            attention.Mask.causal(5, 5),
             mnn.Rope(),
             corpora.as_corpus(TEXTS),
             mh.open_corpus(page),
@@ -319,7 +333,7 @@ class World:
             self.page_labels,
             roles.backup_heads(llama, TEXTS, "L0H1"),
             roles.retrieval_scores(llama, TEXTS, "a dog", "the", lengths=(24,), depths=(0.5,), generate=2),
-            statistics.pooled_maps(llama, TEXTS),
+            measurement.pooled_maps(llama, TEXTS),
             statistics.alignment(crossed.stacks["cross"][0]),
             links,
             recording.telling_link(self.rec.layers),
@@ -327,9 +341,9 @@ class World:
             recording.spaced_words(words),
             self.rec.layers[0].word_weights(0),
             crossed,
-            media.Grid(2, 3, (32, 48), (16, 16), (16, 16)),
+            Grid(2, 3, (32, 48), (16, 16), (16, 16)),
             media.Frames(7, 0.02, 0.025, (0.11,)),
-            media.ImageSpan(1, 2, 3, (32, 48)),
+            ImageSpan(1, 2, 3, (32, 48)),
             steps,
             steps_read,
             watching.RULES,

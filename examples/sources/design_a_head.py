@@ -15,8 +15,8 @@ import numpy as np
 from IPython.display import Image
 
 import manyheads as mh
-from manyheads import design
 from manyheads.figures import save_head
+from manyheads.lab import design
 
 folder = Path(mkdtemp())
 lm = design.build(

@@ -20,7 +20,7 @@ from IPython.display import Image
 import manyheads as mh
 from manyheads.corpora import page_texts
 from manyheads.figures import role_style, save_grid, save_head
-from manyheads.statistics import pooled_maps
+from manyheads.measurement import pooled_maps
 
 folder = Path(mkdtemp())  # for pictures
 lm = mh.load("minilm")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import manyheads as mh
-from manyheads.training import (
+from manyheads.lab.training import (
     CAP,
     CHANNELS,
     LENGTH,
@@ -171,4 +171,4 @@ for heads in (*(f"L0H{head}" for head in range(8)), "L0"):
 # heads at once was never trained to live without them: the twin that was, is the fairer comparison.
 #
 # **Try it.** `simulate(seed=1)`. Or NASA's own files, if you have them: `read_cmapss(Path("train_FD001.txt"))`, also of
-# `manyheads.training`.
+# `manyheads.lab.training`.

@@ -25,7 +25,7 @@ from IPython.display import HTML, Image
 
 import manyheads as mh
 from manyheads.figures import save_head
-from manyheads.lessons import answer, ask, draw, lessons, load, right_of
+from manyheads.lab.lessons import answer, ask, draw, lessons, load, right_of
 
 SEED = 7
 folder = Path(mkdtemp())

@@ -8,8 +8,9 @@ import torch
 
 import manyheads as mh
 from benchmarks.circuits import trained_answers
-from manyheads import circuits, design
+from manyheads import circuits
 from manyheads.errors import StatisticError, TextError
+from manyheads.lab import design
 from tests.circuits.by_hooks import PLACES, hooked
 from tests.interventions.checkpoints import STOCK, VOCABULARY
 from tests.interventions.surgeries import loaded

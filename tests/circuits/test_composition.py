@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads import design
 from manyheads.circuits import composition
 from manyheads.circuits import virtual_weights as module
 from manyheads.circuits.virtual_weights import Grams, gram_products
 from manyheads.errors import HeadError, ModelError, StatisticError
+from manyheads.lab import design
 from tests.circuits.test_attribution import loaded
 from tests.models.eager import draw
 from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer

@@ -10,10 +10,10 @@ import torch
 from transformers import BertForMaskedLM
 
 import manyheads as mh
-from manyheads import design
 from manyheads.circuits import path_effect, path_effects
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.interventions.effects.importance import rank_correlation
+from manyheads.lab import design
 from tests.circuits.by_hooks import PLACES, ByHooks
 from tests.circuits.test_circuit import induction_pairs
 from tests.interventions.checkpoints import COMPACT, STOCK, VOCABULARY

@@ -27,7 +27,7 @@ from manyheads.cli.arguments import METRICS
 from manyheads.cli.commands import COMMANDS, FINDING, GROUPS, MORE, SENTENCE
 from manyheads.cli.main import main
 from manyheads.cli.terminal.progress import Talk
-from manyheads.interventions import METRICS as OF_THE_LIBRARY
+from manyheads.edits import METRICS as OF_THE_LIBRARY
 from manyheads.models import load
 
 from .conftest import assert_refused, start

@@ -15,7 +15,8 @@ import torch
 from huggingface_hub.constants import _is_true
 
 import manyheads
-from manyheads import base
+from manyheads import machine
+from manyheads.attention import Mask, attend
 from manyheads.base import NEWEST_TESTED
 from manyheads.cli import doctor, failed_imports
 from manyheads.cli.doctor import REINSTALL, VARIABLES, Finding
@@ -24,7 +25,6 @@ from manyheads.cli.main import main
 from manyheads.cli.terminal.console import WIDTH
 from manyheads.errors import ModelError
 from manyheads.models import BUNDLED
-from manyheads.nn import Mask, attend
 from tests.cli.conftest import Ran
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -369,8 +369,8 @@ def test_devices_are_told_with_their_dtypes_and_the_one_that_models_go_to(monkey
     found = by_subject(doctor.devices())
     assert torch.backends.cpu.get_cpu_capability() in found["cpu"].found
     assert found["cpu"].found.endswith(": float32, bfloat16, float16, float64")
-    assert found["models go to"].found == ", ".join(map(str, base.choose_device()))
-    monkeypatch.setattr(base, "dtypes_of", lambda device: [torch.float32, torch.float16])
+    assert found["models go to"].found == ", ".join(map(str, machine.choose_device()))
+    monkeypatch.setattr(machine, "dtypes_of", lambda device: [torch.float32, torch.float16])
     assert by_subject(doctor.devices())["cpu"].found.endswith(" GB free: float32, float16")
 
 
@@ -386,7 +386,7 @@ def test_accelerator_that_is_full_is_said_once_with_what_to_do(monkeypatch):
             "cuda:0 cannot be used now: CUDA out of memory. End what else runs there. Here is: cpu, cuda:0."
         )
 
-    monkeypatch.setattr(base, "dtypes_of", dtypes_of)
+    monkeypatch.setattr(machine, "dtypes_of", dtypes_of)
     (finding,) = doctor.devices()
     assert (finding.state, finding.found) == ("wrong", "cuda:0 cannot be used now: CUDA out of memory")
     assert finding.remedy == "End what else runs there. Here is: cpu, cuda:0."
@@ -401,7 +401,7 @@ def test_gpu_build_of_torch_without_a_gpu_is_a_note(monkeypatch):
 
 
 def test_cases_of_attention_are_told_in_the_words_of_the_chooser(monkeypatch):
-    monkeypatch.setattr(base, "devices_here", lambda: [CPU])
+    monkeypatch.setattr(machine, "devices_here", lambda: [CPU])
     found = by_subject(doctor.attention())
     assert {finding.state for finding in found.values()} == {"fine"} and len(found) == 5
     q, k = torch.randn(3, 4, 11, 5), torch.randn(3, 2, 11, 5)  # of other sizes, which choose alike
@@ -421,7 +421,7 @@ def test_case_of_attention_that_fails_leaves_the_others(monkeypatch):
             raise RuntimeError("not implemented for 'BFloat16'\nand much more")
         return attend(q, *inputs, **options)
 
-    monkeypatch.setattr("manyheads.nn.attend", fails)
+    monkeypatch.setattr("manyheads.attention.attend", fails)
     (line,) = in_state("wrong", doctor.attention())
     assert line.startswith("bfloat16: failed with RuntimeError: not implemented for 'BFloat16'. ")
 

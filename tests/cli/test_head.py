@@ -14,8 +14,9 @@ import manyheads as mh
 from manyheads.cli.head.command import block_map, find_links
 from manyheads.figures import save_picture
 from manyheads.figures.picture import overlaid
-from manyheads.recording import Sinks
-from manyheads.recording.media import Grid, grid_of
+from manyheads.recording.media import grid_of
+from manyheads.texts import Sinks
+from manyheads.texts.tokens import Grid
 from tests.cli.conftest import assert_refused
 from tests.models.tiny_media import (
     SIDE,

@@ -70,7 +70,7 @@ def test_dtype_that_is_none_is_refused(run, monkeypatch, line):
 
 def test_labels_are_read_anew_and_not_remembered_where_that_is_asked_for(run, monkeypatch, bert_folder):
     remembered = []
-    nothing = PageLabels((), {}, mh.recording.Sinks(), {}, 0, 0, "none was looked for")
+    nothing = PageLabels((), {}, mh.texts.Sinks(), {}, 0, 0, "none was looked for")
     monkeypatch.setattr(
         "manyheads.roles.label_page", lambda lm, *, remember, **_: remembered.append(remember) or nothing
     )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from manyheads.nn import Mask, Rule
-from manyheads.recording import LayerRecord, Recording, Tokens
+from manyheads.attention import Mask, Rule
+from manyheads.recording import LayerRecord, Recording
 from manyheads.spec import Site
+from manyheads.texts import Tokens
 
 DIM = 2
 

@@ -13,7 +13,7 @@ from manyheads.corpora import sources as gold
 from manyheads.corpora.sources import READINGS, own_corpus, page_digest
 from manyheads.errors import FileAccessError, TextError
 from manyheads.models import BUNDLED
-from manyheads.recording import ROOT
+from manyheads.texts import ROOT
 from tests.refusals import refuses
 
 

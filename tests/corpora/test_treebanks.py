@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyheads.corpora.treebanks import PASSAGE_WORDS
-from manyheads.recording import ROOT, Mention
+from manyheads.texts import ROOT, Mention
 from tests.corpora.writing import chain, read, sentence, token
 
 GRP = "GRP-etype-infstat"

@@ -88,7 +88,7 @@ IN_BETWEEN = (f"{os.sep}torch{os.sep}", "einops", "jaxtyping", "beartype", f"tes
 
 
 def place() -> str:
-    """The line that called the operation: "nn/masks.py:61", or another library's."""
+    """The line that called the operation: "attention/masks.py:61", or another library's."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename

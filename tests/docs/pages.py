@@ -26,7 +26,7 @@ NOT_HELD = re.compile(r"\s*<!-- not held: (?P<reason>.+?) -->\s*")
 NEVER = (
     (r"manyheads studio(?!.*--get)", "it serves until Ctrl-C; tests/studio does that"),
     (r"manyheads look .*--open\b", "it serves until Ctrl-C; tests/studio does that"),
-    (r"manyheads train \w+(?!.*--quick)", "it trains for minutes; tests/training trains less"),
+    (r"manyheads train \w+(?!.*--quick)", "it trains for minutes; tests/lab/training trains less"),
     (r".*\b[A-Z]{2,}(_[A-Z]+)+\b|.*(?<![\w-])(FOLDER|FILE|MODEL|NAME|PRESET)\b", "a name in capitals stands for yours"),
 )
 """Lines that no page can run. All other reasons stand in the pages themselves."""

@@ -76,7 +76,7 @@ def test_blocks_are_read_with_their_lines_reasons_and_prints(write):
     assert (python.line, python.language, python.prints, python.not_run) == (4, "python", "one\n", "")
     assert [each.not_run for each in commands_of(shell)] == [
         "", "a line of another program", "it serves until Ctrl-C; tests/studio does that",
-        "it trains for minutes; tests/training trains less", "a name in capitals stands for yours",
+        "it trains for minutes; tests/lab/training trains less", "a name in capitals stands for yours",
     ]  # fmt: skip
     assert Command(12, "manyheads size --list   # a comment") == next(commands_of(shell))
     assert (skipped.language, skipped.not_run) == ("python", "no reason but this")

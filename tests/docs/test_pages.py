@@ -22,7 +22,7 @@ from docs.command import PAGE as COMMAND_PAGE
 from docs.command import command_markdown
 from docs.docstrings import as_markdown
 from docs.hooks import PAGES, with_links
-from docs.house import OUTSIDE, PACKAGE, PICTURE, floors, imports, picture, table, tree
+from docs.house import OUTSIDE, PACKAGE, PICTURE, TREE_PAGE, floors, imports, picture, table, tree
 from docs.house import PAGE as HOUSE_PAGE
 from docs.lab import FIELDS, RECORDS, lab_markdown, records
 from docs.lab import PAGE as LAB_PAGE
@@ -32,13 +32,13 @@ from docs.reproduced import PAGE as REPRODUCED_PAGE
 from docs.reproduced import documents
 from docs.reproduced import page as reproduced_markdown
 from manyheads.cli.commands import COMMANDS
-from manyheads.lessons import lessons
+from manyheads.lab.lessons import lessons
+from manyheads.lab.reproductions import reproduction_of
+from manyheads.lab.training.presets.table import PRESETS
 from manyheads.models import BUNDLED
-from manyheads.reproductions import reproduction_of
-from manyheads.roles import glossary
-from manyheads.roles.role_table import NO_ROLE, ROLES
+from manyheads.roles.words import glossary
+from manyheads.roles.words.role_table import NO_ROLE, ROLES
 from manyheads.statistics.table import table_markdown
-from manyheads.training.presets.table import PRESETS
 from tests.docs.pages import ROOT, blocks_of, named, pages
 
 DOCS = ROOT / "docs"
@@ -259,7 +259,7 @@ def test_links_out_of_docs_become_pages_or_paths(given, made):
 
 
 def test_the_tree_has_every_package_and_file_as_the_code_has_them():
-    page = HOUSE_PAGE.read_text(encoding="utf-8")
+    page = TREE_PAGE.read_text(encoding="utf-8")
     assert tree() in page, "anew: make pages"
     names = {path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
     assert len(names) > 100 and all(f"- `{name}`" in page for name in names)
@@ -298,14 +298,14 @@ def test_the_lab_log_is_made_from_its_records_newest_first():
 # ================================================================================================= names that pages use
 # Claims about the names that pages and examples use: they come from faces, so that what lies behind may move.
 #
-# A face is `manyheads` itself or one of its packages, `manyheads.<package>`. A program that is run by `python -m` may
-# lie deeper where its own docstring says so.
+# A face is `manyheads` itself, one of its packages, `manyheads.<package>`, or a part of the laboratory,
+# `manyheads.lab.<part>`. A program that is run by `python -m` may lie deeper where its own docstring says so.
 
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".ipynb"))
 IMPORT = re.compile(r"^\s*(?:from\s+(manyheads[\w.]*)\s+import\b|import\s+(manyheads[\w.]*))", re.MULTILINE)
 PROGRAM = re.compile(r"(?:python3?|-m torch\.distributed\.run|torchrun[^\n]*?) -m (manyheads[\w.]*)")
 NAME = re.compile(r"`(manyheads(?:\.\w+)+)")
-DATED = {"docs/lab.md", "docs/house.md"}  # what a record said on its day; what is made of the code
+DATED = {"docs/lab.md", "docs/house.md", "docs/tree.md"}  # what a record said on its day; what is made of the code
 
 
 def code_of(path: Path) -> Iterator[str]:
@@ -321,7 +321,7 @@ def code_of(path: Path) -> Iterator[str]:
 
 
 def is_face(module: str) -> bool:
-    return module.count(".") <= 1
+    return module.count(".") <= (2 if module.startswith("manyheads.lab.") else 1)
 
 
 def is_documented_program(module: str) -> bool:
@@ -342,7 +342,7 @@ def test_pages_and_examples_import_from_faces_alone():
 def test_pages_run_only_programs_that_say_so():
     deep = []
     for path in (*pages(), *EXAMPLES):
-        if named(path) not in DATED:
+        if named(path) not in DATED and "decisions" not in path.parts:
             modules = sorted(set(PROGRAM.findall(path.read_text(encoding="utf-8"))))
             deep += [
                 f"{named(path)}: {name}" for name in modules if not is_face(name) and not is_documented_program(name)
@@ -375,7 +375,9 @@ def test_what_counts_as_deep_is_found_in_every_kind_of_code(tmp_path):
     ]
     assert modules == [{"manyheads", "manyheads.a.b", "manyheads.d.e"}, {"manyheads.f.g"}]
     assert is_face("manyheads") and is_face("manyheads.roles") and not is_face("manyheads.roles.probes")
-    assert PROGRAM.findall("python -m manyheads.roles.glossary\ntorchrun --nproc-per-node 2 -m manyheads roles") == [
-        "manyheads.roles.glossary",
+    assert PROGRAM.findall(
+        "python -m manyheads.roles.words.glossary\ntorchrun --nproc-per-node 2 -m manyheads roles"
+    ) == [
+        "manyheads.roles.words.glossary",
         "manyheads",
     ]

@@ -161,7 +161,7 @@ FACTS = {
         assert whole > 1 and abs(without) < 0.5 * min(beside)
     """,
     "worksheet": """
-        from manyheads.lessons.shelf import right_of
+        from manyheads.lab.lessons.shelf import right_of
         said = {number: right_of(*each, {}, load).answer for number, each in asked.items()}
         assert said["A1"] == "stay as they are" and said["A2"] == "become more uneven"
         tokens, (d, h) = int(asked["B1"][2]["tokens"]), (int(asked["C1"][2][name]) for name in ("d_model", "heads"))

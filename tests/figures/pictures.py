@@ -5,10 +5,10 @@ import xml.etree.ElementTree as ET
 import numpy as np
 from matplotlib.image import imread
 
+from manyheads.measurement.pooling import PooledMaps
 from manyheads.roles import HeadRole
 from manyheads.roles.labels import Evidence
 from manyheads.spec import Site
-from manyheads.statistics.pooling import PooledMaps
 
 EVIDENCE = Evidence("previous_mass", 0.5, 0.1, 0.4, 0.6, 200, 0.5, "half of its attention on the token before")
 KINDS = (".png", ".svg", ".pdf")

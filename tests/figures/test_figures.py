@@ -16,17 +16,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 import manyheads as mh
 from manyheads.circuits import logit_attribution
 from manyheads.errors import FileAccessError, HeadError, ShapeError
-from manyheads.figures import attribution, head, ramp, save_attribution, save_chart, save_grid, save_head
+from manyheads.figures import attribution, head, ramp, save_attribution, save_grid, save_head
 from manyheads.figures import maps as grid
 from manyheads.figures.head import block_means
 from manyheads.figures.maps import scaled
-from manyheads.figures.palette import INK, PAPER
+from manyheads.figures.palette import PAPER
 from manyheads.figures.paper import drawable, fitted, flow, text_width
 from manyheads.heads import Head
+from manyheads.lab.training import Chart, Panel, save_chart
+from manyheads.lab.training.charts import Line
+from manyheads.measurement import pooled_maps
 from manyheads.roles import HeadRole
-from manyheads.statistics import pooled_maps
-from manyheads.training import Chart, Panel
-from manyheads.training.charts import Line
+from manyheads.roles.words.role_table import INK
 from tests.figures.pictures import (
     EVIDENCE,
     HOSTILE,
@@ -226,7 +227,7 @@ def test_pyplot_stays_out_and_the_palette_needs_no_matplotlib():
         "import manyheads.figures.palette as style",
         "assert style.role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
-        "import manyheads.figures.roles.words, manyheads.roles.claims",
+        "import manyheads.roles.words.claim_words, manyheads.roles.claims",
         "assert 'matplotlib' not in sys.modules",
         "import manyheads.figures.maps, manyheads.figures.head",
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules",

@@ -12,23 +12,23 @@ from matplotlib.image import imread
 from manyheads.corpora import Failure, Failures
 from manyheads.errors import FileAccessError
 from manyheads.figures import UNLABELLED, save_roles
-from manyheads.figures.palette import INK, PAPER
-from manyheads.figures.roles import questions as drawn
-from manyheads.figures.roles.questions import PALE, ROW, Marks
-from manyheads.figures.roles.words import OWN_STYLE, guesses, percent, style_of, words_and_name
+from manyheads.figures import questions as drawn
+from manyheads.figures.palette import PAPER
+from manyheads.figures.questions import PALE, ROW, Marks
 from manyheads.heads import Head
-from manyheads.recording import Sinks
 from manyheads.roles import RULES, SINK_RULE, Claim, HeadRole, Roles, by_family, failing, family_of
 from manyheads.roles.labels import Evidence
 from manyheads.roles.results import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP
-from manyheads.roles.role_table import REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, Rule, coreference_rules, syntax_rules
+from manyheads.roles.words.claim_words import OWN_STYLE, guesses, percent, style_of, words_and_name
+from manyheads.roles.words.role_table import INK, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Sums, syntax_statistics
 from manyheads.statistics.defined.coreference import coreference_statistics
 from manyheads.statistics.defined.syntax import FAR, Relation
 from manyheads.statistics.defined.syntax import Rule as Nearest
+from manyheads.texts import Sinks
 from tests.figures.test_style import SEEN_AS, TOLD_APART, contrast, linear, oklab
 
 RELATIONS = ("det", "nsubj", "nmod:desc")

@@ -67,7 +67,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     ours = {name for name in named if not re.match(r"manyheads-[^/]+\.dist-info/", name)}
     assert ours == of_the_package()
     for name in ("py.typed", "bundled/tiny-code/model.safetensors", "studio/static/studio.js", "corpora/page.txt",
-                 "lessons/pages/induction.md"):  # fmt: skip
+                 "lab/lessons/pages/induction.md"):  # fmt: skip
         assert named[f"manyheads/{name}"] or name == "py.typed", f"{name} is empty"
     odd = [name for name in ours if not (name.endswith(tuple(KINDS)) or name.endswith("static/BUILT_FROM"))]
     assert odd == [] and not [name for name in ours if "test" in name.split("/")[-1].split("_")[0]]

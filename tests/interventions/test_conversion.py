@@ -16,8 +16,9 @@ import transformers
 from torch import nn
 
 import manyheads as mh
+from manyheads.edits import read_corpus
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
-from manyheads.interventions import convert_to_gqa, read_corpus
+from manyheads.interventions import convert_to_gqa
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import convert as converting
 from manyheads.interventions.convert import table as conversiontable

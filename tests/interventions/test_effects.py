@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from transformers import BertForSequenceClassification, BertLMHeadModel
 
 import manyheads as mh
+from manyheads.edits import METRICS, choose_metric
+from manyheads.edits.metrics import Batch
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
-from manyheads.interventions import METRICS, Effect, Importance, choose_metric, importance_verdict, verdict
+from manyheads.interventions import Effect, Importance, importance_verdict, verdict
 from manyheads.interventions.effects.effect import random_plans
-from manyheads.interventions.effects.metrics import Batch
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from tests.interventions.surgeries import TEXTS, loaded, projection
 from tests.models.eager import draw

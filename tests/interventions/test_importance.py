@@ -19,8 +19,9 @@ from torch import nn
 from transformers import MistralConfig, MistralForCausalLM, SwinConfig, SwinModel
 
 import manyheads as mh
+from manyheads.edits import METRICS, choose_metric, read_corpus
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
-from manyheads.interventions import METRICS, Importance, choose_metric, lowest_heads, read_corpus
+from manyheads.interventions import Importance, lowest_heads
 from manyheads.interventions.effects import importance as module
 from manyheads.interventions.effects.importance import gradients, rank_correlation
 from manyheads.plan import Ablate

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 
 import manyheads as mh
-from manyheads import design
 from manyheads.errors import FileAccessError, ModelError, StatisticError, TextError
 from manyheads.figures import save_split
+from manyheads.lab import design
 from manyheads.long_context import HeadSplit, Needle, retrieval_heads
 from manyheads.long_context.needles import hidden_needles
 from manyheads.long_context.split_layer import SplitLayer
+from tests.edits.test_streaming import dense
 from tests.figures.pictures import KINDS, assert_is_file_of, words_in
-from tests.interventions.test_streaming import dense
 from tests.models import tiny
 from tests.models.eager import draw, eager_maps
 from tests.refusals import refuses

@@ -19,9 +19,9 @@ from manyheads.errors import ModelError
 from manyheads.long_context import HeadSplit, StreamingCache, streaming_cache
 from manyheads.long_context.split_layer import split_layers
 from manyheads.models.taps.open_taps import OPEN
+from tests.edits.test_streaming import dense
 from tests.interventions.checkpoints import COMPACT, DECODER, EIGHT, STOCK, VOCABULARY, WIDE, Family
 from tests.interventions.surgeries import assert_close, assert_matters
-from tests.interventions.test_streaming import dense
 from tests.models.eager import draw, padded
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_mistral, tiny_t5
 from tests.refusals import refuses

@@ -26,15 +26,15 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 
+from manyheads.attention import Mask
 from manyheads.errors import GuardError, ModelError
-from manyheads.models.recorder import sharpened
+from manyheads.inputs.recorder import sharpened
 from manyheads.models.taps import open_taps as taps
 from manyheads.models.taps import tap as seam
 from manyheads.models.taps import through_transformers as interface
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.mask_arguments import MaskReader, read_rule
 from manyheads.models.taps.open_taps import carrying_out
-from manyheads.nn import Mask
 from manyheads.recording.exact_map.one_pass import Layer, window_weights
 from tests.models.tiny import attend_by, require_seen
 

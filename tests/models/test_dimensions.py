@@ -16,8 +16,8 @@ from manyheads.models import size
 from manyheads.models.dimensions import describe, describe_model
 from manyheads.sizing import by_part, describe_config
 from manyheads.sizing import costs as counting
-from manyheads.sizing.families.config import FAMILIES
-from manyheads.sizing.families.decoder_table import DECODERS
+from manyheads.sizing.architecture.config import FAMILIES
+from manyheads.sizing.architecture.decoder_table import DECODERS
 from tests.refusals import refuses
 
 from ..sizing import real

@@ -13,10 +13,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from transformers import AttentionInterface
 
 import manyheads as mh
+from manyheads.attention import Mask
 from manyheads.errors import GuardError, ModelError
 from manyheads.models.taps import mask_arguments as flexmasks
 from manyheads.models.taps.mask_arguments import read_block_mask
-from manyheads.nn import Mask
 from tests.models.eager import assert_near, assert_the_models_own, draw, eager_maps, implementation, padded
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama, tiny_tokenizer
 

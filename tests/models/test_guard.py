@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import manyheads as mh
+from manyheads.attention import Mask, Rule
 from manyheads.errors import GuardError
 from manyheads.models.taps import call as guard
 from manyheads.models.taps import tap as seam
-from manyheads.nn import Mask, Rule
 from manyheads.recording import Recording
 from manyheads.recording.exact_map.requests import Mass
 from manyheads.spec import Site

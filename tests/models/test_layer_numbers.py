@@ -17,16 +17,16 @@ from transformers.models.mllama.modeling_mllama import MllamaTextModel
 
 import manyheads as mh
 from manyheads.compat import transformer_lens
+from manyheads.edits.edits import Acts
 from manyheads.errors import HeadError, ModelError, PlanError
-from manyheads.interventions.apply.edits import Acts
 from manyheads.long_context import FORMATS
+from manyheads.measurement.of_a_recording import measure_recording
 from manyheads.models import tap
 from manyheads.nn import MultiHeadAttention
 from manyheads.recording import Recording
 from manyheads.recording.file.format import FORMAT, FORMAT_VERSION, save_recording
 from manyheads.recording.file.safetensors_io import TensorFile
 from manyheads.spec import Layers, ModelSpec, Site, counted_layers
-from manyheads.statistics.of_a_recording import measure_recording
 from manyheads.watching import open_history
 from manyheads.watching.history import HeadHistory
 from tests.models import eager

@@ -23,7 +23,8 @@ from torch.torch_version import TorchVersion
 
 from manyheads.base import NEWEST_TESTED, private_names, untested_here
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanError
-from manyheads.models import BUNDLED, load, quietly, record
+from manyheads.inputs import record
+from manyheads.models import BUNDLED, load, quietly
 from manyheads.models.describe import max_positions_of
 from manyheads.models.loading import checkpoints as bundled
 from manyheads.models.loading import load as load_module

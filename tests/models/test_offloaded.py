@@ -15,8 +15,8 @@ import manyheads as mh
 from manyheads.errors import ModelError
 from manyheads.models import device_of
 from manyheads.models.loading.offloaded import weight_of
-from manyheads.recording import Sinks
 from manyheads.statistics import STATISTICS
+from manyheads.texts import Sinks
 from tests.models.eager import draw
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
 

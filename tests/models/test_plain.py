@@ -14,12 +14,12 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
 import manyheads as mh
 from manyheads import reference
+from manyheads.attention.attention import Attended
 from manyheads.errors import GuardError, ModelError
 from manyheads.models import tap
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.nn import RelativeBias, Rope
 from manyheads.nn import mixing as hooks
-from manyheads.nn.attention import Attended
 from tests.nn.layer_oracle import array, expected, stirred
 from tests.refusals import refuses
 

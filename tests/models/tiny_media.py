@@ -13,7 +13,7 @@ import torch
 import transformers as hf
 from numpy import ndarray
 
-from manyheads.models.inputs.media import picture_of
+from manyheads.inputs.media import picture_of
 from tests.models.tiny import VOCAB_SIZE, tiny_tokenizer
 
 HEIGHT, WIDTH, PATCH = 24, 40, 8  # 3 rows of 5 patches

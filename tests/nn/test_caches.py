@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import manyheads as mh
 from manyheads import reference
+from manyheads.attention.attention import LONG_KEYS, decode_one
 from manyheads.errors import ShapeError
 from manyheads.nn import KVCache, MultiHeadAttention, Rope
-from manyheads.nn.attention import LONG_KEYS, decode_one
 from manyheads.nn.caches import FIRST_CAPACITY
 from tests.nn.layer_oracle import stirred
 from tests.refusals import refuses

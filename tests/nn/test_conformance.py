@@ -16,10 +16,12 @@ import torch
 from numpy.testing import assert_allclose
 from torch import Tensor, nn
 
-from manyheads.nn import KVCache, Mask, MultiHeadAttention, Rule, attend, grouped_scores, load_state
+from manyheads.attention import Mask, Rule, attend, grouped_scores
+from manyheads.nn import KVCache, MultiHeadAttention, load_state
 from manyheads.nn.positions import rotate
-from manyheads.recording import LayerRecord, Tokens
+from manyheads.recording import LayerRecord
 from manyheads.spec import Site
+from manyheads.texts import Tokens
 from tests.nn.layer_oracle import stirred
 
 # ==================================================================================================== torch's module_db

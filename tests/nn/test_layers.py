@@ -18,6 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 import manyheads as mh
+from manyheads import attention
 from manyheads import nn as mnn
 from manyheads.nn.feed_forward import ACTIVATIONS
 from tests.nn.layer_oracle import expected, normal, stirred
@@ -455,7 +456,7 @@ def test_attend_is_called_with_what_mh_attend_takes(fresh):
     assert_allclose(layer(x)[0].detach(), plain(x)[0].detach(), atol=1e-5)
     ((q, k, options),) = calls
     assert (q, k) == ((B, H, Q, M // H), (B, G, Q, M // H))
-    assert isinstance(options["mask"], mnn.Mask) and options["mask"].dense is None and options["softcap"] == 1.0
+    assert isinstance(options["mask"], attention.Mask) and options["mask"].dense is None and options["softcap"] == 1.0
 
 
 class Watcher:

@@ -7,11 +7,12 @@ import struct
 import pytest
 import torch
 
+from manyheads.attention import Mask, Rule
 from manyheads.errors import RecordingError
-from manyheads.nn import Mask, Rule
-from manyheads.recording import LayerRecord, Recording, Sinks, Tokens, open_recording
+from manyheads.recording import LayerRecord, Recording, open_recording
 from manyheads.recording.file.safetensors_io import metadata_sum
 from manyheads.spec import Site
+from manyheads.texts import Sinks, Tokens
 
 H, G, D, F = 6, 3, 5, 4
 LENGTHS = (7, 11, 2)

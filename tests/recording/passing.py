@@ -8,8 +8,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
-from manyheads.nn import Mask, Rule
-from manyheads.recording import Entropy, Layer, LayerRecord, Maximum, Pooled, Received, Strongest, Tokens, prepare
+from manyheads.attention import Mask, Rule
+from manyheads.recording import Entropy, Layer, LayerRecord, Maximum, Pooled, Received, Strongest, prepare
 from manyheads.recording.exact_map.requests import (
     Band,
     Distance,
@@ -24,6 +24,7 @@ from manyheads.recording.exact_map.requests import (
 )
 from manyheads.reference import reductions
 from manyheads.spec import Site
+from manyheads.texts import Tokens
 
 H, G, D = 6, 3, 5
 COLUMNS = Received, MatchReceived, RowsReceived  # a number a key

@@ -22,12 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from manyheads.attention import Mask, Rule, attend
 from manyheads.errors import FileAccessError, HeadError, RecordingError
-from manyheads.nn import Mask, Rule, attend
-from manyheads.recording import LayerRecord, Recording, Sinks, Tokens, open_recording
+from manyheads.recording import LayerRecord, Recording, open_recording
 from manyheads.recording.file import format as lazy
 from manyheads.recording.file import safetensors_io as container
 from manyheads.spec import Site
+from manyheads.texts import Sinks, Tokens
 from tests.refusals import refuses
 
 # ============================================================================================ recordings of random bits
@@ -455,8 +456,9 @@ def test_ctrl_c_while_saving_leaves_nothing_behind(tmp_path):
     script = """
 import signal, sys, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-from manyheads.nn import Mask, Rule
-from manyheads.recording import LayerRecord, Recording, Tokens
+from manyheads.attention import Mask, Rule
+from manyheads.recording import LayerRecord, Recording
+from manyheads.texts import Tokens
 from manyheads.spec import Site
 n = 20_000
 of = Tokens.unnamed([n])

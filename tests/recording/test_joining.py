@@ -15,10 +15,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import manyheads as mh
+from manyheads.attention import Mask
 from manyheads.errors import HeadError, RecordingError, ShapeError
-from manyheads.nn import Mask
-from manyheads.recording import Entropy, Received, Recording, Sinks, Tokens, gathered, heads_together, record_tensors
+from manyheads.recording import Entropy, Received, Recording, gathered, heads_together, record_tensors
 from manyheads.recording.layer import together
+from manyheads.texts import Sinks, Tokens
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.refusals import refuses

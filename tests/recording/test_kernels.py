@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from manyheads.attention import Mask
 from manyheads.errors import ModelError, ShapeError
-from manyheads.nn import Mask
 from manyheads.recording import prepare
 from manyheads.recording.exact_map import launches
 from manyheads.recording.exact_map.requests import Mass

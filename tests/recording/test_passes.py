@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
+from manyheads.attention import Mask, Rule
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.nn import Mask, Rule
-from manyheads.recording import Entropy, Layer, LayerRecord, Pooled, Received, Strongest, Tokens, prepare
+from manyheads.recording import Entropy, Layer, LayerRecord, Pooled, Received, Strongest, prepare
 from manyheads.recording.exact_map import one_pass, requests
 from manyheads.recording.exact_map import zoom as pyramids
 from manyheads.recording.exact_map.requests import Band, Distance, Linear, Mass, Match, Square
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.reference import reductions
 from manyheads.spec import Site
+from manyheads.texts import Tokens
 from tests.recording.passing import (
     KINDS,
     LENGTHS,

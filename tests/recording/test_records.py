@@ -14,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads import reference
+from manyheads.attention import Mask, Rule, attend
 from manyheads.errors import HeadError, RecordingError, ShapeError, WindowError
-from manyheads.nn import Mask, Rule, attend
-from manyheads.recording import LayerRecord, Received, Recording, Tokens, record_tensors
+from manyheads.recording import LayerRecord, Received, Recording, record_tensors
 from manyheads.recording import layer as records
 from manyheads.recording.exact_map.requests import Mass
-from manyheads.recording.media import Frames, Grid, as_json, frames_of, grid_of
+from manyheads.recording.media import Frames, as_json, frames_of, grid_of
 from manyheads.spec import Site
+from manyheads.texts import Tokens
+from manyheads.texts.tokens import Grid
 from tests.recording.passing import RECORDED, SCALE, D, G, H, assert_near, make_record
 from tests.refusals import refuses
 

@@ -16,19 +16,20 @@ import torch
 from PIL import Image
 
 import manyheads as mh
+from manyheads.attention import Mask, Rule
+from manyheads.edits import open_plan
 from manyheads.figures.paper import Sheet
-from manyheads.interventions import open_plan
 from manyheads.interventions.save import save as saving
-from manyheads.nn import Mask, Rule
-from manyheads.recording import LayerRecord, Recording, Tokens
+from manyheads.lab.training.checkpoints import History, read_state, save_state
+from manyheads.lab.training.session import write_json
+from manyheads.recording import LayerRecord, Recording
 from manyheads.spec import Site
 from manyheads.statistics import HeadTable
 from manyheads.studio import write_report
-from manyheads.training.checkpoints import History, read_state, save_state
-from manyheads.training.session import write_json
+from manyheads.texts import Tokens
+from tests.measurement.corpus_runs import some_texts, tiny_lm
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 from tests.robustness.head_file_targets import head_split
-from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 HEADS, WIDTH = 3, 16
 

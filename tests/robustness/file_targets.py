@@ -19,18 +19,18 @@ import torch
 from safetensors.torch import save
 
 import manyheads as mh
-from manyheads.interventions import open_plan
+from manyheads.edits import open_plan
+from manyheads.inputs.media import picture_of, sounds_of
 from manyheads.interventions.save import save as saving
+from manyheads.lab.training.checkpoints import read_state
+from manyheads.measurement import store
 from manyheads.models import quietly
-from manyheads.models.inputs.media import picture_of, sounds_of
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.file.safetensors_io import metadata_sum
 from manyheads.spec import Site
-from manyheads.statistics.corpus_run import store
-from manyheads.training.checkpoints import read_state
+from tests.measurement.corpus_runs import some_texts, tiny_lm
 from tests.models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
 from tests.robustness.target import DEEP_JSON, Read, Target
-from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 HUGE_HEADER = struct.pack("<Q", 2**40) + b"{}"
 LONG_HEADER = struct.pack("<Q", 99_000_000) + b"{" + b" " * 1000

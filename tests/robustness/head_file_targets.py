@@ -25,20 +25,20 @@ from manyheads.cli.circuits import given_pairs
 from manyheads.corpora import as_corpus
 from manyheads.errors import HeadError, ManyHeadsError
 from manyheads.heads import Head
+from manyheads.lab.reproductions import wu_scores
+from manyheads.lab.reproductions.reproduction import Task
+from manyheads.lab.training.session import BEGUN, open_folder
 from manyheads.long_context.split_layer import split_layers
-from manyheads.reproductions import wu_scores
-from manyheads.reproductions.reproduction import Task
 from manyheads.studio import Desk, Workspace
 from manyheads.studio.outside.site import MARK, require_publishable
 from manyheads.studio.server.serve import guarded
 from manyheads.studio.state.workspace import ModelPlace
 from manyheads.studio.views.training import Histories
-from manyheads.training.session import BEGUN, open_folder
 from manyheads.watching import HeadHistory, open_history
+from tests.measurement.corpus_runs import some_texts, tiny_lm
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 from tests.robustness.file_targets import HUGE_HEADER, base, signed, split
 from tests.robustness.target import DEEP, DEEP_JSON, Read, Target
-from tests.statistics.corpus_runs import some_texts, tiny_lm
 
 LISTS_MB = 1024.0  # JSON of 32 MB, the largest list of heads that is read, is up to 25 times as large in memory
 

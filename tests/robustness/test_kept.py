@@ -16,11 +16,11 @@ from manyheads.corpora import lines as sources
 from manyheads.corpora import open_corpus
 from manyheads.corpora import sources as plaintext
 from manyheads.errors import TextError
+from manyheads.lab.room.schema import CellResult
 from manyheads.studio import Desk, NotHere, Workspace
 from manyheads.studio import jobs as jobs_module
 from manyheads.studio.jobs import Jobs
 from manyheads.studio.schema.experiments import ExperimentAsk
-from manyheads.studio.schema.lessons import CellResult
 from manyheads.studio.schema.recordings import RecordingAsk
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 

@@ -12,6 +12,7 @@ import torch
 import manyheads as mh
 from manyheads.base import Cache
 from manyheads.cli.roles.command import read_patterns
+from manyheads.edits import open_plan
 from manyheads.errors import (
     FileAccessError,
     HeadError,
@@ -23,13 +24,12 @@ from manyheads.errors import (
     TextError,
 )
 from manyheads.heads import in_layer, parse_heads
-from manyheads.interventions import open_plan
-from manyheads.lessons import shelf
-from manyheads.lessons.lesson import LessonError
-from manyheads.models.inputs.media import picture_of, sounds_of
+from manyheads.inputs.media import picture_of, sounds_of
+from manyheads.lab.lessons import shelf
+from manyheads.lab.lessons.lesson import LessonError
 from manyheads.recording.file import format as lazy
 from manyheads.roles.labels import remembered
-from manyheads.sizing.families.config import read_config
+from manyheads.sizing.architecture.config import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.server.serve import Guard
 from tests.refusals import refuses

@@ -1,7 +1,7 @@
 """A process that is killed (signal 9) at any moment of writing: what is there afterwards is whole, old or new.
 
 Runs over a corpus that are killed and gone on with: test_resume.py and test_divided.py of tests/statistics. Trainings:
-here by the command, and in tests/training/test_engine.py to the last bit.
+here by the command, and in tests/lab/training/test_engine.py to the last bit.
 """
 
 import errno
@@ -22,14 +22,14 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, PlanError, StatisticError
-from manyheads.statistics.corpus_run.store import RunFolder
+from manyheads.lab.training.session import alone_in
+from manyheads.measurement.store import RunFolder
 from manyheads.studio import NotHere, Workspace
-from manyheads.training.session import alone_in
+from tests.measurement.corpus_runs import assert_same_tables
 from tests.processes import assert_killed, in_child
 from tests.refusals import refuses
 from tests.robustness.faults import WRITERS, Writer, measure_resumed, recording, write_page
 from tests.seeds import seed
-from tests.statistics.corpus_runs import assert_same_tables
 
 # =============================================================================================================== killed
 

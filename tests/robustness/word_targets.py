@@ -20,17 +20,17 @@ import manyheads as mh
 from manyheads.corpora import open_corpus
 from manyheads.errors import ModelError
 from manyheads.heads import Head, in_layer, parse_heads, written
-from manyheads.lessons import Progress, shelf
-from manyheads.lessons.lesson import read_lesson
-from manyheads.recording import Sinks
+from manyheads.lab.lessons import Progress, shelf
+from manyheads.lab.lessons.lesson import read_lesson
+from manyheads.lab.room import CellAsk
+from manyheads.lab.room import views as learning
+from manyheads.lab.room.schema import CheckAsk
 from manyheads.roles import HeadRole, PageLabels
 from manyheads.roles.labels import Evidence, _remember, remembered
 from manyheads.sizing import size
-from manyheads.sizing.families.config import read_config
+from manyheads.sizing.architecture.config import read_config
 from manyheads.spec import ModelSpec
-from manyheads.studio import CellAsk
-from manyheads.studio.schema.lessons import CheckAsk
-from manyheads.studio.views import lessons as learning
+from manyheads.texts import Sinks
 from tests.models.tiny import tiny_llama
 from tests.robustness.target import DEEP_JSON, DIGITS, Read, Target
 

@@ -16,7 +16,6 @@ import torch
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.recording import Sinks, text_seed
 from manyheads.roles import MAX_FALSE, RULES, SINK_RULE, Roles
 from manyheads.roles.chance import adjusted, as_normal
 from manyheads.roles.claims import CHOOSE, Half, claims_of, control
@@ -26,6 +25,7 @@ from manyheads.roles.results import role_named
 from manyheads.roles.rules import AHEAD, NEEDED, UNASKED, coreference_rules, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics import HeadTable, Statistic, Sums
+from manyheads.texts import Sinks, text_seed
 from tests.figures.test_roles import roles_of
 from tests.refusals import refuses
 
@@ -337,7 +337,7 @@ def test_a_folder_with_other_files_is_not_gone_on_with(tmp_path):
 
 
 def test_questions_are_known_before_the_long_reading(minilm, monkeypatch):
-    monkeypatch.setattr("manyheads.statistics.corpus_run.run.Worker.measure", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("manyheads.measurement.corpus_run.Worker.measure", lambda *_: pytest.fail("read"))
 
     def refuse(questions):
         assert {"previous token", "mine"} <= questions.keys()

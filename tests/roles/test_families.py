@@ -34,7 +34,7 @@ from manyheads.roles.compare.families import (
     silhouettes,
 )
 from manyheads.roles.compare.rows import pair_divergences, row_divergences
-from manyheads.roles.role_table import REFERENCE_STYLE, SYNTAX_STYLE
+from manyheads.roles.words.role_table import REFERENCE_STYLE, SYNTAX_STYLE
 from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw, implementation

@@ -18,9 +18,10 @@ from manyheads.base import private_names
 from manyheads.corpora import gold_corpus, open_corpus, page_texts
 from manyheads.corpora.sources import own_corpus
 from manyheads.errors import HeadError, StatisticError
-from manyheads.models import read_texts
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.recording import Sinks, text_seed
+from manyheads.inputs import read_texts
+from manyheads.inputs.reading import rarity_table
+from manyheads.measurement import chunks as inputs
+from manyheads.measurement import measure
 from manyheads.roles import MIN_QUERIES, RULES, SINK_RULE, HeadRole, Roles
 from manyheads.roles import find as finding
 from manyheads.roles import labels as page
@@ -28,9 +29,9 @@ from manyheads.roles.claims import REPORT
 from manyheads.roles.find import LEAST_WEIGHT, _best, _cells, find_examples, pairs_of
 from manyheads.roles.labels import label
 from manyheads.roles.rules import CONTENT, MIN_LIFT_LOW, NEEDED
-from manyheads.statistics import STATISTICS, HeadTable, Sums, measure
-from manyheads.statistics.corpus_run import chunks as inputs
+from manyheads.statistics import STATISTICS, HeadTable, Sums
 from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
+from manyheads.texts import Sinks, text_seed
 from tests import seeds
 from tests.corpora.conftest import treebank
 from tests.models.eager import eager_maps
@@ -445,7 +446,8 @@ def test_sums_of_one_half_only_leave_everything_unlabelled(table):
 
 def test_other_code_of_any_package_that_measures_is_another_place_to_remember_labels(monkeypatch):
     lm, sources = mh.load(tiny_bert(), tokenizer=tiny_tokenizer()), inputs.SOURCES
-    assert {"nn", "models", "recording", "statistics", "roles"} <= set(sources)
+    assert {"attention", "texts", "nn", "recording", "models", "inputs", "corpora"} <= set(sources)
+    assert {"statistics", "measurement", "roles"} <= set(sources)
     places = {page._key(lm)}
     assert {"base", "spec.py", "heads.py"} <= set(sources)  # which number a layer has, and what others are called
     for package in sources:

@@ -17,7 +17,7 @@ from manyheads.corpora import gold_corpus, page_texts
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.roles import head_families
 from manyheads.statistics import DEFAULT, Sums
-from manyheads.statistics.sums import paired_interval
+from manyheads.statistics.sums.sums import paired_interval
 from tests.models.eager import MAKERS, draw, eager_maps
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
 from tests.refusals import refuses

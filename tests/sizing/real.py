@@ -12,8 +12,8 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from manyheads.models import quietly
-from manyheads.sizing.families.encoders import ENCODERS, IMAGES
-from manyheads.sizing.families.seq2seq import SEQ2SEQ
+from manyheads.sizing.architecture.encoders import ENCODERS, IMAGES
+from manyheads.sizing.architecture.seq2seq import SEQ2SEQ
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,

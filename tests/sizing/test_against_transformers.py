@@ -17,11 +17,11 @@ from transformers import StaticCache
 from manyheads.models import size
 from manyheads.sizing import PRESETS, describe_config
 from manyheads.sizing import costs as counting
-from manyheads.sizing.architecture import LAST
-from manyheads.sizing.families.config import FAMILIES
-from manyheads.sizing.families.decoder_table import DECODERS
-from manyheads.sizing.families.encoders import IMAGES
-from manyheads.sizing.families.seq2seq import SEQ2SEQ
+from manyheads.sizing.architecture.architecture import LAST
+from manyheads.sizing.architecture.config import FAMILIES
+from manyheads.sizing.architecture.decoder_table import DECODERS
+from manyheads.sizing.architecture.encoders import IMAGES
+from manyheads.sizing.architecture.seq2seq import SEQ2SEQ
 
 from . import real
 

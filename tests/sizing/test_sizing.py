@@ -32,10 +32,10 @@ from manyheads.sizing import (
     transformer,
 )
 from manyheads.sizing.__main__ import families_markdown, presets_markdown
-from manyheads.sizing.architecture import PARTS, Attention
-from manyheads.sizing.building_blocks import experts, matrix, projections
+from manyheads.sizing.architecture.architecture import PARTS, Attention
+from manyheads.sizing.architecture.building_blocks import experts, matrix, projections
+from manyheads.sizing.architecture.config import FAMILIES, read_config
 from manyheads.sizing.costs import decoding, dense_pairs, prefill, visible_pairs
-from manyheads.sizing.families.config import FAMILIES, read_config
 from manyheads.spec import ModelSpec, Site
 from tests.refusals import refuses
 

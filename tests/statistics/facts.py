@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyheads.recording import Sinks, Tokens
 from manyheads.reference.cells import TextFacts
+from manyheads.texts import Sinks, Tokens
 from tests.models.eager import PROJECTION
 from tests.models.tiny import WORDS
 

@@ -15,10 +15,10 @@ import torch
 from numpy import ndarray
 
 from manyheads.corpora import Document
-from manyheads.models import batches, read_texts, tokens_of
-from manyheads.recording import ROOT, Gold, GoldWord
+from manyheads.inputs import batches, read_texts, tokens_of
 from manyheads.statistics import Statistic
-from manyheads.statistics.one_batch import measure_batch
+from manyheads.statistics.sums.one_batch import measure_batch
+from manyheads.texts import ROOT, Gold, GoldWord
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import value_norms_of
 

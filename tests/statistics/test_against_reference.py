@@ -15,15 +15,15 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording import Sinks
+from manyheads.measurement.of_a_recording import EVERY_ROW, measure_recording, sinks_of
 from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.recording.layer import small_maps
 from manyheads.reference.cells import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics
 from manyheads.statistics import OF_SCORES, STATISTICS, Sums, distant_mass
-from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording, sinks_of
-from manyheads.statistics.one_batch import Finished
+from manyheads.statistics.sums.one_batch import Finished
 from manyheads.statistics.table import choose
+from manyheads.texts import Sinks
 from tests.models.eager import MAKERS, draw, eager_maps, implementation, padded, spans
 from tests.models.tiny import (
     WORDS,

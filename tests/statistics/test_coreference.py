@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from manyheads.recording import Gold, Mention
 from manyheads.statistics.defined.coreference import KINDS, coreference_statistics, survey_coreference
+from manyheads.texts import Gold, Mention
 from tests.corpora.conftest import treebank as treebank_file
 from tests.models.eager import tiny_lm
 from tests.statistics.gold import (

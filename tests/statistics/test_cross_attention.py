@@ -5,17 +5,19 @@ import pytest
 import torch
 
 import manyheads as mh
+from manyheads.attention import Mask, Rule, log_sum_exp
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.nn import Mask, Rule, log_sum_exp
-from manyheads.recording import LayerRecord, Tokens
+from manyheads.measurement import measure_call
+from manyheads.recording import LayerRecord
 from manyheads.recording import layer as records
 from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.spec import Site
-from manyheads.statistics import DEFAULT, STATISTICS, alignment, class_mass, measure_call
-from manyheads.statistics.one_batch import CROSSING, NOT_OF_CROSS
+from manyheads.statistics import DEFAULT, STATISTICS, alignment, class_mass
+from manyheads.statistics.sums.one_batch import CROSSING, NOT_OF_CROSS
 from manyheads.statistics.table import OF_CROSS, choose
+from manyheads.texts import Tokens
+from tests.inputs.test_texts import PAIRS, fed, with_eager
 from tests.models.eager import draw, implementation
-from tests.models.test_texts import PAIRS, fed, with_eager
 from tests.models.tiny import VOCAB_SIZE, tiny_bart, tiny_gpt2, tiny_t5, tiny_tokenizer
 from tests.models.tiny_media import tiny_whisper
 from tests.refusals import refuses

@@ -9,13 +9,13 @@ from scipy.ndimage import label
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.models.inputs.vision_language import pictures_in_text
+from manyheads.inputs.vision_language import pictures_in_text
+from manyheads.measurement.of_a_recording import measure_recording
+from manyheads.measurement.sinks import judge
 from manyheads.recording import record_tensors
-from manyheads.recording.media import ImageSpan
 from manyheads.statistics.defined import pictures
-from manyheads.statistics.of_a_recording import measure_recording
-from manyheads.statistics.sinks import judge
 from manyheads.statistics.table import OF_IMAGES, STATISTICS, choose
+from manyheads.texts.tokens import ImageSpan
 from tests.models.eager import implementation
 from tests.models.tiny_media import some_picture
 

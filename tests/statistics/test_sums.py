@@ -10,18 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyheads as mh
+from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
-from manyheads.models import batches, read_texts
-from manyheads.nn import Mask, Rule
-from manyheads.recording import Layer, Maximum, Sinks, Tokens, prepare
+from manyheads.inputs import batches, read_texts
+from manyheads.measurement import measure
+from manyheads.measurement.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
+from manyheads.recording import Layer, Maximum, prepare
 from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.reference import statistics as reference
-from manyheads.statistics import STATISTICS, Facts, HeadTable, Sums, measure
-from manyheads.statistics import token_kinds as kinds_module
+from manyheads.statistics import STATISTICS, Facts, HeadTable, Sums
 from manyheads.statistics.defined import masses as tops
-from manyheads.statistics.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
-from manyheads.statistics.sums import HALVES, REPLICATES, text_weights
-from manyheads.statistics.token_kinds import TokenKinds
+from manyheads.statistics.sums import token_kinds as kinds_module
+from manyheads.statistics.sums.sums import HALVES, REPLICATES, text_weights
+from manyheads.statistics.sums.token_kinds import TokenKinds
+from manyheads.texts import Sinks, Tokens
 from tests.models.eager import draw, implementation
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.statistics.facts import written_text
@@ -152,7 +154,7 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     one_by_one = [measured(lm, text).sums for text in shuffled]
     assert_same_measurement(sum(one_by_one[1:], one_by_one[0]), whole.sums)
     groups = []
-    monkeypatch.setattr("manyheads.models.reading.batches", lambda read: groups.extend(batches(read, 45)) or groups)
+    monkeypatch.setattr("manyheads.inputs.passes.batches", lambda read: groups.extend(batches(read, 45)) or groups)
     assert_same_measurement(measured(lm, texts).sums, whole.sums)
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 
@@ -298,7 +300,7 @@ def test_kinds_are_what_eager_maps_give(lm, fresh):
 def test_any_split_into_batches_adds_to_the_same_kinds(lm, fresh, monkeypatch):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5, 8)]
     whole = measure(lm, texts, ["entropy"], kinds=True).kinds
-    monkeypatch.setattr("manyheads.models.reading.batches", lambda read: [[4, 5], [2, 0, 1], [3]])
+    monkeypatch.setattr("manyheads.inputs.passes.batches", lambda read: [[4, 5], [2, 0, 1], [3]])
     added = measure(lm, texts, ["entropy"], kinds=True).kinds
     np.testing.assert_array_equal(added.ids, whole.ids)
     np.testing.assert_array_equal(added.mark, whole.mark)
@@ -409,7 +411,7 @@ def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkey
     assert table.sinks.names == ("[CLS]",) and table.notes["sinks"] == table.sinks.because
     torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))  # [CLS] stands first, once
     assert table.column("sink_mass").max() > 0.3
-    monkeypatch.setattr("manyheads.statistics.sinks.find_sinks", lambda *_: pytest.fail("looked again"))
+    monkeypatch.setattr("manyheads.measurement.sinks.find_sinks", lambda *_: pytest.fail("looked again"))
     again = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass"], sinks=table.sinks)
     torch.testing.assert_close(again.column("sink_mass"), table.column("sink_mass"))
     mh.measure(minilm, SENTENCES[:3], statistics=["entropy"])  # asks for none
@@ -455,7 +457,7 @@ def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, mon
 def test_judging_compares_with_the_even_share(fresh):
     """Columns made by hand: what draws much, but about its even share, is no sink; nor is what draws 2 % of all."""
     lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
-    from manyheads.models import tokens_of
+    from manyheads.inputs import tokens_of
 
     tokens = tokens_of(read_texts(lm, ["the cat sat .", "the dog ran ."]), [0, 1], None, "")
     even = torch.full(tokens.real.shape, 1 / 12)

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.recording import ROOT, Gold, GoldWord
 from manyheads.statistics import Statistic, survey_syntax, syntax_statistics
 from manyheads.statistics.defined.syntax import MIN_ARCS, Relation
+from manyheads.texts import ROOT, Gold, GoldWord
 from tests.corpora.conftest import treebank as treebank_file
 from tests.models.eager import draw, tiny_lm
 from tests.models.tiny import tiny_gpt2

@@ -16,7 +16,6 @@ from scipy.stats import t as student
 import manyheads as mh
 from manyheads.corpora import gold_corpus, page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
-from manyheads.recording import Gold, Sinks
 from manyheads.roles.claims import REPORT, Half
 from manyheads.spec import Site
 from manyheads.statistics import (
@@ -31,9 +30,8 @@ from manyheads.statistics import (
     distant_mass,
     mean_interval,
 )
-from manyheads.statistics.corpus_run.chunks import Survey
 from manyheads.statistics.defined import syntax, treebank_words
-from manyheads.statistics.intervals import (
+from manyheads.statistics.sums.intervals import (
     MIN_BURSTY,
     MOMENTS,
     Spread,
@@ -42,8 +40,9 @@ from manyheads.statistics.intervals import (
     unevenness,
     wilson_interval,
 )
-from manyheads.statistics.sums import paired_interval
-from manyheads.statistics.table import choose, may_need_survey
+from manyheads.statistics.sums.sums import paired_interval
+from manyheads.statistics.table import Survey, choose, may_need_survey
+from manyheads.texts import Gold, Sinks
 from tests.models.eager import Twice, draw, eager_maps
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
 from tests.refusals import refuses
@@ -270,7 +269,7 @@ def test_a_module_that_reads_two_texts_in_one_call_has_its_layers_twice(fresh):
 def test_rarity_is_counted_in_a_large_corpus_and_is_the_vocabularys_rank_in_a_small_one(lm, texts, monkeypatch):
     few = mh.measure(lm, texts, statistics="rare_mass")
     assert "rank in the vocabulary" in few.notes["rarity"] and f"{few.sums.num_tokens:,} tokens" in few.notes["rarity"]
-    monkeypatch.setattr("manyheads.models.inputs.texts.CORPUS_TOKENS", 3)
+    monkeypatch.setattr("manyheads.inputs.reading.CORPUS_TOKENS", 3)
     counted = mh.measure(lm, ["the cat the cat the cat the dog the dog"], statistics="rare_mass")
     assert counted.notes["rarity"] == "counts over the corpus' 12 tokens"
     maps = eager_maps(lm.model, **lm.tokenizer("the cat the cat the cat the dog the dog", return_tensors="pt"))

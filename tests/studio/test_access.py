@@ -10,7 +10,7 @@ from importlib.resources import files
 import pytest
 from playwright.sync_api import expect
 
-from manyheads.roles.glossary import TERMS
+from manyheads.roles.words.glossary import TERMS
 
 ROOMS = {
     "atlas": "atlas-grid", "atlas?from=10&to=2&sort=word&sinks=out": "best-head", "head/L2H9?pin=2&key=2": "neuron",

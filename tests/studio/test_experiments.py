@@ -20,6 +20,8 @@ from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.errors import FileAccessError, HeadError, PlanError, StatisticError, TextError
 from manyheads.interventions import verdict
 from manyheads.interventions.save import save as saving
+from manyheads.lab.room import views
+from manyheads.lab.training.presets.table import stored_report
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Plan, Scale
 from manyheads.roles import head_diversity
@@ -29,7 +31,6 @@ from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruni
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.views import experiments
 from manyheads.studio.views.experiments import sentence
-from manyheads.training.presets.table import stored_report
 from tests.interventions.surgeries import TEXTS, loaded, without_heads
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer
@@ -221,7 +222,7 @@ def test_the_nearest_sentences_are_those_of_stock_embeddings_before_and_with_the
 
 
 def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
-    by_scene = {truth.scene: truth for truth in experiments.trained()}
+    by_scene = {truth.scene: truth for truth in views.trained()}
     assert list(by_scene) == list(get_args(SceneName))
     ways = stored_report("collapse")["found"]["ways"]
     same, unmixed = by_scene["same"], by_scene["unmixed"]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from manyheads.lessons import shelf
+from manyheads.lab.lessons import shelf
 from tests.studio.driving import assert_nothing_past_the_edge
 
 LESSON = "masks"

@@ -19,7 +19,7 @@ import torch
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.roles.glossary import TERMS
+from manyheads.roles.words.glossary import TERMS
 from manyheads.studio import Workspace
 from manyheads.studio.views import tiles as tiles_module
 from tests import seeds

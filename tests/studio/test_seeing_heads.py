@@ -13,9 +13,9 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.recording import Sinks, Words, readable
 from manyheads.roles import head_diversity
 from manyheads.studio.views.recording import token_infos
+from manyheads.texts import Sinks, Words, readable
 from tests.studio.driving import assert_nothing_past_the_edge, fragment
 
 TEXT = "The animal didn't cross the street because it was unbelievably tired."
@@ -68,12 +68,13 @@ def test_softcap_bias_and_a_learned_sink_are_steps_of_their_own(tmp_path):
     """A record with all three, made by hand: every step is what NumPy computes from the formula."""
     import torch
 
-    from manyheads.nn import Mask
-    from manyheads.nn.scores import Rule
-    from manyheads.recording import LayerRecord, Recording, Tokens
+    from manyheads.attention import Mask
+    from manyheads.attention.scores import Rule
+    from manyheads.recording import LayerRecord, Recording
     from manyheads.spec import Site
     from manyheads.studio.state.recordings import Opened
     from manyheads.studio.views.maps import pair_of
+    from manyheads.texts import Tokens
 
     H, G, Q, D = 4, 2, 5, 3
     generator = torch.Generator().manual_seed(0)

@@ -20,11 +20,12 @@ from safetensors.torch import save as safetensors_torch
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, RecordingError
-from manyheads.lessons import shelf
-from manyheads.lessons.answers import Predict
+from manyheads.lab.lessons import shelf
+from manyheads.lab.lessons.answers import Predict
+from manyheads.lab.room.saved_lessons import digest_of_lessons
 from manyheads.recording.layer import one_text
 from manyheads.studio import Desk, Workspace, publish, write_report
-from manyheads.studio.outside.lessons import digest_of_lessons, saved_lessons
+from manyheads.studio.outside.one_file import saved_lessons
 from manyheads.studio.outside.snapshot import factors_of
 from manyheads.studio.session import MAX_UPLOAD
 from tests.models.tiny import TEXT, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError
-from manyheads.models import record_call
+from manyheads.inputs import record_call
 from manyheads.recording import LayerRecord, Recording
 from tests.sweep.architectures import ATTENDS_WITHOUT_SOFTMAX, NoClass, architecture, one_line
 from tests.sweep.build import LARGEST, Built, NotBuilt, build, largest, make

@@ -15,8 +15,9 @@ import transformers
 from torch import Tensor
 
 import manyheads as mh
-from manyheads.models import AttentionCall, record_call, tap
-from manyheads.nn import largest_scores, max_logits
+from manyheads.attention import largest_scores, max_logits
+from manyheads.inputs import record_call
+from manyheads.models import AttentionCall, tap
 from tests.sweep import oracle, report
 from tests.sweep.architectures import architecture
 from tests.sweep.build import LARGEST, build, make

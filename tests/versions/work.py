@@ -18,11 +18,11 @@ from tests.versions.combinations import ROOT, Combination, environment, versions
 TESTS = (
     "tests/models/test_dimensions.py", "tests/models/test_flash.py", "tests/models/test_flex.py",
     "tests/models/test_guard.py", "tests/models/test_kernels.py", "tests/models/test_loading.py",
-    "tests/models/test_media.py", "tests/models/test_plain.py", "tests/models/test_recorder.py",
-    "tests/models/test_taps.py", "tests/models/test_texts.py", "tests/nn/test_attention.py",
-    "tests/nn/test_fused_kernels.py", "tests/nn/test_masks.py", "tests/recording/test_passes.py",
+    "tests/inputs/test_media.py", "tests/models/test_plain.py", "tests/inputs/test_recorder.py",
+    "tests/models/test_taps.py", "tests/inputs/test_texts.py", "tests/attention/test_attention.py",
+    "tests/attention/test_fused_kernels.py", "tests/attention/test_masks.py", "tests/recording/test_passes.py",
     "tests/watching/test_watch.py", "tests/watching/test_loops.py", "tests/long_context/test_streaming_cache.py",
-    "tests/interventions/test_applied.py", "tests/interventions/test_streaming.py",
+    "tests/edits/test_applied.py", "tests/edits/test_streaming.py",
     "tests/interventions/test_prune.py", "tests/interventions/test_saving.py",
 )  # fmt: skip
 SEED = "36"  # one for all combinations and all days: which cases of a grid are drawn, and all random inputs

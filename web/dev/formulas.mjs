@@ -1,10 +1,10 @@
-// Typesets the lessons' formulas: lessons/formulas.json, from the plain text that a page and the terminal have (`Q K^T`) to
-// TeX, becomes lessons/formulas.mathml.json, from the plain text to MathML, by KaTeX. Browsers draw MathML themselves, so no
+// Typesets the lessons' formulas: lab/lessons/formulas.json, from the plain text that a page and the terminal have (`Q K^T`) to
+// TeX, becomes lab/lessons/formulas.mathml.json, from the plain text to MathML, by KaTeX. Browsers draw MathML themselves, so no
 // formula costs JavaScript, on the server's page, in a notebook or in one file. `npm run formulas`.
 import { readFileSync, writeFileSync } from "node:fs";
 import katex from "katex";
 
-const place = (name) => new URL(`../../src/manyheads/lessons/${name}`, import.meta.url);
+const place = (name) => new URL(`../../src/manyheads/lab/lessons/${name}`, import.meta.url);
 
 export function typeset() {
   const formulas = JSON.parse(readFileSync(place("formulas.json"), "utf8"));

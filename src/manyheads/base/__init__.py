@@ -1,4 +1,4 @@
-"""Base: whole files, locks, caches, HTML tables, query groups, devices, processes and words; used by every floor."""
+"""Base: whole files, locks, caches, HTML tables, query groups, units and words; used by every floor."""
 
 import lazy_loader
 

@@ -30,21 +30,22 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.attention import exact_arithmetic
 from manyheads.base.html import html_table
-from manyheads.base.processes import require_all_heads
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
+from manyheads.edits.metrics import require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.interventions.effects.metrics import require_loaded
-from manyheads.models import CallTexts, batches, model_inputs, read_texts, tokens_of
+from manyheads.inputs import CallTexts, batches, model_inputs, read_texts, tokens_of
+from manyheads.machine.processes import require_all_heads
 from manyheads.models.describe import run
 from manyheads.models.taps.call import TOLERANCE
 from manyheads.models.weights.projections import weight_by_head
-from manyheads.nn import exact_arithmetic
-from manyheads.recording import Layer, Tokens, write_frame
+from manyheads.recording import Layer, write_frame
 from manyheads.recording.exact_map.one_pass import window_weights
 from manyheads.spec import CROSS, ModelSpec
 from manyheads.statistics import mean_interval
+from manyheads.texts import Tokens
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

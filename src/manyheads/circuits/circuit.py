@@ -35,14 +35,14 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import whole
-from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
+from manyheads.edits.metrics import Metric
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
-from manyheads.interventions.effects.metrics import Metric
-from manyheads.models import BATCH_TOKENS
+from manyheads.inputs import BATCH_TOKENS
+from manyheads.machine.processes import require_all_heads
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
 from manyheads.statistics import Progress

@@ -21,11 +21,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.base import one_of
+from manyheads.edits import metrics
+from manyheads.edits.metrics import Batch, Metric, exact
 from manyheads.errors import StatisticError, TextError
-from manyheads.interventions.effects import metrics
-from manyheads.interventions.effects.metrics import Batch, Metric, exact
-from manyheads.models import read_texts, tokens_of
-from manyheads.models.inputs.texts import Piece, Reading, model_inputs, writes_apart
+from manyheads.inputs import read_texts, tokens_of
+from manyheads.inputs.reading import Piece, Reading, model_inputs, writes_apart
 
 METRICS = ("logit_diff", "logit", "prob", "loss", "kl")
 UNITS = {"logit_diff": "logits", "logit": "logits", "prob": "", "loss": "nats", "kl": "nats"}

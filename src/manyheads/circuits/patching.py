@@ -15,7 +15,7 @@ softcap, sinks and bias; no map is stored. k and v of a key/value head that serv
 replaced for one query head at a time: it alone reads the other run's keys, its neighbours read their own. That is finer
 than the model's own weights allow, and adds nothing up: patch the whole group with `Patch(heads=...)` of several heads.
 
-All heads of a layer run as one batch, and what is below them is computed once (`interventions.effects.sweep`).
+All heads of a layer run as one batch, and what is below them is computed once (`edits.runner`).
 
 Attribution patching, `estimator="gradient"`, is the first-order estimate, (other - own) * d metric / d own, for every
 head and position at once. Sources: Vig et al. 2020; Meng et al. 2022; Nanda 2023, Attribution Patching; Heimersheim and
@@ -35,14 +35,11 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.attention import attend, exact_arithmetic
 from manyheads.base import one_of, whole
-from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, remember_clean, unrelated
-from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head, HeadsLike
-from manyheads.interventions.apply.edits import BLOCK_CELLS, weights_of
-from manyheads.interventions.effects.importance import rank_correlation
-from manyheads.interventions.effects.metrics import (
+from manyheads.edits.edits import BLOCK_CELLS, weights_of
+from manyheads.edits.metrics import (
     TOKENS_OF_A_BATCH,
     Batch,
     Metric,
@@ -50,9 +47,13 @@ from manyheads.interventions.effects.metrics import (
     outputs_of,
     require_numbers,
 )
-from manyheads.interventions.effects.sweep import Runner
-from manyheads.models import BATCH_TOKENS, AttentionCall, tap
-from manyheads.nn import attend, exact_arithmetic
+from manyheads.edits.runner import Runner
+from manyheads.errors import HeadError, StatisticError
+from manyheads.heads import Head, HeadsLike
+from manyheads.inputs import BATCH_TOKENS
+from manyheads.interventions.effects.importance import rank_correlation
+from manyheads.machine.processes import require_all_heads
+from manyheads.models import AttentionCall, tap
 from manyheads.recording import PerHeadResult
 from manyheads.spec import CROSS, ModelSpec, Site
 from manyheads.statistics import Progress, mean_interval

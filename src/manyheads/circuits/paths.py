@@ -21,7 +21,6 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import one_of
-from manyheads.base.processes import require_all_heads
 from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
@@ -33,10 +32,12 @@ from manyheads.circuits.patching import (
     require_counts,
     run_of,
 )
+from manyheads.edits.metrics import outputs_of, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.interventions.effects.metrics import outputs_of, require_numbers
-from manyheads.models import BATCH_TOKENS, AttentionCall, tap
+from manyheads.inputs import BATCH_TOKENS
+from manyheads.machine.processes import require_all_heads
+from manyheads.models import AttentionCall, tap
 from manyheads.statistics import Progress, mean_interval
 
 Channel = Literal["q", "k", "v"]

@@ -35,17 +35,18 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.attention import exact_arithmetic, log_sum_exp
 from manyheads.base import one_of
-from manyheads.base.processes import require_all_heads
 from manyheads.circuits.residual import Branches, NormForm, norm_form
+from manyheads.edits.metrics import require_loaded
+from manyheads.edits.runner import standing_in
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.interventions.effects.metrics import require_loaded
-from manyheads.interventions.effects.sweep import standing_in
-from manyheads.models import AttentionCall, CallTexts, batches, model_inputs, read_texts, tap, tokens_of
+from manyheads.inputs import CallTexts, batches, model_inputs, read_texts, tokens_of
+from manyheads.machine.processes import require_all_heads
+from manyheads.models import AttentionCall, tap
 from manyheads.models.describe import probe_inputs, run
 from manyheads.models.weights.projections import Projections, holders_of, is_norm, output_projection, weight_by_head
-from manyheads.nn import exact_arithmetic, log_sum_exp
 from manyheads.recording import Layer
 from manyheads.recording.exact_map.one_pass import window_weights
 from manyheads.spec import CROSS, ModelSpec, Site

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads import base, corpora, models, recording, roles
+from manyheads import corpora, inputs, machine, models, roles
+from manyheads import texts as text_data
 from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import Talk
@@ -220,7 +221,7 @@ def save_sums(sums: Sequence[Any], path: Path) -> list[Path]:
     return paths
 
 
-def way_to_read(truncate: bool, whole: bool) -> models.Long:
+def way_to_read(truncate: bool, whole: bool) -> inputs.Long:
     """How a text longer than the model's positions is read, as the library calls it. Errors: TextError for both."""
     if truncate and whole:
         raise TextError("--truncate and --whole contradict each other: cut a long text, or refuse it.")
@@ -458,7 +459,7 @@ def chosen_place(device: str | None, dtype: str | None = None) -> tuple[Any, str
     from manyheads.recording.exact_map.launches import chosen_pass  # as above
 
     chosen_pass()
-    place, because = base.choose_device(device, "--device")
+    place, because = machine.choose_device(device, "--device")
     if dtype is not None:
         weights_dtype(dtype, place)
     return place, because
@@ -484,7 +485,7 @@ def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
             if OPTIONS not in str(error):
                 raise
             raise ModelError(str(error).replace(OPTIONS, "")) from error
-    if choice.device is None and why_there != base.NO_ACCELERATOR:
+    if choice.device is None and why_there != machine.NO_ACCELERATOR:
         talk.note(f"{lm.name} is on {lm.device}, {why_there}; --device chooses another")
     return lm
 
@@ -509,4 +510,4 @@ def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
             return roles.label_page(lm, progress=progress, remember=remember)
     except TextError as error:
         because = f"this model cannot read the bundled texts: {error}"
-        return roles.PageLabels((), {}, recording.Sinks(), {}, 0, 0, because)
+        return roles.PageLabels((), {}, text_data.Sinks(), {}, 0, 0, because)

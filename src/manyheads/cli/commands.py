@@ -18,7 +18,6 @@ from manyheads.cli.circuits import attribute, circuit, patch
 from manyheads.cli.doctor import doctor
 from manyheads.cli.head.command import head
 from manyheads.cli.interventions import ablate, convert, importance, prune
-from manyheads.cli.learn.command import learn
 from manyheads.cli.long_context import heads, split
 from manyheads.cli.look.command import look
 from manyheads.cli.roles.command import roles
@@ -26,7 +25,9 @@ from manyheads.cli.size import size
 from manyheads.cli.stats import compare, merge, stats
 from manyheads.cli.studio import publish, studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
-from manyheads.cli.training import reproduce, train, watch
+from manyheads.cli.watch import watch
+from manyheads.lab.commands.lessons import learn
+from manyheads.lab.commands.training import reproduce, train
 
 COMMANDS = (
     look,

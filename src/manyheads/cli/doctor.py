@@ -27,7 +27,8 @@ import typer
 from rich.text import Text
 
 import manyheads
-from manyheads import base, models, nn
+from manyheads import attention as operation
+from manyheads import base, machine, models
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.failed_imports import NAME, Failed, failed_import, in_words, module_of, refused_backend, spans
 from manyheads.cli.terminal.console import clean, emit_document, hanging, knows_blocks, stdout_console
@@ -236,14 +237,14 @@ def devices() -> Iterator[Finding]:
     import torch  # deferred: it may be missing or broken
 
     try:
-        for device in base.devices_here():
+        for device in machine.devices_here():
             name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
             if device.type == "cpu":
                 name = f"{torch.backends.cpu.get_cpu_capability()}, {base.plural(torch.get_num_threads(), 'thread')}"
-            free = base.free_bytes(device)
+            free = machine.free_bytes(device)
             words = name if free is None else f"{name}, {free / 1e9:.1f} GB free"
-            yield Finding(str(device), f"{words}: {', '.join(map(base.plain, base.dtypes_of(device)))}")
-        yield Finding("models go to", ", ".join(map(str, base.choose_device())))
+            yield Finding(str(device), f"{words}: {', '.join(map(machine.plain, machine.dtypes_of(device)))}")
+        yield Finding("models go to", ", ".join(map(str, machine.choose_device())))
     except ModelError as error:  # a device is full or busy, or MANYHEADS_DEVICE names none that is here
         words, _, remedy = str(error).partition(". ")
         yield Finding("models go to", words, "wrong", remedy)
@@ -256,10 +257,10 @@ def attention() -> Iterator[Finding]:
     """Which backend serves which call, on a GPU where one is here: in the words of the results (`Attended.because`)."""
     import torch  # deferred, as above
 
-    device = base.devices_here()[:2][-1]
+    device = machine.devices_here()[:2][-1]
     q, k = (torch.randn(2, heads, 23, 16, device=device) for heads in (6, 2))
-    causal, bias = nn.Mask.causal(23, 23), torch.randn(1, 6, 23, 23, device=device)
-    padded = nn.Mask.from_lengths(torch.tensor([23, 7], device=device), 23, 23)
+    causal, bias = operation.Mask.causal(23, 23), torch.randn(1, 6, 23, 23, device=device)
+    padded = operation.Mask.from_lengths(torch.tensor([23, 7], device=device), 23, 23)
     calls = {
         "float32": (q, k, causal, None),
         "bfloat16": (q.bfloat16(), k.bfloat16(), causal, None),
@@ -269,7 +270,7 @@ def attention() -> Iterator[Finding]:
     }
     for subject, (query, key, mask, added) in calls.items():
         try:
-            yield Finding(subject, nn.attend(query, key, key, mask=mask, bias=added).because)
+            yield Finding(subject, operation.attend(query, key, key, mask=mask, bias=added).because)
         except Exception as error:  # of any kind: it is what is found
             if failed_import(error):
                 raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text
 
-from manyheads import figures, interventions
+from manyheads import edits, figures, interventions
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -55,7 +55,7 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, layer_name, require_forwards, written
 from manyheads.plan import KINDS, Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection
-from manyheads.roles.glossary import TERMS
+from manyheads.roles.words.glossary import TERMS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,7 +135,7 @@ def ablate(
         )
     if save_plan is not None:
         # Imports torch, for which --help is not to wait.
-        from manyheads.interventions.apply.applied import prepare
+        from manyheads.edits.application import prepare
 
         prepare(lm, requested, (corpus_texts or texts.texts) if requested.needs_corpus else None)[0].save(save_plan)
     if as_json:
@@ -164,7 +164,7 @@ def _plan(
         per_step_options |= {f"--{name}": value for name, value in streamed.items()}
         if options := " and ".join(name for name, value in per_step_options.items() if value is not None):
             raise PlanError(f"{options} and --plan {file} both say what to do: leave out one or the other.")
-        plan = interventions.open_plan(file).plans[0]
+        plan = edits.open_plan(file).plans[0]
         if not plan.steps:
             raise PlanError(f"{file}: the plan has no steps, so nothing would change: give it at least one.")
         return plan

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from manyheads import corpora, figures, long_context
-from manyheads.base import no_access, plural
+from manyheads.base import no_access, plural, units
 from manyheads.cli.arguments import (
     PICTURE_ENDINGS,
     AsJson,
@@ -31,7 +31,6 @@ from manyheads.cli.arguments import (
 from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
-from manyheads.sizing import units
 
 if TYPE_CHECKING:
     from manyheads.long_context import HeadSplit

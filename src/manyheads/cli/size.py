@@ -20,7 +20,7 @@ from rich.text import Text
 import manyheads as mh
 from manyheads import figures
 from manyheads import sizing as costs
-from manyheads.base import plural
+from manyheads.base import plural, units
 from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, count_option, to_file
 from manyheads.cli.terminal.console import (
     Column,
@@ -34,7 +34,6 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.errors import ShapeError
-from manyheads.sizing import units
 
 if TYPE_CHECKING:
     from manyheads.sizing import Fit, Sizing

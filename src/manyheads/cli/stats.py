@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from manyheads import corpora
+from manyheads import corpora, measurement
 from manyheads import roles as role_finder
 from manyheads import statistics as measures
 from manyheads.cli.arguments import (
@@ -72,7 +72,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
-from manyheads.roles.role_table import UNLABELLED
+from manyheads.roles.words.role_table import UNLABELLED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,9 +219,8 @@ def _measured(
     Of a shard, sums in place of tables.
     """
     # All import torch, for which --help is not to wait.
-    from manyheads.statistics.corpus_run.chunks import Survey
     from manyheads.statistics.defined.coreference import NAMES  # as above
-    from manyheads.statistics.table import choose, matches  # as above
+    from manyheads.statistics.table import Survey, choose, matches  # as above
 
     items = [request] if isinstance(request, str) else request
     about = [item for item in items if passages is not None and any(matches(name, item) for name in NAMES)]
@@ -238,9 +237,9 @@ def _measured(
     def read(source: Any, chosen: Any, reading: str, progress: Any) -> Any:
         folder = None if resume is None else resume / reading
         if place is None:
-            return measures.measure(lm, source, chosen, progress=progress, resume=folder)
+            return measurement.measure(lm, source, chosen, progress=progress, resume=folder)
         part = corpora.as_corpus(source).shard(place.index, place.of, place.by)
-        return measures.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
+        return measurement.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
 
     measured = []
     if of_all:
@@ -292,9 +291,9 @@ def _show_list(
 ) -> None:
     """The statistics by name with what each is, a line each; the treebank's where one was given."""
     # All import torch, for which --help is not to wait.
-    from manyheads.statistics.corpus_run.chunks import SURVEY_TEXTS, Survey
+    from manyheads.measurement.chunks import SURVEY_TEXTS
     from manyheads.statistics.defined.coreference import NAMES  # as above
-    from manyheads.statistics.table import OF_SCORES, STATISTICS, Annotated, choose  # as above
+    from manyheads.statistics.table import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
 
     if words or file is not None:
         raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
@@ -499,7 +498,7 @@ def merge(
     For example: manyheads merge part-*.sums --out table.parquet
     """
     # Imports torch, for which --help is not to wait.
-    from manyheads.statistics.head_sums import merged_sums, require_whole
+    from manyheads.measurement.head_sums import merged_sums, require_whole
 
     talk = Talk()
     check_output(out, "--out", (*SUMS_ENDINGS, *TABLE_ENDINGS))

@@ -27,14 +27,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.attention import Mask
 from manyheads.base import one_of
 from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head, HeadsLike, parse_heads
-from manyheads.models import device_of, record_call
-from manyheads.nn import Mask
-from manyheads.recording import LayerRecord, Recording, Tokens, prepare
+from manyheads.inputs import record_call
+from manyheads.models import device_of
+from manyheads.recording import LayerRecord, Recording, prepare
 from manyheads.recording.exact_map.requests import Labels, Match
 from manyheads.recording.layer import one_text
+from manyheads.texts import Tokens
 
 ERROR_MEASURES = ("mul", "abs")
 ABS_DECIMALS = 3  # "abs" is rounded so, before it is taken from 1

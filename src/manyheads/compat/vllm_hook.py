@@ -25,9 +25,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
+from manyheads.attention import Mask
 from manyheads.base import no_access, read_bytes
 from manyheads.errors import FileAccessError, RecordingError
-from manyheads.nn import Mask
 from manyheads.recording import Recording, record_tensors
 from manyheads.spec import MOST
 

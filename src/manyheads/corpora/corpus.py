@@ -21,7 +21,7 @@ import torch
 
 from manyheads.base import first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
-from manyheads.recording import Gold, text_seed
+from manyheads.texts import Gold, text_seed
 
 NAMED = 20  # of those that failed, the first so many are held by name
 REASON_CHARACTERS = 300

@@ -25,7 +25,7 @@ from conllu.exceptions import ParseException
 from manyheads.corpora.corpus import Document
 from manyheads.corpora.lines import Line, stretches
 from manyheads.errors import TextError
-from manyheads.recording import ROOT, Gold, GoldWord, Mention
+from manyheads.texts import ROOT, Gold, GoldWord, Mention
 
 UNITS = ("sentence", "passage")
 MARKED = re.compile(r"[\t|]Entity=")

@@ -10,7 +10,6 @@ from .palette import ramp as ramp
 from .palette import role_style as role_style
 from .patching import save_patching as save_patching
 from .picture import save_picture as save_picture
+from .questions import save_roles as save_roles
 from .removal_curve import save_curve as save_curve
-from .roles.questions import save_roles as save_roles
 from .sizing import save_sizing as save_sizing
-from .training import save_chart as save_chart

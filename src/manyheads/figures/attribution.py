@@ -11,9 +11,10 @@ import os
 import numpy as np
 
 from manyheads.circuits import Attribution
-from manyheads.figures.palette import FADED, HAIRLINE, INK, inked
+from manyheads.figures.palette import FADED, HAIRLINE, inked
 from manyheads.figures.paper import BODY, SMALL, Sheet, kind_of
 from manyheads.heads import layer_name
+from manyheads.roles.words.role_table import INK
 
 TAKES = "#A8401F"
 WIDTH, MARGIN, TOP = 980, 36, 112

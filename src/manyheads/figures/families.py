@@ -17,13 +17,13 @@ from matplotlib.patches import Circle
 from numpy import ndarray
 
 from manyheads.errors import HeadError
-from manyheads.figures.palette import FADED, INK, PAPER
+from manyheads.figures.palette import FADED, PAPER
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, kind_of, text_width
-from manyheads.figures.roles.words import OWN_STYLE, style_of
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
 from manyheads.roles.compare.families import HeadFamilies
-from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
+from manyheads.roles.words.claim_words import OWN_STYLE, style_of
+from manyheads.roles.words.role_table import INK, NO_ROLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 
 MARGIN, SIDE, GAP, PANEL = 36, 720, 44, 300
 WIDTH = 2 * MARGIN + SIDE + GAP + PANEL

@@ -19,13 +19,13 @@ from jaxtyping import Float, Float32
 from numpy import ndarray
 
 from manyheads.errors import HeadError
-from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
+from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, drawable, flow, kind_of, text_width
 from manyheads.heads import Head
+from manyheads.measurement.pooling import PooledMaps
 from manyheads.roles import HeadRole
-from manyheads.roles.role_table import NO_ROLE, ROLES, RoleStyle, role_style
+from manyheads.roles.words.role_table import INK, NO_ROLE, ROLES, RoleStyle, role_style
 from manyheads.spec import Site
-from manyheads.statistics.pooling import PooledMaps
 
 SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest
 MIN_TOP = 5  # ... unless that is under 5 times the map's mean: an even map would else be as dark as a sharp one

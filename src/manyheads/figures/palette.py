@@ -2,7 +2,7 @@
 
 Maps are drawn in one ramp from paper to ink whose steps are even to the eye (equal steps of lightness in OKLab), so
 that no band stands out that the numbers do not have. Its light end is a shade darker than the paper: a weight of 0 is
-something, and where nothing is visible there is bare paper. The colours of roles are in `roles.role_table`.
+something, and where nothing is visible there is bare paper. The colours of roles are in `roles.words.role_table`.
 
 Source: Ottosson 2020 (OKLab).
 """
@@ -13,14 +13,13 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy import ndarray
 
-from manyheads.roles.role_table import NO_ROLE
-from manyheads.roles.role_table import role_style as role_style
+from manyheads.roles.words.role_table import NO_ROLE
+from manyheads.roles.words.role_table import role_style as role_style
 
 UNLABELLED = NO_ROLE
 """The look of a head without a role, under the name that this package offers it by."""
 
 PAPER = "#FCFBF8"
-INK = "#1B1E26"
 FADED = "#5C5F66"  # second voice of text: 6 to 1 against paper
 HAIRLINE = "#D6D2C7"
 

@@ -39,7 +39,8 @@ from numpy import ndarray
 
 from manyheads.base import replacing
 from manyheads.errors import FileAccessError
-from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER
+from manyheads.figures.palette import FADED, HAIRLINE, PAPER
+from manyheads.roles.words.role_table import INK
 
 Pixels = int | float
 Point = tuple[Pixels, Pixels]

@@ -11,10 +11,10 @@ import os
 import numpy as np
 
 from manyheads.circuits import Patching
-from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
+from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import SMALL, Sheet, kind_of, text_width
 from manyheads.heads import layer_name
-from manyheads.roles.role_table import role_style
+from manyheads.roles.words.role_table import INK, role_style
 
 CELL, ROW = 46, 30
 MARGIN, TOP, LINE = 32, 116, 20

@@ -10,9 +10,10 @@ import os
 
 import numpy as np
 
-from manyheads.figures.palette import FADED, INK
+from manyheads.figures.palette import FADED
 from manyheads.figures.paper import BODY, SMALL, Sheet, even_ticks, kind_of
 from manyheads.interventions import Curve
+from manyheads.roles.words.role_table import INK
 
 WIDTH, HEIGHT, MARGIN = 860, 520, 36
 LEFT, RIGHT, TOP, BOTTOM = 100, 130, 120, 86

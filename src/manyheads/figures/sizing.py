@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 
 from matplotlib.colors import to_hex
 
-from manyheads.figures.palette import FADED, INK, ramp
+from manyheads.base import units
+from manyheads.figures.palette import FADED, ramp
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, kind_of, text_width
-from manyheads.sizing import OPERATIONS, Sizing, layers_in_words, shape_in_words, units
+from manyheads.roles.words.role_table import INK
+from manyheads.sizing import OPERATIONS, Sizing, layers_in_words, shape_in_words
 
 WIDTH, MARGIN = 1_040, 36
 LINE, ROW = 22, 24

@@ -1,4 +1,4 @@
-"""What a head is worth: plans carried out, effects, importance, and heads removed for good."""
+"""What a head is worth: effects, importance, and heads removed for good."""
 
 import lazy_loader
 

@@ -1,22 +1,13 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
-from .apply.applied import applied as applied
-from .apply.applied import editors_of as editors_of
-from .apply.computed import open_plan as open_plan
-from .apply.edits import Editor as Editor
 from .convert.convert import convert_to_gqa as convert_to_gqa
 from .convert.table import seconds_in_turns as seconds_in_turns
-from .design.patterns import HeadDesign as HeadDesign
 from .effects.effect import Effect as Effect
 from .effects.effect import effect as effect
 from .effects.importance import Importance as Importance
 from .effects.importance import Lowest as Lowest
 from .effects.importance import importance as importance
 from .effects.importance import lowest_heads as lowest_heads
-from .effects.metrics import METRICS as METRICS
-from .effects.metrics import choose_metric as choose_metric
-from .effects.metrics import read_corpus as read_corpus
 from .effects.removal_curve import Curve as Curve
-from .effects.sweep import sweep as sweep
 from .effects.verdict import Verdict as Verdict
 from .effects.verdict import importance_verdict as importance_verdict
 from .effects.verdict import verdict as verdict

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from manyheads.base import is_split, private_names
+from manyheads.base import private_names
 from manyheads.base.private_names import TorchDispatchMode, tree_leaves, tree_map
 from manyheads.errors import ModelError
+from manyheads.machine import is_split
 from manyheads.models import LoadedModel, tap
 from manyheads.models.describe import TEXT, blank_inputs, sense_of
 from manyheads.models.taps.call import Edit

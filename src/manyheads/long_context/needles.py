@@ -18,10 +18,11 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads.attention.scores import grouped_scores
+from manyheads.edits.metrics import Batch, token_losses
 from manyheads.errors import StatisticError
-from manyheads.interventions.effects.metrics import Batch, token_losses
-from manyheads.models import AttentionCall, Piece, Reading, observe, tokens_of
-from manyheads.nn.scores import grouped_scores
+from manyheads.inputs import Piece, Reading, observe, tokens_of
+from manyheads.models import AttentionCall
 
 DIGITS = 5  # of a pass key
 LEAD, AFTER, QUESTION = "\nThe pass key is", ". Remember the pass key.\n", "\nWhat is the pass key? The pass key is"

@@ -27,12 +27,13 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import one_of, plural, whole
-from manyheads.base.processes import require_all_heads
+from manyheads.edits import METRICS, choose_metric, editors_of, sweep
+from manyheads.edits.metrics import Batch, Corpus, Metric, require_loaded, token_losses
 from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.interventions import METRICS, choose_metric, editors_of, sweep
+from manyheads.inputs import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, observe, read_texts, tokens_of
+from manyheads.inputs.generation import generate
 from manyheads.interventions.effects.effect import carried_out
 from manyheads.interventions.effects.importance import rank_correlation
-from manyheads.interventions.effects.metrics import Batch, Corpus, Metric, require_loaded, token_losses
 from manyheads.long_context.head_split import HeadSplit, require_share
 from manyheads.long_context.needles import (
     Needle,
@@ -43,22 +44,12 @@ from manyheads.long_context.needles import (
     right_answers,
 )
 from manyheads.long_context.split_layer import JoinedBy, split_layers
-from manyheads.models import (
-    BATCH_TOKENS,
-    AttentionCall,
-    CallTexts,
-    Reading,
-    batches,
-    model_inputs,
-    observe,
-    read_texts,
-    tokens_of,
-)
-from manyheads.models.inputs.generation import generate
+from manyheads.machine.processes import require_all_heads
+from manyheads.models import AttentionCall
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import CROSS
 from manyheads.statistics import Progress, distant_mass, mean_interval, number
-from manyheads.statistics.one_batch import Measured
+from manyheads.statistics.sums.one_batch import Measured
 
 By = Literal["effect", "needle_effect", "distant_mass", "needle"]
 SHARES = tuple(share / 10 for share in range(1, 11))  # of the curve

@@ -32,10 +32,10 @@ from transformers.generation import GenerationMode
 
 from manyheads.base import private_names, whole
 from manyheads.base.private_names import CacheLayerMixin, DynamicLayer
-from manyheads.base.processes import require_all_heads
+from manyheads.edits.metrics import require_loaded
 from manyheads.errors import ModelError
-from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.long_context.head_split import HeadSplit
+from manyheads.machine.processes import require_all_heads
 from manyheads.models.taps.mask_arguments import MaskReader, is_causal_without_mask
 from manyheads.models.taps.tap import require_tappable, standing_in
 

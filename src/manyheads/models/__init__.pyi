@@ -1,24 +1,10 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .dimensions import size as size
-from .inputs.texts import BATCH_TOKENS as BATCH_TOKENS
-from .inputs.texts import CallTexts as CallTexts
-from .inputs.texts import Long as Long
-from .inputs.texts import Piece as Piece
-from .inputs.texts import Reading as Reading
-from .inputs.texts import batches as batches
-from .inputs.texts import model_inputs as model_inputs
-from .inputs.texts import read_texts as read_texts
-from .inputs.texts import tokens_of as tokens_of
 from .loading.checkpoints import BUNDLED as BUNDLED
 from .loading.checkpoints import quietly as quietly
 from .loading.load import LoadedModel as LoadedModel
 from .loading.load import load as load
 from .loading.offloaded import device_of as device_of
-from .reading import observe as observe
-from .reading import read_batches as read_batches
-from .reading import watch as watch
-from .recorder import record as record
-from .recorder import record_call as record_call
 from .taps.call import AttentionCall as AttentionCall
 from .taps.tap import tap as tap
 from .weights.cut import kept_in as kept_in

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyheads.base import first_line, is_sharded, untested_here
+from manyheads.base import first_line, untested_here
 from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.machine import is_sharded
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.open_taps import no_way_in
 from manyheads.models.taps.tap import tap

@@ -36,8 +36,8 @@ from manyheads.sizing import (
 )
 from manyheads.sizing import costs as counting
 from manyheads.sizing import size as size_of_architecture
-from manyheads.sizing.architecture import LAST, Attention
-from manyheads.sizing.families.config import UnknownFamily, load_config, name_of
+from manyheads.sizing.architecture.architecture import LAST, Attention
+from manyheads.sizing.architecture.config import UnknownFamily, load_config, name_of
 from manyheads.sizing.presets import key_of
 
 if TYPE_CHECKING:
@@ -94,11 +94,12 @@ def size(
 
     `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
     config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
-    `sizing.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of transformers,
-    or its config. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the same with
-    other key/value heads. `source`: tokens of what an encoder reads, as many as `context` unless said. `cache_dtype`:
-    as `dtype` unless said. `streaming`: the share of key/value heads (0 to 1) that keep the first `sink` tokens and the
-    last `recent` alone, as in a split of `mh.split_heads`: FLOPs, cache and what fits are then those of `mh.streaming`.
+    `sizing.architecture.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of
+    transformers, or its config. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`:
+    the same with other key/value heads. `source`: tokens of what an encoder reads, as many as `context` unless said.
+    `cache_dtype`: as `dtype` unless said. `streaming`: the share of key/value heads (0 to 1) that keep the first `sink`
+    tokens and the last `recent` alone, as in a split of `mh.split_heads`: FLOPs, cache and what fits are then those of
+    `mh.streaming`.
 
     Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Families that have no
     row there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.

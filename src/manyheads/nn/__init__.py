@@ -1,4 +1,4 @@
-"""The operation itself in torch: masks as runs, the rule of scores, attention with its log-sum-exp."""
+"""The layer in torch: projections, positions, caches, feed-forward, and heads divided among processes."""
 
 # pyright: basic
 # lazy_loader has no types; what the package offers is typed by the stub beside this file.

@@ -1,21 +1,11 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
-from .attention import FUSED_KERNELS as FUSED_KERNELS
-from .attention import attend as attend
-from .attention import log_sum_exp as log_sum_exp
-from .attention import row_lse as row_lse
 from .caches import KVCache as KVCache
 from .feed_forward import FeedForward as FeedForward
 from .feed_forward import SwiGLU as SwiGLU
 from .feed_forward import gated_width as gated_width
 from .head_parallel import HeadParallel as HeadParallel
-from .largest_logits import LargestScores as LargestScores
-from .largest_logits import MaxLogitBounds as MaxLogitBounds
-from .largest_logits import largest_scores as largest_scores
-from .largest_logits import max_logits as max_logits
 from .layer import MultiHeadAttention as MultiHeadAttention
 from .layer_inputs import View as View
-from .masks import DENSE_ROWS as DENSE_ROWS
-from .masks import Mask as Mask
 from .mixing import LayerCall as LayerCall
 from .mixing import add_hook as add_hook
 from .mixing import mix as mix
@@ -23,10 +13,6 @@ from .mixing import remove_hook as remove_hook
 from .positions import RelativeBias as RelativeBias
 from .positions import Rope as Rope
 from .projections import Projection as Projection
-from .scores import Rule as Rule
-from .scores import exact_arithmetic as exact_arithmetic
-from .scores import exact_weights as exact_weights
-from .scores import grouped_scores as grouped_scores
 from .state_dicts import dump_state as dump_state
 from .state_dicts import layer_from_config as layer_from_config
 from .state_dicts import load_state as load_state

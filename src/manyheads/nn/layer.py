@@ -22,14 +22,14 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manyheads.attention.masks import Mask
+from manyheads.attention.scores import Rule
 from manyheads.errors import ModelError, ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layer_inputs import NestedTexts, NotFused, View, read_masks, with_extra
-from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
 from manyheads.nn.positions import RelativeBias, RelativeBiasTable, Rope, RotaryTable, alibi_bias, alibi_slopes
 from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections, read_sizes
-from manyheads.nn.scores import Rule
 
 if TYPE_CHECKING:  # brings torch.distributed.tensor, which takes a while to load and is for those who have asked
     from manyheads.nn.head_shard import HeadShard

@@ -31,8 +31,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from manyheads.attention.masks import Mask
 from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask
 
 
 @dataclass(frozen=True)

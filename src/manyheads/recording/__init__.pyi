@@ -17,16 +17,7 @@ from .recording import Recording as Recording
 from .recording import gathered as gathered
 from .recording import heads_together as heads_together
 from .recording import open_recording as open_recording
-from .tokens import ROOT as ROOT
-from .tokens import Gold as Gold
-from .tokens import GoldWord as GoldWord
-from .tokens import Mention as Mention
-from .tokens import Sinks as Sinks
-from .tokens import Tokens as Tokens
-from .tokens import text_seed as text_seed
 from .word_links import HeadLink as HeadLink
 from .word_links import HeadLinks as HeadLinks
 from .word_links import spaced_words as spaced_words
 from .word_links import telling_link as telling_link
-from .words import Words as Words
-from .words import readable as readable

@@ -30,10 +30,10 @@ from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
 from manyheads.recording.layer import LayerRecord, site_of
-from manyheads.recording.media import Frames, Grid, ImageSpan, frames_of, grid_of
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.media import Frames, frames_of, grid_of
 from manyheads.recording.word_links import HeadLinks, heads_linking
 from manyheads.spec import Layers, counted_layers
+from manyheads.texts.tokens import Grid, ImageSpan, Tokens
 
 SHOWN_TEXT = 120  # characters of the first text in a notebook
 

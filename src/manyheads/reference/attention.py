@@ -7,7 +7,8 @@ Two steps turn a row of scores into a row of weights: `visible_keys` says which 
 that can go wrong between a score and a weight goes wrong there: an overflow, a row with nothing to look at, a mask that
 sits one position off, a sink that somebody renormalised away.
 
-Cost: holds the whole map in float64, O(b h q k) memory. Fine for a sentence, hopeless for a book (see `nn.attend`).
+Cost: holds the whole map in float64, O(b h q k) memory. Fine for a sentence, hopeless for a book (see
+`attention.attend`).
 Source: Vaswani et al. 2017, section 3.2; grouped key/value heads: Ainslie et al. 2023 (GQA), Shazeer 2019 (one: MQA).
 The sink logit is that of gpt-oss (OpenAI 2025, model card).
 

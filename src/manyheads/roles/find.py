@@ -2,7 +2,7 @@
 
 Two readings at most: of the texts themselves (a treebank's sentences, for positions, kinds of tokens and syntax), and
 of passages, stretches of sentences in which pronouns find what they mean. Each is measured in one pass
-(`statistics.measure`), whose page explains streaming, resuming and several processes.
+(`measurement.measure`), whose page explains streaming, resuming and several processes.
 
 Examples are texts from the head of the corpus, of the reporting half alone, in which a head does what its role says.
 For each label, and for each question's best head where it holds: the texts in which the head's score is highest, and
@@ -28,28 +28,29 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from manyheads.base import is_split
-from manyheads.base.processes import own_rank, require_all_heads, splits_heads
 from manyheads.corpora import Corpus, Document, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
-from manyheads.models import CallTexts, Piece, Reading, read_batches, read_texts, record
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.recording import ROOT, Gold, Sinks, Tokens, Words, text_seed
-from manyheads.recording.words import WordMap
+from manyheads.inputs import CallTexts, Piece, Reading, read_batches, read_texts, record
+from manyheads.inputs.reading import rarity_table
+from manyheads.machine import is_split
+from manyheads.machine.processes import own_rank, require_all_heads, splits_heads
+from manyheads.measurement import HeadSums, measure
+from manyheads.measurement.chunks import Wanted
+from manyheads.measurement.store import require_own
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Example, Roles
-from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import ASKED, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, own_rule, syntax_rules
-from manyheads.statistics import STATISTICS, HeadSums, HeadTable, Progress, Statistic, measure, syntax_statistics
-from manyheads.statistics.corpus_run.chunks import Survey, Wanted
-from manyheads.statistics.corpus_run.store import require_own
+from manyheads.roles.words.role_table import UNLABELLED
+from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, syntax_statistics
 from manyheads.statistics.defined.coreference import coreference_statistics, searches, survey_coreference
 from manyheads.statistics.defined.own_pattern import SOURCE, Pattern, pattern_statistics, surfaces_of, targets
-from manyheads.statistics.one_batch import Measured
-from manyheads.statistics.table import relations_of
+from manyheads.statistics.sums.one_batch import Measured
+from manyheads.statistics.table import Survey, relations_of
+from manyheads.texts import ROOT, Gold, Sinks, Tokens, Words, text_seed
+from manyheads.texts.words import WordMap
 
 log = logging.getLogger("manyheads")
 

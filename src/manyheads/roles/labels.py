@@ -23,9 +23,9 @@ from manyheads.base import no_access, private_names, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
-from manyheads.recording import Sinks
+from manyheads.measurement import measure
+from manyheads.measurement.chunks import code_digest, config_digest
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
-from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
 from manyheads.roles.rules import (
     LOCAL_RULE,
     MIN_BROAD,
@@ -39,9 +39,10 @@ from manyheads.roles.rules import (
     Rule,
     distance,
 )
-from manyheads.statistics import DEFAULT, HeadTable, Progress, measure
-from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
+from manyheads.roles.words.role_table import NOT_EFFECT, UNLABELLED
+from manyheads.statistics import DEFAULT, HeadTable, Progress
 from manyheads.statistics.head_table import number
+from manyheads.texts import Sinks
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
 NO_EFFECT = f"{NOT_EFFECT}: a role says what a head reads, not what is lost without it (manyheads ablate)"

@@ -25,8 +25,8 @@ from manyheads.recording import PerHeadResult, write_frame
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
-from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import AHEAD, ASKED, FIXED_RULES, LOCAL_RULE, POSITIONAL, UNASKED, coreference_rules
+from manyheads.roles.words.role_table import UNLABELLED
 from manyheads.statistics import OFFSETS, HeadTable, offset_name
 
 if TYPE_CHECKING:

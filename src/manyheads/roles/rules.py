@@ -16,7 +16,7 @@ position and part of speech preserved and the link itself destroyed, and even ch
 (`statistics.defined.syntax`).
 
 The conditions that a rule sets are in `roles.claims`, and their words, too. How a role is shown is in
-`roles.role_table`.
+`roles.words.role_table`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
-from .architecture import Architecture as Architecture
-from .architecture import LayerShape as LayerShape
-from .architecture import Weights as Weights
-from .architecture import by_part as by_part
-from .architecture import kind_of as kind_of
-from .building_blocks import transformer as transformer
+from .architecture.architecture import Architecture as Architecture
+from .architecture.architecture import LayerShape as LayerShape
+from .architecture.architecture import Weights as Weights
+from .architecture.architecture import by_part as by_part
+from .architecture.architecture import kind_of as kind_of
+from .architecture.building_blocks import transformer as transformer
+from .architecture.config import describe_config as describe_config
+from .architecture.fields import FEW_LAYERS as FEW_LAYERS
+from .architecture.fields import require_few_layers as require_few_layers
 from .costs import DTYPES as DTYPES
 from .costs import OPERATIONS as OPERATIONS
 from .costs import Sizing as Sizing
@@ -12,9 +15,6 @@ from .costs import Variant as Variant
 from .costs import layer_in_words as layer_in_words
 from .costs import layers_in_words as layers_in_words
 from .costs import shape_in_words as shape_in_words
-from .families.config import describe_config as describe_config
-from .families.fields import FEW_LAYERS as FEW_LAYERS
-from .families.fields import require_few_layers as require_few_layers
 from .memory import MAC_SHARE as MAC_SHARE
 from .memory import MACHINES as MACHINES
 from .memory import OVERHEAD as OVERHEAD

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from manyheads.sizing import units
-from manyheads.sizing.families.decoder_table import DECODERS
-from manyheads.sizing.families.encoders import ENCODERS, IMAGES
-from manyheads.sizing.families.seq2seq import SEQ2SEQ
+from manyheads.base import units
+from manyheads.sizing.architecture.decoder_table import DECODERS
+from manyheads.sizing.architecture.encoders import ENCODERS, IMAGES
+from manyheads.sizing.architecture.seq2seq import SEQ2SEQ
 from manyheads.sizing.presets import PRESETS, preset
 
 KINDS = (("decoders", DECODERS), ("encoders", ENCODERS), ("encoders of images", IMAGES), ("encoder-decoders", SEQ2SEQ))

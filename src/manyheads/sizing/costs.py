@@ -22,10 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from manyheads.base import divisors, plural
+from manyheads.base import divisors, plural, units
 from manyheads.errors import ModelError, ShapeError
-from manyheads.sizing import units
-from manyheads.sizing.architecture import (
+from manyheads.sizing.architecture.architecture import (
     LAST,
     ONCE,
     PARTS,

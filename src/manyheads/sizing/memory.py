@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from manyheads.base import plural
+from manyheads.base import plural, units
 from manyheads.errors import ShapeError
-from manyheads.sizing import units
 
 GB, GIB = 10**9, 2**30
 UNITS = {"MB": 10**6, "MIB": 2**20, "GB": GB, "GIB": GIB, "TB": 10**12, "TIB": 2**40}

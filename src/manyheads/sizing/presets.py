@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from manyheads.base import nearest
+from manyheads.base import nearest, units
 from manyheads.errors import ModelError
-from manyheads.sizing import building_blocks as blocks
-from manyheads.sizing import units
-from manyheads.sizing.architecture import SOURCE, Architecture, by_part
-from manyheads.sizing.families.config import describe_config
-from manyheads.sizing.families.seq2seq import pair
+from manyheads.sizing.architecture import building_blocks as blocks
+from manyheads.sizing.architecture.architecture import SOURCE, Architecture, by_part
+from manyheads.sizing.architecture.config import describe_config
+from manyheads.sizing.architecture.seq2seq import pair
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any, cast
 
-from manyheads.base import one_of, whole
+from manyheads.base import one_of, units, whole
 from manyheads.errors import FileAccessError, ModelError, ShapeError
-from manyheads.sizing import building_blocks as blocks
-from manyheads.sizing import units
-from manyheads.sizing.architecture import Architecture, Attention, LayerShape, Streaming
+from manyheads.sizing.architecture import building_blocks as blocks
+from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Streaming
+from manyheads.sizing.architecture.config import describe_config, read_config
 from manyheads.sizing.costs import DTYPES, SCALE_BYTES, Ask, Sizing, cache_scales
-from manyheads.sizing.families.config import describe_config, read_config
 from manyheads.sizing.presets import PRESETS, did_you_mean, key_of, preset
 from manyheads.spec import ModelSpec
 

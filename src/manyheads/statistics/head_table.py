@@ -16,13 +16,14 @@ from manyheads.base import html_table
 from manyheads.corpora import NONE_FAILED, Failures
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
-from manyheads.recording import PerHeadResult, Sinks
+from manyheads.recording import PerHeadResult
 from manyheads.recording.per_head_result import SHOWN_COLUMNS
 from manyheads.spec import Site, counted_layers
-from manyheads.statistics.intervals import MIN_BURSTY, MIN_WORTH
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.sums import Sums
-from manyheads.statistics.token_kinds import TokenKinds
+from manyheads.statistics.sums.intervals import MIN_BURSTY, MIN_WORTH
+from manyheads.statistics.sums.sums import Sums
+from manyheads.statistics.sums.token_kinds import TokenKinds
+from manyheads.texts import Sinks
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who asks for a frame waits for it
     import pandas as pd
@@ -65,7 +66,8 @@ class HeadTable(PerHeadResult):
         return self._of_half(half)[:, self._column_index(name)].copy()
 
     def interval(self, name: str, half: int | None = None) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
-        """The 95 % interval over texts (`statistics.intervals`); NaN where there is none, as `no_interval` says why."""
+        """The 95 % interval over texts (`statistics.sums.intervals`); NaN where there is none, as `no_interval` says
+        why."""
         column = self._column_index(name)
         shares = tuple(statistic.unit == "share" for statistic in self.statistics)
         low, high = (end[:, column] for end in self.sums.interval(half, shares))

@@ -26,11 +26,12 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from manyheads.attention import Mask
 from manyheads.errors import StatisticError
-from manyheads.nn import Mask
-from manyheads.recording import Layer, Request, Tokens
+from manyheads.recording import Layer, Request
 from manyheads.recording.exact_map.one_pass import Reduced
 from manyheads.spec import CROSS
+from manyheads.texts import Tokens
 
 SHARE = (0.0, 1.0)  # the range of a share
 SELF = "self"  # a map whose rows and keys are the same tokens; the other kind is CROSS

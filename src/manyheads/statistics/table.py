@@ -11,14 +11,14 @@ import copyreg
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
 from manyheads.base import nearest, plural
+from manyheads.corpora import Document
 from manyheads.errors import StatisticError
-from manyheads.recording import Gold
-from manyheads.statistics.corpus_run.chunks import Survey
 from manyheads.statistics.defined import coreference, masses
 from manyheads.statistics.defined.alignment import alignments
 from manyheads.statistics.defined.masses import tops
@@ -34,6 +34,7 @@ from manyheads.statistics.defined.syntax import (
     syntax_statistics,
 )
 from manyheads.statistics.statistic import Statistic, described
+from manyheads.texts import Gold
 
 STATISTICS: dict[str, Statistic] = {
     statistic.name: statistic
@@ -96,6 +97,17 @@ def _unpickled(description: dict[str, Any]) -> Statistic:
 
 # `copyreg` is asked before a class's own `__reduce__`, which stands below this table and cannot know it.
 copyreg.pickle(Statistic, lambda statistic: (_unpickled, (statistic.description,)))
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """The head of a corpus: its first documents in order, gold and all. `whole`: there are no others.
+
+    The same documents on every process and on every resumed run, whatever came of them: some may be empty or fail.
+    """
+
+    documents: tuple[Document, ...]
+    whole: bool
 
 
 def choose(

@@ -4,7 +4,6 @@ from .outside.show import show as show
 from .outside.site import publish as publish
 from .outside.site import require_publishable as require_publishable
 from .problems import NotHere as NotHere
-from .schema.lessons import CellAsk as CellAsk
 from .server.app import answer as answer
 from .server.app import create_app as create_app
 from .server.serve import bind as bind

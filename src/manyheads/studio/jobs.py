@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from manyheads.lab.room.schema import CellResult
 from manyheads.studio.problems import Busy, NotHere, Stopped, problem_of
 from manyheads.studio.schema.base import AnswerBody, Problem
 from manyheads.studio.schema.circuits import CircuitRun, HeadEffects, HeadPaths, HeadWriting, PairReading
 from manyheads.studio.schema.experiments import Experiment, Pruning
-from manyheads.studio.schema.lessons import CellResult
 from manyheads.studio.schema.recordings import Atlas, RecordingInfo, Roles, Worth
 
 MAX_RUNNING = 2  # at once: torch uses every core for one already

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from manyheads.base import Cache
+from manyheads.base.units import gb
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
+from manyheads.inputs import Long, record
 from manyheads.interventions import importance
-from manyheads.models import Long, record
 from manyheads.plan import AblationKind
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
-from manyheads.sizing.units import gb
 from manyheads.studio.jobs import Jobs, Say
 from manyheads.studio.problems import Busy, NotHere, TooLarge
 from manyheads.studio.schema.base import MAX_TEXT, FileEntry

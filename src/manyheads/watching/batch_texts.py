@@ -20,8 +20,9 @@ import torch.nn.functional as functional
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from manyheads.nn import Mask
-from manyheads.recording import Layer, Tokens
+from manyheads.attention import Mask
+from manyheads.recording import Layer
+from manyheads.texts import Tokens
 
 
 @dataclass(frozen=True, eq=False)

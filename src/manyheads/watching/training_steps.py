@@ -33,17 +33,17 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.attention import Mask
 from manyheads.base import whole
-from manyheads.base.processes import own_rank
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
+from manyheads.machine.processes import own_rank
+from manyheads.measurement.split_heads import place_of
 from manyheads.models import AttentionCall
 from manyheads.models.taps.open_taps import log
-from manyheads.nn import Mask
 from manyheads.recording import PerHeadResult
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
-from manyheads.statistics.split_heads import place_of
 from manyheads.watching.alert_rules import DEAD
 from manyheads.watching.batch_texts import BatchTexts, CrossTexts, texts_of_batch
 from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumbers, add_call

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.nn import Mask, Rope
-from manyheads.training import carry_out
+from manyheads.attention import Mask
+from manyheads.lab.training import carry_out
+from manyheads.nn import Rope
 from tests.device.conftest import ROUNDING, assert_same, each, on_device
 
 B, H, G, Q, K, D, F = 2, 6, 3, 37, 41, 8, 5

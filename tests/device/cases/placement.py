@@ -8,11 +8,13 @@ from accelerate import dispatch_model
 from torch import nn
 
 import manyheads as mh
+from manyheads.attention import Mask, Rule
 from manyheads.errors import ModelError, ShapeError
-from manyheads.nn import Mask, Rope, Rule
-from manyheads.recording import Entropy, Layer, Received, Sinks, Tokens, prepare
+from manyheads.nn import Rope
+from manyheads.recording import Entropy, Layer, Received, prepare
 from manyheads.recording.exact_map import one_pass
 from manyheads.roles import copying_scores, probe_repeats
+from manyheads.texts import Sinks, Tokens
 from tests.device.conftest import MAKERS, TEXTS, assert_same, each
 from tests.device.simulated import counted_waits
 from tests.models.eager import draw

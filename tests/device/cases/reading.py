@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.recording import Recording, Sinks
+from manyheads.recording import Recording
+from manyheads.texts import Sinks
 from tests.device.conftest import MAKERS, TEXTS, assert_same, each, on_device
 from tests.models.eager import implementation, padded
 from tests.models.test_flash import (

@@ -8,11 +8,12 @@ import manyheads as mh
 from manyheads.compat import transformer_lens
 from manyheads.corpora import open_corpus
 from manyheads.figures import save_grid, save_head
+from manyheads.measurement import pooled_maps
+from manyheads.measurement.of_a_recording import measure_recording
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.recording.layer import small_maps
 from manyheads.spec import CROSS
-from manyheads.statistics import alignment, pooled_maps
-from manyheads.statistics.of_a_recording import measure_recording
+from manyheads.statistics import alignment
 from manyheads.studio import Workspace
 from tests.device.conftest import TEXTS, assert_same, each, on_device
 from tests.models.tiny_media import PICTURES, RATE, saved, some_picture, some_sound, spectra, tiny_whisper

@@ -10,10 +10,11 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from manyheads.nn import Mask, Rule
-from manyheads.recording import Entropy, Layer, Strongest, Tokens, prepare
+from manyheads.attention import Mask, Rule
+from manyheads.recording import Entropy, Layer, Strongest, prepare
 from manyheads.recording.exact_map import launches
 from manyheads.recording.exact_map.requests import Linear, Mass, Pooled
+from manyheads.texts import Tokens
 from tests.recording.passing import (
     RUNS,
     ask,

@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 // @ts-expect-error a script of the build, without types
 import { typeset } from "../../dev/formulas.mjs";
-import stored from "../../../src/manyheads/lessons/formulas.mathml.json?raw";
+import stored from "../../../src/manyheads/lab/lessons/formulas.mathml.json?raw";
 import type { Store } from "../../src/lib/state/storage";
 import {
   digitsByColumn, digitsOf, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, tiedAtTop,

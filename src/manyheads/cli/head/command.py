@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, models, recording, statistics
+from manyheads import figures, inputs, measurement, recording, statistics, texts
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -62,7 +62,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
-from manyheads.roles.role_table import UNLABELLED
+from manyheads.roles.words.role_table import UNLABELLED
 from manyheads.spec import CROSS
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ def gather(
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
+    from manyheads.inputs.media import require_reader
     from manyheads.models.describe import TEXT  # as above
-    from manyheads.models.inputs.media import require_reader
 
     begun = time.perf_counter()
     lm = load_model(talk, model)
@@ -170,7 +170,7 @@ def gather(
             f"{head} is cross-attention, from what is written to what was read, and this shows a text's attention to "
             f"itself: manyheads look --html draws its map; in Python, mh.record(lm, text, generate=20).stacks['cross']."
         )
-    pieces = models.read_texts(lm, source.given, pairs=True).pieces
+    pieces = inputs.read_texts(lm, source.given, pairs=True).pieces
     if window > len(pieces):
         count = f"{len(pieces)} windows" if len(pieces) > 1 else "one window: it fits the model's positions"
         raise TextError(f"--window {window}: the text has {count}.")
@@ -178,10 +178,10 @@ def gather(
     labels = label_heads(talk, lm, remember=remember)
     role = role_of(labels, head)
     with talk.step("reading your text"):
-        record = models.record(lm, text, long=long)
+        record = inputs.record(lm, text, long=long)
         layer = record.stacks[head.stack][head.layer]
         names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
-        table = statistics.measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
+        table = measurement.measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
         layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
     written = []
     if plot is not None:
@@ -333,7 +333,7 @@ def print_page(looked: HeadLooked, top: int, leave_out: bool) -> None:
         _map(looked, links, leave_out, console),
         _looks(looked, links, top, leave_out, console),
     ]
-    sinks, pieces = clean(" and ".join(looked.layer.tokens.sinks.names)), recording.readable(looked.layer.tokens)
+    sinks, pieces = clean(" and ".join(looked.layer.tokens.sinks.names)), texts.readable(looked.layer.tokens)
     strongest = [
         Text.assemble(("Strongest links", "bold"), f"  without those to {sinks}, the sink" if sinks else ""),
         Text(" " if links.strongest else "  none: all of its attention goes to the sink"),
@@ -426,7 +426,7 @@ def _map(looked: HeadLooked, links: Links, leave_out: bool, console: Console) ->
         *_sinks_line(looked, links, leave_out, console),
         Text(" " * LABEL + marks.rstrip(), style="dim"),
     ]
-    colour, pieces = _colour(looked), recording.readable(looked.layer.tokens)
+    colour, pieces = _colour(looked), texts.readable(looked.layer.tokens)
     of_sinks, hatched = small.of_sinks.tolist(), small.hatched.tolist()
     for row, (start, values) in enumerate(zip(starts, weights, strict=True)):
         name = Text(shortened(pieces[start], WORD_WIDTH))
@@ -444,7 +444,7 @@ def _map(looked: HeadLooked, links: Links, leave_out: bool, console: Console) ->
 
 def _looks(looked: HeadLooked, links: Links, top: int, leave_out: bool, console: Console) -> list[Text]:
     """Where each token looks, or those with the strongest links in a long text."""
-    length, pieces, sinks = len(links.looks), recording.readable(looked.layer.tokens), sinks_of(looked.layer).tolist()
+    length, pieces, sinks = len(links.looks), texts.readable(looked.layer.tokens), sinks_of(looked.layer).tolist()
     queries, note = list(range(length)), ""
     if length > MOST_WORDS:
         queries = sorted(link.query for link in links.strongest[:STRONG_ROWS])

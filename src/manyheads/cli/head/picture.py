@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, models
+from manyheads import figures, inputs
 from manyheads.cli.arguments import PICTURE_ENDINGS, ModelChoice, Source, check_output, head_of, load_model
 from manyheads.cli.terminal.console import (
     cells_of,
@@ -133,8 +133,8 @@ def gather(
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
+    from manyheads.inputs.media import picture_of, require_reader  # as above
     from manyheads.models.describe import PICTURES
-    from manyheads.models.inputs.media import picture_of, require_reader  # as above
     from manyheads.recording.media import grid_of  # as above
 
     begun = time.perf_counter()
@@ -150,7 +150,7 @@ def gather(
     elif head.layer >= len(counts) or head.index >= counts[head.layer]:  # without a stack, of the patches' own
         raise HeadError(f"{name}: {lm.name} has layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}.")
     with talk.step("reading the picture"):
-        recording = models.record(lm, image=picture)
+        recording = inputs.record(lm, image=picture)
         grid = grid_of(recording)
     layer = recording.stacks[head.stack][head.layer]
     if layer.crosses:
@@ -175,11 +175,11 @@ def _look_from_text(
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
 
-    from manyheads.recording import readable  # imports torch, as the next does
     from manyheads.statistics.defined.pictures import looking  # as above
+    from manyheads.texts import readable  # imports torch, as the next does
 
     with talk.step("reading the text and the picture"):
-        recording = models.record(
+        recording = inputs.record(
             lm, question.source.text, image=picture, answer=question.answer, generate=question.write
         )
     head = head_of(lm, name)
@@ -219,8 +219,8 @@ def _finished(talk: Talk, looked: PictureLooked, picture: Any, plot: Path | None
     written = ()
     if plot is not None:
         # Both import torch, for which --help is not to wait.
-        from manyheads.models.inputs.media import shown
-        from manyheads.models.inputs.vision_language import shown_in_text  # as above
+        from manyheads.inputs.media import shown
+        from manyheads.inputs.vision_language import shown_in_text  # as above
 
         grid = looked.grid
         places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}

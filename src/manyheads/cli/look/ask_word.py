@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import models, recording, statistics
+from manyheads import inputs, recording, statistics, texts
 from manyheads.base import percent
 from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
 from manyheads.cli.roles.role_words import link_colour, role_of
@@ -63,7 +63,7 @@ def ask_word(
     model: ModelChoice,
     query: str | None,
     key: str | None,
-    long: models.Long,
+    long: inputs.Long,
     *,
     save: Path | None = None,
     remember: bool = True,
@@ -71,20 +71,20 @@ def ask_word(
     """Load, record, and read off the rows of the words. Errors: TextError for words that the text has not."""
     begun = time.perf_counter()
     lm = load_model(talk, model)
-    if long == "windows" and (count := len(models.read_texts(lm, source.text).pieces)) > 1:
+    if long == "windows" and (count := len(inputs.read_texts(lm, source.text).pieces)) > 1:
         raise TextError(
             f"the text is longer than the model's positions, and is read in {count} windows: ask about a sentence of "
             f"it, or add --truncate to ask about its beginning."
         )
     with talk.step("reading your text"):
-        record = models.record(lm, source.text, long="whole" if long == "windows" else long)
+        record = inputs.record(lm, source.text, long="whole" if long == "windows" else long)
         links = record.heads_linking(query, key)
         # Cross-attention links words of two texts, which are no one sentence to draw.
         inside = [link for link in links if link.head.stack != CROSS and not math.isnan(link.weight)]
         words, drawn = [], None
         if inside:
             stack = inside[0].head.stack
-            words = recording.spaced_words(recording.Words.of(record.stacks[stack][-1].tokens))
+            words = recording.spaced_words(texts.Words.of(record.stacks[stack][-1].tokens))
             candidates = [link for link in inside if link.head.stack == stack]
             if links.query and links.key:
                 drawn = candidates[0]

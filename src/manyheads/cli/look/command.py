@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, models, recording, studio
+from manyheads import figures, inputs, measurement, recording, studio, texts
 from manyheads import statistics as measures
 from manyheads.base import users_home
 from manyheads.cli.arguments import (
@@ -80,7 +80,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
-from manyheads.roles.role_table import CAVEAT, UNLABELLED
+from manyheads.roles.words.role_table import CAVEAT, UNLABELLED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,7 +193,7 @@ def gather(
     source: Source,
     model: ModelChoice,
     statistics: str,
-    long: models.Long,
+    long: inputs.Long,
     *,
     save: Path | None = None,
     plot: Path | None = None,
@@ -220,7 +220,7 @@ def gather(
     measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *evenness)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
-        table = measures.measure(lm, source.given, measured, long=long, sinks=sinks, progress=progress)
+        table = measurement.measure(lm, source.given, measured, long=long, sinks=sinks, progress=progress)
     times.append(time.perf_counter())
     written = []
     if save is not None:
@@ -228,7 +228,7 @@ def gather(
         written.append(f"{save}, a row a head: its role, and {len(names)} statistics of your text")
     if plot is not None:
         with talk.step("reading your text for the maps") as progress:
-            maps = measures.pooled_maps(lm, source.text, long=long, progress=progress)
+            maps = measurement.pooled_maps(lm, source.text, long=long, progress=progress)
         with talk.step(f"drawing {plot.name}"):
             note = f"Roles rest on {labels.num_texts:,} {labels.texts_are}." if labels.roles else ""
             figures.save_grid(maps, labels.roles or None, plot, title=f"{lm.name}: {len(maps.heads)} heads", note=note)
@@ -273,11 +273,11 @@ def read_sample(talk: Talk, looked: Looked) -> Sample | None:
         sentences = re.match(r".*[.!?](?=\s)", text[:SAMPLE_LENGTH], re.DOTALL)
         text = sentences[0] if sentences else text[:SAMPLE_LENGTH].rsplit(None, 1)[0]
     with talk.step("reading a sentence of your text"):
-        record = models.record(looked.lm, text, long="truncate")
+        record = inputs.record(looked.lm, text, long="truncate")
         link = recording.telling_link([layer for stack in record.stacks.values() for layer in stack])
     if link is None:
         return None
-    words = recording.spaced_words(recording.Words.of(record.tokens))
+    words = recording.spaced_words(texts.Words.of(record.tokens))
     return Sample(text, tuple(words), link, text == looked.source.text)
 
 

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import __version__, base, corpora, figures
+from manyheads import __version__, base, corpora, figures, machine
 from manyheads import roles as role_finder
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
@@ -49,8 +49,8 @@ from manyheads.cli.terminal.console import WIDTH, clean, emit_document, print_wh
 from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora.lines import KINDS
 from manyheads.errors import FileAccessError, TextError
-from manyheads.roles import glossary
-from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
+from manyheads.roles.words import glossary
+from manyheads.roles.words.role_table import NOT_EFFECT, UNLABELLED
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus, Failure
@@ -162,7 +162,7 @@ def roles(
         from manyheads.roles.find import fixed_questions
 
         judge(fixed_questions(own_patterns, passages is not None))
-    with base.torchrun() as (rank, world):
+    with machine.torchrun() as (rank, world):
         if rank:
             talk.silence()  # the first process speaks for all, the others say nothing but what goes wrong
         elif world > 1:

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from manyheads.base import private_names
+from manyheads.edits import metrics
 from manyheads.errors import ManyHeadsError
-from manyheads.interventions.effects import metrics
 from manyheads.models import LoadedModel, size
 from manyheads.statistics import mean_interval
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from manyheads.base import whole
 from manyheads.base.text import plural
+from manyheads.edits import metrics
+from manyheads.edits.application import editors_of
+from manyheads.edits.edits import Editor
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
-from manyheads.interventions.apply.applied import editors_of
-from manyheads.interventions.apply.edits import Editor
-from manyheads.interventions.effects import metrics
 from manyheads.models import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec

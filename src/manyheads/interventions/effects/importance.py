@@ -42,11 +42,11 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import one_of, whole
-from manyheads.base.processes import require_all_heads
+from manyheads.edits import metrics
+from manyheads.edits.runner import sweep
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
-from manyheads.interventions.effects import metrics
-from manyheads.interventions.effects.sweep import sweep
+from manyheads.inputs import BATCH_TOKENS
 from manyheads.interventions.prune import (
     ANYWHERE,
     EACH_GROUP,
@@ -55,7 +55,8 @@ from manyheads.interventions.prune import (
     least_groups,
     ways_to_lose,
 )
-from manyheads.models import BATCH_TOKENS, AttentionCall, tap
+from manyheads.machine.processes import require_all_heads
+from manyheads.models import AttentionCall, tap
 from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads.edits.application import editors_of
+from manyheads.edits.metrics import choose_metric, read_corpus
 from manyheads.errors import TextError
 from manyheads.heads import Head
-from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.effects.effect import carried_out
 from manyheads.interventions.effects.importance import Estimator, importance
-from manyheads.interventions.effects.metrics import choose_metric, read_corpus
 from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.statistics import Progress, mean_interval
 

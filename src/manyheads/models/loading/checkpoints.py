@@ -30,7 +30,7 @@ from typing import Any
 from manyheads.base import first_line as line_of
 from manyheads.base import nearest, private_names
 from manyheads.errors import FileAccessError, ModelError
-from manyheads.sizing.families.config import parsed
+from manyheads.sizing.architecture.config import parsed
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor, nn
 
+from manyheads.attention import Mask, Rule, log_sum_exp
 from manyheads.errors import GuardError, ModelError
 from manyheads.models.weights.projections import weight_by_head
-from manyheads.nn import Mask, Rule, log_sum_exp
 from manyheads.recording import Layer
 from manyheads.spec import CROSS, Site
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.attention import DENSE_ROWS, Mask, Rule
 from manyheads.errors import ModelError
-from manyheads.nn import DENSE_ROWS, Mask, Rule
 
 FLEX = "torch.nn.attention.flex_attention"
 FLEX_NAME = "flex_attention"  # as transformers calls it

@@ -26,9 +26,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from manyheads.attention import Mask
 from manyheads.errors import StatisticError
-from manyheads.nn import Mask
-from manyheads.recording.tokens import Tokens
+from manyheads.texts.tokens import Tokens
 
 Column = Callable[[Tokens], Float[Tensor, "b k"]]
 WordsOf = Callable[[Tokens], Int[Tensor, "b k"]]

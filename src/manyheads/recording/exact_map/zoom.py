@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.attention import exact_arithmetic
+from manyheads.attention.scores import finite
 from manyheads.errors import ShapeError
-from manyheads.nn import exact_arithmetic
-from manyheads.nn.scores import finite
 from manyheads.recording.exact_map.one_pass import LOG2_E
 from manyheads.recording.layer import LayerRecord, spread_evenly
 

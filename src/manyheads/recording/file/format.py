@@ -42,9 +42,10 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from manyheads.attention import Mask, Rule
 from manyheads.base import MEMORY_SHARE, Cache, free_memory_bytes
+from manyheads.base.units import gb
 from manyheads.errors import RecordingError, ShapeError
-from manyheads.nn import Mask, Rule
 from manyheads.recording.file.safetensors_io import (
     NAMES,
     Entry,
@@ -55,10 +56,8 @@ from manyheads.recording.file.safetensors_io import (
     write_tensors,
 )
 from manyheads.recording.layer import LayerRecord, site_of
-from manyheads.recording.media import ImageSpan
-from manyheads.recording.tokens import Sinks, Stretch, Tokens
-from manyheads.sizing.units import gb
 from manyheads.spec import Layers, Site
+from manyheads.texts.tokens import ImageSpan, Sinks, Stretch, Tokens
 
 FORMAT = "manyheads-recording"
 FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it may overlook needs no new number

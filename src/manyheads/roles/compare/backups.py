@@ -23,18 +23,20 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import whole
+from manyheads.edits import Editor, choose_metric, editors_of, read_corpus, sweep
+from manyheads.edits.metrics import require_loaded
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.interventions import Editor, choose_metric, editors_of, read_corpus, sweep
-from manyheads.interventions.effects.metrics import require_loaded
-from manyheads.models import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tap, tokens_of
+from manyheads.inputs import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tokens_of
+from manyheads.models import tap
 from manyheads.models.describe import run
 from manyheads.plan import Ablate, AblationKind, Plan
-from manyheads.recording import PerHeadResult, Tokens, text_seed
+from manyheads.recording import PerHeadResult
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
 from manyheads.statistics import Progress, mean_interval
 from manyheads.statistics.head_table import number
+from manyheads.texts import Tokens, text_seed
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

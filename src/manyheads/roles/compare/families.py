@@ -27,15 +27,16 @@ from jaxtyping import Float64, Int64
 from numpy import ndarray
 
 from manyheads.base import whole
-from manyheads.base.processes import require_all_heads
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import CallTexts, Long, Reading, read_batches, read_texts
-from manyheads.recording import PerHeadResult, Tokens
+from manyheads.inputs import CallTexts, Long, Reading, read_batches, read_texts
+from manyheads.machine.processes import require_all_heads
+from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import Site
 from manyheads.statistics import Progress, Sums
 from manyheads.statistics.head_table import number
+from manyheads.texts import Tokens
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

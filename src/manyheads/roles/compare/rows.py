@@ -30,15 +30,16 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor, nn
 
+from manyheads.attention import Mask, Rule, grouped_scores
 from manyheads.base import whole
+from manyheads.edits import Editor
 from manyheads.errors import StatisticError
-from manyheads.interventions import Editor
-from manyheads.models import AttentionCall, CallTexts, Reading
+from manyheads.inputs import CallTexts, Reading
+from manyheads.models import AttentionCall
 from manyheads.models.taps.open_taps import OPEN
-from manyheads.nn import Mask, Rule, grouped_scores
 from manyheads.plan import Average, Copy
-from manyheads.recording import Tokens
 from manyheads.spec import Site
+from manyheads.texts import Tokens
 
 ROWS = 16  # of a text: rows of one text are alike, so more texts tell more than more rows of each
 LEAST_ROWS = 2_048  # of all texts together, or few texts give more each: the draw then moves a pair by 0.003 nats

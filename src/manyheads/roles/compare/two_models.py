@@ -29,22 +29,24 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 
 from manyheads.base import plural, whole
-from manyheads.base.processes import require_all_heads
 from manyheads.corpora import Corpus, Document, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
-from manyheads.models import CallTexts, Long, load, observe, tokens_of
-from manyheads.models.inputs.texts import require_reader
+from manyheads.inputs import CallTexts, Long, observe, tokens_of
+from manyheads.inputs.reading import require_reader
+from manyheads.machine.processes import require_all_heads
+from manyheads.measurement import measure
+from manyheads.measurement.chunks import Chunk, Chunked, chunks, read_chunk
+from manyheads.models import load
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, block_size, row_divergences, sharing_around
 from manyheads.roles.labels import HeadRole, label
 from manyheads.roles.rules import NEEDED
-from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, Sums, measure
-from manyheads.statistics.corpus_run.chunks import Chunk, Chunked, Survey, chunks, read_chunk
+from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, Sums
 from manyheads.statistics.head_table import number
-from manyheads.statistics.one_batch import has_cross
-from manyheads.statistics.sums import paired_interval
-from manyheads.statistics.table import choose, may_need_survey
+from manyheads.statistics.sums.one_batch import has_cross
+from manyheads.statistics.sums.sums import paired_interval
+from manyheads.statistics.table import Survey, choose, may_need_survey
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

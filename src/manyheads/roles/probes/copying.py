@@ -38,9 +38,9 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
-from manyheads.base import is_split
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
+from manyheads.machine import is_split
 from manyheads.models import device_of
 from manyheads.models.describe import run
 from manyheads.models.weights.projections import Projections, holders_of, is_norm, output_projection

@@ -36,16 +36,18 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import nearest, one_of
-from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import BATCH_TOKENS, AttentionCall, CallTexts, observe
-from manyheads.recording import Tokens, head_place, prepare
+from manyheads.inputs import BATCH_TOKENS, CallTexts, observe
+from manyheads.machine.processes import require_all_heads
+from manyheads.models import AttentionCall
+from manyheads.recording import head_place, prepare
 from manyheads.recording.exact_map.requests import Band
-from manyheads.recording.tokens import data_seed
 from manyheads.spec import Site
 from manyheads.statistics import Facts, Sums
 from manyheads.statistics.defined.masses import has_key
+from manyheads.texts import Tokens
+from manyheads.texts.tokens import data_seed
 
 LATEST, SUM, ENTRIES = "latest", "sum", "entries"
 COUNTS = {

@@ -29,16 +29,17 @@ from jaxtyping import Bool, Float64, Int
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.attention import grouped_scores
 from manyheads.base import one_of
-from manyheads.base.processes import require_all_heads
 from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.models import AttentionCall, device_of, watch
-from manyheads.models.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
-from manyheads.nn import grouped_scores
-from manyheads.recording.tokens import data_seed
+from manyheads.inputs import watch
+from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
+from manyheads.machine.processes import require_all_heads
+from manyheads.models import AttentionCall, device_of
 from manyheads.roles.probes.repeats import HeadScores, added_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums
+from manyheads.texts.tokens import data_seed
 
 MIN_RECALL = 0.5
 """The share of the needle's words that an answer must exceed to count, as in Wu et al."""

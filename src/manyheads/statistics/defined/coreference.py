@@ -24,9 +24,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.recording import Gold, Mention
 from manyheads.statistics.defined.treebank_words import ROWS, GoldWords, looks
 from manyheads.statistics.statistic import Block, Facts, Statistic, columns_named, shares_of
+from manyheads.texts import Gold, Mention
 
 GROUPS = {"coreference": "mentions with an antecedent", "pronoun": "pronouns with an antecedent"}
 CLARK, OURS = "Clark et al. 2019, section 4.3", "ours: distance and part of speech kept"

@@ -39,7 +39,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.recording import Maximum, Request, Tokens
+from manyheads.recording import Maximum, Request
 from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.recording.exact_map.requests import Band, KeySum, Linear, Match, MatchReceived, RowsReceived
 from manyheads.statistics.statistic import (
@@ -55,6 +55,7 @@ from manyheads.statistics.statistic import (
     row_count,
     shares_of,
 )
+from manyheads.texts import Tokens
 
 OFFSETS = tuple(range(-8, 9))
 BAND = Band(OFFSETS)

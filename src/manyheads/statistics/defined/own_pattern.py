@@ -26,9 +26,9 @@ from torch import Tensor
 
 from manyheads.corpora import reason_of
 from manyheads.errors import PatternError, StatisticError
-from manyheads.recording import Tokens
 from manyheads.recording.exact_map.one_pass import cell_weights
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
+from manyheads.texts import Tokens
 
 Target = int | Iterable[int] | None
 Pattern = Callable[[list[str]], Sequence[Target]]

@@ -28,11 +28,11 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from manyheads.recording import Tokens
 from manyheads.recording.exact_map.one_pass import window_weights
 from manyheads.recording.exact_map.requests import Linear
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic
+from manyheads.texts import Tokens
 
 MOST_CELLS = 1 << 22  # weights of some rows on one picture, all heads, that are held at once
 IMAGES = frozenset({"images"})

@@ -29,8 +29,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, arange, stack
 
+from manyheads.attention import LargestScores, largest_scores
 from manyheads.errors import StatisticError
-from manyheads.nn import LargestScores, largest_scores
 from manyheads.recording import Entropy, Maximum, Received, Request
 from manyheads.recording.exact_map.requests import Distance, KeySum, Mass, MatchReceived, RowsReceived, Square
 from manyheads.statistics.defined import masses
@@ -195,7 +195,7 @@ def effects() -> list[Statistic]:
 
 
 def logits() -> list[Statistic]:
-    """The largest logit of any text, by a search that reads few rows (`nn.largest_logits`) and no tiles."""
+    """The largest logit of any text, by a search that reads few rows (`attention.largest_logits`) and no tiles."""
 
     def largest(facts: Facts, uncapped: bool) -> LargestScores:
         known: LargestScores | None = facts.of_layer.get("largest scores")

@@ -34,9 +34,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from manyheads.recording import ROOT, Gold
 from manyheads.statistics.defined.treebank_words import POS, ROWS, GoldWords, Looks, looks
 from manyheads.statistics.statistic import Block, Facts, Statistic, columns_named, shares_of
+from manyheads.texts import ROOT, Gold
 
 CLARK = "Clark et al. 2019, section 4.2"
 OURS = "ours: position and part of speech kept"

@@ -20,11 +20,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.nn import Mask
-from manyheads.recording import Gold, Tokens
+from manyheads.attention import Mask
 from manyheads.recording.exact_map.requests import WordRows
-from manyheads.recording.words import words_of_tokens
 from manyheads.statistics.statistic import Facts
+from manyheads.texts import Gold, Tokens
+from manyheads.texts.words import words_of_tokens
 
 POS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),

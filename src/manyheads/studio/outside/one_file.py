@@ -20,10 +20,9 @@ import numpy as np
 from manyheads import __version__
 from manyheads.base import html_table, replacing
 from manyheads.corpora import reading_of
-from manyheads.models import Long
+from manyheads.inputs import Long
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
-from manyheads.studio.outside.lessons import rooms_of, saved_lessons
 from manyheads.studio.outside.snapshot import Progress, bundle, snapshot_of
 from manyheads.studio.session import Desk, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
@@ -89,6 +88,10 @@ if (globalThis.DecompressionStream) {{
 </body>
 </html>
 """
+
+
+NAME = "lessons.json.gz"
+ROOMS = ("atlas", "head", "compare", "size")  # that need a recording at most
 
 
 def write_report(
@@ -184,3 +187,14 @@ def encoded(data: bytes) -> str:
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     words = np.pad(bits, (0, -len(bits) % 13)).reshape(-1, 13) @ (1 << np.arange(12, -1, -1))
     return DIGITS[np.stack([words // 91, words % 91], axis=-1)].tobytes().decode("ascii")
+
+
+def saved_lessons() -> bytes:
+    """The file, gzipped JSON; b"" where the page was built without it."""
+    file = files("manyheads.studio") / "static" / NAME
+    return file.read_bytes() if file.is_file() else b""
+
+
+def rooms_of(lessons: bytes) -> str:
+    """The rooms that a page without a server can fill, for its `data-rooms`; others are not offered there."""
+    return " ".join((*ROOMS, "learn") if lessons else ROOMS)

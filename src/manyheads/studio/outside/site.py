@@ -27,12 +27,12 @@ from numpy import ndarray
 from manyheads import __version__
 from manyheads.base import plural
 from manyheads.errors import RecordingError, TextError
+from manyheads.inputs.reading import fault_in
 from manyheads.interventions.save.whole_folder import replacing_folder, require_replaceable
-from manyheads.models.inputs.texts import fault_in
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
-from manyheads.studio.outside.lessons import rooms_of, saved_lessons
+from manyheads.studio.outside.one_file import rooms_of, saved_lessons
 from manyheads.studio.outside.snapshot import saved_workspace, snapshot_of
 from manyheads.studio.schema.base import FileEntry
 from manyheads.studio.schema.recordings import Atlas

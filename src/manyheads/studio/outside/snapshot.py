@@ -31,14 +31,14 @@ import torch
 from numpy import ndarray
 
 from manyheads import __version__
+from manyheads.attention import attend
 from manyheads.base import users_home
+from manyheads.base.units import gb
 from manyheads.errors import RecordingError
-from manyheads.nn import attend
 from manyheads.recording import LayerRecord
 from manyheads.recording.exact_map.one_pass import Layer, window_weights
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.recording.layer import one_text
-from manyheads.sizing.units import gb
 from manyheads.studio.schema.base import FileEntry, Limits, ModelEntry, Workspace
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo
 from manyheads.studio.session import Desk

@@ -117,25 +117,3 @@ class Pruning(AnswerBody):
     parameters_after: int
     stock: bool = Field(description="whether stock transformers loads the checkpoint as it is")
     words: str
-
-
-class TrainedWay(AnswerBody):
-    """One way to train or run small nets, over seeds: the share of places at which all answers are right, its standard
-    deviation, and the diversity of the heads' maps, null where that was not measured."""
-
-    words: str
-    right: float
-    right_sd: float
-    diversity: Number
-
-
-class Trained(AnswerBody):
-    """What becomes of nets that are *trained* as a scene has it: the first of `ways` is the one to compare with.
-
-    From the stored report of a whole run of a training preset; `ways` is empty where `words` say that none was trained.
-    """
-
-    scene: SceneName
-    words: str
-    ways: list[TrainedWay]
-    source: str

@@ -17,7 +17,10 @@ from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
 from manyheads.corpora import reading_of
-from manyheads.lessons.answers import Verdict
+from manyheads.lab.lessons.answers import Verdict
+from manyheads.lab.room import views
+from manyheads.lab.room import views as learning
+from manyheads.lab.room.schema import CellAsk, CheckAsk, Lesson, LessonEntry, Trained
 from manyheads.studio.jobs import Job, JobKind, Say
 from manyheads.studio.schema.base import (
     MAX_NAME,
@@ -31,14 +34,12 @@ from manyheads.studio.schema.base import (
     Workspace,
 )
 from manyheads.studio.schema.circuits import AloneAsk, OneHeadAsk, PairAsk, PatchAsk, SmallestAsk
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, Trained
-from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.schema.training import History, HistoryEntry
 from manyheads.studio.session import Desk
-from manyheads.studio.views import circuits, experiments, sizes
-from manyheads.studio.views import lessons as learning
+from manyheads.studio.views import circuits, sizes
 from manyheads.studio.views.atlas import atlas_of, card_of, table_file
 from manyheads.studio.views.maps import (
     FILE_TYPES,
@@ -223,7 +224,7 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/trained")
     def trained() -> list[Trained]:
         """What becomes of nets that are trained as each scene of the Experiment room has it."""
-        return experiments.trained()
+        return views.trained()
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:

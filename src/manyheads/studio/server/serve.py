@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from manyheads.errors import FileAccessError
-from manyheads.models import record
+from manyheads.inputs import record
 from manyheads.studio.server.app import create_app
 from manyheads.studio.session import MAX_UPLOAD, Desk
 

@@ -18,19 +18,20 @@ from typing import Any
 
 from manyheads.base import Cache
 from manyheads.corpora import page_texts
+from manyheads.edits import applied
 from manyheads.errors import ManyHeadsError, TextError
 from manyheads.heads import Head
-from manyheads.interventions import applied
-from manyheads.models import record
+from manyheads.inputs import record
+from manyheads.measurement.of_a_recording import sinks_of
 from manyheads.plan import Ablate, Plan
-from manyheads.recording import LayerRecord, Recording, Sinks, open_recording
+from manyheads.recording import LayerRecord, Recording, open_recording
 from manyheads.roles.compare.rows import sharing_around
-from manyheads.statistics.of_a_recording import sinks_of
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import PlanStep
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.state.workspace import Workspace, digest
+from manyheads.texts import Sinks
 
 MOST_OPEN = 24
 MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays whatever its size

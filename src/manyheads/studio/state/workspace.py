@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import Cache, choose_device
+from manyheads.base import Cache
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
+from manyheads.machine import choose_device
 from manyheads.models import BUNDLED, load
 from manyheads.models.loading.checkpoints import find_bundled, is_hub_id
 from manyheads.models.loading.load import weights_dtype

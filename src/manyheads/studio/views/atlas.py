@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
+from manyheads.edits import METRICS
 from manyheads.heads import Head
-from manyheads.interventions import METRICS, Importance
+from manyheads.interventions import Importance
+from manyheads.measurement.of_a_recording import EVERY_ROW, measure_recording
 from manyheads.recording import LayerRecord
 from manyheads.roles import HeadRole, PageLabels, label_page
-from manyheads.roles.role_table import CAVEAT, group_of
+from manyheads.roles.words.role_table import CAVEAT, group_of
 from manyheads.statistics import DEFAULT, STATISTICS, Statistic
-from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema import recordings as bodies

@@ -22,10 +22,9 @@ from manyheads.circuits import (
     path_effects,
 )
 from manyheads.circuits.pairs import metric_of, predicts, read_answers, read_pairs
+from manyheads.edits.metrics import exact, outputs_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
-from manyheads.interventions.effects.metrics import exact, outputs_of
-from manyheads.models import read_texts, tokens_of
-from manyheads.recording import Sinks
+from manyheads.inputs import read_texts, tokens_of
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.circuits import (
     AloneAsk,
@@ -45,6 +44,7 @@ from manyheads.studio.schema.circuits import (
     SmallestAsk,
 )
 from manyheads.studio.views.recording import token_infos
+from manyheads.texts import Sinks
 
 EXPECTED = 5  # tokens that may come next
 SMALL = 0.01  # of the answer: below it a path is not worth a sentence

@@ -24,27 +24,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.corpora import EXAMPLE_SENTENCES
+from manyheads.edits import METRICS, applied, choose_metric, read_corpus
+from manyheads.edits.application import prepare
+from manyheads.edits.computed import Prepared
+from manyheads.edits.metrics import Batch, exact, outputs_of
 from manyheads.errors import FileAccessError, HeadError, StatisticError
-from manyheads.interventions import (
-    METRICS,
-    Effect,
-    applied,
-    choose_metric,
-    costs_of,
-    effect,
-    prune_heads,
-    read_corpus,
-    verdict,
-)
-from manyheads.interventions.apply.applied import prepare
-from manyheads.interventions.apply.computed import Prepared
+from manyheads.inputs import batches, read_texts, tokens_of
+from manyheads.interventions import Effect, costs_of, effect, prune_heads, verdict
 from manyheads.interventions.effects.effect import CONTROLS
-from manyheads.interventions.effects.metrics import Batch, exact, outputs_of
 from manyheads.interventions.effects.verdict import ROUNDING
-from manyheads.models import batches, read_texts, tap, tokens_of
+from manyheads.models import tap
 from manyheads.models.weights.compact_form import STOCK
 from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
-from manyheads.recording import Sinks
 from manyheads.roles import head_diversity
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.experiments import (
@@ -55,14 +46,12 @@ from manyheads.studio.schema.experiments import (
     Neighbour,
     Pruning,
     PruningAsk,
-    Trained,
-    TrainedWay,
 )
 from manyheads.studio.schema.recordings import EffectVerdict, Worth
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.state.workspace import digest
 from manyheads.studio.views.recording import token_infos
-from manyheads.training.presets.table import stored_report
+from manyheads.texts import Sinks
 
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
 NEAREST = 5  # example sentences that are called the nearest
@@ -173,65 +162,6 @@ def worth(lm: Any, recording: str, head: str, text: str, kind: AblationKind, *, 
         verdict=ranked,
         notes=notes,
     )
-
-
-def trained() -> list[Trained]:
-    """What becomes of nets that are trained as each scene has it, from the stored reports of two presets."""
-    collapse, counts = stored_report("collapse"), stored_report("heads")
-    ways, by_heads = collapse["found"]["ways"], counts["found"]["by_heads"]
-
-    def way(words: str, scores: dict[str, Any]) -> TrainedWay:
-        right, apart = scores["all_right"], scores.get("diversity")
-        return TrainedWay(
-            words=words,
-            right=right["mean"],
-            right_sd=right["sd"],
-            diversity=None if apart is None else round(apart["mean"], 6),
-        )
-
-    task = f"a layer of {collapse['found']['heads']} heads that must find five relations"
-    seeds = f"means over {collapse['found']['seeds']} seeds, {collapse['found']['parameters']:,} parameters each"
-    free, tied, unmixed = (way(words, ways[name]) for name, words in (
-        ("free", "trained free"), ("tied", "trained with one map for all"), ("unmixed", "trained without Wᴼ"),
-    ))  # fmt: skip
-    eight, four, alone = (
-        way(f"trained with {count} head{'s' * (count > 1)}", by_heads[str(count)]) for count in (8, 4, 1)
-    )
-    return [
-        Trained(
-            scene="same",
-            words=f"Trained with one map from the first step, {task} is right at {_percent(tied)} of places, not "
-            f"{_percent(free)}. Their diversity is {tied.diversity:.3g}, not {free.diversity:.3g}.",
-            ways=[free, way("trained free, run with one map", ways["averaged"]), tied],
-            source=f"{collapse['command']}: {seeds}",
-        ),
-        Trained(
-            scene="unmixed",
-            words=f"Trained without Wᴼ, nothing is lost: {task} is right at {_percent(unmixed)} of places, "
-            f"with Wᴼ at {_percent(free)}. Taken from a net that was trained with it, everything breaks.",
-            ways=[free, way("trained free, run without Wᴼ", ways["skipped"]), unmixed],
-            source=f"{collapse['command']}: {seeds}",
-        ),
-        Trained(
-            scene="one",
-            words=f"Trained with one head as wide as eight, a layer that must find five relations is right at "
-            f"{_percent(alone)} of places, with eight at {_percent(eight)}.",
-            ways=[eight, alone],
-            source=f"{counts['command']}: {seeds}",
-        ),
-        Trained(
-            scene="half",
-            words=f"Trained with four heads twice as wide, a layer that must find five relations is right at "
-            f"{_percent(four)} of places, with eight at {_percent(eight)}.",
-            ways=[eight, four],
-            source=f"{counts['command']}: {seeds}",
-        ),
-        Trained(scene="positions", words="No net was trained here without positions.", ways=[], source=""),
-    ]
-
-
-def _percent(way: TrainedWay) -> str:
-    return f"{100 * way.right:.0f}%"
 
 
 def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:

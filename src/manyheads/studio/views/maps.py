@@ -22,11 +22,11 @@ from torch import Tensor
 
 from manyheads.recording import LayerRecord, Pooled, prepare
 from manyheads.recording.layer import one_text, small_maps
-from manyheads.recording.words import Merging, numbered
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.schema.recordings import Pair
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.recording import layer_info, tokens_of, units_of
+from manyheads.texts.words import Merging, numbered
 
 MAGIC = b"MHB1"
 MEDIA_TYPE = "application/vnd.manyheads.arrays"

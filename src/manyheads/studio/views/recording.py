@@ -6,12 +6,13 @@ import math
 from contextlib import suppress
 
 from manyheads.errors import ManyHeadsError
-from manyheads.recording import LayerRecord, Sinks, Tokens, Words, readable
-from manyheads.recording.words import Unit
+from manyheads.recording import LayerRecord
 from manyheads.spec import CROSS
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, WordInfo
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.state.workspace import Workspace
+from manyheads.texts import Sinks, Tokens, Words, readable
+from manyheads.texts.words import Unit
 
 UNKNOWN = frozenset({"[UNK]", "<unk>", "<UNK>"})
 MOST_WRITTEN = 1_000_000  # characters

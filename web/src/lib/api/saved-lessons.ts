@@ -1,5 +1,5 @@
 // The lessons of a page without a server: each cell's result with the numbers that it comes with, and what is said to
-// answers. studio/outside/lessons.py computes them. What else a reader may try needs the studio, and is refused in words.
+// answers. lab/room/saved_lessons.py computes them. What else a reader may try needs the studio, and is refused in words.
 import { StudioError } from "./source";
 import type { CellResult, CheckResult, Lesson, LessonEntry } from "./types";
 

@@ -13,7 +13,7 @@ const VERSION = 1;
 const MOST_POSITIONS = 10_000_000; // padding included
 const WORD_TOKENS = 20_000; // of a longer text the page shows pieces
 const TILE = 256;
-const [SINK_CELLS, SINK_MASS, SINK_EXCESS] = [20_000_000, 0.05, 3]; // a sink: statistics/sinks.py; of more cells none is looked for
+const [SINK_CELLS, SINK_MASS, SINK_EXCESS] = [20_000_000, 0.05, 3]; // a sink: measurement/sinks.py; of more cells none is looked for
 const [LINKS, LINK_CELLS] = [24, 1 << 22];
 const AT_ONCE = 1 << 19; // cells between two pauses
 const SIZES: Record<string, number> = { F64: 8, F32: 4, F16: 2, BF16: 2, I64: 8, I32: 4, U8: 1, BOOL: 1 };
@@ -328,7 +328,7 @@ class Recording {
   }
 
   /** The positions at which attention rests, by what every token receives over all heads beside its even share
-      (statistics/sinks.py); null where that would take long, or tokens have no names. */
+      (measurement/sinks.py); null where that would take long, or tokens have no names. */
   async #sinks(factors: Factors, info: RecordingInfo): Promise<number[] | null> {
     const { ids, special } = this.#tokens[this.main.tokens]!;
     const cells = info.layers.reduce((sum, layer) => sum + layer.num_heads * layer.num_queries * layer.num_keys, 0);

@@ -1,4 +1,4 @@
-// Words of a text and tokens as people read them, by the rules of recording/words.py, which a test holds this to: words are runs
+// Words of a text and tokens as people read them, by the rules of texts/words.py, which a test holds this to: words are runs
 // without white space, each mark a word of its own; a token is of the word that its first character lies in. Places count
 // characters as Python has them (code points).
 

@@ -98,7 +98,7 @@ export function usualContext(shape: SizeShape): number {
   return shape.num_tokens ?? Math.min(USUAL_CONTEXT, shape.positions ?? USUAL_CONTEXT);
 }
 
-/** The coefficients of equal layers in words, as `sizing.building_blocks.transformer` counts them. */
+/** The coefficients of equal layers in words, as `sizing.architecture.building_blocks.transformer` counts them. */
 export function described(words: Words): SizeShape {
   const number = (name: string, fallback = 0) => (typeof words[name] === "number" ? words[name] : fallback);
   const has = (name: string) => words[name] === true;

@@ -1,0 +1,7 @@
+"""The operation itself in torch: masks as runs, the rule of scores, attention with its log-sum-exp."""
+
+# pyright: basic
+# lazy_loader has no types; what the package offers is typed by the stub beside this file.
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

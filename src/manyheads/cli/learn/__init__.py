@@ -1,1 +1,0 @@
-"""`manyheads learn`: the lessons in the terminal."""

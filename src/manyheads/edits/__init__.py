@@ -1,0 +1,5 @@
+"""Plans carried out on a model while it runs: edits, and the passes that measure what they change."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

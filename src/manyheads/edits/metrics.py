@@ -1,0 +1,356 @@
+"""Metrics that compare a model before and after an intervention, and the corpus that they are read on.
+
+A metric takes a reading of the model's outputs, text by text (a language model's loss, its predictions, an embedding, a
+class), and computes how far two readings are apart. A positive change is always for the worse. A user's metric may be
+any function of the model's outputs.
+
+A corpus is read again and again, once for each intervention, so its texts are batched once, by like length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.base import one_of
+from manyheads.errors import ModelError, StatisticError, TextError
+from manyheads.inputs import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
+from manyheads.inputs.reading import decoder_story, writes_apart
+from manyheads.models.describe import run
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Inputs of one forward pass; `places`, the indices of their texts in the corpus; the texts' labels, if any.
+
+    `targets`: the tokens that a decoder beside an encoder should predict, -100 where none is; without
+    targets of its own it repeats the text. `options`: arguments of the model that have no row for each text.
+    """
+
+    inputs: dict[str, Tensor]
+    places: tuple[int, ...]
+    labels: Tensor | None = None
+    targets: Tensor | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def real(self) -> Bool[Tensor, "b n"] | None:
+        """True at tokens, False at padding; None where the inputs have no mask."""
+        mask = self.inputs.get("attention_mask")
+        return None if mask is None else mask.bool()
+
+    def repeated(self, times: int) -> Batch:
+        """Each text `times` times in a row."""
+        inputs = {name: x.repeat_interleave(times, 0) for name, x in self.inputs.items()}
+        places = tuple(place for place in self.places for _ in range(times))
+        labels, targets = (None if x is None else x.repeat_interleave(times, 0) for x in (self.labels, self.targets))
+        return Batch(inputs, places, labels, targets, self.options)
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Batches, and how many texts and tokens they hold.
+
+    `notes`: how long texts were cut ("windows"), and what a decoder beside an encoder reads ("decoder"), if either is.
+    """
+
+    batches: tuple[Batch, ...]
+    num_texts: int
+    num_tokens: int
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS) -> Corpus:
+    """Texts, pairs of texts (source, target) for an encoder-decoder, or ready inputs, as batches.
+
+    Ready inputs are a list of mappings, each a batch: pictures, sounds, anything.
+
+    `num_tokens` is the size of a batch with padding. Long texts are read in windows, each of which counts as a text.
+    Errors: TextError for no texts, or where there is not one label for each text.
+    """
+    if not isinstance(texts, str) and isinstance(texts, Sequence) and texts and isinstance(texts[0], Mapping):
+        return _corpus_of_inputs(lm, texts, labels)
+    # Labels are checked after the texts: a text that cannot be read is the more basic fault.
+    reading = read_texts(lm, texts, pairs=True)
+    _check_labels(labels, 1 if isinstance(texts, str) else len(texts))
+    listed: list[Batch] = []
+    for group in batches(reading, num_tokens):
+        tokens = tokens_of(reading, group, None, "")
+        inputs, targets = model_inputs(lm, tokens), None
+        if "decoder_input_ids" in inputs:
+            written = (tokens.target or tokens).ids
+            assert written is not None
+            targets = written.masked_fill(written < 0, -100).to(inputs["input_ids"].device)
+        sources = [reading.pieces[index].source for index in group]
+        listed.append(Batch(inputs, tuple(group), _label_tensor(labels, sources), targets))
+    notes = {"windows": reading.because, "decoder": decoder_story(lm, reading)}
+    notes = {name: words for name, words in notes.items() if words}
+    return Corpus(tuple(listed), len(reading.pieces), reading.num_tokens, notes)
+
+
+def require_loaded(lm: Any) -> None:
+    """Raises ModelError unless `lm` is a loaded model."""
+    if not hasattr(lm, "model") or not hasattr(lm, "spec"):
+        how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
+        raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
+
+
+def _corpus_of_inputs(lm: Any, items: Sequence[Any], labels: Any) -> Corpus:
+    """Ready inputs, each mapping one batch. Labels are checked last, when the number of samples is known."""
+    loaded: list[tuple[dict[str, Tensor], range]] = []
+    count = tokens = 0
+    for inputs in items:
+        if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(x, Tensor) for x in inputs.values()):
+            raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
+        inputs = {name: x.to(lm.device) for name, x in inputs.items()}
+        size = len(next(iter(inputs.values()))) if all(x.ndim for x in inputs.values()) else 0
+        if not size or any(len(x) != size for x in inputs.values()):
+            shapes = {name: tuple(x.shape) for name, x in inputs.items()}
+            raise TextError(f"a batch of inputs has {shapes}: the first axis of each must be the samples.")
+        loaded.append((inputs, range(count, count + size)))
+        count, tokens = count + size, tokens + int(inputs.get("attention_mask", torch.zeros(1, device="cpu")).sum())
+    _check_labels(labels, count)
+    ready = (Batch(inputs, tuple(places), _label_tensor(labels, places)) for inputs, places in loaded)
+    return Corpus(tuple(ready), count, tokens)
+
+
+def _check_labels(labels: Any, count: int) -> None:
+    if labels is None:
+        return
+    if isinstance(labels, str) or not isinstance(labels, Sequence | Tensor | ndarray):
+        raise TextError(f"labels is a {type(labels).__name__}: give a list of class numbers, one for each text.")
+    if len(labels) != count:
+        raise TextError(f"{len(labels)} labels were given for {count} texts: give one for each.")
+    if wrong := [label for label in labels if isinstance(label, str) or int(label) != label or label < 0]:
+        raise TextError(f"label {wrong[0]!r} is no class: give whole numbers, from 0.")
+
+
+def _label_tensor(labels: Any, sources: Sequence[int]) -> Tensor | None:
+    return None if labels is None else torch.tensor([int(labels[source]) for source in sources], device="cpu")
+
+
+def exact(x: Tensor) -> Tensor:
+    """In float32, or in float64 what is float64 already."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def outputs_of(lm: Any, batch: Batch, *, head: bool, grad: bool = False) -> Any:
+    """The model's outputs for a batch; without the language-model or classification head unless `head`."""
+    return run(lm.model, lm.name, {**batch.inputs, **batch.options}, head=head, grad=grad)
+
+
+Own = Callable[[Any, dict[str, Tensor]], Any]
+"""A user's metric: (the model's outputs, its inputs) -> one number a text, where more is worse."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`read` takes a reading of a forward pass; `change` compares two readings and returns one number per text.
+
+    `head`: whether the model's output head must run. `flat`: whether the change has no slope at the unedited model,
+    because it compares with that model. `by_token`: whether a reading holds one number per token.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    read: Callable[[Any, Batch], Tensor]
+    change: Callable[[Tensor, Tensor], Float[Tensor, "b"]]
+    head: bool = True
+    flat: bool = False
+    by_token: bool = False
+
+    def level(self, readings: Sequence[Tensor]) -> float | None:
+        """The mean reading over texts, None for a flat metric, whose readings are no numbers of texts or tokens."""
+        if self.flat:
+            return None
+        texts = [reading.double().nanmean(-1) if reading.ndim > 1 else reading.double() for reading in readings]
+        return float(torch.cat([text.cpu() for text in texts]).mean())
+
+
+def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
+    """The cross-entropy of each next token, NaN where none is predicted (nats).
+
+    The tokens are those that the decoder reads, each predicted by the row before it; or, among ready inputs, `labels`
+    as transformers defines them: -100 is not counted, and a decoder beside an encoder predicts label i in row i.
+    """
+    logits, inputs = logits_of(outputs, "loss", 3), batch.inputs
+    side = "decoder_" if "decoder_input_ids" in inputs else ""
+    ids, mask = inputs.get(f"{side}input_ids"), inputs.get(f"{side}attention_mask")
+    labels = inputs.get("labels", batch.targets)
+    if labels is not None:
+        in_place = _is_encoder_decoder(outputs) or ids is None
+        logits, ids = (logits, labels) if in_place else (logits[:, :-1], labels[:, 1:])
+        real = ids >= 0
+    elif ids is not None:
+        real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        logits, ids, real = logits[:, :-1], ids[:, 1:], real[:, 1:] & real[:, :-1]
+    else:
+        raise StatisticError("metric 'loss' reads input_ids, and these inputs have none: use a function of your own.")
+    if logits.shape[:2] != ids.shape:
+        raise StatisticError(
+            f"metric 'loss': {tuple(logits.shape[:2])} predictions and {tuple(ids.shape)} tokens do not fit: give "
+            f"labels of as many tokens as the decoder reads."
+        )
+    # clamp_min: -100 is no index. These positions become NaN on the next line, and means leave NaN out.
+    losses = F.cross_entropy(exact(logits.transpose(1, 2)), ids.clamp_min(0), reduction="none")
+    return losses.masked_fill(~real, torch.nan)
+
+
+def _is_encoder_decoder(outputs: Any) -> bool:
+    """Whether a decoder beside an encoder gave these outputs: it predicts label i in row i."""
+    return getattr(outputs, "encoder_last_hidden_state", None) is not None
+
+
+def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
+    """Log-probabilities of the next token at each real position, NaN elsewhere."""
+    logs = exact(logits_of(outputs, "kl", 3)).log_softmax(-1)
+    if _is_encoder_decoder(outputs):
+        labels, real = batch.inputs.get("labels", batch.targets), batch.inputs.get("decoder_attention_mask")
+        real = labels >= 0 if labels is not None else real
+    else:
+        real = batch.inputs.get("attention_mask")
+    return logs if real is None else logs.masked_fill(~real.bool()[..., None], torch.nan)
+
+
+def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
+    """The mean of a text's last hidden states, padding left out, as sentence embeddings are computed."""
+    states = getattr(outputs, "encoder_last_hidden_state", None)
+    states = getattr(outputs, "last_hidden_state", None) if states is None else states
+    if not isinstance(states, Tensor):
+        raise StatisticError(
+            f"metric 'cosine' reads a model's last hidden states, and a {type(outputs).__name__} has none: use a "
+            f"function (outputs, inputs)."
+        )
+    states = exact(states)
+    states = states.flatten(1, -2) if states.ndim > 3 else states
+    # Patches of pictures and frames of sounds have no padding mask of their own shape: all of them count.
+    if batch.real is None or batch.real.shape != states.shape[:2]:
+        return states.mean(1)
+    real = batch.real[..., None].to(states)
+    return (states * real).sum(1) / real.sum(1)
+
+
+def class_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+    """The cross-entropy of each text's label (nats)."""
+    logits = exact(logits_of(outputs, "class_loss", 2))
+    return F.cross_entropy(logits, _labels(batch, logits), reduction="none")
+
+
+def class_errors(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+    """1 where the likeliest class is not the text's label, else 0."""
+    logits = logits_of(outputs, "class_error", 2)
+    return (logits.argmax(-1) != _labels(batch, logits)).float()
+
+
+def _labels(batch: Batch, logits: Tensor) -> Tensor:
+    assert batch.labels is not None, "checked when the metric was chosen"
+    if int(batch.labels.max()) >= logits.shape[-1]:
+        raise StatisticError(
+            f"label {int(batch.labels.max())} is no class of this model: it has {logits.shape[-1]}, from 0."
+        )
+    return batch.labels.to(logits.device)
+
+
+def logits_of(outputs: Any, metric: str, num_axes: int) -> Tensor:
+    logits = getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor) or logits.ndim != num_axes:
+        result = f"logits of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
+        raise StatisticError(f"metric {metric!r}: a {type(outputs).__name__} has {result}. Use a function of your own.")
+    return logits
+
+
+def _mean_difference(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+    change = after.double() - before.double()
+    return change.nanmean(-1) if change.ndim > 1 else change
+
+
+def divergence(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+    """KL(before || after) of log-probabilities, mean over tokens."""
+    terms = before.exp() * (before - after)
+    # 0 log 0 is 0, and not the NaN of 0 times infinity: a token that was impossible before costs nothing.
+    return terms.masked_fill(before == -torch.inf, 0).sum(-1).double().nanmean(-1)
+
+
+OR_OWN = ", or a function (outputs, inputs)"  # ends the refusal of a metric's name
+TOKENS_OF_A_BATCH = "a whole number, 1 or more, of tokens of a batch"
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("loss", "nats a token", "next-token loss, after less before", token_losses, _mean_difference,
+               by_token=True),
+        Metric("kl", "nats a token", "KL(before || after) of the next token", predictions, divergence, flat=True),
+        Metric("cosine", "", "1 - cosine of the mean-pooled embeddings", embedding,
+               lambda before, after: 1 - F.cosine_similarity(before.double(), after.double(), dim=-1),
+               head=False, flat=True),
+        Metric("class_loss", "nats", "loss on the labels, after less before", class_losses, _mean_difference),
+        Metric("class_error", "", "share of wrong labels, after less before", class_errors, _mean_difference),
+    )
+}  # fmt: skip
+
+
+def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tuple[Metric, str]:
+    """The metric of this name, and why it was chosen.
+
+    "auto": the labels' loss, else the language model's, else the embedding's cosine.
+
+    Errors: StatisticError for an unknown name, or one that this model or these texts cannot give.
+    """
+    if isinstance(metric, Metric):
+        return metric, "as asked"
+    if callable(metric):
+        return _user_metric(metric), "a function of your own"
+    # can_generate() alone does not decide: a masked language model (BERT) sees every token that it would predict.
+    generates = bool(getattr(lm.model, "can_generate", lambda: False)())
+    writes = generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites))
+    classifies = "Classification" in type(lm.model).__name__
+    if metric == "auto" and labels is not None:
+        return choose_metric(lm, "class_loss", labels)[0], "labels were given"
+    if metric == "auto":
+        if writes:
+            return METRICS["loss"], "a language model"
+        return METRICS["cosine"], "no labels, and no model that predicts the next token"
+    one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
+    if metric in ("loss", "kl") and not writes:
+        raise StatisticError(
+            f"metric={metric!r} needs a model that predicts the next token, and {type(lm.model).__name__} does not: "
+            f"use 'cosine', or a function (outputs, inputs)."
+        )
+    if metric.startswith("class"):
+        if labels is None:
+            raise StatisticError(f"metric={metric!r} needs labels=, one for each text.")
+        if not classifies:
+            raise StatisticError(f"metric={metric!r} needs a classifier, and {type(lm.model).__name__} is none.")
+    return METRICS[metric], "as asked"
+
+
+def _user_metric(function: Own) -> Metric:
+    def read(outputs: Any, batch: Batch) -> Tensor:
+        value = function(outputs, batch.inputs)
+        try:
+            numbers = torch.as_tensor(value, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StatisticError(f"the metric gave a {type(value).__name__}: give one number for each text.") from error
+        if numbers.shape != (len(batch.places),):
+            raise StatisticError(
+                f"the metric gave {tuple(numbers.shape)} for {len(batch.places)} texts: give one number for each text."
+            )
+        return numbers
+
+    return Metric(getattr(function, "__name__", "own"), "", "your own, after less before", read, _mean_difference)
+
+
+def require_numbers(values: Tensor, metric: Metric, source: str) -> None:
+    """Raises StatisticError for NaN or infinity; `source` names what was run."""
+    if not bool(torch.isfinite(values).all()):
+        raise StatisticError(
+            f"metric {metric.name!r} gave NaN or infinity for {source}: nothing can be compared with that. Check the "
+            f"texts (a text of one token has no next token), the labels, or your function."
+        )

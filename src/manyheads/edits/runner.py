@@ -1,0 +1,438 @@
+"""Many interventions on one corpus: the change of each in each text, with all that they share computed once.
+
+Interventions that begin in one layer share everything before it, and its attention. What they do not share runs on an
+expanded batch, in which every text stands once for each intervention. Of L layers half are saved: (L + 1) / 2 forward
+passes for L interventions, less the last layer's attention, whatever the number of heads. Where a model's blocks cannot
+be identified, nothing is shared, and `Sweep.because` gives the reason.
+
+A block (attention and feed-forward of one layer) whose inputs nobody has changed returns what it returned before, and
+so does the attention inside the block in which an intervention begins: its heads' outputs are known, only their edit
+and the output projection are new. Both replace the module's own forward while the expanded batch runs, and are put
+right again whatever happens. Only the thread that asked is concerned: others may run the same model meanwhile.
+
+An expanded batch is checked once: unedited, it must give what the plain pass gave. Cost besides the passes: one copy of
+the residual stream per layer and text.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from einops import rearrange
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from manyheads.edits.application import prepare
+from manyheads.edits.computed import Computed
+from manyheads.edits.edits import Acts, Editor
+from manyheads.edits.metrics import Batch, Corpus, Metric, outputs_of, require_numbers
+from manyheads.inputs import BATCH_TOKENS
+from manyheads.machine import is_sharded
+from manyheads.models import AttentionCall, tap
+from manyheads.plan import Plan
+from manyheads.spec import ModelSpec, Site
+from manyheads.statistics import Progress
+
+SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
+SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """`changes[text, plan]` of a metric, and how they were computed, in words."""
+
+    changes: Float64[Tensor, "text plan"]
+    because: str
+
+
+def sweep(
+    lm: Any,
+    plans: Sequence[Plan],
+    corpus: Corpus,
+    metric: Metric,
+    *,
+    texts: Any = None,
+    share: bool = True,
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> Sweep:
+    """The change that each plan makes in each text. `texts`: the corpus of "mean" and "resample" ablation.
+
+    Batches have at most `num_tokens` after expansion; `share=False` runs every plan by itself. Errors: those of
+    `applied`; StatisticError for a metric that gives NaN.
+    """
+    prepared, _ = prepare(lm, list(plans), texts)
+    edits = _PlanEdits(Acts(prepared.plans, lm.spec), prepared.computed)
+    runner = Runner.of(lm, edits, metric, share=share, num_tokens=num_tokens)
+    changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64, device="cpu")
+    for done, batch in enumerate(corpus.batches):
+        changes[list(batch.places)] = runner.run(batch)[1]
+        if progress is not None:
+            progress(done + 1, len(corpus.batches))
+    require_numbers(changes, metric, "an intervention")
+    return Sweep(changes, runner.because)
+
+
+@runtime_checkable
+class OpenEditor(Protocol):
+    """An edit for `tap`, and what it has to put right again when the pass is over."""
+
+    def __call__(self, call: AttentionCall) -> Tensor | None: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Edits(Protocol):
+    """Interventions by number, as a `Runner` carries them out: the plans of `sweep`, or patches from another run."""
+
+    @property
+    def count(self) -> int: ...
+
+    def touching(self, site: Site) -> set[int]:
+        """Which interventions act in a layer."""
+        ...
+
+    def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
+        """An editor for a batch of `size` texts, each of which stands once for every chosen intervention, in a row.
+
+        Without `each_its_own` one intervention serves the whole batch. `places`: for a tap on a part of the model,
+        paths from there -> the sites of the whole model.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _PlanEdits:
+    """Plans, with what was computed for them, as `Edits`."""
+
+    acts: Acts
+    computed: Computed
+
+    @property
+    def count(self) -> int:
+        return len(self.acts.plans)
+
+    def touching(self, site: Site) -> set[int]:
+        return {act.plan for act in self.acts.of(site)}
+
+    def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
+        acts = self.acts.chosen([*chosen] * (size if each_its_own else 1))
+        return Editor(acts, each_its_own, self.computed, places=places)
+
+
+@dataclass(eq=False)
+class Runner:
+    """Carries all interventions out on one batch after another. `why`: the reason for sharing nothing, if so."""
+
+    lm: Any
+    edits: Edits
+    metric: Metric
+    blocks: list[Block]
+    num_tokens: int
+    why: str
+    checked: bool = False
+
+    @classmethod
+    def of(cls, lm: Any, edits: Edits, metric: Metric, *, share: bool = True, num_tokens: int = BATCH_TOKENS) -> Runner:
+        """A runner whose blocks know which interventions begin in them."""
+        blocks, why = blocks_of(lm.model, lm.spec) if share else ([], "as asked")
+        waiting = set(range(edits.count))
+        for block in blocks:  # each plan begins in the first block that it touches; those that touch none, in the last
+            touching = {plan for attention in block.attention for plan in edits.touching(attention.site)} & waiting
+            block.plans = sorted(waiting if block is blocks[-1] else touching)
+            # Each plan once, in its first block: there everything before
+            # it is known, and everything after it must run anyway.
+            waiting -= touching
+        return cls(lm, edits, metric, blocks, num_tokens, why)
+
+    @property
+    def because(self) -> str:
+        """How the interventions were carried out, in words."""
+        if not self.blocks:
+            return f"one by one: {self.why}"
+        known = sum(block.attention[0].known for block in self.blocks if len(block.attention) == 1)
+        return f"what layers share is computed once: {len(self.blocks)} blocks, attention of {known} of them too"
+
+    def run(self, batch: Batch) -> tuple[Tensor, Float64[Tensor, "b plan"]]:
+        """The unedited model's reading of a batch, and every intervention's change in each of its texts."""
+        with keeping(self.lm.model, self.blocks, guard=not self.checked):
+            plain = self._read(batch)
+        require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
+        # Once: what would forbid sharing is in the model (windows, norms over a batch), not in the texts.
+        if self.blocks and not self.checked:
+            self._check(batch, plain)
+        self.checked = True
+        changes = torch.zeros(len(batch.places), self.edits.count, dtype=torch.float64, device="cpu")
+        if not self.blocks:
+            for index in range(self.edits.count):
+                with self._tapped(self.lm.model, [index], each_its_own=False, size=len(batch.places)):
+                    changes[:, index] = self.metric.change(plain, self._read(batch)).cpu()
+        for number, block in enumerate(self.blocks):
+            ids = batch.inputs.get("input_ids")
+            width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
+            # Of like size: as many passes as with full groups and a remainder, and the largest batch is smaller.
+            total = len(block.plans)
+            count = min(-(-total * max(1, width) // max(1, self.num_tokens)), total)
+            for part in range(count):
+                plans = block.plans[part * total // count : (part + 1) * total // count]
+                # The plans begin in this block: earlier ones only pass on what they returned in the plain pass.
+                times, size = len(plans), len(batch.places)
+                with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
+                    after = self._read(batch.repeated(times))
+                # In the order of `repeated`: text after text, each of them once for every plan.
+                change = self.metric.change(plain.repeat_interleave(times, 0), after)
+                changes[:, plans] = change.view(size, times).cpu()
+        return plain, changes
+
+    def _read(self, batch: Batch) -> Tensor:
+        return self.metric.read(outputs_of(self.lm, batch, head=self.metric.head), batch)
+
+    @contextmanager
+    def _edited(self, number: int, plans: list[int], size: int) -> Iterator[None]:
+        """The plans' edits in block `number`, in which they begin. There are three ways, the cheapest first."""
+        block, times = self.blocks[number], len(plans)
+        first, is_single = block.attention[0], len(block.attention) == 1
+        later_sites = [attention.site for later in self.blocks[number + 1 :] for attention in later.attention]
+        touches_later = any(not self.edits.touching(site).isdisjoint(plans) for site in later_sites)
+        if first.known and is_single and not touches_later:
+            # The attention is known from the plain pass: only the edit and the output projection are computed.
+            editor = self.edits.editor(plans, each_its_own=True, size=size, places={})
+            try:
+                with standing_in(first.module, lambda *args, **kwargs: first.edited(editor, size, times)):
+                    yield
+            finally:
+                editor.close()
+            return
+        if touches_later:  # skipped layers do not call, so a tap cannot count layers and goes by their paths
+            sites = {site.module: site for site in self.lm.spec.sites}
+            with self._tapped(self.lm.model, plans, each_its_own=True, size=size, places=sites):
+                yield
+            return
+        forward = block.module.forward
+        cut = len(block.path) + 1  # a tap on the block alone sees paths from there
+        sites = {attention.site.module[cut:]: attention.site for attention in block.attention}
+
+        def edited(*args: Any, **kwargs: Any) -> Any:
+            with self._tapped(block.module, plans, each_its_own=True, size=size, places=sites):
+                return forward(*args, **kwargs)
+
+        with standing_in(block.module, edited):
+            yield
+
+    @contextmanager
+    def _tapped(
+        self,
+        module: nn.Module,
+        plans: list[int],
+        *,
+        each_its_own: bool,
+        size: int = 1,
+        places: dict[str, Site] | None = None,
+    ) -> Iterator[None]:
+        editor = self.edits.editor(plans, each_its_own=each_its_own, size=size, places=places or {})
+        try:
+            with tap(module, edits=[editor], guard=False):
+                yield
+        finally:
+            editor.close()
+
+    def _check(self, batch: Batch, plain: Tensor) -> None:
+        """Give up sharing where an expanded batch, unedited, differs from the plain one; else find known attention."""
+        # Any model may be behind `lm`: whatever it does to an expanded batch is a reason to share nothing, no error.
+        try:
+            with skipping(self.blocks[:-1], len(batch.places), 2):
+                again = self._read(batch.repeated(2))
+            difference = (again - plain.repeat_interleave(2, 0)).abs().nan_to_num(0).max()
+            is_same = bool(difference <= SAME * plain.abs().nan_to_num(0).max().clamp_min(1e-30))
+            self.why = "" if is_same else "an expanded batch does not give what the plain one does"
+            calls = [attention.call for block in self.blocks for attention in block.attention]
+            if any(call is not None and len(call.out) != len(plain) for call in calls):
+                self.why = "layers attend in batches of their own (windows of a picture)"
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:
+            lines = str(error.__cause__ or error).splitlines() or [type(error).__name__]
+            self.why = f"an expanded batch cannot be run ({lines[0][:80]})"
+        if self.why:
+            self.blocks = []
+        for block in self.blocks:
+            for attention in block.attention:
+                # From what the plain pass left: the trial above ran without its hooks, and overwrote nothing.
+                attention.check()
+
+
+@dataclass(eq=False)
+class Attention:
+    """One attention module with its result in the plain pass, and the call from which its heads' outputs are known."""
+
+    site: Site
+    module: nn.Module
+    returned: Any = None
+    call: AttentionCall | None = None
+    known: bool = False  # whether `project` gives what the module returned, tried once
+
+    def project(self, out: Tensor) -> Tensor:
+        """The module's first result for these heads' outputs: side by side, or after its own output projection."""
+        assert self.call is not None
+        flat, projection = rearrange(out, "b h q f -> b q (h f)"), self.call.output
+        # A projection outside the module is called by whoever called the module, on what it returned.
+        is_inside = projection is not None and any(projection is module for module in self.module.modules())
+        return projection(flat) if is_inside and projection is not None else flat
+
+    def check(self) -> None:
+        """Set `known`: whether `project` gives the module's result. A module that does more (a gate) runs as it is."""
+        self.known = False
+        # Modules of transformers return weights or caches behind
+        # the outputs: only the first result follows from the heads.
+        first = self.returned[0] if isinstance(self.returned, tuple | list) else self.returned
+        if self.call is None or not isinstance(first, Tensor) or self.call.gain is not None:
+            return
+        again = self.project(self.call.out)
+        if again.shape == first.shape:
+            self.known = bool((again - first).abs().max() <= SAME_OF_BLOCKS * first.abs().max())
+
+    def edited(self, edit: Callable[[AttentionCall], Tensor | None], size: int, times: int) -> Any:
+        """The module's result after an edit, each text `times` times in a row."""
+        assert self.call is not None
+        call = self.call
+        wide = replace(call, **{name: widened(getattr(call, name), size, times) for name in ("q", "k", "v", "out")})
+        mask, rule = call.mask, call.rule
+        if mask.start.shape[0] == size:
+            # Only where it has a row of runs for each text: a mask
+            # that all texts share serves the expanded batch as it is.
+            mask = mask.texts(torch.arange(size, device="cpu").repeat_interleave(times))
+        if rule.bias is not None and rule.bias.shape[0] == size:
+            rule = replace(rule, bias=rule.bias.repeat_interleave(times, 0))
+        new = edit(replace(wide, mask=mask, rule=rule))
+        first = self.project(wide.out if new is None else new)
+        if isinstance(self.returned, Tensor):
+            return first
+        return type(self.returned)([first, *(widened(value, size, times) for value in self.returned[1:])])
+
+
+@dataclass(eq=False)
+class Block:
+    """A block of the model, its attention, the plans that begin in it, and its result in the plain pass."""
+
+    module: nn.Module
+    path: str
+    attention: list[Attention] = field(default_factory=list)
+    plans: list[int] = field(default_factory=list)
+    returned: Any = None
+
+
+def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
+    """The blocks in the order in which they run; or none, and the reason, where they cannot be identified."""
+    if is_sharded(model):
+        return [], "FSDP gathers a block's weights only while the whole model runs"
+    blocks: dict[str, Block] = {}
+    for site in spec.sites:
+        match = re.match(r"(.*?\.\d+)(\.|$)", f".{site.module}")
+        # "#2" marks a second call of one module: what it returned last is not what its first call returned.
+        if match is None or "#" in site.module:
+            return [], f"{site.module} is in no numbered block"
+        path = match[1].removeprefix(".")
+        if path == site.module:
+            return [], f"{path} attends by itself, with no module of its own for it"
+        if path not in blocks:
+            blocks[path] = Block(model.get_submodule(path), path)
+        blocks[path].attention.append(Attention(site, model.get_submodule(site.module)))
+    return list(blocks.values()), ""
+
+
+@contextmanager
+def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterator[None]:
+    """Keep the result of each block and each attention module, and every call, while a plain pass runs."""
+    thread = threading.get_ident()
+
+    # Hooks fire in every thread that runs the model: another thread's results would be kept as ours.
+    def keeper(part: Block | Attention) -> Callable[..., None]:
+        def keep(module: nn.Module, args: Any, result: Any) -> None:
+            if threading.get_ident() == thread:
+                part.returned = result
+
+        return keep
+
+    with ExitStack() as stack:
+        by_path = {attention.site.module: attention for block in blocks for attention in block.attention}
+
+        def keep_call(call: AttentionCall) -> None:
+            if call.site.module in by_path:
+                by_path[call.site.module].call = call
+
+        # The stack takes every hook off again, however far the pass came.
+        for part in [*blocks, *by_path.values()]:
+            stack.callback(part.module.register_forward_hook(keeper(part)).remove)
+        stack.enter_context(tap(model, on_call=keep_call if blocks else None, guard=guard))
+        yield
+
+
+@contextmanager
+def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
+    """Blocks that return their result of the plain pass; the last of each stack with each text `times` times.
+
+    The results of the others are read by nobody: the block after them ignores its inputs.
+    """
+    last = {block.path.rpartition(".")[0]: block for block in blocks}.values()
+    # Only the last block's result reaches the expanded part, so only that one is copied.
+    with ExitStack() as stack:
+        for block in blocks:
+            returned = widened(block.returned, size, times) if block in last else block.returned
+            stack.enter_context(standing_in(block.module, lambda *args, r=returned, **kwargs: r))
+        yield
+
+
+@contextmanager
+def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Another forward in a module's place, for this thread. They nest: the innermost one is called."""
+    thread = threading.get_ident()
+    with _STAGES:
+        stage = module.__dict__.get("forward")
+        if not isinstance(stage, _Stage):
+            stage = _Stage(module.forward, set_before=stage)
+            module.forward = stage  # type: ignore[method-assign]
+        # Under the lock, and by thread: another thread may put its own forward in, or take it out, at this very moment.
+        stage.forwards.setdefault(thread, []).append(forward)
+    try:
+        yield
+    finally:
+        with _STAGES:
+            stage.forwards[thread].pop()
+            if not stage.forwards[thread]:
+                del stage.forwards[thread]
+            # The last thread that leaves restores the module: the class's forward, or one set on the instance before.
+            if not stage.forwards and stage.set_before is None:
+                del module.forward
+            elif not stage.forwards:
+                module.forward = stage.set_before  # type: ignore[method-assign]
+
+
+@dataclass(eq=False)
+class _Stage:
+    """A module's forward while some threads have others in its place. `set_before`: one set on the instance itself."""
+
+    forward: Callable[..., Any]
+    set_before: Callable[..., Any] | None
+    forwards: dict[int, list[Callable[..., Any]]] = field(default_factory=dict)  # by thread
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forwards = self.forwards.get(threading.get_ident())
+        return (forwards[-1] if forwards else self.forward)(*args, **kwargs)
+
+
+_STAGES = threading.Lock()  # held while stages come and go, never while a module runs
+
+
+def widened(value: Any, size: int, times: int) -> Any:
+    """Any module's result for a batch in which each text stands `times` times in a row."""
+    # Another first axis is no batch: a position bias, say, or the tables of a rotation, which all texts share.
+    if isinstance(value, Tensor):
+        return value.repeat_interleave(times, 0) if value.ndim and value.shape[0] == size else value
+    if isinstance(value, tuple | list):
+        return type(value)(widened(item, size, times) for item in value)
+    return value

@@ -1,1 +1,0 @@
-"""The report of roles: one HTML file, and its figures for paper."""

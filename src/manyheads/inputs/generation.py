@@ -1,0 +1,281 @@
+"""Text being generated, as one recording: the prompt and every step, joined layer by layer.
+
+A model that generates with a cache attends in pieces: the prompt at once, then one row a token. Each piece is seen, and
+guarded, as any call; a `Joiner` puts the rows under each other and the keys beside each other, so that a layer is one
+causal map whose rows are all tokens, prompt and generated. The joined layer is guarded once more.
+
+One token more than `count` is generated and dropped: only so is the last token read by the model, and has a row.
+Cost: the generation itself, and q, k and lse of every layer, as in any recording.
+
+A decoder beside an encoder of pictures or sounds reads start tokens, a transcript, or what it writes. Whisper gets its
+language and task by tokens that stand before the text: they are part of what it reads, and are recorded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.attention import Mask
+from manyheads.base import whole
+from manyheads.errors import ModelError, RecordingError, TextError
+from manyheads.inputs.reading import CallTexts, Padded, decoder_start, named_texts, read_texts, writes_apart
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.taps import call as guard
+from manyheads.models.taps.call import AttentionCall, KnownLse
+from manyheads.spec import CROSS
+
+REFUSED = {
+    "num_beams": "beams are reordered as they go, so no row has one past",
+    "assistant_model": "guessed tokens are read and thrown away",
+    "prompt_lookup_num_tokens": "guessed tokens are read and thrown away",
+    "use_cache": "every step would read the whole text again: record the finished text instead",
+    "max_new_tokens": "say how many tokens by generate=",
+    "max_length": "say how many tokens by generate=",
+    "num_return_sequences": "give the prompt that many times instead",
+}
+NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # values that change nothing are allowed
+WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"
+
+
+def read_prompts(lm: Any, texts: str | Sequence[Any], count: int, options: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """The tokens of each text that is to be written on. Errors: TextError, ModelError, RecordingError."""
+    require_writer(lm, count, options)
+    prompts = [piece.ids for piece in read_texts(lm, texts, "whole").pieces]
+    longest = max(map(len, prompts))
+    limit = None if writes_apart(lm) else lm.max_positions
+    if limit is not None and longest + count > limit:
+        raise RecordingError(
+            f"generate={count} after {longest} tokens is more than the {limit} positions of {lm.name}: ask for at most "
+            f"{max(limit - longest, 0)}, or give a shorter prompt."
+        )
+    return prompts
+
+
+def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> CallTexts:
+    """Let the model write `count` tokens after each prompt; the finished texts, as its layers have read them."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = torch.full((len(prompts), width), padding_of(lm), device="cpu")
+    mask = torch.zeros(len(prompts), width, dtype=torch.long, device="cpu")
+    for row, prompt in enumerate(prompts):
+        # Padding stands before a text where new tokens follow its last one; after what an encoder reads.
+        span = slice(len(prompt)) if writes_apart(lm) else slice(width - len(prompt), width)
+        ids[row, span], mask[row, span] = torch.tensor(list(prompt), device="cpu"), 1
+    ends = ends_of(lm.model.generation_config, lm.tokenizer)
+    device = device_of(lm.model)
+    with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
+        generated = lm.model.generate(ids.to(device), attention_mask=mask.to(device), **more)
+    # The last token was written, but never read: it has no row in any layer.
+    finished, lengths = generated.cpu()[:, :-1], mask.sum(-1)
+    if writes_apart(lm):
+        written = _written(lm, finished, torch.zeros_like(lengths), until_end(finished, 1, ends))
+        return CallTexts(_written(lm, ids, torch.zeros_like(lengths), lengths), written)
+    pads = width - lengths
+    written = _written(lm, finished, pads, until_end(finished, width, ends) - pads)
+    return CallTexts(written, written)
+
+
+@contextmanager
+def nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) -> Iterator[dict[str, Any]]:
+    """The model's own way of generating, but for one token more, and without an end: texts of a batch stay in step.
+
+    Yields the options that are none of generation's, and go to the model's generate itself.
+    """
+    # Put in the place of the model's own config, not passed to generate: there, transformers fills in what is None.
+    own_config = model.generation_config
+    config = copy.deepcopy(own_config)
+    more = config.update(**options)
+    config.eos_token_id, config.pad_token_id, config.max_length, config.max_new_tokens = None, pad, None, count + 1
+    model.generation_config = config
+    try:
+        yield more
+    finally:
+        model.generation_config = own_config
+
+
+def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
+    """Errors: RecordingError for what cannot be recorded as one text; ModelError for a model that cannot write."""
+    whole("generate", count, 1, RecordingError, "how many tokens to write, 1 or more")
+    for name, why in REFUSED.items():
+        if name in options and options[name] not in (None, NEUTRAL.get(name)):
+            raise RecordingError(f"{name}={options[name]!r} cannot be recorded as one text: {why}.")
+    if not getattr(lm.model, "can_generate", lambda: False)():
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}) cannot generate: it has no language-model head. Load it with one, "
+            f"or record the text without generate=."
+        )
+
+
+def padding_of(lm: Any) -> int:
+    return int(getattr(lm.tokenizer, "pad_token_id", None) or 0)
+
+
+def ends_of(config: Any, tokenizer: Any) -> list[int]:
+    """The end tokens of a generation config, else of the tokenizer."""
+    ends = getattr(config, "eos_token_id", None)
+    ends = getattr(tokenizer, "eos_token_id", None) if ends is None else ends
+    return [] if ends is None else [int(end) for end in (ends if isinstance(ends, list | tuple) else [ends])]
+
+
+def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
+    """Where each text stops: after the first end token that was written, from place `begin` on, else at the edge."""
+    written = torch.arange(ids.shape[1], device="cpu")[None] >= begin
+    # Only what was written: the token that ends a text may also begin it (GPT-2 has one token for both).
+    stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device="cpu")) & written
+    # As numbers, since argmax takes no booleans; of equal ones it returns the first, which is the first end.
+    return torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
+
+
+def _written(lm: Any, ids: Tensor, first: Tensor, lengths: Tensor) -> Padded:
+    """Finished texts, each token's rarity by its id: what was generated is too little to count."""
+    texts = named_texts(lm, ids, first, lengths)
+    text_ids = texts.tokens.ids
+    assert text_ids is not None
+    size = max(getattr(lm.model.config, "vocab_size", None) or 0, 1 + int(text_ids.max()))
+    rarity = torch.where(text_ids >= 0, torch.arange(size, device="cpu")[text_ids.clamp_min(0)] / size, 0)
+    because = "rank in the vocabulary (what was generated is too little to count)"
+    return texts._replace(tokens=replace(texts.tokens, rarity=rarity, rarity_because=because))
+
+
+@dataclass(eq=False)
+class Joiner:
+    """Collects the calls of each layer, and joins them when all is written."""
+
+    calls: dict[str, list[AttentionCall]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def observe(self, call: AttentionCall) -> None:
+        """Keep a call's rows and its new keys. Copies: a static cache is written over at the next step."""
+        name = call.site.module
+        past, new = self.rows.get(name, 0), call.q.shape[2]
+        self.rows[name] = past + new
+        if call.site.stack == CROSS:
+            # The encoder's keys are the same at every step: those of the first call are enough.
+            k, v = (call.k[:, :, :0], call.v[:, :, :0]) if past else (call.k.clone(), call.v.clone())
+            shed = 0
+        else:
+            k, v = (x[:, :, new_keys(x.shape[2], past, new)].clone() for x in (call.k, call.v))
+            shed = max(0, past + new - call.k.shape[2])
+        # Refused, not joined: rows of several calls become one map by their runs, and a dense mask of a step has none.
+        if call.mask.dense is not None:
+            raise RecordingError(
+                f"layer {name} hides keys that are no run while it generates: record the finished text instead."
+            )
+        # Mask and bias count keys from the first token ever read, also where a sliding cache has shed some.
+        mask = Mask(call.mask.start + shed, call.mask.stop + shed, call.mask.num_keys + shed)
+        bias = None if call.rule.bias is None else torch.nn.functional.pad(call.rule.bias, (shed, 0))
+        rule = replace(call.rule, bias=bias)
+        step = replace(call, q=call.q.clone(), k=k, v=v, out=call.out.clone(), rule=rule, mask=mask)
+        self.calls.setdefault(name, []).append(step)
+
+    def joined(self, model: torch.nn.Module) -> list[AttentionCall]:
+        """One call a layer: rows under each other, keys beside each other. Errors: GuardError where they do not fit."""
+        layers = [_join(calls) for calls in self.calls.values()]
+        for layer in layers:
+            guard.check(layer, model)  # once more: the joining itself may be wrong
+        return layers
+
+
+def new_keys(num_keys: int, past: int, new: int) -> slice:
+    """Where a step's own keys stand: after the past, or last where a sliding cache has shed the oldest."""
+    return slice(past, past + new) if num_keys >= past + new else slice(num_keys - new, num_keys)
+
+
+def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
+    first = calls[0]
+    if len(calls) == 1:
+        return first
+    q, out, lse = (torch.cat([getattr(call, name) for call in calls], 2) for name in ("q", "out", "lse"))
+    k, v = (torch.cat([getattr(call, name) for call in calls], 2) for name in ("k", "v"))
+    num_texts, num_keys = len(q), k.shape[2]
+    start, stop = (
+        torch.cat([getattr(call.mask.expand(num_texts), name) for call in calls], 1) for name in ("start", "stop")
+    )
+    site = first.site
+    if site.stack != CROSS:
+        # The first call saw the prompt alone: a prompt of one token does not show that the layer is causal.
+        site = replace(site, causal=True)
+    biases = []
+    for call in calls:
+        bias = call.rule.bias
+        if first.rule.bias is None:
+            break
+        assert bias is not None, "a layer adds a bias at every step or at none"
+        # 0 over keys that came later than the step: they are hidden from it.
+        wide = bias.new_zeros(*bias.shape[:2], call.q.shape[2], num_keys)
+        wide[..., : bias.shape[3]] = bias[..., :num_keys]
+        biases.append(wide)
+    rule = replace(first.rule, bias=torch.cat(biases, 2) if biases else None)
+    # A static cache's mask counts all the room that it has: keys that were never written are not among those joined.
+    mask = Mask(start.clamp_max(num_keys), stop.clamp_max(num_keys), num_keys)
+    because = "; ".join(dict.fromkeys(call.because for call in calls))
+    known = KnownLse(lambda: (lse, because))
+    return replace(first, site=site, q=q, k=k, v=v, mask=mask, rule=rule, out=out, known=known)
+
+
+def start_tokens(lm: Any, transcript: str | None) -> list[int]:
+    """What a decoder beside an encoder reads: its start tokens, and a transcript without its end. Errors: TextError."""
+    config = getattr(lm.model, "config", None)
+    if not getattr(config, "is_encoder_decoder", False):
+        if transcript is not None:
+            raise RecordingError(f"transcript= is for a model with a decoder, and {lm.name} has none: leave it out.")
+        return []
+    first = [decoder_start(config)]
+    if transcript is None:
+        prefix = [int(token) for token in getattr(lm.tokenizer, "prefix_tokens", None) or first]
+        return prefix if prefix[0] == first[0] else first + prefix
+    if lm.tokenizer is None:
+        raise ModelError(f"{lm.name} has no tokenizer, so it cannot read a transcript: load it with tokenizer=.")
+    if not transcript.strip():
+        raise TextError("transcript= is empty: give what is said, or leave it out.")
+    ids = [int(token) for token in lm.tokenizer(transcript)["input_ids"]]
+    ids = ids[:-1] if ids[-1] == lm.tokenizer.eos_token_id else ids
+    ids = ids if ids[0] == first[0] else first + ids
+    limit = lm.max_positions
+    if limit is not None and len(ids) > limit:
+        raise TextError(f"the transcript has {len(ids)} tokens, but the decoder of {lm.name} has {limit}: shorten it.")
+    return ids
+
+
+def decoder_inputs(lm: Any, start: list[int], count: int) -> dict[str, Tensor]:
+    """The same for each of `count` encoders' inputs; nothing where there is no decoder."""
+    return {"decoder_input_ids": torch.tensor([start] * count, device=device_of(lm.model))} if start else {}
+
+
+def decoder_texts(lm: Any, inputs: Mapping[str, Tensor]) -> Padded | None:
+    """What a decoder reads of these inputs, as tokens; None where there is no decoder."""
+    ids = inputs.get("decoder_input_ids")
+    if ids is None:
+        return None
+    lengths = torch.full((len(ids),), ids.shape[1], device="cpu")
+    return named_texts(lm, ids.cpu(), torch.zeros_like(lengths), lengths)
+
+
+def write(lm: Any, inputs: Mapping[str, Tensor], count: int, options: Mapping[str, Any]) -> Padded:
+    """Let the decoder write `count` tokens after its inputs, by transformers' plain generation; the finished texts.
+
+    Whisper's own way (retries at other temperatures, rules for time stamps, pieces of long sounds) is not taken:
+    what it throws away cannot be one recording. Errors: ModelError, RecordingError.
+    """
+    require_writer(lm, count, options)
+    from transformers import GenerationMixin
+
+    begin = inputs["decoder_input_ids"].shape[1]
+    limit = lm.max_positions
+    if limit is not None and begin + count > limit:
+        raise RecordingError(
+            f"generate={count} after {begin} tokens is more than the {limit} positions of {lm.name}: ask for at most "
+            f"{max(limit - begin, 0)}."
+        )
+    pad, ends = padding_of(lm), ends_of(lm.model.generation_config, lm.tokenizer)
+    with nobody_ends(lm.model, count, options, pad) as more, torch.no_grad():
+        plain: Any = GenerationMixin.generate  # type: ignore[attr-defined]
+        ids = plain(lm.model, **inputs, **more).cpu()[:, :-1]
+    lengths = until_end(ids, begin, ends)
+    return named_texts(lm, ids, torch.zeros_like(lengths), lengths)

@@ -1,0 +1,580 @@
+"""Pictures and sounds as a model's inputs, and the names of its positions then.
+
+A picture is a path, a PIL image or an array, and becomes a PIL image in RGB, turned upright as its camera says. A sound
+is a path or an array, and becomes one channel of float32 samples, -1 to 1; several channels are averaged. Nothing is
+resampled: a sound of another rate is refused, with both numbers.
+
+The model's own processor makes inputs of them. A look at the first layer finds which position is which patch or frame;
+tokens are named after them ("[CLS]", "r0c3", "1.24s"), so that everything that needs only places works on them as on
+texts. Beside an encoder of sounds, a decoder reads its start tokens, a transcript, or what it writes itself.
+
+That look rests on no config's patch size. The convolution that reads the picture shows how it cuts it; then a patch in
+each corner is changed, and the first layer's queries show at which positions. That gives the grid's beginning and its
+order. Likewise for the tokens around it: each of the model's own (class token, registers) is changed in turn, and named
+by the position where that shows. A model that mixes patches before its first layer, or attends within windows, has no
+grid, and the reason is returned. Cost: a few passes that end at the first layer.
+"""
+
+# device: facts about pictures and sounds are the host's
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+import wave
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, UInt8
+from numpy import ndarray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from manyheads.base import no_access
+from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, RecordingError, ShapeError, TextError
+from manyheads.inputs.generation import decoder_inputs, decoder_texts, start_tokens
+from manyheads.inputs.reading import CallTexts, Padded, at_the_edge
+from manyheads.models.describe import DOOR, PICTURES, SOUNDS, TEXT, model_facts, run, sense_of, takes
+from manyheads.models.loading.checkpoints import first_line
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.taps.tap import tap
+from manyheads.models.weights.projections import image_token_of
+from manyheads.recording import Recording
+from manyheads.recording.media import Frames, as_json, grid_of
+from manyheads.texts import Tokens
+from manyheads.texts.tokens import Grid, data_seed
+
+DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no rate
+Samples = Float32[ndarray, "samples"]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Pictures or sounds as the model's inputs, the tokens that its layers will read, and their provenance.
+
+    `seeds`: a number for each picture or sound, made from its pixels or samples alone.
+    """
+
+    inputs: dict[str, Tensor]
+    texts: CallTexts
+    provenance: dict[str, object]
+    seeds: tuple[int, ...]
+
+    def batches(self, size: int) -> list[Given]:
+        """The same in parts of `size`: all in one where some input is not laid out one by one."""
+        count = len(self.seeds)
+        if any(len(value) != count for value in self.inputs.values()):
+            return [self]
+        parts = []
+        for begin in range(0, count, size):
+            part = slice(begin, begin + size)
+            inputs = {name: value[part] for name, value in self.inputs.items()}
+            main, decoder = (
+                None if texts is None else Padded(texts.tokens.some(part), texts.first[part], texts.width)
+                for texts in (self.texts.main, self.texts.decoder)
+            )
+            parts.append(Given(inputs, CallTexts(main, decoder), self.provenance, self.seeds[part]))
+        return parts
+
+
+def media_given(
+    lm: Any, texts: object, image: Any, audio: Any, sampling_rate: int | None, transcript: str | None
+) -> Given | None:
+    """Pictures or sounds ready for the model; None where texts were passed, which this model then reads.
+
+    Errors: TextError where nothing was passed, RecordingError for several; as `pictures_given` and `sounds_given`.
+    """
+    passed = [name for name, value in (("texts", texts), ("image=", image), ("audio=", audio)) if value is not None]
+    if not passed:
+        raise TextError("texts is a NoneType: give a text, or a list of texts. Or give one of image= and audio=.")
+    if len(passed) > 1:
+        raise RecordingError(f"give exactly one of texts, image= and audio=: {' and '.join(passed)} came.")
+    if audio is None and (sampling_rate is not None or transcript is not None):
+        raise RecordingError("sampling_rate= and transcript= are for sounds: give them with audio=.")
+    if image is not None:
+        return pictures_given(lm, image)
+    if audio is not None:
+        return sounds_given(lm, audio, sampling_rate, transcript)
+    if hasattr(lm, "model"):
+        require_reader(lm, TEXT)
+    return None
+
+
+def require_reader(lm: Any, modality: str) -> None:
+    """Errors: ModelError where the model does not read texts, pictures or sounds (`modality`) by themselves."""
+    if not hasattr(lm, "model"):
+        raise ModelError(f"{lm!r} is a {type(lm).__name__}, not a loaded model: load it first, as mh.load({lm!r}).")
+    sense, whose = sense_of(lm.model), f"{lm.name} ({type(lm.model).__name__})"
+    if sense == modality:
+        return
+    if sense != TEXT or modality == TEXT:
+        raise ModelError(f"{whose} reads {sense}, not {modality}: give {DOOR[sense]}, or another model.")
+    tower = f"{'vision' if modality == PICTURES else 'audio'}_model"
+    if takes(lm.model) != modality:
+        raise ModelError(f"{whose} reads text, not {modality}: give it a text, or load a model of {modality}.")
+    how = f"take its tower alone, mh.load(lm.model.{tower}, processor=lm.processor), or " * hasattr(lm.model, tower)
+    if modality == PICTURES and image_token_of(lm.model.config) is not None:
+        raise ModelError(
+            f"{whose} reads pictures among the tokens of a text: give it a text too, as in record(lm, 'What is this?', "
+            f"image=...)."
+        )
+    raise ModelError(f"{whose} reads {modality} only together with text: {how}use record_call with all its inputs.")
+
+
+def pictures_given(lm: Any, image: Any) -> Given:
+    """Pictures for a model of pictures. Errors: ModelError, FileAccessError, ShapeError, RecordingError."""
+    require_reader(lm, PICTURES)
+    pictures = [picture_of(picture) for picture in listed(image)]
+    inputs = _processed(lm, PICTURES, images=pictures)
+    inputs |= decoder_inputs(lm, start_tokens(lm, None), len(inputs["pixel_values"]))
+    grid = find_grid(lm.model, lm.name, inputs)
+    names, count = (grid.names, grid.num_positions) if isinstance(grid, Grid) else ((), 0)
+    special = set(grid.others) if isinstance(grid, Grid) else set()
+    main = _named(names, [count] * len(inputs["pixel_values"]), count, special) if names else None
+    seeds = tuple(data_seed(picture.tobytes()) for picture in pictures)
+    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), {**model_facts(lm), "grid": as_json(grid)}, seeds)
+
+
+def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str | None) -> Given:
+    """Sounds for a model of sounds. Errors: ModelError, FileAccessError, ShapeError, RecordingError."""
+    require_reader(lm, SOUNDS)
+    processor = _processor(lm, SOUNDS)
+    rate = int(getattr(processor, "sampling_rate", None) or DEFAULT_RATE)
+    sounds = sounds_of(audio, sampling_rate, rate)
+    most = getattr(processor, "n_samples", None)
+    for index, sound in enumerate(sounds):  # the processor would cut a longer one in silence
+        if most is not None and len(sound) > most:
+            raise RecordingError(
+                f"sound {index} is {len(sound) / rate:.1f} s long, and {lm.name} hears at most {most / rate:.0f} s at "
+                f"once: cut it."
+            )
+    padding: dict[str, Any] = {}
+    if not hasattr(processor, "chunk_length"):  # Whisper has its own way: it pads always to one length
+        if len({len(sound) for sound in sounds}) > 1 and not getattr(processor, "return_attention_mask", True):
+            raise RecordingError(
+                f"the sounds have different lengths, and {type(processor).__name__} makes no mask for {lm.name}, which "
+                f"would hear the padding: record them one by one."
+            )
+        padding = {"padding": True}
+    inputs = _processed(lm, SOUNDS, sounds, sampling_rate=rate, **padding)
+    inputs |= decoder_inputs(lm, start_tokens(lm, transcript), len(sounds))
+    first = look(lm.model, lm.name, inputs)
+    features = inputs[lm.model.main_input_name]
+    # How many seconds the model's samples or spectra lie apart (None if unknown), and the axis they run along.
+    seconds: float | None = 1 / rate
+    axis = 1
+    if features.ndim != 2:
+        hop, bins = getattr(processor, "hop_length", None), getattr(processor, "feature_size", None)
+        axis = 2 if features.shape[1] == bins else 1
+        seconds = None if hop is None or features.ndim != 3 else hop / rate
+    frames: Frames | str = "its processor does not say how far the spectra that it makes lie apart"
+    if seconds is not None:
+        lengths = tuple(round(len(sound) / rate, 6) for sound in sounds)
+        frames = find_frames(first, features.shape[axis], seconds, lengths)
+    main = None
+    if isinstance(frames, Frames):
+        assert first.call is not None
+        # How far the first layer looks is how much of the sound is no padding, whatever the processor calls its mask.
+        heard = first.call.mask.expand(len(sounds)).stop.amax(1).tolist()
+        main = _named(frames.names, heard, frames.count, set())
+    about = {**model_facts(lm), "frames": as_json(frames)}
+    if "decoder_input_ids" in inputs:
+        about["decoder"] = "a transcript that was given" if transcript else "its start tokens alone"
+    seeds = tuple(data_seed(sound.tobytes()) for sound in sounds)
+    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), about, seeds)
+
+
+def settled(recording: Recording) -> Recording:
+    """The recording without its grid, and with the reason, if some layer has other positions than the first one."""
+    if "grid" not in recording.provenance or "none" in recording.provenance["grid"]:  # type: ignore[operator]
+        return recording
+    num_pictures, num_positions = recording.tokens.num_texts, grid_of(recording).num_positions
+    for layer in (layer for stack in ("", "encoder") for layer in recording.stacks.get(stack, ())):
+        if (layer.q.shape[0], layer.q.shape[2]) != (num_pictures, num_positions):
+            why = f"{layer.site.module} has {layer.q.shape[2]} positions, the first layer {num_positions}"
+            return replace(recording, provenance={**recording.provenance, "grid": as_json(why)})
+    return recording
+
+
+def shown(lm: Any, image: Any) -> UInt8[ndarray, "h w rgb"]:
+    """A picture as the model reads it (resized, cropped), for people's eyes. Errors as `pictures_given`'s."""
+    processor = _processor(lm, PICTURES)
+    return shown_pixels(processor, _processed(lm, PICTURES, images=[picture_of(image)])["pixel_values"][0])
+
+
+def shown_pixels(processor: Any, values: Tensor) -> UInt8[ndarray, "h w rgb"]:
+    """A processor's input of one picture, `[3, height, width]`, as a picture again."""
+    values = values.float().cpu()
+    if getattr(processor, "do_normalize", False):
+        mean, std = (
+            torch.tensor(list(getattr(processor, name)))[:, None, None] for name in ("image_mean", "image_std")
+        )
+        values = values * std + mean
+    scaled = values * 255 if getattr(processor, "do_rescale", True) else values
+    return scaled.round().clamp(0, 255).permute(1, 2, 0).numpy().astype(np.uint8)
+
+
+def _processor(lm: Any, sense: str) -> Any:
+    """The part of the model's processor that makes inputs of pictures or of sounds."""
+    if lm.processor is None:
+        raise ModelError(
+            f"{lm.name} has no processor to make inputs of {sense}: save one beside the model, or load it with "
+            f"processor=. Why there is none, lm.because says: {lm.because.split('; ')[-1]}."
+        )
+    part = "image_processor" if sense == PICTURES else "feature_extractor"
+    return getattr(lm.processor, part, None) or lm.processor
+
+
+def processed(lm: Any, processor: Any, subject: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    """The processor's inputs of `subject`, on the model's device and in its dtype. Errors: ModelError."""
+    try:
+        made = dict(processor(*args, return_tensors="pt", **kwargs))
+    except ManyHeadsError:
+        raise
+    except Exception as error:  # whatever a foreign processor stumbles over is about these inputs
+        raise ModelError(f"{type(processor).__name__} cannot read {subject}: {first_line(error)}") from error
+    device = device_of(lm.model)
+    tensors = {name: value.to(device) for name, value in made.items() if isinstance(value, Tensor)}
+    return {name: value.to(lm.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
+
+
+def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    """The inputs of pictures or sounds. Errors: ModelError where what the model reads is not among them, too."""
+    processor, name = _processor(lm, sense), str(getattr(lm.model, "main_input_name", ""))
+    inputs = processed(lm, processor, f"these {sense}", *args, **kwargs)
+    if name not in inputs:
+        raise ModelError(f"{type(processor).__name__} makes {', '.join(inputs)}, and {lm.name} reads {name}.")
+    return inputs
+
+
+def _named(names: Sequence[str], lengths: Sequence[int], width: int, special_names: set[str]) -> Padded:
+    """Positions by name. Those in `special_names` are special, as a tokenizer's own tokens are."""
+    special = torch.tensor([[name in special_names for name in names]] * len(lengths), dtype=torch.bool)
+    pieces = tuple(tuple(names[:length]) for length in lengths)
+    longest = max(lengths)
+    special = special[:, :longest] & (torch.arange(longest)[None] < torch.tensor(lengths)[:, None])
+    return at_the_edge(Tokens(torch.tensor(lengths), None, pieces, special), width)
+
+
+def listed(media: Any) -> list[Any]:
+    """One picture or sound, or a list of them, as a list. Errors: RecordingError for an empty one."""
+    items = list(media) if isinstance(media, list | tuple) else [media]
+    if not items:
+        raise RecordingError("the list is empty: give at least one.")
+    return items
+
+
+def picture_of(picture: Any) -> Any:
+    """A PIL image in RGB, of a path, a PIL image, or an array `[height, width, 3]` (uint8, or float from 0 to 1).
+
+    Errors: FileAccessError for a file that is not there or no picture; ShapeError for an array that is none.
+    """
+    from PIL import Image, ImageOps
+
+    if isinstance(picture, str | os.PathLike):
+        picture = _opened(picture)
+    if isinstance(picture, Image.Image):
+        # A camera writes how it was held beside the pixels: unturned,
+        # patches would lie elsewhere than a viewer shows them.
+        return ImageOps.exif_transpose(picture).convert("RGB")
+    if isinstance(picture, torch.Tensor | np.ndarray):
+        array = _array(picture)
+        shape = tuple(array.shape)
+        if array.ndim != 3 or shape[2] != 3 or not array.size:
+            colours_first = len(shape) == 3 and shape[0] == 3
+            turned = " Its colours come first: permute(1, 2, 0) puts them last." if colours_first else ""
+            raise ShapeError(f"an array of shape {shape} is not a picture: give [height, width, 3].{turned}")
+        if array.dtype == np.uint8:
+            return Image.fromarray(array)
+        if not np.issubdtype(array.dtype, np.floating) or not (array.min() >= 0 and array.max() <= 1):
+            raise ShapeError(
+                f"a picture's {array.dtype} values from {array.min()} to {array.max()} cannot be read: give uint8 from "
+                f"0 to 255, or floats from 0 to 1."
+            )
+        return Image.fromarray((array * 255).round().astype(np.uint8))
+    raise RecordingError(
+        f"a {type(picture).__name__} is not a picture: give a path, a PIL image, or an array [height, width, 3]."
+    )
+
+
+def _opened(path: str | os.PathLike[str]) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    # PIL only warns of a picture of over 89 million pixels, whose file may be tiny: it is refused like a damaged one.
+    bomb = Image.DecompressionBombWarning
+    try:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("error", bomb)
+            image.load()
+            return image.copy() if not image.getexif() else image
+    except UnidentifiedImageError as error:
+        raise FileAccessError(f"{os.fspath(path)} is not a picture that can be read: give a .png or .jpg.") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise no_access("read", path, error) from error
+        raise FileAccessError(f"{os.fspath(path)} is a damaged picture ({error}): copy or save it anew.") from error
+    except (ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError, bomb) as error:
+        raise FileAccessError(f"cannot read {os.fspath(path)} as a picture: {error}.") from error
+
+
+def _array(values: Any) -> ndarray:
+    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+
+
+def sounds_of(audio: Any, sampling_rate: int | None, model_rate: int) -> list[Samples]:
+    """Sounds at `model_rate`, the rate that the model hears. `sampling_rate` is that of arrays; files have their own.
+
+    Errors: FileAccessError, ShapeError, RecordingError for a rate that is unknown or not the model's.
+    """
+    # A list of numbers is one sound; any other list is a list of sounds.
+    numbers = isinstance(audio, list | tuple) and bool(audio) and all(isinstance(x, int | float) for x in audio)
+    items: list[Any] = [audio] if numbers else listed(audio)
+    sounds = []
+    for sound in items:
+        if isinstance(sound, str | os.PathLike):
+            samples, rate = _read(sound)
+        else:
+            array, rate = _array(sound), sampling_rate
+            is_int16 = array.dtype == np.int16
+            if array.ndim != 1 or not array.size or not (is_int16 or np.issubdtype(array.dtype, np.floating)):
+                raise ShapeError(
+                    f"an array of {array.dtype}, shape {tuple(array.shape)}, is not a sound: give one channel, "
+                    f"[samples], as int16 or floats from -1 to 1."
+                )
+            samples = array.astype(np.float32) / (32768 if is_int16 else 1)
+            if not np.isfinite(samples).all():
+                raise ShapeError("the sound holds NaN or infinite samples: clean it first.")
+        if rate is None:
+            raise RecordingError(
+                f"an array does not say how fast it is: give sampling_rate=, the model hears {model_rate:,}."
+            )
+        if sampling_rate is not None and rate != sampling_rate:
+            raise RecordingError(f"{sampling_rate=}, but {os.fspath(sound)} says {rate:,}: leave it out for files.")
+        if rate != model_rate:
+            raise RecordingError(
+                f"the sound has {rate:,} samples a second, the model hears {model_rate:,}: resample it first, for "
+                f"instance with scipy.signal.resample_poly(sound, {model_rate}, {rate})."
+            )
+        sounds.append(samples)
+    return sounds
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
+    """A file's samples and rate: .wav by itself; other kinds where soundfile is installed."""
+    try:
+        with wave.open(os.fspath(path), "rb") as file:
+            rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
+            if width > 4:
+                raise wave.Error(f"{8 * width} bits a sample")
+            # A header that was written before the end may promise more frames than the file holds.
+            most_frames = os.path.getsize(path) // (width * channels)
+            data = file.readframes(min(file.getnframes(), most_frames))
+        if width == 1:  # without a sign, as the format wants it
+            decoded = np.frombuffer(data, np.uint8).astype(np.float64) / 128 - 1
+        else:
+            if width == 3:  # no such type: three bytes become the upper ones of four
+                data = np.pad(np.frombuffer(data, np.uint8).reshape(-1, 3), ((0, 0), (1, 0))).tobytes()
+            stored = np.dtype("<i2" if width == 2 else "<i4")
+            decoded = np.frombuffer(data, stored).astype(np.float64) / 2.0 ** (8 * stored.itemsize - 1)
+        # Models hear one channel: the mean of all loses less than any one of them alone.
+        samples = decoded.reshape(-1, channels).mean(1)
+    except OSError as error:
+        raise no_access("read", path, error) from error
+    except (wave.Error, EOFError, ValueError, RuntimeError) as error:
+        try:
+            import soundfile  # type: ignore[import-not-found]
+        except ImportError:
+            raise FileAccessError(
+                f"cannot read {os.fspath(path)} as a sound ({error or 'it ends too soon'}): save it as a .wav of "
+                f"16-bit samples, or install soundfile, which reads other kinds."
+            ) from error
+        try:
+            stereo, rate = soundfile.read(path, always_2d=True)
+        except (RuntimeError, OSError) as fault:
+            raise FileAccessError(f"cannot read {os.fspath(path)} as a sound: {fault}.") from fault
+        samples, rate = stereo.mean(1), int(rate)
+    if not len(samples):
+        raise FileAccessError(f"{os.fspath(path)} holds no sound: it has no samples.")
+    return samples.astype(np.float32), rate
+
+
+# -------------------------------------------------------------------------------------------------- where positions lie
+
+ALONE = 1e-2  # of the largest change: what another position may change by rounding, when one patch was changed
+LABELS = (("cls|class", "[CLS]"), ("dist", "[DIST]"), ("regist|storage", "reg"))
+OWN_TOKENS = re.compile(r"(^|[._])(?!mask)[a-z]+_tokens?$|class_embedding$")
+"""Parameters that are tokens of the model's own. A mask token stands for patches in training, and is none here."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution that ran before the first attention: what it is, and the shapes that it read and made."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    read: tuple[int, ...]
+    made: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Look:
+    """What ran up to and with the first attention layer. `call` is None where no layer attended."""
+
+    call: AttentionCall | None = None
+    convolutions: list[Convolution] = field(default_factory=list)
+
+    @property
+    def num_positions(self) -> int:
+        return 0 if self.call is None else self.call.q.shape[2]
+
+
+class _Enough(Exception):
+    """The first layer has attended."""
+
+
+def look(
+    model: nn.Module, name: str, inputs: Mapping[str, Tensor], parameters: Mapping[str, Tensor] | None = None
+) -> Look:
+    """Run the model up to its first attention layer, with `parameters` in place of some of its own.
+
+    Errors: ModelError for inputs that the model does not take.
+    """
+    first = Look()
+
+    def observe(call: AttentionCall) -> None:
+        first.call = call
+        raise _Enough  # the rest of the pass would be thrown away
+
+    def note(module: Any, args: Any, out: Tensor) -> None:
+        shapes = tuple(args[0].shape), tuple(out.shape)
+        first.convolutions.append(Convolution(module.kernel_size, module.stride, module.padding, *shapes))
+
+    kinds = (nn.Conv1d, nn.Conv2d)
+    hooks = [module.register_forward_hook(note) for module in model.modules() if isinstance(module, kinds)]
+    replaced = {f"model.{path}": value for path, value in (parameters or {}).items()}
+    try:
+        with tap(model, on_call=observe, guard=False):
+            functional_call(_Run(model), replaced, (name, dict(inputs)))
+    except _Enough:
+        pass
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return first
+
+
+class _Run(nn.Module):
+    """`run` as a module, so that parameters can be replaced for one call without touching the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = False
+
+    def forward(self, name: str, inputs: dict[str, Tensor]) -> None:
+        run(self.model, name, inputs)
+
+
+def find_grid(model: nn.Module, name: str, inputs: Mapping[str, Tensor]) -> Grid | str:
+    """The grid of the pictures in `inputs`, or why there is none. Errors: ModelError for inputs it does not take."""
+    single = {key: value[:1] for key, value in inputs.items()}
+    picture = single["pixel_values"]
+    first = look(model, name, single)
+    cut = next((convolution for convolution in first.convolutions if convolution.read == tuple(picture.shape)), None)
+    if first.call is None:
+        return "no layer attended"
+    if picture.ndim != 4 or cut is None or cut.padding not in ((0, 0), "valid"):
+        return "no single convolution cuts the picture into patches that lie side by side"
+    count, positions, (rows, columns) = len(first.call.q), first.num_positions, cut.made[2:]
+    if count != 1:
+        return f"its layers attend within windows: the first layer has {count} of {positions} positions each"
+    if positions < rows * columns:
+        return f"its first layer has {positions} positions, fewer than the {rows} x {columns} patches of the picture"
+    sizes: dict[str, Any] = {"picture": tuple(picture.shape[2:]), "patch": cut.kernel, "stride": cut.stride}
+    begin = _begin(model, name, single, first, Grid(rows, columns, **sizes))
+    if begin is None:
+        return "patches are mixed before the first layer, or are not in reading order: no position is one patch"
+    end = begin + rows * columns
+    names = _own_tokens(model, name, single, first, (begin, end))
+    labels = [names.get(position, f"other{position + 1}") for position in range(positions)]
+    return Grid(rows, columns, **sizes, prefix=tuple(labels[:begin]), suffix=tuple(labels[end:]))
+
+
+def _begin(model: nn.Module, name: str, single: Mapping[str, Tensor], first: Look, grid: Grid) -> int | None:
+    """The position of the first patch. None where a changed corner shows at other places than its own."""
+    corners = sorted({(row, column) for row in (0, grid.rows - 1) for column in (0, grid.columns - 1)})
+    begin: int | None = None
+    for row, column in corners:
+        changed = single["pixel_values"].clone()
+        down, across = grid.pixels(row, column)
+        changed[:, :, down, across] += _noise(changed[:, :, down, across])
+        where = _changed(first, look(model, name, {**single, "pixel_values": changed}))
+        apart = grid.stride == grid.patch  # patches that overlap share pixels, so that several positions change
+        if not where or (apart and len(where) > 1):
+            return None
+        begin = where[0] - grid.position(row, column) if begin is None else begin
+        if begin + grid.position(row, column) not in where:
+            return None
+    return begin
+
+
+def _own_tokens(
+    model: nn.Module, name: str, single: Mapping[str, Tensor], first: Look, patches: tuple[int, int]
+) -> dict[int, str]:
+    """A name for each position outside the patches at which a token of the model's own shows, when it is changed."""
+    names: dict[int, str] = {}
+    for path, weight in model.named_parameters():
+        if not OWN_TOKENS.search(path):
+            continue
+        where = _changed(first, look(model, name, single, {path: weight.detach() + _noise(weight)}))
+        if not where or any(patches[0] <= position < patches[1] for position in where):
+            continue
+        leaf = path.rsplit(".", 1)[-1]
+        label = next((label for pattern, label in LABELS if re.search(pattern, leaf)), leaf.split("_")[0])
+        numbered = len(where) > 1 or not label.startswith("[")
+        names |= {place: f"{label}{number + 1}" if numbered else label for number, place in enumerate(where)}
+    return names
+
+
+def _changed(before: Look, after: Look) -> list[int]:
+    """Positions whose queries differ by more than rounding."""
+    assert before.call is not None and after.call is not None
+    off: Float[Tensor, "q"] = (after.call.q - before.call.q).float().abs().amax((0, 1, 3))
+    return (off > ALONE * off.max()).nonzero()[:, 0].tolist() if float(off.max()) > 0 else []
+
+
+def _noise(like: Tensor) -> Tensor:
+    """The same on every run, and larger than most of what it is added to."""
+    made = torch.randn(like.shape, generator=torch.Generator().manual_seed(0))
+    return (2 * made).to(like)
+
+
+def find_frames(
+    first: Look, num_inputs: int, seconds_per_input: float, sound_seconds: tuple[float, ...]
+) -> Frames | str:
+    """The frames of sounds that reach the model as `num_inputs` samples or spectra each, or why there are none.
+
+    The convolutions between the input and the first layer are followed until there are as many frames as positions.
+    """
+    length, step, window = num_inputs, 1, 1
+    if first.call is None:
+        return "no layer attended"
+    if len(first.call.q) != len(sound_seconds):
+        return f"its layers attend within windows: the first layer has {len(first.call.q)} of them"
+    for convolution in first.convolutions:
+        if length == first.num_positions or len(convolution.stride) != 1 or convolution.read[-1] != length:
+            break
+        # `step` and `window` are in inputs: how far apart frames lie, and how many inputs each frame spans.
+        window += (convolution.kernel[0] - 1) * step
+        step, length = step * convolution.stride[0], convolution.made[-1]
+    if length != first.num_positions:
+        return (
+            f"its {first.num_positions} positions are not the {length} frames that its convolutions make of the sound"
+        )
+    return Frames(length, step * seconds_per_input, window * seconds_per_input, sound_seconds)

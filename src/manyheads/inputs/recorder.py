@@ -1,0 +1,364 @@
+"""Recording: run a model under the tap and keep q, k and lse of every layer, from which any weight can be computed.
+
+`record` reads texts, pictures or sounds through a loaded model, `record_call` any call of a bare module. A `Keeper`
+copies what a recording needs out of each call while the call's tensors are there; `recording_of` makes one recording
+of the keepers of all batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from manyheads.attention import attend
+from manyheads.base import MEMORY_SHARE, private_names
+from manyheads.base.units import gb
+from manyheads.errors import ModelError, RecordingError
+from manyheads.inputs import generation, media
+from manyheads.inputs.generation import Joiner, read_prompts
+from manyheads.inputs.passes import observe, read_batches, watch
+from manyheads.inputs.reading import (
+    DECODER,
+    CallTexts,
+    Long,
+    batches,
+    decoder_story,
+    decoder_tokens,
+    rarity_table,
+    read_texts,
+    texts_of_call,
+    tokens_of,
+    writes_apart,
+)
+from manyheads.inputs.vision_language import beside_tower, inputs_given, written
+from manyheads.machine import free_bytes
+from manyheads.models.describe import model_facts
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.taps.call import AttentionCall, spread
+from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log
+from manyheads.recording import Layer, LayerRecord, Recording
+from manyheads.recording.layer import together
+from manyheads.spec import CROSS
+from manyheads.texts import Tokens
+
+Keep = Literal["q", "k", "v", "lse"]
+KEEP: tuple[Keep, ...] = get_args(Keep)
+ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured
+LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
+SPILLS = "this model lets tokens read padding, which is not kept: their rows lack what they gave to it"
+
+
+def record(
+    lm: Any,
+    texts: str | Sequence[str | tuple[str, str]] | None = None,
+    *,
+    image: Any = None,
+    audio: Any = None,
+    sampling_rate: int | None = None,
+    transcript: str | None = None,
+    answer: str | None = None,
+    keep: Sequence[Keep] = ("q", "k", "lse"),
+    long: Long = "windows",
+    generate: int | None = None,
+    **options: Any,
+) -> Recording:
+    """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
+
+    `texts` is one text or several; `long` says how one beyond the model's positions is read ("windows", "truncate",
+    "whole"). A text for an encoder-decoder may be a pair (source, target), whose target the decoder reads; without one
+    it reads the source again. Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads")
+    before any memory is taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
+
+    `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
+    other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
+    A text ends with its first end token; `rec.provenance["prompt_tokens"]` says how long each prompt was.
+
+    `image` is a path, a PIL image, an array [height, width, 3] (uint8, or float 0 to 1) or a list of them; `audio` a
+    path of a .wav, an array [samples] with its `sampling_rate`, or a list. `recording.media` says which patch or
+    moment a position is. A decoder beside an encoder of sounds (Whisper) reads its start tokens, or a `transcript`
+    after them, or what it writes itself (`generate=n`).
+
+    One text and `image` together go to a vision-language model (LLaVA, PaliGemma, Qwen-VL) whose processor takes both;
+    the language model's layers are kept, not the vision tower's. `rec.images[i].span` are the tokens of picture i.
+    `answer` is read behind the text as if the model had written it, and is at `rec.answer`; so is what it does write
+    (`generate=n`), read again in one pass. `inputs.vision_language` says which models, and how a prompt is made.
+
+    Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
+    Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
+    FileAccessError, ShapeError and RecordingError too.
+    """
+    tensors = _tensors_to_keep(keep)
+    if options and generate is None:
+        raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
+    if answer is not None and generate is not None:
+        raise RecordingError("answer= and generate= are two answers: give one of them.")
+    media_inputs = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
+    if media_inputs is not None and texts is not None and generate is not None:
+        media_inputs, generate = written(lm, media_inputs, generate, options), None
+    if media_inputs is not None:
+        return _record_media(lm, media_inputs, generate, options, tensors)
+    assert texts is not None
+    if generate is not None:
+        count, prompts = generate, read_prompts(lm, texts, generate, options)
+        read = max(map(len, prompts))
+        longest = max(read, count) if writes_apart(lm) else read + count - 1  # nobody reads the last token
+        with _room(lm, len(prompts), longest, tensors):
+            keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
+        lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
+        about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
+        return recording_of([keeper], [], None, lm.model, [state], about)
+    # Texts as they are, those of like length together, so that little of a batch is padding.
+    reading = read_texts(lm, texts, long, pairs=True)
+    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
+    tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
+    groups = batches(reading)
+    # A single batch needs no joining, so it keeps the order in which the texts came.
+    groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
+    about, by_stack, longest = {**model_facts(lm), "windows": reading.because}, {"": tokens}, tokens.longest
+    if (target := decoder_tokens(lm, tokens)) is not None:
+        about["decoder"] = decoder_story(lm, reading)
+        by_stack |= {DECODER: target, CROSS: target}
+        longest = max(longest, target.longest)
+    keepers, states = [], []
+    with _room(lm, tokens.num_texts, longest, tensors):
+        for batch in read_batches(
+            lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
+        ):
+            keepers.append(batch.watcher)
+            states.append(batch.tap)
+        return recording_of(keepers, groups, by_stack, lm.model, states, about)
+
+
+def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
+    """Call `module(*args, **kwargs)`, and keep what its attention layers did.
+
+    A two-dimensional `attention_mask` among the keywords says where the texts are: padding, left or right, is rolled
+    away. Errors: ModelError where no attention was seen, GuardError.
+    """
+    texts = texts_of_call(args, kwargs)
+
+    def call() -> None:
+        with torch.no_grad():
+            module(*args, **kwargs)
+
+    keeper, name = Keeper(texts, _tensors_to_keep(keep)), type(module).__name__
+    state = watch(module, name, call, keeper.observe)
+    return recording_of([keeper], [], None, module, [state], {"model": name})
+
+
+def _record_media(
+    lm: Any, media_inputs: media.Given, count: int | None, options: Mapping[str, Any], tensors: frozenset[str]
+) -> Recording:
+    """Pictures or sounds; beside them what a decoder reads, or writes."""
+    main = media_inputs.texts.main
+    about = media_inputs.provenance
+    with nullcontext() if main is None else _room(lm, main.tokens.num_texts, main.tokens.longest, tensors):
+        if count is None:
+            keeper = Keeper(media_inputs.texts, tensors)
+            state = observe(lm, media_inputs.inputs, beside_tower(keeper.observe))
+        else:
+            about = {**about, "decoder": generation.WRITTEN, "generated": _generation_facts(count, options)}
+            keeper, state = _keep_writing(
+                lm, lambda: CallTexts(main, generation.write(lm, media_inputs.inputs, count, options)), tensors
+            )
+    return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
+
+
+def _keep_writing(lm: Any, write: Callable[[], CallTexts], tensors: frozenset[str]) -> tuple[Keeper, Tap]:
+    """Each layer's calls while the model writes, joined to one. `write` runs the model and returns its texts."""
+    joiner, texts = Joiner(), CallTexts(None)
+
+    def forward() -> None:
+        nonlocal texts
+        texts = write()
+
+    state = watch(lm.model, lm.name, forward, joiner.observe)
+    # Only now: how many tokens there are, and where each text ends, is known when all is written.
+    keeper = Keeper(texts, tensors)
+    for call in joiner.joined(lm.model):
+        keeper.observe(call)
+    return keeper, state
+
+
+def _generation_facts(count: int, options: Mapping[str, Any]) -> dict[str, object]:
+    return {"tokens": count, **{name: repr(value) for name, value in options.items()}}
+
+
+def _tensors_to_keep(keep: Sequence[Keep]) -> frozenset[str]:
+    unknown = [name for name in keep if name not in KEEP]
+    missing = [name for name in ("q", "k", "lse") if name not in keep]
+    if unknown or missing:
+        raise RecordingError(
+            f"{keep=}: a recording keeps q, k and lse, and v if asked for. Use a choice of {KEEP} with the first three."
+        )
+    return frozenset(keep)
+
+
+REMEDY = "Record fewer or shorter texts, or use measure(), which keeps nothing."
+
+
+@contextmanager
+def _room(lm: Any, num_texts: int, longest: int, tensors: frozenset[str]) -> Iterator[None]:
+    """Log the size of the recording that is made in the block, and refuse one that would not fit where it is kept."""
+    token_bytes: dict[torch.device, int] = {}  # of each device that holds layers
+    for site in lm.spec.sites:
+        module = lm.model.get_submodule(site.module.split("#")[0])
+        device = lm.device if next(module.parameters(), None) is None else device_of(module)
+        numbers = site.num_heads * site.qk_dim + site.num_kv_heads * (site.qk_dim + site.v_dim * ("v" in tensors))
+        size = numbers * lm.dtype.itemsize + site.num_heads * torch.float32.itemsize  # the lse's, for any dtype
+        token_bytes[device] = token_bytes.get(device, 0) + size
+    # Padding included, since layers lie padded in memory; a file has less.
+    num_tokens = num_texts * longest
+    size = sum(token_bytes.values()) * num_tokens
+    log.info("recording %s texts of up to %s tokens: %.1f MB", num_texts, longest, size / 1e6)
+    for device, one_token in token_bytes.items():
+        free = free_bytes(device)
+        if free is not None and one_token * num_tokens > MEMORY_SHARE * free:
+            raise ModelError(
+                f"this recording would take {gb(one_token * num_tokens)} on {device}, where {gb(free)} are "
+                f"free: about {MEMORY_SHARE * free // one_token:,.0f} tokens fit, and these are {num_tokens:,}, "
+                f"padding included. {REMEDY}"
+            )
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"{lm.name} ran out of memory on {lm.device} as it read {num_tokens:,} tokens, padding included; "
+            f"{gb(size)} of it were for the recording. {REMEDY}"
+        ) from error
+
+
+@dataclass(eq=False)
+class Keeper:
+    """Copies of one batch's layers, by stack, made as their calls come by. `tensors` names those to copy."""
+
+    texts: CallTexts
+    tensors: frozenset[str]
+    stacks: dict[str, list[LayerRecord]] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
+    errors: list[Float64[Tensor, ""]] = field(default_factory=list)  # of a weight against float64, the largest by layer
+    spills: bool = False
+
+    def observe(self, call: AttentionCall) -> None:
+        assert call.site.module not in self.modules, "a module called again is a site of its own"
+        self.modules.add(call.site.module)
+        tokens, aligner = self.texts.read_by(call)
+        layer = aligner.layer(call)
+        # Before the error is measured: what stands in provenance is the error of the lse that is kept.
+        layer = replace(layer, lse=sharpened(layer))
+        self.errors.append(float64_error(layer))
+        self.spills |= aligner.spills
+        v = call.v if call.crosses else aligner.roll(call.v)
+        record = LayerRecord(
+            call.site,
+            # Clones: the model may write over its tensors, and a view would hold the whole batch in memory.
+            layer.q.clone(),
+            layer.k.clone(),
+            v.clone() if "v" in self.tensors else None,
+            layer.lse,
+            layer.mask,
+            layer.rule,
+            tokens.lengths,
+            tokens,
+            call.because,
+        )
+        self.stacks.setdefault(call.site.stack, []).append(record)
+
+    @property
+    def error(self) -> float:
+        """The largest error of a weight against float64, read of the device once for all layers."""
+        return float(torch.stack([error.to(self.errors[0].device) for error in self.errors]).max())
+
+
+def recording_of(
+    keepers: Sequence[Keeper],
+    groups: Sequence[Sequence[int]],
+    tokens: Mapping[str, Tokens] | None,
+    model: nn.Module,
+    states: Sequence[Tap],
+    provenance: Mapping[str, object],
+) -> Recording:
+    """One recording of the layers of each batch. `groups`: the texts of each batch; `tokens`: of all texts, by stack.
+
+    `tokens` is None where only the calls know the texts.
+    """
+    stacks = keepers[0].stacks
+    if tokens is not None and len(keepers) > 1:
+        stacks = {
+            stack: [
+                together([keeper.stacks[stack][index] for keeper in keepers], groups, tokens.get(stack, tokens[""]))
+                for index in range(len(layers))
+            ]
+            for stack, layers in stacks.items()
+        }
+    backend: dict[str, int] = {}
+    for state in states:
+        backend = {name: backend.get(name, 0) + state.because.get(name, 0) for name in backend | state.because}
+    about = {
+        **provenance,
+        "implementation": private_names.attention_of(model) or "unknown",
+        "backend": backend,
+        "guard_error": max(state.guard_error for state in states),
+        "float64_error": max(keeper.error for keeper in keepers),
+    }
+    if states[0].by_hand:
+        about["left out"] = left_out(states[0].by_hand)
+    if any(state.edited for state in states):
+        about["edited"] = EDITED
+    if any(keeper.spills for keeper in keepers):
+        about["padding"] = SPILLS
+        log.warning(SPILLS)
+    if tokens is not None:
+        return Recording(stacks, tokens[""], about)
+    main = keepers[0].texts.main
+    return Recording(stacks, main.tokens if main else next(iter(stacks.values()))[0].tokens, about)
+
+
+def sharpened(layer: Layer) -> Tensor:
+    """The lse, from float64 in heads whose scores are so large that float32 would round their weights by over 1e-6."""
+    heads_per_group = layer.q.shape[1] // layer.k.shape[1]
+    if layer.q.dtype != torch.float32 or layer.lse.dtype == torch.float64:  # float64: the guard saw to it
+        return layer.lse
+    largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, heads_per_group).amax(1)
+    groups = (largest.cpu() > LARGE_SCORE).nonzero()[:, 0]
+    if not len(groups):
+        return layer.lse
+    # Whole groups, not single heads: the heads of a group share their keys, which are chosen by group.
+    heads = (groups[:, None] * heads_per_group + torch.arange(heads_per_group, device="cpu")).flatten()
+    groups, heads = (index.to(layer.q.device, non_blocking=True) for index in (groups, heads))
+    rule, mask, lse = layer.rule, layer.mask, layer.lse.clone()
+    if mask.dense is not None and mask.dense.shape[1] > 1:
+        mask = replace(mask, dense=mask.dense[:, heads])
+    bias = None if rule.bias is None else rule.bias.expand(-1, layer.q.shape[1], -1, -1)[:, heads]
+    sinks = None if rule.sinks is None else rule.sinks[heads]
+    part = Layer(layer.q[:, heads], layer.k[:, groups], lse[:, heads], mask, replace(rule, sinks=sinks, bias=bias))
+    lse[:, heads] = float64_lse(part).float()
+    return lse
+
+
+def float64_error(layer: Layer) -> Float64[Tensor, ""]:
+    """How far weights by the layer's lse lie from those that float64 gives for the same q and k, on sampled rows.
+
+    What is left is the rounding of the lse itself, kept in float32, and of a kernel that made it in a half type.
+    """
+    rows = spread(layer.q.shape[2], ERROR_ROWS)
+    if not len(rows) or not layer.k.shape[2] or not len(layer.q):
+        return layer.q.new_zeros((), dtype=torch.float64)
+    sample = layer.one_text(0, rows, layer.k.shape[2])
+    alive = (sample.mask.counts() > 0).to(layer.q.device, non_blocking=True)
+    # A weight is exp(score - lse): the largest weight of a row is off by as much of itself as the lse is off.
+    off = torch.where(alive[:, None], (sample.lse.double() - float64_lse(sample)).abs(), 0)
+    return off.expm1().max()
+
+
+def float64_lse(layer: Layer) -> Float64[Tensor, "b h q"]:
+    """What the layer's lse is in float64."""
+    rule, q, k = layer.rule, layer.q.double(), layer.k.double()
+    bias, sinks = (None if value is None else value.double() for value in (rule.bias, rule.sinks))
+    return attend(q, k, k, mask=layer.mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias).lse

@@ -1,0 +1,274 @@
+"""A text with pictures as the inputs of a vision-language model, and where each picture lies among its tokens.
+
+The model's own processor makes the inputs. Each picture becomes a run of image tokens, in whose places the language
+model reads the patches of the picture. `Tokens.images` says which positions those are and how they lie in the picture:
+row by row, as many rows and columns as `image_grid_thw` says (Qwen; less the patches that are merged), else as the
+tokens divide the picture that the processor made into square patches (LLaVA, PaliGemma). Where that is not so (a
+picture cut into several crops, tokens that are no patches), the model is refused with the reason: a head drawn on the
+wrong patches would be worse than none.
+
+A text without image tokens is put into the processor's chat template, with the pictures before it and the beginning of
+an answer behind it; where the processor has no template, the image tokens are put before the text. An answer is added
+token by token behind that, as if the model had written it: what stands before it reads none of it.
+
+What is recorded is the language model. Its vision tower runs too, and is a model of pictures by itself:
+`mh.load(lm.model.model.vision_tower, processor=lm.processor)`.
+"""
+
+# device: facts about texts and pictures are the host's
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.errors import ModelError, RecordingError, TextError
+from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer, until_end
+from manyheads.inputs.media import Given, listed, media_given, picture_of, processed, shown_pixels
+from manyheads.inputs.reading import CallTexts, Padded, named_texts, rarity_of, read_given
+from manyheads.models.describe import PICTURES, TEXT, model_facts, sense_of, takes
+from manyheads.models.taps.call import AttentionCall, Observer
+from manyheads.models.weights.projections import image_token_of
+from manyheads.spec import VISION
+from manyheads.texts.tokens import ImageSpan, data_seed
+
+TOWER = "not kept: it is a model of pictures by itself"
+LATENTS = ("perceiver", "resampler", "qformer", "q_former")  # modules whose tokens are no patches of a picture
+
+
+def inputs_given(
+    lm: Any,
+    texts: object,
+    image: Any,
+    audio: Any,
+    sampling_rate: int | None,
+    transcript: str | None,
+    answer: str | None = None,
+) -> Given | None:
+    """What was given, ready for the model: a text with pictures, pictures, or sounds; None for texts alone.
+
+    Errors: as `pictures_in_text` and `media_given`.
+    """
+    if texts is not None and image is not None and audio is None:
+        return pictures_in_text(lm, texts, image, answer)
+    if answer is not None:
+        raise RecordingError("answer= is for a text with pictures: give it with a text and image=.")
+    return media_given(lm, texts, image, audio, sampling_rate, transcript)
+
+
+def pictures_in_text(lm: Any, text: object, image: Any, answer: str | None = None) -> Given:
+    """One text with its pictures, and an answer behind it.
+
+    Errors: ModelError for a model or a processor that does not read both together, or whose image tokens are not the
+    patches of one picture each; TextError, RecordingError; those of `picture_of`.
+    """
+    processor = _processor(lm)
+    _, _, plain = read_given(text)
+    if len(plain) > 1:
+        raise RecordingError(f"{len(plain)} texts came with image=: give one text, with all its pictures in a list.")
+    pictures = [picture_of(picture) for picture in listed(image)]
+    prompt, how = _prompt(lm, processor, plain[0], len(pictures))
+    begins = getattr(processor.tokenizer, "bos_token", None)
+    # A chat template that writes the first token is not to get it twice.
+    options = {"add_special_tokens": False} if begins and prompt.startswith(begins) else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a processor's own arrays, about which nobody here can do anything
+        inputs = processed(lm, processor, "this text with pictures", text=[prompt], images=pictures, **options)
+    inputs.pop("labels", None)
+    begin = inputs["input_ids"].shape[1]
+    if answer is not None:
+        read_given(answer)
+        ids = (lm.tokenizer or processor.tokenizer)(answer, add_special_tokens=False)["input_ids"]
+        inputs = extended(lm, inputs, ids)
+    ids, limit = inputs["input_ids"], lm.max_positions
+    if limit is not None and ids.shape[1] > limit:
+        raise TextError(
+            f"the text has {ids.shape[1]:,} tokens, of which pictures are most, but {lm.name} has {limit:,} positions: "
+            f"give smaller or fewer pictures."
+        )
+    images = _images(lm, inputs, len(pictures))
+    seed = data_seed(b"".join([ids.cpu().numpy().tobytes(), *(picture.tobytes() for picture in pictures)]))
+    about = {**model_facts(lm), "prompt": how, "vision tower": TOWER}
+    return Given(inputs, CallTexts(_tokens(lm, ids, images, begin)), about, (seed,))
+
+
+def written(lm: Any, given: Given, count: int, options: Mapping[str, Any]) -> Given:
+    """The same with `count` tokens that the model writes behind it as the answer, fewer if it ends before.
+
+    They are read again in one pass, whose rows are those of the generation. Errors: RecordingError, ModelError.
+    """
+    require_writer(lm, count, options)
+    begin = given.inputs["input_ids"].shape[1]
+    # One token more is written than kept, as `nobody_ends` has it: the last one is never read.
+    with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
+        ids = lm.model.generate(**given.inputs, **more).cpu()[:, :-1]
+    end = int(until_end(ids, begin, ends_of(lm.model.generation_config, lm.tokenizer))[0])
+    assert given.texts.main is not None
+    images, about = given.texts.main.tokens.images[0], {**given.provenance, "answer": "written by the model"}
+    inputs = extended(lm, given.inputs, ids[0, begin:end].tolist())
+    tokens = _tokens(lm, inputs["input_ids"], images, begin)
+    return Given(inputs, CallTexts(tokens), about, given.seeds)
+
+
+def extended(lm: Any, inputs: Mapping[str, Tensor], ids: Sequence[int]) -> dict[str, Tensor]:
+    """The inputs with more tokens behind them, which are text. Errors: TextError for none."""
+    if not ids:
+        raise TextError("the answer has no tokens: give a text that the tokenizer knows.")
+    first = inputs["input_ids"]
+    image = first == image_token_of(lm.model.config)
+    fill = {"input_ids": torch.tensor([list(ids)]).to(first), "attention_mask": 1}
+    # In two families token_type_ids means two things: 1 is a picture's token (Gemma 3), or what is written, and is not
+    # read by what stands before it (PaliGemma).
+    types = inputs.get("token_type_ids")
+    if types is not None:
+        fill["token_type_ids"] = int(not bool(types[image].any()))
+    of_tokens = {name: value for name, value in inputs.items() if value.shape == first.shape}
+    more = {name: value.new_zeros(1, len(ids)) + fill.get(name, 0) for name, value in of_tokens.items()}
+    return {**inputs, **{name: torch.cat([value, more[name]], 1) for name, value in of_tokens.items()}}
+
+
+def beside_tower(observer: Observer) -> Observer:
+    """The observer of all calls but those of a vision tower, whose positions are no tokens of the text."""
+
+    def observe(call: AttentionCall) -> None:
+        if call.site.stack != VISION:
+            observer(call)
+
+    return observe
+
+
+def shown_in_text(lm: Any, picture: Any, size: tuple[int, int]) -> UInt8[ndarray, "h w rgb"]:
+    """A picture as the model reads it, for people's eyes; where it reads single patches (Qwen), resized as a whole."""
+    processor = lm.processor.image_processor
+    values = processor(images=[picture_of(picture)], return_tensors="pt")["pixel_values"]
+    if values.ndim > 3:
+        return shown_pixels(processor, values.flatten(0, -4)[0])
+    return np.asarray(picture_of(picture).resize(size[::-1]), dtype=np.uint8)
+
+
+def _processor(lm: Any) -> Any:
+    """The model's processor of text and pictures. Errors: ModelError where there is none."""
+    if not hasattr(lm, "model"):
+        raise ModelError(f"{lm!r} is a {type(lm).__name__}, not a loaded model: load it first, as mh.load({lm!r}).")
+    whose = f"{lm.name} ({type(lm.model).__name__})"
+    if sense_of(lm.model) != TEXT or takes(lm.model) != PICTURES:
+        kind = "text" if sense_of(lm.model) == TEXT else sense_of(lm.model)
+        raise ModelError(f"{whose} reads {kind} alone: give exactly one of texts, image= and audio=, or another model.")
+    if image_token_of(lm.model.config) is None:
+        raise ModelError(
+            f"{whose} reads no picture among the tokens of a text (its config names no image token): use record_call "
+            f"with all its inputs, or take a tower alone."
+        )
+    if any(part in path.lower() for path, _ in lm.model.named_modules() for part in LATENTS):
+        raise ModelError(
+            f"{whose} makes tokens of a picture that are no patches of it (a resampler's): nothing can be drawn. Use "
+            f"record_call with all its inputs."
+        )
+    if getattr(lm.processor, "tokenizer", None) is None or getattr(lm.processor, "image_token", None) is None:
+        had = "no processor" if lm.processor is None else f"a {type(lm.processor).__name__}"
+        raise ModelError(
+            f"{whose} has {had}, and a text with pictures needs one of both: save it beside the model "
+            f"(transformers.AutoProcessor), or load with processor=. How it was loaded: {lm.because}."
+        )
+    return lm.processor
+
+
+def _prompt(lm: Any, processor: Any, text: str, count: int) -> tuple[str, str]:
+    """The text with an image token for each picture, and how it came by them. Errors: TextError."""
+    token, num_tokens = processor.image_token, text.count(processor.image_token)
+    if num_tokens:
+        if num_tokens != count:
+            raise TextError(
+                f"the text has {num_tokens} image tokens ({token}) for {count} pictures: give one for each."
+            )
+        return text, "as it was given, with its image tokens"
+    if getattr(processor, "chat_template", None) or getattr(processor.tokenizer, "chat_template", None):
+        owner = processor if getattr(processor, "chat_template", None) else processor.tokenizer
+        content = [{"type": "image"}] * count + [{"type": "text", "text": text}]
+        prompt = owner.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+        )
+        if prompt.count(token) == count:
+            return prompt, "in the processor's chat template, pictures first"
+        raise TextError(
+            f"the processor's chat template makes {prompt.count(token)} image tokens for {count} pictures: write the "
+            f"whole prompt yourself, with {token} where each picture stands."
+        )
+    around = [getattr(lm.model.config, f"vision_{end}_token_id", None) for end in ("start", "end")]
+    before, behind = ("" if id is None else processor.tokenizer.convert_ids_to_tokens(id) for id in around)
+    return f"{before}{token}{behind}" * count + text, "image tokens put before the text: there is no chat template"
+
+
+def _tokens(lm: Any, ids: Tensor, images: tuple[ImageSpan, ...], begin: int) -> Padded:
+    """The text's tokens; those of pictures are special, and named by place: "r0c3", or "1:r0c3" of several pictures."""
+    padded = named_texts(lm, ids.cpu(), torch.zeros(1, dtype=torch.long), torch.tensor([ids.shape[1]]))
+    tokens = replace(padded.tokens, images=(images,), answers=(begin,))
+    pieces = list(tokens.pieces[0])
+    for number, image in enumerate(images):
+        pieces[image.span] = [f"{number}:" * (len(images) > 1) + name for name in image.grid.names]
+    tokens = replace(tokens, pieces=(tuple(pieces),))
+    if tokens.special is None:
+        return padded._replace(tokens=tokens)
+    words = ids.cpu()[~tokens.image]
+    size = max(lm.spec.vocab_size or 0, 1 + int(ids.max()))
+    rarity, because = rarity_of(torch.bincount(words, minlength=size), "the text's")
+    tokens = replace(
+        tokens,
+        special=tokens.special | tokens.image,
+        texts=(str(lm.tokenizer.decode(words.tolist(), skip_special_tokens=True)),),
+        rarity=rarity[ids.cpu()],
+        rarity_because=because,
+    )
+    return padded._replace(tokens=tokens)
+
+
+def _images(lm: Any, inputs: Mapping[str, Tensor], count: int) -> tuple[ImageSpan, ...]:
+    """Where each picture lies among the tokens. Errors: ModelError where its tokens are not its patches, one run."""
+    places = (inputs["input_ids"][0].cpu() == image_token_of(lm.model.config)).nonzero()[:, 0].tolist()
+    grids: list[tuple[int, int, tuple[int, int]]]  # rows, columns and size in pixels of each picture
+    if "image_grid_thw" in inputs:
+        patch, merged = (int(getattr(lm.processor.image_processor, name)) for name in ("patch_size", "merge_size"))
+        crops = inputs["image_grid_thw"].tolist()
+        if len(crops) != count or any(frames != 1 for frames, _, _ in crops):
+            raise _refusal(lm, f"{count} pictures are cut into {len(crops)} crops, or read as films")
+        grids = [(rows // merged, columns // merged, (rows * patch, columns * patch)) for _, rows, columns in crops]
+    else:
+        pixels, num_tokens = inputs["pixel_values"], len(places)
+        shape = tuple(pixels.shape[1:] if pixels.ndim == 5 and len(pixels) == 1 else pixels.shape)
+        if len(shape) != 4 or shape[0] != count:
+            raise _refusal(
+                lm, f"{count} pictures are cut into several crops each (pixel_values of {tuple(pixels.shape)})"
+            )
+        height, width = shape[2:]
+        patch = math.isqrt(height * width * count // max(num_tokens, 1))
+        if not patch or height % patch or width % patch or (height // patch) * (width // patch) * count != num_tokens:
+            raise _refusal(
+                lm, f"{num_tokens} image tokens are no grid of square patches of {count} x {height} x {width}"
+            )
+        grids = [(height // patch, width // patch, (height, width))] * count
+    images, used = [], 0
+    for rows, columns, size in grids:
+        patches = places[used : used + rows * columns]
+        if len(patches) < rows * columns or patches[-1] - patches[0] != len(patches) - 1:
+            raise _refusal(lm, f"the {rows} x {columns} patches of a picture are no single run of tokens")
+        images.append(ImageSpan(patches[0], rows, columns, size))
+        used += len(patches)
+    if used != len(places):
+        raise _refusal(lm, f"{len(places)} image tokens are not the {used} patches of its pictures")
+    return tuple(images)
+
+
+def _refusal(lm: Any, why: str) -> ModelError:
+    return ModelError(
+        f"{lm.name} ({type(lm.model).__name__}) with {type(lm.processor).__name__}: {why}. Which patch a "
+        f"token is cannot be told, so nothing is recorded. Switch such crops off in the processor, or use record_call."
+    )

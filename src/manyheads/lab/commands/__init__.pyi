@@ -1,0 +1,4 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .lessons import learn as learn
+from .training import reproduce as reproduce
+from .training import train as train

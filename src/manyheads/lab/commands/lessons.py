@@ -1,0 +1,192 @@
+"""`manyheads learn`: lessons with live numbers, listed, printed, run and answered.
+
+A lesson is printed as a plain page: its prose, its cells run as the page has them, its questions asked, the model
+answers of an interview at the end. A cell is run with numbers of one's own by `--run`, a question is answered by
+`--answer`; points that were reached are kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from manyheads.base import nearest
+from manyheads.cli.arguments import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
+from manyheads.cli.terminal.console import emit, emit_document, print_cut, shortened, stdout_console
+from manyheads.cli.terminal.progress import Talk
+from manyheads.lab import lessons
+from manyheads.lab.lessons.lesson import Block, CheckBlock, InterviewBlock, Lesson, LessonError
+from manyheads.lab.lessons.progress import Progress
+
+MAX_SEED = 2**31
+LESSON_HELP = "Its name or its number. Default: list the lessons."
+INPUTS_HELP = "With --run or --answer: values that differ from those of the page, as in scale=none."
+ANSWER_HELP = "Check this answer; of an interview question, how many of its points yours made."
+SEED_HELP = "Draw the numbers of the questions from this seed."
+ALL_HELP = "Print every table whole, and every head's."
+
+Load = Callable[[str], Any]
+
+
+def learn(
+    lesson: Annotated[str | None, typer.Argument(metavar="LESSON", help=LESSON_HELP, show_default=False)] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE...", help=INPUTS_HELP, show_default=False)
+    ] = None,
+    cell: Annotated[str | None, typer.Option("--run", metavar="CELL", help="Run this cell, and nothing else.")] = None,
+    answered: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--answer", metavar="CHECK VALUE", help=ANSWER_HELP, show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED - 1, help=SEED_HELP, show_default=False)
+    ] = None,
+    complete: Annotated[bool, typer.Option("--all", help=ALL_HELP)] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget all points.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
+    as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+) -> None:
+    """Lessons whose every number is computed as you read: cells to run with your own numbers, questions, points.
+
+    For example: manyheads learn one-head
+    """
+    talk, progress = Talk(), Progress()
+    if reset:
+        points = sum(sum(points_of_page.values()) for points_of_page in progress.points.values())
+        points_in_words = f"{points} point{'' if points == 1 else 's'}"
+        if not yes:
+            if sys.stdin is None or not sys.stdin.isatty():  # a shell may have closed it
+                raise LessonError("--reset forgets all points: add --yes where nobody can be asked.")
+            if input(f"Forget {points_in_words}? [y/N] ").strip().casefold() not in ("y", "yes"):
+                talk.note("nothing was forgotten.")
+                return
+        progress.reset()
+        talk.note(f"{points_in_words} forgotten ({progress.path}).")
+        return
+    if progress.trouble:
+        talk.note(progress.trouble)
+    if lesson is None:
+        if cell or answered:
+            raise LessonError("--run and --answer need a lesson: manyheads learn LESSON --run CELL.")
+        _print_list(progress, as_json)
+        return
+    shelf = lessons.lessons()
+    if lesson in shelf:
+        slugs = [lesson]
+    elif lesson.isascii() and lesson.isdigit() and 1 <= int(lesson) <= len(shelf):
+        slugs = [list(shelf)[int(lesson) - 1]]
+    else:  # the beginning of a name
+        slugs = [slug for slug in shelf if slug.startswith(lesson)]
+    if len(slugs) != 1:
+        near = nearest(lesson, shelf, 1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise LessonError(f"there is no lesson {lesson[:60]!r}.{guess} There are: {', '.join(shelf)}.")
+    page = shelf[slugs[0]]
+    parted = [pair.partition("=") for pair in inputs or []]
+    if wrong := [name for name, equals, _ in parted if not equals]:
+        raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
+    values = {name: value for name, _, value in parted}
+    if values and not (cell or answered):
+        raise LessonError("NAME=VALUE goes with --run CELL or --answer CHECK VALUE: add one of them.")
+    if (device, dtype) != (None, None):  # what a lesson shows before its first model needs neither
+        chosen_place(device, dtype)
+    loaded: dict[str, Any] = {}
+
+    def load(name: str) -> Any:
+        """Each model once, saying that it is loaded."""
+        if name not in loaded:
+            loaded[name] = load_model(talk, ModelChoice(name, device, dtype))
+        return loaded[name]
+
+    from manyheads.lab.commands.lesson_page import (  # --help is not to wait for NumPy
+        lesson_document,
+        print_lesson,
+        print_ran,
+    )
+
+    checks = {**page.checks, **page.interviews}
+    for kind, name, blocks in (("cell", cell, page.cells), ("check", answered and answered[0], checks)):
+        if name is not None and name not in blocks:
+            known = ", ".join(blocks) or "none"
+            raise LessonError(f"lesson {page.slug!r} has no {kind} {name[:60]!r}. It has: {known}.")
+    if cell is not None:
+        ran = lessons.run_cell(page.cells[cell], values, load)
+        if as_json:
+            emit_document({"lesson": page.slug, "cell": cell, **ran.to_dict()})
+        else:
+            print_ran(ran, stdout_console(), complete)
+        return
+    if answered is not None:
+        document = _judged(page, checks[answered[0]], answered[1], values, seed, load)
+        if document["right"]:
+            progress.reach(page.slug, answered[0], document["points"])
+        if as_json:
+            emit_document(document)
+        else:
+            emit(f"{document['question']}\n{document['words']}")
+        if document["right"] and progress.trouble:
+            talk.note(f"your points are not kept: {progress.trouble}")
+        return
+    if seed is None and page.fresh:  # a page that is to be fresh has a seed of its own each time
+        seed = secrets.randbelow(MAX_SEED)
+    if as_json:
+        emit_document(lesson_document(page, load, seed))
+    else:
+        print_lesson(page, stdout_console(), load, seed, complete)
+
+
+def _judged(
+    page: Lesson, block: Block, answer: str, values: dict[str, str], seed: int | None, load: Load
+) -> dict[str, Any]:
+    """The verdict on an answer, as a document. `values`: inputs of the question, or of the cell that it is about."""
+    assert isinstance(block, CheckBlock | InterviewBlock)
+    document: dict[str, Any] = {"lesson": page.slug, "check": block.name}
+    if isinstance(block, InterviewBlock):  # its points are the reader's to count: no program judges what was said aloud
+        count = len(block.points)
+        if not (answer.isascii() and answer.isdigit() and int(answer) <= count):
+            raise LessonError(f"{answer[:60]!r} is no number of points: say how many your answer made, 0 to {count}.")
+        right, words = int(answer) == count, f"{int(answer)} of {count} points made."
+        document |= {"question": lessons.say(block.question, load), "choices": [], "answer": answer, "answered": True}
+        return document | {"right": right, "points": int(right), "words": words}
+    parameters = {parameter.name for parameter in lessons.parameters_of(block)}
+    inputs = dict(lessons.draw(block, seed)) if seed is not None else {}
+    inputs |= {key: value for key, value in values.items() if key in parameters or block.cell is None}
+    cell = {key: value for key, value in values.items() if key not in parameters and block.cell is not None}
+    verdict = lessons.answer(page, block, answer, load, inputs=inputs, cell=cell)
+    question, choices = lessons.ask(block, inputs)
+    document |= {"question": question, "choices": list(choices), "answer": answer, "answered": verdict.answered}
+    return document | {"right": verdict.right, "points": verdict.points, "words": verdict.words}
+
+
+# -------------------------------------------------------------------------------------------------------------- printed
+
+
+def _print_list(progress: Progress, as_json: bool) -> None:
+    """The lessons with how far one is."""
+    entries: list[dict[str, Any]] = []
+    for page in lessons.lessons().values():
+        done, points = progress.of(page.slug, page.questions)
+        counts = {"questions": len(page.questions), "answered": done, "points": points}
+        about = {"lesson": page.slug, "title": page.title, "summary": page.summary, "minutes": page.minutes}
+        entries.append({**about, **counts, "possible_points": sum(page.questions.values())})
+    if as_json:
+        emit_document({"lessons": entries})
+        return
+    lines = [Text(f"    {'lesson':<18}{'what':<52}  min  questions    points", style="dim")]
+    for number, entry in enumerate(entries, 1):
+        is_done = 0 < entry["questions"] == entry["answered"]
+        counts = f"{entry['answered']} of {entry['questions']}", f"{entry['points']} of {entry['possible_points']}"
+        lines.append(Text.assemble(
+            ("ok", "green") if is_done else f"{number:>2}", "  ", (f"{entry['lesson']:<18}", "bold"),
+            f"{shortened(entry['title'], 52):<52}  {entry['minutes']:>3}  {counts[0]:>9}  {counts[1]:>8}",
+        ))  # fmt: skip
+    apart = "The studio's room Learn counts its own points, in the browser."
+    below = [Text(words, style="dim") for words in ("", apart, f"Begin: manyheads learn {entries[0]['lesson']}")]
+    print_cut([*lines, *below], stdout_console())

@@ -1,0 +1,41 @@
+"""Designed heads: weights, not masks, of heads that attend to a chosen pattern, in a model of our own layers.
+
+    lm = mh.design.build([[mh.design.previous(), None], [mh.design.induction(), mh.design.first()]], causal=True)
+
+A design is a value (`HeadDesign`), made by the function that is named after its pattern; `build` puts designs and
+random heads (None) into a small attention-only model, which is recorded, measured, labelled and edited like any other.
+So it is known beforehand what each head does: to learn from, and to test tools that label heads
+(`benchmarks.known_answers`). docs/reference/design.md explains how each is made, and what its sharpness guarantees.
+"""
+
+from manyheads.lab.design.model import build
+from manyheads.lab.design.patterns import (
+    HeadDesign,
+    first,
+    induction,
+    next,
+    offset,
+    previous,
+    punctuation,
+    random,
+    same_token,
+    separator,
+    token_class,
+    uniform,
+)
+
+__all__ = [
+    "HeadDesign",
+    "build",
+    "previous",
+    "next",
+    "offset",
+    "first",
+    "separator",
+    "same_token",
+    "token_class",
+    "punctuation",
+    "uniform",
+    "induction",
+    "random",
+]

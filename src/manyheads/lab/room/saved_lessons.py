@@ -1,0 +1,107 @@
+"""The lessons as a page without a server holds them: prose, cells that were run once, questions and their verdicts.
+
+A cell keeps the result of the numbers that it comes with, to six figures; others need the studio. A choice keeps what
+is said to each; a number or a word, what is right, what is a known mistake, and what is said to anything else. Running
+all cells takes some 20 seconds, so it is done once, when the page is built: `python -m
+manyheads.lab.room.saved_lessons` writes static/lessons.json.gz, which holds the digest of the lessons that it was made
+from; a test compares.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import sys
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from manyheads.base import replacing
+from manyheads.errors import ModelError
+from manyheads.lab.lessons import shelf
+from manyheads.lab.lessons.answers import Verdict, judge, usual_tolerance
+from manyheads.lab.lessons.lesson import CheckBlock, Lesson
+from manyheads.lab.room import views as learning
+from manyheads.lab.room.schema import CellAsk
+from manyheads.studio.outside.one_file import NAME
+
+SEED = 1  # of questions whose inputs are drawn
+
+
+def digest_of_lessons() -> str:
+    """A digest of every file that lessons are made of, of programs but for their layout."""
+    folder = Path(str(files("manyheads.lab.lessons")))
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".md")):
+        content = path.read_bytes()
+        if path.suffix == ".py":  # what a formatter changes, changes no lesson
+            content = re.sub(rb"[\s,()'\"]", b"", content)
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + content + b"\0")
+    return digest.hexdigest()
+
+
+def computed_lessons() -> dict[str, Any]:
+    """Every lesson with its cells run and its questions judged. Errors: ModelError where a bundled model is missing."""
+    lessons, cells, checks = {}, {}, {}
+    for slug, page in shelf.lessons().items():
+        lesson = learning.lesson(slug, SEED if page.fresh else None)
+        if shelf.MISSING in lesson.model_dump_json():
+            raise ModelError(f"lesson {slug!r} needs a model that is not here: lessons cannot be saved.")
+        lessons[slug] = lesson.model_dump(mode="json")
+        for name in page.cells:
+            result = learning.run_cell(slug, name, CellAsk(), progress=lambda *_: None)
+            cells[f"{slug}/{name}"] = _short(result.model_dump(mode="json"))
+        for part in lesson.parts:
+            if part.kind == "check":
+                checks[f"{slug}/{part.check}"] = _judged(page, page.checks[part.check], part.inputs)
+    entries = [entry.model_dump(mode="json") for entry in learning.entries()]
+    return {"digest": digest_of_lessons(), "entries": entries, "lessons": lessons, "cells": cells, "checks": checks}
+
+
+def _short(value: Any) -> Any:
+    """The same with every float to six figures: more than a page shows, and half of the bytes."""
+    match value:
+        case float():
+            return float(f"{value:.6g}")
+        case list():
+            return [_short(entry) for entry in value]
+        case dict():
+            return {name: _short(entry) for name, entry in value.items()}
+    return value
+
+
+def _judged(page: Lesson, check: CheckBlock, inputs: Any) -> dict[str, Any]:
+    """What is said to answers of a question with these inputs."""
+    right = shelf.right_of(page, check, inputs, {}, shelf.load)
+    question, choices = shelf.ask(check, inputs)
+    if choices:
+        verdicts = {choice: judge(right, "choice", choices, check.points, choice, question) for choice in choices}
+        return {"verdicts": {choice: asdict(verdict) for choice, verdict in verdicts.items()}}
+    known = [{"answer": mistake, **asdict(Verdict.wrong(words))} for mistake, words in right.mistakes.items()]
+    known += [
+        {"answer": answer, **asdict(Verdict.correct(right, check.points))} for answer in (right.answer, *right.also)
+    ]
+    tolerance = 0.0
+    if not isinstance(right.answer, str):
+        tolerance = usual_tolerance(right.answer) if right.tolerance is None else float(right.tolerance)
+    return {
+        "unit": right.unit,
+        "free": right.free,
+        "tolerance": tolerance,
+        "known": known,
+        "otherwise": asdict(Verdict.wrong(right.hint)),
+    }
+
+
+def write_lessons(path: Path) -> None:
+    """Compute all lessons and write the file, whole or not at all."""
+    data = gzip.compress(json.dumps(computed_lessons(), separators=(",", ":")).encode(), 9, mtime=0)
+    with replacing(path) as temporary:
+        Path(temporary).write_bytes(data)
+
+
+if __name__ == "__main__":
+    write_lessons(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(str(files("manyheads.studio"))) / "static" / NAME)

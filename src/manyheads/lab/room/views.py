@@ -1,0 +1,187 @@
+"""Lessons for the page: the lessons of `manyheads.lab.lessons`, and what they compute, as answers of the server."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from manyheads.lab.lessons import CellBlock, Lesson, ProseBlock, shelf
+from manyheads.lab.lessons.answers import Verdict
+from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock
+from manyheads.lab.room import schema as bodies
+from manyheads.lab.room.schema import Trained, TrainedWay
+from manyheads.lab.training.presets.table import stored_report
+from manyheads.studio.jobs import Say
+from manyheads.studio.problems import NotHere
+
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+_FORMULAS: Mapping[str, str] = json.loads((files("manyheads.lab.lessons") / "formulas.mathml.json").read_text("utf-8"))
+
+
+def _code(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """A formula's plain text as MathML, by itself on its line if it is a paragraph; any other code as code."""
+    text = " ".join(tokens[index].content.split())
+    if text not in _FORMULAS:
+        return f"<code>{html.escape(tokens[index].content)}</code>"
+    return _FORMULAS[text].replace("<math ", '<math display="block" ', 1) if len(tokens) == 1 else _FORMULAS[text]
+
+
+MARKDOWN.add_render_rule("code_inline", _code)
+MAX_SEED = 2**31  # a number that JavaScript and an address hold without loss
+
+Load = Callable[[str], Any]
+"""A model's name -> the loaded model. A server passes that of its workspace, so that models are loaded once."""
+
+
+def entries() -> list[bodies.LessonEntry]:
+    """Every lesson, first to last."""
+    return [
+        bodies.LessonEntry.of(page, num_checks=len(page.questions), points=page.questions)
+        for page in shelf.lessons().values()
+    ]
+
+
+def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bodies.Lesson:
+    """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random. Raises NotHere."""
+    page = _page(slug)
+    seed = secrets.randbelow(MAX_SEED) if seed is None and page.fresh else seed
+    parts: list[bodies.Part] = []
+    for part in page.parts:
+        match part:
+            case ProseBlock():
+                parts.append(bodies.Prose(kind="prose", html=_html(part.text, load)))
+            case CellBlock():
+                parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
+                code = [
+                    bodies.Listing.of(listing, lines=[bodies.CodeLine.of(line) for line in listing.lines])
+                    for listing in shelf.CELLS[part.run].code
+                ]
+                parts.append(bodies.LiveCell.of(part, kind="cell", cell=part.name, parameters=parameters, code=code))
+            case InterviewBlock():
+                question, points = shelf.say(part.question, load), [shelf.say(point, load) for point in part.points]
+                answer = _html(part.answer, load)
+                parts.append(
+                    bodies.Interview(
+                        kind="interview", interview=part.name, question=question, points=points, html=answer
+                    )
+                )
+            case CheckBlock():
+                inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
+                question, choices = shelf.ask(part, inputs)
+                parts.append(
+                    bodies.Check.of(
+                        part, kind="check", check=part.name, question=question, choices=list(choices), inputs=inputs
+                    )
+                )
+    return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
+
+
+def run_cell(slug: str, cell: str, ask: bodies.CellAsk, *, progress: Say, load: Load = shelf.load) -> bodies.CellResult:
+    """Run a live cell.
+
+    Errors: NotHere; LessonError for parameters that do not fit; whatever the cell's work raises.
+    """
+    block = _entry(_page(slug).cells, cell, f"lesson {slug!r}", "cell")
+    progress(f"running {block.title}", 0, 1)
+    result = shelf.run_cell(block, ask.parameters, load)
+    progress(f"ran {block.title}", 1, 1)
+    tables = [
+        bodies.Shown.of(
+            table,
+            # A hidden score is -inf; JSON has none, and the page draws null as absent.
+            values=[[value if math.isfinite(value) else None for value in row] for row in table.values.tolist()],
+            row_labels=table.rows,
+            column_labels=table.columns,
+        )
+        for table in result.shown
+    ]
+    return bodies.CellResult.of(result, lesson=slug, cell=cell, shown=tables)
+
+
+def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
+    """Judge an answer. Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises."""
+    page = _page(slug)
+    block = _entry(page.checks, check, f"lesson {slug!r}", "check")
+    return shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell)
+
+
+def _page(slug: str) -> Lesson:
+    return _entry(shelf.lessons(), slug, "the studio", "lesson")
+
+
+def _entry(entries: Any, name: str, where: str, kind: str) -> Any:
+    """An entry by name. Raises NotHere with the names that there are."""
+    if name not in entries:
+        raise NotHere(f"{where} has no {kind} {name[:60]!r}. It has: {', '.join(entries) or 'none'}.")
+    return entries[name]
+
+
+def _html(text: str, load: Load) -> str:
+    return MARKDOWN.render(shelf.say(text, load))
+
+
+def trained() -> list[Trained]:
+    """What becomes of nets that are trained as each scene has it, from the stored reports of two presets."""
+    collapse, counts = stored_report("collapse"), stored_report("heads")
+    ways, by_heads = collapse["found"]["ways"], counts["found"]["by_heads"]
+
+    def way(words: str, scores: dict[str, Any]) -> TrainedWay:
+        right, apart = scores["all_right"], scores.get("diversity")
+        return TrainedWay(
+            words=words,
+            right=right["mean"],
+            right_sd=right["sd"],
+            diversity=None if apart is None else round(apart["mean"], 6),
+        )
+
+    task = f"a layer of {collapse['found']['heads']} heads that must find five relations"
+    seeds = f"means over {collapse['found']['seeds']} seeds, {collapse['found']['parameters']:,} parameters each"
+    free, tied, unmixed = (way(words, ways[name]) for name, words in (
+        ("free", "trained free"), ("tied", "trained with one map for all"), ("unmixed", "trained without Wᴼ"),
+    ))  # fmt: skip
+    eight, four, alone = (
+        way(f"trained with {count} head{'s' * (count > 1)}", by_heads[str(count)]) for count in (8, 4, 1)
+    )
+    return [
+        Trained(
+            scene="same",
+            words=f"Trained with one map from the first step, {task} is right at {_percent(tied)} of places, not "
+            f"{_percent(free)}. Their diversity is {tied.diversity:.3g}, not {free.diversity:.3g}.",
+            ways=[free, way("trained free, run with one map", ways["averaged"]), tied],
+            source=f"{collapse['command']}: {seeds}",
+        ),
+        Trained(
+            scene="unmixed",
+            words=f"Trained without Wᴼ, nothing is lost: {task} is right at {_percent(unmixed)} of places, "
+            f"with Wᴼ at {_percent(free)}. Taken from a net that was trained with it, everything breaks.",
+            ways=[free, way("trained free, run without Wᴼ", ways["skipped"]), unmixed],
+            source=f"{collapse['command']}: {seeds}",
+        ),
+        Trained(
+            scene="one",
+            words=f"Trained with one head as wide as eight, a layer that must find five relations is right at "
+            f"{_percent(alone)} of places, with eight at {_percent(eight)}.",
+            ways=[eight, alone],
+            source=f"{counts['command']}: {seeds}",
+        ),
+        Trained(
+            scene="half",
+            words=f"Trained with four heads twice as wide, a layer that must find five relations is right at "
+            f"{_percent(four)} of places, with eight at {_percent(eight)}.",
+            ways=[eight, four],
+            source=f"{counts['command']}: {seeds}",
+        ),
+        Trained(scene="positions", words="No net was trained here without positions.", ways=[], source=""),
+    ]
+
+
+def _percent(way: TrainedWay) -> str:
+    return f"{100 * way.right:.0f}%"

@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .charts import Chart as Chart
+from .charts import GridChart as GridChart
+from .charts import Panel as Panel
+from .figures import save_chart as save_chart
+from .presets.heads import PAPER_BLEU as PAPER_BLEU
+from .presets.rul import CAP as CAP
+from .presets.rul import CHANNELS as CHANNELS
+from .presets.rul import LENGTH as LENGTH
+from .presets.rul import RulNet as RulNet
+from .presets.rul import Scaling as Scaling
+from .presets.rul import cycles_read as cycles_read
+from .presets.rul import fit_ridge as fit_ridge
+from .presets.rul import predicted as predicted
+from .presets.rul import read_cmapss as read_cmapss
+from .presets.rul import rmse as rmse
+from .presets.rul import simulate as simulate
+from .presets.rul import split as split
+from .presets.rul import windows_of as windows_of
+from .session import Outcome as Outcome
+from .session import carry_out as carry_out

@@ -1,0 +1,5 @@
+"""Where it runs: devices, and the processes that share a run."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

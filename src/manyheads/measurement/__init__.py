@@ -1,0 +1,5 @@
+"""Measuring: statistics over texts, recordings and corpora, in parts that are resumable and shared."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,8 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .head_sums import HeadSums as HeadSums
+from .head_sums import merged_sums as merged_sums
+from .head_sums import require_whole as require_whole
+from .measurement import measure as measure
+from .measurement import measure_call as measure_call
+from .of_a_recording import statistics_of as statistics_of
+from .pooling import pooled_maps as pooled_maps

@@ -1,0 +1,410 @@
+"""What a run reads: a corpus in chunks of batches, what is learned from its head, and all inputs by their digests.
+
+**Chunks** are the same whoever reads the corpus, in however many processes. Documents come in chunks; a chunk is
+tokenised at once and sorted into batches of like length. Both depend on the corpus and on the constants of this file
+alone, so a batch is known by two numbers, its chunk's and its own. By these a run knows what it has done, and processes
+share the work: each reads the whole stream, which is cheap (20 microseconds a sentence to tokenise, 4 milliseconds to
+measure), and measures batches of its own. Memory: one chunk.
+
+**The head** of a corpus is read before its first batch is measured. A corpus of ten million texts is read once, and a
+pipe can be read only once: so the head is kept, surveyed, and then measured like the rest. From it come how rare each
+token is, where the model parks its attention (`sinks`), and the statistics that are made for this corpus:
+`measure(lm, corpus, statistics)` takes a function of the survey.
+
+**Inputs** are everything that the numbers of a run depend on, by name: a run goes on only with the same. Where the
+model computes (device, attention kernel, number of processes) is none of it, since that changes rounding alone.
+"""
+
+# device: words, tokens and a pass's answers are the host's
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from importlib.resources import as_file, files
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from manyheads.base import private_names
+from manyheads.corpora import Corpus, Document, Failure, Shard, is_about_texts, reason_of
+from manyheads.corpora.corpus import WHOLE
+from manyheads.errors import StatisticError, TextError
+from manyheads.inputs import BATCH_TOKENS, Long, Piece, Reading, batches
+from manyheads.inputs.reading import encoded, fault_in, is_long, pieces_of, rarity_of
+from manyheads.measurement.sinks import find_sinks, probed
+from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.table import Survey
+from manyheads.texts import Sinks
+
+CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
+CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some documents in a row: the first is number `begin` of the corpus, and reading was at `begin_at` before it.
+
+    Of a shard, they are every `step`th of the corpus. No two chunks of its shards have the same number.
+    """
+
+    number: int
+    documents: tuple[Document, ...]
+    begin: int
+    begin_at: int
+    step: int = 1
+
+    @property
+    def end_at(self) -> int:
+        return max(self.begin_at, self.documents[-1].at)
+
+
+def chunks(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[Chunk]:
+    """Documents in chunks of at most `CHUNK_TEXTS` texts and `CHUNK_CHARACTERS` characters, at least one text each."""
+    # Within a file shard, texts are numbered as they come: where its files lie in the corpus, nobody has counted.
+    first, step = (place.index, place.of) if place.by == "text" else (0, 1)
+    number, begin, begin_at, collected, size = place.index, first, 0, [], 0
+    for document in documents:
+        # By texts and characters, never by tokens: a border must be known before anything is tokenised, the same in
+        # every process. A document longer than the limit is a chunk by itself.
+        is_full = len(collected) == CHUNK_TEXTS or size + len(document.text) > CHUNK_CHARACTERS
+        if collected and is_full:
+            chunk = Chunk(number, tuple(collected), begin, begin_at, step)
+            yield chunk
+            number, begin, begin_at = number + place.of, begin + step * len(collected), chunk.end_at
+            collected, size = [], 0
+        collected.append(document)
+        size += len(document.text)
+    if collected:
+        yield Chunk(number, tuple(collected), begin, begin_at, step)
+
+
+@dataclass(frozen=True, eq=False)
+class Chunked:
+    """A chunk, tokenised: pieces that can be measured, how they make batches, and texts that cannot be read.
+
+    There is always a batch, an empty one where no text can be read. `cut`: texts longer than the model's positions,
+    which are read in `windows` pieces (one each where they are truncated); `cut_gold` of them had gold, now left out.
+    `error`: the first that the tokenizer raised itself, where no text of the chunk could be read.
+    """
+
+    chunk: Chunk
+    pieces: tuple[Piece, ...]
+    failures: tuple[Failure, ...]
+    cut: int
+    windows: int
+    cut_gold: int
+    error: Exception | None = None
+
+    @property
+    def texts(self) -> int:
+        """How many there are, readable or not."""
+        return len(self.chunk.documents)
+
+    @cached_property
+    def batches(self) -> list[list[int]]:
+        # Never none: failures and counts of a chunk travel with
+        # its first batch, and a chunk without one would lose them.
+        return batches(self.reading, BATCH_TOKENS) or [[]]
+
+    @cached_property
+    def reading(self) -> Reading:
+        return Reading(self.pieces, "some texts are cut" if self.cut else "")
+
+    def failure(self, index: int, error: Exception | str) -> Failure:
+        """Why the piece of this number cannot be measured; of a window, which one it is."""
+        piece = self.pieces[index]
+        return _failure(self.chunk, piece.source, error, f" (from its character {piece.begin:,})" * (piece.begin > 0))
+
+
+def read_chunk(lm: Any, chunk: Chunk, long: Long) -> Chunked:
+    """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
+    failures: list[Failure] = []
+    readable: list[int] = []
+    for index, document in enumerate(chunk.documents):
+        fault = "" if document.problem else fault_in(document.text)
+        if problem := document.problem or (fault and f"the text {fault.rstrip('.')}"):
+            failures.append(_failure(chunk, index, problem))
+        else:
+            readable.append(index)
+    pieces: list[Piece] = []
+    limit, cut, windows, cut_gold = lm.max_positions, 0, 0, 0
+    first: Exception | None = None
+    for index, encoding in zip(readable, _encoded(lm, chunk, readable), strict=True):
+        document = chunk.documents[index]
+        try:
+            if isinstance(encoding, Exception):
+                raise encoding
+            text_pieces = pieces_of(lm, document.text, encoding, index, long, limit, "the text")
+        except Exception as error:
+            if not is_about_texts(error):
+                raise
+            # A TextError is about the text. The tokenizer's own error may mean that the tokenizer is broken: where
+            # nothing at all can be measured, the run raises that first one instead of blaming every text.
+            first = first or (None if isinstance(error, TextError) else error)
+            failures.append(_failure(chunk, index, error))
+            continue
+        if is_long(encoding, limit):
+            # What people have said of a text holds for the whole of it: a window would need its share, so it has none.
+            cut, windows, cut_gold = cut + 1, windows + len(text_pieces), cut_gold + (document.gold is not None)
+        elif document.gold is not None:
+            text_pieces = [replace(text_pieces[0], gold=document.gold)]
+        pieces += text_pieces
+    return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, None if pieces else first)
+
+
+def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:
+    name = chunk.documents[index].name
+    return Failure(
+        chunk.begin + chunk.step * index, f"{name}{where}", error if isinstance(error, str) else reason_of(error)
+    )
+
+
+def _encoded(lm: Any, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str, Any] | Exception]:
+    """Every text tokenised, or the tokenizer's error in its place."""
+    # All at once is several times as fast. But one bad text fails the whole call: only then one by one, to name it.
+    texts = [chunk.documents[index].text for index in readable]
+    try:
+        return list(encoded(lm.tokenizer, texts))
+    except Exception as error:
+        if not is_about_texts(error):
+            raise
+    encodings: list[Mapping[str, Any] | Exception] = []
+    for text in texts:
+        try:
+            encodings += encoded(lm.tokenizer, [text])
+        except Exception as error:
+            if not is_about_texts(error):
+                raise
+            encodings.append(error)
+    return encodings
+
+
+# ---------------------------------------------------------------------------------------------------------- the head
+
+SURVEY_TOKENS = 50_000  # from so many tokens on, rarity is counted: whole chunks are read until there are as many
+SURVEY_TEXTS = 20_000  # or as many texts: those of one word never come to so many tokens
+
+
+Wanted = str | Sequence[str | Statistic] | Callable[[Survey], str | Sequence[str | Statistic]]
+"""What `measure` is asked for: "default", "all", names and Statistics; or what a function makes of the survey."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The first chunks of a corpus, tokenised where that was needed, and all that follow."""
+
+    chunks: tuple[Chunk, ...]
+    read: dict[int, Chunked]
+    rest: Iterator[Chunk]
+    whole: bool
+
+    @property
+    def survey(self) -> Survey:
+        return Survey(tuple(document for chunk in self.chunks for document in chunk.documents), self.whole)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [piece for chunked in self.read.values() for piece in chunked.pieces]
+
+    def stream(self) -> Iterator[Chunk]:
+        """The whole corpus from its beginning; once."""
+        return chain(self.chunks, self.rest)
+
+
+def read_head(lm: Any, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> Head:
+    """Chunks until they hold enough to learn from; `num_documents`: as many as an earlier run had, not tokenised."""
+    first_chunks: list[Chunk] = []
+    read: dict[int, Chunked] = {}
+    num_tokens = num_texts = 0
+    for chunk in stream:
+        first_chunks.append(chunk)
+        num_texts += len(chunk.documents)
+        if num_documents is None:
+            read[chunk.number] = read_chunk(lm, chunk, long)
+            num_tokens += read[chunk.number].reading.num_tokens
+        # A resumed run takes the head's length from what was stored and counts no tokens: statistics are made from the
+        # survey, so it must hold the very documents of the first start.
+        enough = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
+        if enough if num_documents is None else num_texts >= num_documents:
+            break
+    following = next(stream, None)  # one chunk more, to know whether the head is the whole corpus
+    unread = iter(()) if following is None else chain([following], stream)
+    return Head(tuple(first_chunks), read, unread, following is None)
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What the head of a corpus shows, and in words from how much of it. `texts`: a digest of that head."""
+
+    rarity: Float32[Tensor, "vocabulary"]
+    rarity_because: str
+    sinks: Sinks
+    num_documents: int
+    because: str
+    texts: str
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"rarity": self.rarity}
+
+    def words(self) -> dict[str, Any]:
+        """All but the numbers, as JSON takes it."""
+        names = ("rarity_because", "num_documents", "because", "texts")
+        return {"sinks": asdict(self.sinks), **{name: getattr(self, name) for name in names}}
+
+    @staticmethod
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Learned:
+        """Raises LookupError, TypeError or ValueError for what is not of that kind."""
+        parked, rarity = words["sinks"], tensors["rarity"]
+        ids, names = tuple(int(number) for number in parked["ids"]), tuple(str(name) for name in parked["names"])
+        sinks = Sinks(bool(parked["first"]), ids, names, str(parked["because"]))
+        if rarity.ndim != 1:
+            raise ValueError(f"rarity has {rarity.ndim} axes")
+        because, texts = str(words["because"]), str(words["texts"])
+        return Learned(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), because, texts)
+
+
+def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:
+    """Count tokens, and look for sinks where they are not given and some statistic asks for them.
+
+    Cost: one forward pass over 24 texts spread over the head. Errors: as the model's, where it can read none of them.
+    """
+    pieces = head.pieces
+    ids = torch.tensor(list(chain.from_iterable(piece.ids for piece in pieces)), dtype=torch.long)
+    counts = torch.bincount(ids, minlength=lm.spec.vocab_size or 1)
+    rarity, because = rarity_of(counts, "the corpus'" if head.whole else "the first")
+    if sinks is None:
+        need_sinks = any("sinks" in statistic.asks for statistic in statistics)
+        sinks = _sinks(lm, pieces) if need_sinks and pieces else Sinks()
+    count = len(head.survey.documents)
+    scope = f"all {count:,}" if head.whole else f"the first {count:,}"
+    source = f"{scope} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
+    digest = hashlib.blake2b(digest_size=8)
+    for document in head.survey.documents:
+        digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
+    return Learned(rarity.float(), because, sinks, count, source, digest.hexdigest())
+
+
+def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
+    """Sinks, of those of the probed texts that the model can read."""
+    # A sample, not the whole head: a sink is the model's, not the corpus', and one pass over a few texts shows it.
+    probes = tuple(probed(pieces))
+    try:
+        return find_sinks(lm, Reading(probes, ""))
+    except Exception as error:
+        if not is_about_texts(error):
+            raise
+        # Some text of the call failed, and the error does not say which: one by one.
+        readable: tuple[Piece, ...] = ()
+        for piece in probes:
+            try:
+                find_sinks(lm, Reading((piece,), ""))
+            except Exception as fault:
+                if not is_about_texts(fault):
+                    raise
+            else:
+                readable += (piece,)
+        if not readable:
+            raise
+    return find_sinks(lm, Reading(readable, ""))
+
+
+# ---------------------------------------------------------------------------------------------------------- the inputs
+
+# The packages and modules whose code numbers depend on, and which head they are of.
+SOURCES = (
+    *("base", "heads.py", "texts", "machine", "spec.py", "attention", "nn", "recording", "models", "inputs", "corpora"),
+    *("statistics", "measurement", "roles"),
+)
+ELSEWHERE = (private_names.NAME_OR_PATH, "transformers_version")  # of a config: where it lay, not what the model does
+SHOWN = 48  # characters of an input in an error
+
+
+def inputs_of(
+    lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: Long, sinks: Sinks | None, kinds: bool
+) -> dict[str, str]:
+    """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
+    definitions = [(x.name, x.source, x.meaning, x.column, x.block and x.block.name) for x in statistics]
+    return {
+        **texts_of(corpus),
+        "model's weights": lm.weights_hash,
+        "model's config": config_digest(lm.model),
+        "model's attention": private_names.attention_in_words(lm.model),
+        "dtype": str(lm.dtype).removeprefix("torch."),
+        "tokenizer": tokenizer_digest(lm.tokenizer),
+        "statistics": f"{len(statistics)} statistics {_digest(repr(definitions))}",
+        "manyheads' own code": code_digest(),
+        "long": long,
+        "kinds": str(kinds),
+        "sinks": "as found" if sinks is None else f"given: {(sinks.first, sinks.ids)}",
+        # A batch is known by two numbers alone, so constants that cut other batches would count texts twice or never.
+        "batches": f"{BATCH_TOKENS} tokens, {CHUNK_TEXTS} texts or {CHUNK_CHARACTERS} characters a chunk",
+        "survey": f"{SURVEY_TOKENS} tokens or {SURVEY_TEXTS} texts",
+    }
+
+
+def texts_of(corpus: Corpus) -> dict[str, str]:
+    """Those inputs that say which texts are measured."""
+    place = corpus.place or WHOLE
+    return {"texts": corpus.key, "shard": f"{place.index} of {place.of} by {place.by}"}
+
+
+def require_same(inputs: dict[str, str], known: dict[str, str], folder: Path) -> None:
+    """Refuse to go on with other inputs. Errors: StatisticError names those that changed since the run began."""
+    if different := differences(known, inputs, "then", "now"):
+        raise StatisticError(
+            f"the run in {folder} was begun with other inputs: {different}. What it has is left as it is: to measure "
+            f"with these inputs, give another folder, or delete that one."
+        )
+
+
+def differences(old: dict[str, str], new: dict[str, str], first: str, second: str) -> str:
+    """Which inputs differ and how, in words; "" where none does. `first` and `second` say which is which."""
+    different = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return "; ".join(
+        f"{name} ({_short(old.get(name))} {first}, {_short(new.get(name))} {second})" for name in different
+    )
+
+
+def _short(value: str | None) -> str:
+    return "none" if value is None else value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
+
+
+def config_digest(model: Any) -> str:
+    """Digest of what a model's config says of the model."""
+    config: Any = getattr(model, "config", None)
+    shape = config.to_dict() if hasattr(config, "to_dict") else {}
+    return _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Digest of all that a fast tokenizer does; of a slow one of its class and its words."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if hasattr(backend, "to_str"):
+        # Truncation and padding are settings that calls leave behind in the tokenizer: with them in the digest, a run
+        # could refuse to go on merely because somebody tokenised a text in between.
+        rules = json.loads(backend.to_str())
+        return _digest(json.dumps({k: v for k, v in rules.items() if k not in ("truncation", "padding")}))
+    words = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []
+    return _digest(f"{type(tokenizer).__name__} {words!r}")
+
+
+def code_digest() -> str:
+    """Digest of the source that numbers depend on, sub-folders included: an update may change them."""
+    parts: list[str] = []
+    for source in SOURCES:
+        with as_file(files("manyheads").joinpath(source)) as place:  # a zip's members are unpacked for the time of it
+            modules = [place] if place.suffix else sorted(place.rglob("*.py"), key=lambda path: path.as_posix())
+            parts += [path.read_text(encoding="utf-8") for path in modules]
+    return _digest("\0".join(parts))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -1,0 +1,516 @@
+"""What a run over a corpus keeps on the disk: a folder of parts, from which it goes on after whatever stopped it.
+
+A part is one whole safetensors file (docs/format.md): what some batches of the corpus come to, which batches these are,
+and of what inputs. Parts of different batches add, whichever process measured them. Each batch becomes a part as it is
+done, of the numbers of its texts, which take a fifth of the space of sums and cost about 1 % of measuring. Once a
+process has many, it writes all that it has as one part, of sums, and deletes the parts that this one replaces.
+
+Whenever a process is killed, the batch in hand is lost and nothing else, and nothing counts twice. A part is written
+aside and renamed, so it is whole or not there. It says which batches it covers, and a part that covers a batch counted
+already does not count: so a merged part and those it replaces may lie side by side. And because sums are added before
+single batches, and these in the order in which they were measured, a run that was killed any number of times adds its
+float64 numbers in the order of one that was not, and comes to the same last bit.
+
+In the folder, too: `run.safetensors` with the run's inputs and what was learned from the head of the corpus; in the end
+`finished.safetensors`, one part that covers everything; and `lock`, held by the first process while it lives (the
+others hold `lock-1`, `lock-2`, ...). The processes of a run see the same folder, on several machines a shared disk. A
+part that this disk does not show yet is measured again.
+"""
+
+# device: a store is the host's
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from manyheads.base import locked, no_access
+from manyheads.corpora import Failures
+from manyheads.errors import FileAccessError, RecordingError, StatisticError
+from manyheads.machine import Ranks
+from manyheads.measurement.basis import Basis
+from manyheads.measurement.chunks import Learned, require_same
+from manyheads.recording.file import safetensors_io
+from manyheads.recording.file.safetensors_io import TensorFile, bytes_of, write_tensors
+from manyheads.statistics.sums.batch_sums import Contribution, agreed, counted, read_sites
+from manyheads.statistics.sums.running_sums import SUMS, Gathered, Tally
+from manyheads.statistics.sums.token_kinds import KindCounts, KindTally
+
+# Before 5, a part did not say what it rests on; before 4, sums had no maxima; before 3, no moments; version 1 kept a
+# journal. None of these is read.
+FORMAT, VERSION = "manyheads corpus run", 5
+COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk, by the name under which a part counts each
+WORDS = "words"  # the name under which tensors in memory hold the JSON that belongs to them
+
+MOST_PARTS = 256  # of one process, then they are merged: a folder of more is slow to list
+MERGE_BYTES = 128 << 20  # ... or from this size on: a second of reading, when a run goes on
+MERGE_SHARE = 1.0  # ... if they are larger than the sums, times this: merging never costs more than the parts did
+
+NOT_AS_WRITTEN = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, SafetensorError,
+)  # fmt: skip
+
+log = logging.getLogger("manyheads")
+
+Done = dict[int, tuple[int, set[int]]]
+"""Of each chunk, how many batches it has and which of them are counted, by whichever process."""
+
+
+# ------------------------------------------------------------------------------------------------- what a part holds
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One measured batch: number `number` of the `of` that its chunk has. `adds` is None where every text failed.
+
+    `counts` are of the chunk and come with its first batch: its documents, those that were cut, and so on.
+    """
+
+    chunk: int
+    number: int
+    of: int
+    adds: Contribution | None
+    failures: Failures
+    counts: dict[str, int]
+
+    @property
+    def file_name(self) -> str:
+        return f"part-{self.chunk:06}-{self.number:04}.safetensors"
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"done": self.covered()} | ({} if self.adds is None else self.adds.tensors())
+
+    def words(self) -> dict[str, Any]:
+        """All but the numbers, as JSON takes it."""
+        adds = None if self.adds is None else self.adds.to_dict()
+        return {"holds": "batch", "adds": adds, "failures": self.failures.to_dict(), "counts": self.counts}
+
+    @staticmethod
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Batch:
+        ((chunk, of, number),) = tensors["done"].tolist()
+        adds = None if words["adds"] is None else Contribution.read(tensors, words["adds"])
+        return Batch(chunk, number, of, adds, Failures.read(words["failures"]), _read_counts(words["counts"]))
+
+    def covered(self) -> Int64[Tensor, "batch three"]:
+        """The batches of this part, as (chunk, of, batch)."""
+        return torch.tensor([[self.chunk, self.of, self.number]])
+
+
+@dataclass(eq=False)
+class Total:
+    """The sum of many batches, and which these are. `parts`: what is whole in it, and of how many texts: shards of a
+    corpus ("17/512"), or texts that came without one, by their digest."""
+
+    gathered: Gathered = field(default_factory=Gathered)
+    failures: Failures = field(default_factory=Failures)
+    counts: dict[str, int] = field(default_factory=dict)
+    done: Done = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def num_texts(self) -> int:
+        return 0 if self.gathered.tally is None else self.gathered.tally.num_texts
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much of the disk it takes."""
+        tally = self.gathered.tally
+        return 0 if tally is None else sum(tensor.nbytes for tensor in tally.tensors().values())
+
+    @property
+    def file_name(self) -> str:
+        first = min(self.done)
+        count = sum(len(batches) for _, batches in self.done.values())
+        return f"part-{first:06}-{min(self.done[first][1]):04}-sum-of-{count}.safetensors"
+
+    def add(self, part: Batch | Total) -> None:
+        """Add what other batches come to."""
+        if isinstance(part, Total):
+            self.gathered.merge(part.gathered)
+            self.parts |= part.parts
+        elif part.adds is not None:
+            self.gathered.add(part.adds)
+        self.failures += part.failures
+        self.counts = counted((self.counts, part.counts))
+        self.count_done(part.covered())
+
+    def count_done(self, rows: Int64[Tensor, "batch three"]) -> None:
+        """Note batches as `covered` has them."""
+        for chunk, of, batch in rows.tolist():
+            self.done.setdefault(chunk, (of, set()))[1].add(batch)
+
+    def covered(self) -> Int64[Tensor, "batch three"]:
+        """Every batch that is counted, as (chunk, of, batch)."""
+        rows = [(chunk, of, batch) for chunk, (of, batches) in sorted(self.done.items()) for batch in sorted(batches)]
+        return torch.tensor(rows, dtype=torch.int64).view(-1, 3)
+
+    def covers_any(self, rows: Int64[Tensor, "batch three"]) -> bool:
+        return any(chunk in self.done and batch in self.done[chunk][1] for chunk, _, batch in rows.tolist())
+
+    def tensors(self) -> dict[str, Tensor]:
+        tally = self.gathered.tally
+        return {"done": self.covered()} | ({} if tally is None else tally.tensors())
+
+    def words(self) -> dict[str, Any]:
+        """All but the numbers, as JSON takes it."""
+        tally, gathered = self.gathered.tally, self.gathered
+        return {
+            "holds": "sums",
+            "tally": None if tally is None else tally.to_dict(),
+            "backend": gathered.backend,
+            "guard_error": gathered.guard_error,
+            "edited": gathered.edited,
+            "failures": self.failures.to_dict(),
+            "counts": self.counts,
+            "parts": self.parts,
+        }
+
+    @staticmethod
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Total:
+        tally = None if words["tally"] is None else Tally.read(tensors, words["tally"])
+        gathered = Gathered(tally, dict(words["backend"]), float(words["guard_error"]), bool(words["edited"]))
+        total = Total(gathered, Failures.read(words["failures"]), _read_counts(words["counts"]))
+        total.count_done(tensors["done"])
+        total.parts = {str(name): int(count) for name, count in words["parts"].items()}
+        return total
+
+
+def _read_counts(words: dict[str, Any]) -> dict[str, int]:
+    counts = {str(name): int(count) for name, count in words.items()}
+    if counts and counts.keys() != {*COUNTED}:
+        raise ValueError(f"it counts {', '.join(counts)}, not {', '.join(COUNTED)}")
+    return counts
+
+
+# --------------------------------------------------------------------------------------------------- parts on the disk
+
+
+@dataclass(eq=False)
+class Parts:
+    """The parts of one process, open for more. `total` is what they come to; `paths` are the files that hold it."""
+
+    folder: Path
+    basis: Basis
+    total: Total = field(default_factory=Total)
+    paths: list[Path] = field(default_factory=list)
+    num_bytes: int = 0  # of all files but the last merged one: what merging saves the next start
+
+    @staticmethod
+    def opened(folder: Path, basis: Basis) -> Parts:
+        """All parts in a folder, added up, to go on with. For one process alone, since parts that do not count go.
+
+        Errors: StatisticError for a part that is damaged or of other inputs, FileAccessError.
+        """
+        parts = Parts(folder, basis)
+        # Sums before batches, and the largest first: what a merged part replaces is met after it, and dropped. A name
+        # decides this order and nothing else. Which batches a part covers, the file itself says.
+        sizes = {path: _SUM.search(path.name) for path in sorted(folder.glob("part-*.safetensors"))}
+        for path in sorted(sizes, key=lambda path: -int(size[1]) if (size := sizes[path]) else 0):
+            try:
+                part, known = read_part(path)
+            except StatisticError as error:
+                # Batches are not flushed to the disk one by one, so a power cut may leave the last ones empty or torn.
+                if sizes[path] or not isinstance(error.__cause__, RecordingError):
+                    raise
+                log.warning("%s is damaged, as after a power cut: its batch is measured again", path)
+                _remove(path)
+                continue
+            require_same(basis.inputs, known.inputs, folder)
+            with as_written(path):
+                # Any overlap drops the whole part: sums cannot be taken
+                # apart, and what overlaps was merged into a counted one.
+                if parts.total.covers_any(part.covered()):
+                    _remove(path)
+                    continue
+                parts.total.add(part)
+            # The first file is the largest merged part, if there is
+            # one: merging would copy it again and save no reading.
+            parts.num_bytes += path.stat().st_size if parts.paths else 0
+            parts.paths.append(path)
+        return parts
+
+    def add(self, batch: Batch) -> None:
+        """Add a batch. When this returns, the batch outlives the process."""
+        self.total.add(batch)
+        path = self.folder / batch.file_name
+        # Unflushed, since the kernel writes it out whatever becomes of the process; only a power cut tears such a file,
+        # and then its batch is measured again (`opened`).
+        write_part(path, batch, self.basis, flushed=False)
+        self.paths.append(path)
+        self.num_bytes += path.stat().st_size
+        if len(self.paths) > MOST_PARTS or self.num_bytes > max(MERGE_BYTES, MERGE_SHARE * self.total.num_bytes):
+            self.merge()
+
+    def merge(self) -> None:
+        """Make one part of all. Killed in between, both lie there, and the merged one counts alone."""
+        path = self.folder / self.total.file_name
+        write_part(path, self.total, self.basis)  # flushed: it is on the disk before what it replaces goes
+        for replaced in self.paths:
+            if replaced != path:
+                _remove(replaced)
+        self.paths, self.num_bytes = [path], 0
+
+
+_SUM = re.compile(r"-sum-of-(\d{1,18})\.")
+
+
+def write_part(path: Path, part: Batch | Total, basis: Basis, flushed: bool = True) -> None:
+    """Write one part, whole or not at all. Errors: FileAccessError."""
+    write_state(path, part.tensors(), {**basis.words(), **part.words()}, flushed)
+
+
+def read_part(path: Path) -> tuple[Batch | Total, Basis]:
+    """A part, and what it rests on. Errors: FileAccessError; StatisticError for what is not as it was written."""
+    tensors, words = read_state(path)
+    with as_written(path):
+        return as_part(tensors, words)
+
+
+def write_state(path: Path, tensors: dict[str, Tensor], words: dict[str, Any], flushed: bool = True) -> None:
+    """One safetensors file of a run's folder, whole or not at all. Errors: FileAccessError."""
+    # `x=x` binds the tensor now: a plain closure would write the last tensor under every name.
+    parts = {name: safetensors_io.Part(x.dtype, tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
+    metadata = {"format": FORMAT, "format_version": str(VERSION), "about": json.dumps(words)}
+    write_tensors(path, parts, metadata, flushed=flushed)
+
+
+def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the JSON of a file. Errors: FileAccessError; StatisticError for what is not what was written."""
+    try:
+        version, tensors, words = contents(path)
+    except RecordingError as error:
+        raise StatisticError(
+            f"what a run left in {path.parent} cannot be gone on with: {error} To begin anew, give another folder or "
+            f"delete this one."
+        ) from error
+    if version < VERSION:
+        raise older_run(path.parent)
+    return tensors, words
+
+
+def contents(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
+    """A file's version, and, if that is this one's, its tensors and JSON. Errors: FileAccessError, RecordingError."""
+    file = TensorFile(path, kind=FORMAT, newest=VERSION)
+    version = int(file.metadata["format_version"])
+    return (version, {}, {}) if version < VERSION else (
+        version, {name: file.read(name) for name in file.entries}, file.json("about")
+    )  # fmt: skip
+
+
+def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[Batch | Total, Basis]:
+    """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is no part."""
+    kind = {"batch": Batch, "sums": Total}[words["holds"]]
+    part, basis = kind.read(tensors, words), Basis.read(words)
+    if "num" in tensors and tensors["num"].shape[2] != len(basis.statistics):
+        raise ValueError(f"it describes {len(basis.statistics)} statistics, and holds {tensors['num'].shape[2]}")
+    return part, basis
+
+
+def older_run(folder: Path) -> StatisticError:
+    """The refusal of a folder of format 1 (a journal of batches), 2 (no moments), 3 (no maxima) or 4."""
+    return StatisticError(
+        f"what a run left in {folder} cannot be gone on with: an older manyheads began it, which kept less than "
+        f"this one needs for its intervals and maxima. It is left as it is: end it with that version, or to begin "
+        f"anew, give another folder or delete this one."
+    )
+
+
+@contextmanager
+def as_written(path: Path) -> Generator[None]:
+    """Errors: StatisticError where a file is whole by its checksums, and yet holds what no run writes."""
+    try:
+        yield
+    except (FileAccessError, StatisticError):  # in words already
+        raise
+    except NOT_AS_WRITTEN as error:
+        raise StatisticError(
+            f"what a run left in {path.parent} cannot be gone on with: {path} does not hold what a run writes "
+            f"({type(error).__name__}: {error}). To begin anew, give another folder or delete this one."
+        ) from error
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # a file that stays covers batches that are counted, and so never counts
+        path.unlink()
+
+
+# -------------------------------------------------------------------------------------------------------- the folder
+
+FINISHED = "finished.safetensors"
+OWN = ("run.safetensors", FINISHED, "part-*", "lock", "lock-*")
+
+
+def require_own(path: Path, names: Sequence[str]) -> None:
+    """Errors: FileAccessError where a folder to resume from holds what is no part of a run."""
+    entries = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    foreign = [entry for entry in entries if not (entry.startswith(".") or any(fnmatch(entry, name) for name in names))]
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise FileAccessError(
+            f"the folder {path} to resume from holds {', '.join(foreign[:3])}{more}, which is no part of such a run: "
+            f"give an empty folder, or one in which the same command began."
+        )
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, as one of its processes holds it. All but `opened` is for the first process alone."""
+
+    path: Path
+
+    @staticmethod
+    @contextmanager
+    def opened(path: Path, rank: int = 0) -> Iterator[RunFolder]:
+        """Make the folder where there is none, and keep other runs out of it. The first process comes first.
+
+        Errors: FileAccessError, also for a folder that holds anything else; StatisticError where another run is at
+        work in it, or an older manyheads began one.
+        """
+        busy = StatisticError(
+            f"another process is still at work in {path}: wait for it, end it, or give another folder."
+        )
+        with ExitStack() as stack:
+            try:
+                if rank == 0:
+                    # Asked before `require_own`, which would call an older
+                    # run's files foreign instead of saying what they are.
+                    if any(path.glob("shard-*")):
+                        raise older_run(path)
+                    require_own(path, OWN)
+                    path.mkdir(parents=True, exist_ok=True)
+                    stack.enter_context(locked(path / "lock", busy))
+                    for lock in path.glob("lock-*"):  # of a run whose first process is gone: are the others?
+                        with locked(lock, busy):
+                            _remove(lock)
+                    for unfinished in path.glob(".manyheads-*.tmp"):  # written when a process was killed
+                        _remove(unfinished)
+                else:
+                    stack.enter_context(locked(path / f"lock-{rank}", busy))
+                    stack.callback(_remove, path / f"lock-{rank}")
+            except OSError as error:
+                if isinstance(error, FileAccessError):
+                    raise
+                raise no_access("write", path, error) from error
+            yield RunFolder(path)
+
+    def begun(self) -> tuple[dict[str, str], Learned] | None:
+        """The inputs of the run in this folder, and what it learned; None where there is none."""
+        path = self.path / "run.safetensors"
+        if not path.exists():
+            return None
+        tensors, words = read_state(path)
+        with as_written(path):
+            inputs = {str(name): str(value) for name, value in words["inputs"].items()}
+            return inputs, Learned.read(tensors, words["learned"])
+
+    def begin(self, inputs: dict[str, str], learned: Learned) -> None:
+        """Write down the inputs of this run, before its first batch."""
+        write_state(self.path / "run.safetensors", learned.tensors(), {"inputs": inputs, "learned": learned.words()})
+
+    def finished(self) -> Total | None:
+        """All of a run that came to its end; None where it did not."""
+        path = self.path / FINISHED
+        if not path.exists():
+            return None
+        total, _ = read_part(path)
+        with as_written(path):
+            if not isinstance(total, Total):
+                raise TypeError("it holds one batch, no sums")
+        self._tidy()
+        return total
+
+    def finish(self, total: Total, basis: Basis) -> None:
+        """Keep everything as one part, and delete the parts that it was added up from."""
+        # Flushed and in its place before any part goes: a process killed between the two leaves a whole run either way.
+        write_part(self.path / FINISHED, total, basis)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        # Also where a finished run is read back: its process may have been killed between the two.
+        for path in self.path.glob("part-*.safetensors"):
+            _remove(path)
+
+
+# --------------------------------------------------------------------------------------- between processes, in memory
+
+
+def packed(tensors: dict[str, Tensor], words: dict[str, Any]) -> bytes:
+    """Tensors and the JSON that belongs to them as one safetensors file in memory."""
+    encoded = torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)
+    return save({WORDS: encoded, **{name: tensor.contiguous() for name, tensor in tensors.items()}})
+
+
+def unpacked(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = load(data)
+    return tensors, json.loads(bytes(bytes_of(tensors.pop(WORDS))))
+
+
+def everywhere(total: Total, ranks: Ranks) -> Total:
+    """The sum of all processes' totals, on each of them. With one process, the total itself.
+
+    Sums are added in place over the network (float64, 50 MB for 400 statistics of 72 heads); the few words about them
+    are gathered as JSON.
+    """
+    if ranks.group is None:
+        return total
+    words = [json.loads(data) for data in ranks.gather(json.dumps(total.words()).encode())]
+    rows = [unpacked(data)[0]["done"] for data in ranks.gather(packed({"done": total.covered()}, {}))]
+    gathered = Gathered(
+        _tally_everywhere(total.gathered.tally, [process["tally"] for process in words], ranks),
+        counted(process["backend"] for process in words),
+        max(process["guard_error"] for process in words),
+        any(process["edited"] for process in words),
+    )
+    failures = sum((Failures.read(process["failures"]) for process in words), Failures())
+    everything = Total(gathered, failures, counted(process["counts"] for process in words))
+    everything.count_done(torch.cat(rows))
+    everything.parts = total.parts
+    return everything
+
+
+def _tally_everywhere(tally: Tally | None, words: list[dict[str, Any] | None], ranks: Ranks) -> Tally | None:
+    """Sums of all processes; one that measured nothing adds zeros of the others' shape."""
+    # From here on every process makes the same calls over the network in the same order: one that measured nothing adds
+    # zeros, since one that returned early would leave the others waiting.
+    measured = [process for process in words if process is not None]
+    if not measured:
+        return None
+    sites = agreed(read_sites(process["sites"]) for process in measured)
+    columns = tuple(sorted({column for process in measured for column in process["columns"]}))
+    maximum_columns = tuple(measured[0]["maximum_columns"])
+    total = tally or Tally.empty(sites, measured[0]["size"], columns, measured[0]["kinds"], maximum_columns)
+    # Before sums are added, every process must have denominators by head of the same statistics: shapes must agree.
+    total.widen(columns)
+    for name in SUMS:
+        ranks.add(getattr(total, name))
+    if maximum_columns:
+        # A few numbers a head: every process takes the largest of all by itself.
+        maxima = [unpacked(data)[0]["maxima"] for data in ranks.gather(packed({"maxima": total.maxima}, {}))]
+        total.maxima = torch.stack(maxima).amax(0)
+    total.sites = sites
+    total.num_texts = sum(process["num_texts"] for process in measured)
+    total.num_tokens = sum(process["num_tokens"] for process in measured)
+    if total.kinds is not None:
+        # Every process counts over the kinds that any of them met, and these are added.
+        counts = total.kinds.counts()
+        ids = [unpacked(data)[0]["ids"] for data in ranks.gather(packed({"ids": counts.ids}, {}))]
+        wide = counts.over(torch.cat(ids).unique())
+        # As numbers: a kind is marked where any process marked it, which is a sum above 0.
+        marks = wide.mark.int()
+        for tensor in (marks, wide.mass, wide.even):
+            ranks.add(tensor)
+        total.kinds = KindTally.of(total.kinds.layers, KindCounts(wide.ids, marks > 0, wide.mass, wide.even))
+    return total

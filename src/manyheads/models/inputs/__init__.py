@@ -1,1 +1,0 @@
-"""What a model reads: texts, pictures and sounds, positions, and what it generates."""

@@ -1,0 +1,148 @@
+"""From a config.json to a description, without torch: for the families in the tables here, else a refusal by name.
+
+What: `read_config` takes a file or a folder, `describe_config` a mapping, as transformers writes it. The family is its
+`model_type`; which class of the family is meant, bare or with its usual head, is what `architectures` says.
+Why: whoever plans a model has its config.json and perhaps nothing else installed. A family that is not in the tables is
+never sized by its likeness to another: `manyheads.models.dimensions` builds it with transformers, where that is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from manyheads.base import no_access
+from manyheads.errors import FileAccessError, ModelError, ShapeError
+from manyheads.sizing.architecture.architecture import Architecture
+from manyheads.sizing.architecture.decoder_table import DECODERS
+from manyheads.sizing.architecture.decoders import decoder
+from manyheads.sizing.architecture.encoders import ENCODERS, IMAGES, encoder, images
+from manyheads.sizing.architecture.fields import Fields
+from manyheads.sizing.architecture.seq2seq import SEQ2SEQ
+
+FAMILIES = (*DECODERS, *ENCODERS, *IMAGES, *SEQ2SEQ)
+"""Families that are sized without transformers."""
+
+BARE = ("Model", "PreTrainedModel")
+HEADS = (
+    *("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification", "HeadModel"),
+    "MTModel",  # Marian's, before BARE: it ends in "Model", too
+)
+TIED_BY_DEFAULT = {**dict.fromkeys(ENCODERS, True), **dict.fromkeys(("bart", "mbart", "marian"), True)}
+PACKED = "quantization_config"
+OLD_NAMES = {"n_embed": "hidden_size", "n_layers": "num_hidden_layers"}
+
+
+class UnknownFamily(ModelError):
+    """A config whose family, or class of it, is not in the tables here. Transformers may know it."""
+
+
+def read_config(what: str | os.PathLike[str]) -> Architecture:
+    """The architecture that a config.json, given by itself or by its folder, describes.
+
+    Errors: UnknownFamily, a ModelError, for what is not in the tables; ModelError for a damaged config; ShapeError for
+    sizes that do not fit; FileAccessError.
+    """
+    data, path = load_config(what)
+    return replace(describe_config(data), name=name_of(path))
+
+
+def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
+    """What is written in a config.json, given by itself or by its folder, and where it is."""
+    path = Path(os.path.expanduser(os.fspath(what)))
+    path = path / "config.json" if path.is_dir() else path
+    if not path.exists() and path.name == "config.json":
+        raise FileAccessError(f"the folder {path.parent} has no config.json, so there is no telling what model it is.")
+    if not path.exists():
+        raise no_access("read", path, FileNotFoundError(errno.ENOENT, ""))
+    if not path.is_file():
+        kind = f"{'a pipe' if path.is_fifo() else 'a device'}, not a file. Give a config.json, or a folder with one"
+        raise no_access("read", path, OSError(errno.EINVAL, f"it is {kind}"))
+    # The config of a pruned model is the whole one's: sizing it would be right about another model.
+    if path.name == "config.json" and (path.parent / "pruned.safetensors").is_file():
+        raise ModelError(
+            f"{path.parent} holds a pruned model in manyheads' compact form, and its config.json describes the whole "
+            f"one: give the spec of the model itself, as mh.size(mh.load({str(path.parent)!r}).spec)."
+        )
+    return parsed(path), path
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    """What is written in a config.json. Errors: FileAccessError; ModelError where it is damaged."""
+    try:
+        # Some editors put a byte order mark before UTF-8, which plain "utf-8" would hand to the JSON parser.
+        data: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise FileAccessError(f"cannot read {path}: {error.strerror or error}. Check its permissions.") from error
+    except (ValueError, RecursionError) as error:  # bad JSON, lists in lists without end, or bad UTF-8
+        raise ModelError(f"{path} is not JSON ({error}): the file is damaged.") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} is a {type(data).__name__}, not a mapping: the file is damaged.")
+    return cast("dict[str, Any]", data)
+
+
+def name_of(path: Path) -> str:
+    """What to call the model of that config: its folder, unless the file is named for it."""
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
+def describe_config(data: Mapping[str, Any]) -> Architecture:
+    """The architecture of a config as a mapping. Errors: as `read_config`."""
+    family = data.get("model_type")
+    if not isinstance(family, str) or not family:
+        raise ModelError(
+            f"the config has no model_type ({family!r}), so there is no telling what architecture it is. "
+            f"Give a config.json as transformers saves it."
+        )
+    if family not in FAMILIES:  # a likeness is no evidence: it may differ in one bias, and sizes are exact
+        raise UnknownFamily(
+            f"{family!r} is not among the {len(FAMILIES)} architectures that are sized from a config alone, and none "
+            f"is guessed from its likeness to another."
+        )
+    headless, declared = _class_of(data, family)
+    # Some files were written before transformers settled on one name for a field.
+    plain = {**data, **{new: data[old] for old, new in OLD_NAMES.items() if old in data and new not in data}}
+    defaults = {"tie_word_embeddings": TIED_BY_DEFAULT.get(family, False)}
+    try:
+        if family in DECODERS:
+            row = DECODERS[family]
+            fields = Fields(plain, family, row.names, {**defaults, **row.defaults})
+            architecture = decoder(fields, row, headless=headless)
+        elif family in ENCODERS:
+            row = ENCODERS[family]
+            fields = Fields(plain, family, row.names, {**defaults, **row.defaults})
+            architecture = encoder(fields, row, headless=headless)
+        elif family in IMAGES:
+            fields = Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4})
+            architecture = images(fields, IMAGES[family], headless=headless)
+        else:
+            defaults["share_encoder_decoder_embeddings"] = True
+            architecture = SEQ2SEQ[family](Fields(plain, family, defaults=defaults), headless)
+    except ShapeError as error:
+        raise ShapeError(f"the config of {family!r} does not fit: {error}") from error
+    packed = ("numbers are counted as asked, not as its quantization packs them",) if data.get(PACKED) else ()
+    return replace(architecture, because=(f"{family}, {declared}", *architecture.because, *packed))
+
+
+def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:
+    """Whether the config means the model without a head, and how that is known."""
+    classes: Any = data.get("architectures") or []
+    if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in cast("list[Any]", classes)):
+        raise ModelError(f"the config of {family!r} says architectures={classes!r}, which should be a list of names.")
+    if not classes:
+        bare = family in ENCODERS or family in IMAGES
+        return bare, f"{'without' if bare else 'with'} its usual head, for its config names no class"
+    first = cast("list[str]", classes)[0]
+    if first.endswith(HEADS) and not (family in SEQ2SEQ and first.endswith("ForCausalLM")):  # those are half of it
+        return False, f"as {first}"
+    if first.endswith(BARE):
+        return True, f"as {first}, without a head"
+    raise UnknownFamily(
+        f"{first!r} is not among the classes that are sized from a config alone: of {family!r} those are the bare "
+        f"model and the one with its usual head."
+    )

@@ -1,1 +1,0 @@
-"""Architectures by model type: each row says how the fields of a config.json become dimensions."""

@@ -1,0 +1,5 @@
+"""What was read, as plain data: the tokens of texts, what people annotated, and words."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
