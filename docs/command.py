@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from manyheads.cli import main as app
-from manyheads.cli.commands import COMMANDS
+from manyheads.cli.commands import all_commands
 
 PAGE = Path(__file__).parent / "reference" / "command.md"
 ENDS = re.findall(r"^    (\d+) +(.+)$", app.__doc__ or "", re.MULTILINE)  # the exit codes, said there
@@ -27,7 +27,7 @@ def command_markdown() -> str:
     """The page: every command with its arguments and options, in the order of `manyheads --help`."""
     line = typer.Typer(add_completion=False)
     line.callback()(lambda: None)
-    for each in COMMANDS:
+    for each in all_commands():
         line.command()(each)
     commands = typer.main.get_command(line).commands  # type: ignore[attr-defined]
     ends = ["| exit code | when |", "|---|---|", *(f"| {code} | {when} |" for code, when in ENDS)]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import typer
 
 import manyheads
-from manyheads.cli.commands import COMMANDS
+from manyheads.cli.commands import all_commands
 
 TESTS = Path(__file__).parent
 PACKAGE = Path(manyheads.__file__).parent
@@ -176,7 +176,7 @@ def origin(name: str, homes: dict[str, str]) -> str:
 def options() -> set[tuple[str, str]]:
     """Every command with every option that it has; of a pair such as --browser/--no-browser both."""
     line = typer.Typer()
-    for command in COMMANDS:
+    for command in all_commands():
         line.command()(command)
     commands = typer.main.get_command(line).commands  # type: ignore[attr-defined]
     return {
@@ -190,7 +190,7 @@ def options() -> set[tuple[str, str]]:
 
 def typed(tests: Suite) -> set[tuple[str, str]]:
     """Pairs of a command and an option that stand in one test."""
-    names = {command.__name__ for command in COMMANDS}
+    names = {command.__name__ for command in all_commands()}
     pairs = set()
     for places in tests.met():
         commands = {command for place in places for command in place.commands} & names

@@ -24,7 +24,7 @@ import torch
 import manyheads
 import manyheads.corpora
 from manyheads.cli.arguments import METRICS
-from manyheads.cli.commands import COMMANDS, FINDING, GROUPS, MORE, SENTENCE
+from manyheads.cli.commands import FINDING, GROUPS, MORE, NAMES, SENTENCE, all_commands
 from manyheads.cli.main import main
 from manyheads.cli.terminal.progress import Talk
 from manyheads.edits import METRICS as OF_THE_LIBRARY
@@ -77,7 +77,7 @@ def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(
     assert len(shown) <= 23 and max(map(len, shown)) <= 100  # with the prompt, 24 lines
     lines = [line for group in GROUPS.values() for line, _ in group]
     named = [line.split()[0] for line in lines] + list(MORE)
-    assert len(set(named)) == len(named) and set(named) == {command.__name__ for command in COMMANDS}
+    assert len(set(named)) == len(named) and set(named) == {*NAMES}
     assert f"More      {', '.join(MORE)}" in shown
     for line in lines:
         assert any(f"manyheads {line}  " in row for row in shown), line
@@ -366,7 +366,7 @@ def test_nothing_that_a_terminal_would_obey_gets_through(run):
 # -------------------------------------------------------------------------------------------------------------- --help
 
 
-@pytest.mark.parametrize("command", ["", *(each.__name__ for each in COMMANDS)])
+@pytest.mark.parametrize("command", ["", *NAMES])
 def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main([*command.split(), "--help"]) == 0
@@ -376,7 +376,7 @@ def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
         assert wrong not in said
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("command", all_commands(), ids=lambda each: each.__name__)
 def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
     """Rich takes "[default: ...]" within it for markup, and shows nothing."""
     monkeypatch.setenv("COLUMNS", "1000")
@@ -386,7 +386,7 @@ def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
         assert each.annotation.__metadata__[0].help in said
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("command", all_commands(), ids=lambda each: each.__name__)
 def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     main([command.__name__, "--help"])
@@ -449,10 +449,10 @@ LOADING = (
 
 
 def test_every_command_that_loads_a_model_takes_a_device_and_a_dtype():
-    options = {command.__name__: inspect.signature(command).parameters.keys() for command in COMMANDS}
+    options = {command.__name__: inspect.signature(command).parameters.keys() for command in all_commands()}
     assert {name for name, names in options.items() if {"device", "dtype"} <= names} == set(LOADING)
     loads = re.compile("load_model|gather|desk_of")
-    assert {command.__name__ for command in COMMANDS if loads.search(inspect.getsource(command))} == set(LOADING)
+    assert {command.__name__ for command in all_commands() if loads.search(inspect.getsource(command))} == set(LOADING)
 
 
 @pytest.mark.parametrize(("options", "said"), [
@@ -487,3 +487,13 @@ def test_json_holds_the_device_and_the_dtype_and_a_way_to_make_a_pass_that_is_no
     monkeypatch.setenv("MANYHEADS_PASS", "foo")
     for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
         assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
+
+
+def test_the_laboratory_is_imported_for_its_own_commands_and_for_help_alone():
+    loaded = (
+        "print(*sorted({'.'.join(name.split('.')[:3]) for name in sys.modules if name.startswith('manyheads.lab')}))"
+    )
+    for words, there in ((["size", "gpt2", "--json"], False), (["learn"], True), (["--help"], True)):
+        program = f"import sys; from manyheads.cli.main import main; main({words!r}); {loaded}"
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert ("manyheads.lab" in ran.stdout.splitlines()[-1]) == there, words

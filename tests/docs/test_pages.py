@@ -31,7 +31,7 @@ from docs.pictures import PAGE as GALLERY_PAGE
 from docs.reproduced import PAGE as REPRODUCED_PAGE
 from docs.reproduced import documents
 from docs.reproduced import page as reproduced_markdown
-from manyheads.cli.commands import COMMANDS
+from manyheads.cli.commands import NAMES
 from manyheads.lab.lessons import lessons
 from manyheads.lab.reproductions import reproduction_of
 from manyheads.lab.training.presets.table import PRESETS
@@ -128,7 +128,7 @@ def test_the_two_pages_that_install_everything_say_the_same_lines(page):
 def test_every_part_that_a_class_is_told_of_is_where_the_table_says():
     page = DOCS / "howto" / "teach-a-class.md"
     parts = page.read_text(encoding="utf-8").split("the parts -->")[1].split("\n")[3:-1]
-    commands = {each.__name__ for each in COMMANDS}
+    commands = {*NAMES}
     rooms = {"atlas", "head", "compare", "experiment", "size", "learn", "training"}
     assert len(parts) >= 20
     for row in parts:

@@ -16,7 +16,6 @@ from manyheads.corpora import lines as sources
 from manyheads.corpora import open_corpus
 from manyheads.corpora import sources as plaintext
 from manyheads.errors import TextError
-from manyheads.lab.room.schema import CellResult
 from manyheads.studio import Desk, NotHere, Workspace
 from manyheads.studio import jobs as jobs_module
 from manyheads.studio.jobs import Jobs
@@ -35,7 +34,7 @@ def desk():
 
 def ended(jobs: Jobs, size: int) -> str:
     """A job that found so many characters."""
-    job = jobs.start("cell", lambda say: CellResult(lesson="a", cell="b", words="x" * size, shown=[], links=[]))
+    job = jobs.start("cell", lambda say: {"words": "x" * size})
     assert asyncio.run(jobs.wait(job, 20)).state == "done"
     return job
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -26,10 +27,8 @@ from manyheads.cli.stats import compare, merge, stats
 from manyheads.cli.studio import publish, studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.watch import watch
-from manyheads.lab.commands.lessons import learn
-from manyheads.lab.commands.training import reproduce, train
 
-COMMANDS = (
+COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     look,
     head,
     roles,
@@ -46,14 +45,24 @@ COMMANDS = (
     convert,
     heads,
     size,
-    train,
+    "train",
     watch,
-    reproduce,
-    learn,
+    "reproduce",
+    "learn",
     studio,
     publish,
     doctor,
 )
+"""Every command in the order of `--help`; those of the laboratory by name, since nothing here imports it."""
+
+ELSEWHERE = {
+    "train": "manyheads.lab.commands:train",
+    "reproduce": "manyheads.lab.commands:reproduce",
+    "learn": "manyheads.lab.commands:learn",
+}
+"""Where the commands of the laboratory are; they are imported only when one of them is named, or for `--help`."""
+
+NAMES = tuple(command if isinstance(command, str) else command.__name__ for command in COMMANDS)
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 FINDING = ("L3H1", "it", "animal", 0.68)
@@ -121,7 +130,7 @@ def run(arguments: Sequence[str]) -> int:
     if not set(arguments) - {"--"}:
         print_whole(overview())
         return 0
-    parser = _parser()
+    parser = _parser(command_line[0] not in NAMES or command_line[0] in ELSEWHERE)
     # An option of one value that is given twice is refused: else the last would win in silence.
     command: Any = parser.commands.get(command_line[0])
     words = command_line[1 : command_line.index("--") if "--" in command_line else None]
@@ -135,9 +144,22 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def all_commands() -> list[Callable[..., Any]]:
+    """Every command, those of the laboratory imported."""
+    return [_imported(command) if isinstance(command, str) else command for command in COMMANDS]
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, function = ELSEWHERE[name].partition(":")
+    return getattr(import_module(module), function)
+
+
 @functools.cache
-def _parser() -> TyperGroup:
-    """What reads a line: every command with its parameters. Made once a process: it takes 60 ms."""
+def _parser(whole: bool) -> TyperGroup:
+    """What reads a line: every command with its parameters, or those that are not of the laboratory.
+
+    Made once a process: it takes 60 ms.
+    """
     app = typer.Typer(
         cls=HelpfulGroup,
         add_completion=False,
@@ -157,7 +179,7 @@ def _parser() -> TyperGroup:
             raise typer.Exit
 
     group_of = {line.split()[0]: group for group, lines in GROUPS.items() for line, _ in lines} | MORE
-    for command in COMMANDS:
+    for command in all_commands() if whole else [named for named in COMMANDS if not isinstance(named, str)]:
         panel = group_of[command.__name__]
         app.command(cls=HelpfulCommand, help=help_of(command), rich_help_panel=panel)(command)
     return typer.main.get_group(app)
@@ -205,7 +227,7 @@ def usage_story(error: Exception, command: str = "") -> str | None:
         message = f"No such option: {typed}" + (f". Did you mean {' or '.join(near)}?" if near else "")
     message = re.sub(r"^Invalid value for '(--[a-z-]+)': ", r"\1 ", message)
     stop = "" if message.endswith("?") else "."
-    known = any(command == named.__name__ for named in COMMANDS)
+    known = command in NAMES
     where = context.command_path if context is not None else f"manyheads {command}" if known else "manyheads"
     return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."
 

@@ -8,6 +8,7 @@ beyond that a request is refused instead of piling up. `Job` is the answer to ev
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import threading
 import time
@@ -19,7 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from manyheads.lab.room.schema import CellResult
+from pydantic import JsonValue
+
 from manyheads.studio.problems import Busy, NotHere, Stopped, problem_of
 from manyheads.studio.schema.base import AnswerBody, Problem
 from manyheads.studio.schema.circuits import CircuitRun, HeadEffects, HeadPaths, HeadWriting, PairReading
@@ -50,6 +52,7 @@ class Job(AnswerBody):
     """A job and its state. `result` is set when `state` is "done", `problem` when it is "failed".
 
     A request with `wait` (seconds) is answered as soon as the job ends. A job that nobody requests is stopped.
+    A result of a room that others bring is plain data here: the route that starts the job says what it is.
     """
 
     id: str
@@ -65,12 +68,12 @@ class Job(AnswerBody):
         | Worth
         | Experiment
         | Pruning
-        | CellResult
         | PairReading
         | HeadEffects
         | HeadWriting
         | HeadPaths
         | CircuitRun
+        | dict[str, JsonValue]
         | None
     )
 
@@ -114,7 +117,10 @@ class _Work:
             # have stood in the queue longer than its page was open.
             self.say("starting")
             self.result = work(self.say)
-            self.num_bytes = len(self.result.model_dump_json()) if isinstance(self.result, AnswerBody) else 0
+            if isinstance(self.result, AnswerBody):
+                self.num_bytes = len(self.result.model_dump_json())
+            elif isinstance(self.result, dict):
+                self.num_bytes = len(json.dumps(self.result))
         except Exception as error:  # even a fault of ours: `to_job` gives it to the page, and writes it to the log
             self.error = error
             # The frames of an error, and of the errors behind it, hold whole recordings: drop their variables. Line

@@ -1,2 +1,3 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .routes import add_routes as add_routes
 from .schema import CellAsk as CellAsk

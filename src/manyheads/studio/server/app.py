@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ from manyheads.studio.server.routes import add_routes
 from manyheads.studio.session import Desk
 from manyheads.studio.state.workspace import Workspace
 
+ROOMS = ("manyheads.lab.room:add_routes",)
+"""Rooms that others bring: functions that take the application and the session, and add routes."""
 STATIC = {
     "": ("index.html", "text/html; charset=utf-8"),
     "studio.js": ("studio.js", "text/javascript; charset=utf-8"),
@@ -77,6 +80,9 @@ def create_app(desk: Desk) -> FastAPI:
     for path, (name, kind) in STATIC.items():
         app.get(f"/{path}", include_in_schema=False)(_page_file(name, kind))
     add_routes(app, desk)
+    for place in ROOMS:
+        module, _, function = place.partition(":")
+        getattr(import_module(module), function)(app, desk)
     return app
 
 

@@ -17,10 +17,6 @@ from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
 from manyheads.corpora import reading_of
-from manyheads.lab.lessons.answers import Verdict
-from manyheads.lab.room import views
-from manyheads.lab.room import views as learning
-from manyheads.lab.room.schema import CellAsk, CheckAsk, Lesson, LessonEntry, Trained
 from manyheads.studio.jobs import Job, JobKind, Say
 from manyheads.studio.schema.base import (
     MAX_NAME,
@@ -54,7 +50,6 @@ from manyheads.studio.views.tiles import Address
 
 Ident = Annotated[str, Path(max_length=40, pattern=r"^[0-9a-f]+$")]
 HeadPath = Annotated[str, Path(max_length=80)]
-Slug = Annotated[str, Path(max_length=80, pattern=r"^[a-z0-9-]+$")]
 Place = Annotated[int, Path(ge=0, lt=2**31)]
 TextIndex = Annotated[int, Query(ge=0, lt=2**31)]
 RANGE = r"^\d{0,9}:\d{0,9}$"  # "3:10", ":"
@@ -72,7 +67,7 @@ QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to s
 
 
 def add_routes(app: FastAPI, desk: Desk) -> None:
-    """Everything under /api: recordings, heads, maps, files, experiments, sizes, lessons, jobs."""
+    """Everything under /api: recordings, heads, maps, files, experiments, sizes, jobs."""
 
     # FastAPI runs a `def` in a thread of its own, so what computes is one; what is `async` only starts or waits.
     async def start(kind: JobKind, work: Callable[[Say], Any]) -> Job:
@@ -221,11 +216,6 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
         desk.workspace.place_of(ask.model)
         return await start("experiment", lambda say: desk.experiment(ask, say))
 
-    @app.get("/api/trained")
-    def trained() -> list[Trained]:
-        """What becomes of nets that are trained as each scene of the Experiment room has it."""
-        return views.trained()
-
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:
         """The result of an experiment that was run."""
@@ -285,27 +275,6 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
     def size(ask: SizeAsk) -> SizeReport:
         """Parameters, FLOPs and cache of an architecture."""
         return sizes.run(ask, desk.config_of)
-
-    @app.get("/api/lessons")
-    def lessons() -> list[LessonEntry]:
-        """Every lesson."""
-        return learning.entries()
-
-    @app.get("/api/lessons/{slug}")
-    def lesson(slug: Slug, seed: Annotated[int | None, Query(ge=0, lt=learning.MAX_SEED)] = None) -> Lesson:
-        """One lesson, its numbers computed now. With a seed, the inputs of its checks are drawn at random."""
-        return learning.lesson(slug, seed, load=desk.workspace.load)
-
-    @app.post("/api/lessons/{slug}/cells/{cell}", status_code=202)
-    async def run_cell(slug: Slug, cell: Slug, ask: CellAsk) -> Job:
-        """Run a live cell with the reader's parameters."""
-        load = desk.workspace.load
-        return await start("cell", lambda say: learning.run_cell(slug, cell, ask, progress=say, load=load))
-
-    @app.post("/api/lessons/{slug}/checks/{check}")
-    def check(slug: Slug, check: Slug, ask: CheckAsk) -> Verdict:
-        """Judge an answer. The right one is computed, too."""
-        return learning.check(slug, check, ask, load=desk.workspace.load)
 
     @app.get("/api/histories")
     def histories() -> list[HistoryEntry]:
