@@ -1,4 +1,4 @@
-// openapi.json sha256:051722a24e74485d202168d25eb463e0a18df42f491a6c2f0658ad1901ed927a
+// openapi.json sha256:500540d4d959ea4ec7091fc62442d9cc7149a96890fc79f6bd6ee32c7e30e106
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1608,6 +1608,7 @@ export interface components {
          * @description A job and its state. `result` is set when `state` is "done", `problem` when it is "failed".
          *
          *     A request with `wait` (seconds) is answered as soon as the job ends. A job that nobody requests is stopped.
+         *     A result of a room that others bring is plain data here: the route that starts the job says what it is.
          */
         Job: {
             /** Id */
@@ -1620,7 +1621,9 @@ export interface components {
             problem: components["schemas"]["Problem"] | null;
             progress: components["schemas"]["Progress"];
             /** Result */
-            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Experiment"] | components["schemas"]["Pruning"] | components["schemas"]["CellResult"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | null;
+            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Experiment"] | components["schemas"]["Pruning"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | {
+                [key: string]: components["schemas"]["JsonValue"];
+            } | null;
             /** Seconds */
             seconds: number;
             /**
@@ -1629,6 +1632,7 @@ export interface components {
              */
             state: "running" | "done" | "failed" | "cancelled";
         };
+        JsonValue: unknown;
         /**
          * KeyPart
          * @description What a head took from one token: its weight there, and what that added to the answer, in logits.
@@ -4266,6 +4270,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The `result` of the job, once it is done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CellResult"];
+                };
+            };
             /** @description Successful Response */
             202: {
                 headers: {
