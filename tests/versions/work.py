@@ -25,7 +25,7 @@ TESTS = (
     "tests/edits/test_applied.py", "tests/edits/test_streaming.py",
     "tests/interventions/test_prune.py", "tests/interventions/test_saving.py",
 )  # fmt: skip
-SEED = "36"  # one for all combinations and all days: which cases of a grid are drawn, and all random inputs
+SEED = "36"  # one for all combinations and all days: of all random inputs
 OURS = ("MANYHEADS_", "HF_", "TRANSFORMERS_", "PYTHON", "VIRTUAL_ENV")  # variables that would change what is run
 
 
