@@ -197,11 +197,15 @@ def imported(folder, besides=()):
 distributions = functools.cache(packages_distributions)  # reads the metadata of all that is installed
 
 
-@pytest.mark.parametrize(("folder", "besides", "extras"), [("", ("studio",), ()), ("studio", (), ("studio",))])
-def test_what_is_imported_is_asked_for(folder, besides, extras):
+@pytest.mark.parametrize(
+    ("folders", "besides", "extras"),
+    [([""], ("studio", "room"), ()), (["studio", "lab/room"], (), ("studio",))],
+    ids=["library", "studio"],
+)
+def test_what_is_imported_is_asked_for(folders, besides, extras):
     by_module, asked = distributions(), closure_of(requires("manyheads") or [], extras)
     asked_names = {distribution(name).metadata["Name"] for name in asked}
-    found = imported(PACKAGE / folder, besides)
+    found = {name: file for folder in folders for name, file in imported(PACKAGE / folder, besides).items()}
     assert len(found) > 4
     unasked = {name: file for name, file in found.items() if name not in OPTIONAL
                and not asked_names & set(by_module.get(name, ()))}  # fmt: skip

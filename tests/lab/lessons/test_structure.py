@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from manyheads.errors import ShapeError
-from manyheads.lab.commands.lessons import _table_lines
+from manyheads.lab.commands.lesson_page import _table_lines
 from manyheads.lab.lessons import ProseBlock, shelf, stored
 from manyheads.lab.lessons.cells import listing
 from manyheads.lab.lessons.lesson import LessonError
