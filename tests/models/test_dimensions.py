@@ -137,6 +137,8 @@ def test_measuring_and_arithmetic_agree_where_both_know_a_family(family):
         # Positions are made of real numbers, OPT's up to transformers 5.17.
         assert family == "biogpt" or (family == "opt" and Version(transformers.__version__) < Version("5.18"))
         return
+    if family == "deepseek_v3" and Version(transformers.__version__) < Version("5.15"):
+        pytest.xfail("it caches keys and values of every head (seen in 5.10), since 5.15 the latent of all")
     for length in (1, 6, 7, 8, 40):
         assert counting.cached_numbers(measured, length, 0) == counting.cached_numbers(reckoned, length, 0)
     if not measured.why_untold("flops") and family != "gpt_neo":  # whose cache does not tell of its windows

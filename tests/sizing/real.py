@@ -6,7 +6,9 @@ All sizes differ, so that no two can be confused; heads are wider than hidden / 
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
+import transformers
 from transformers import DynamicCache
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -126,7 +128,9 @@ TABLES = {
 
 
 def config_of(family: str, **options: Any) -> Any:
-    """A small config of the family, with the options on top."""
+    """A small config of the family, with the options on top; a test ends as expected where transformers lacks it."""
+    if family not in CONFIG_MAPPING:
+        pytest.xfail(f"transformers {transformers.__version__} has no {family}")
     known = CONFIG_MAPPING[family]()
     sizes = {name: size for name, size in SMALL.items() if hasattr(known, name)}
     if family in DERIVED:
