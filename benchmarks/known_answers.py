@@ -25,6 +25,7 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora import page_texts
+from manyheads.lab import design
 
 NOISES = (0.0, 0.25, 0.5, 0.7, 1.0, 2.0)  # lengths of the noise in each matrix, the matrix itself being 1
 SEEDS, RANDOM_MODELS = 3, 50
@@ -45,7 +46,7 @@ def texts() -> list[str]:
 
 def patterns(causal: bool, draw: random.Random) -> list[Any]:
     """Each pattern once, as sharp as drawn. A separator ends a text here, so that only who looks ahead sees one."""
-    made = mh.design
+    made = design
 
     def sharp() -> float:
         return draw.uniform(*SHARPNESS)
@@ -60,7 +61,7 @@ def patterns(causal: bool, draw: random.Random) -> list[Any]:
 def layers(causal: bool, draw: random.Random) -> list[list[Any]]:
     """Heads in random places; an induction head comes after a previous-token head, so it is drawn until it does."""
     heads = [each for _ in range(COPIES) for each in patterns(causal, draw)]
-    heads += [mh.design.random(draw.uniform(*RANDOM_SHARPNESS)) for _ in range(NUM_LAYERS * NUM_HEADS - len(heads))]
+    heads += [design.random(draw.uniform(*RANDOM_SHARPNESS)) for _ in range(NUM_LAYERS * NUM_HEADS - len(heads))]
     while True:
         draw.shuffle(heads)
         out = [heads[at : at + NUM_HEADS] for at in range(0, len(heads), NUM_HEADS)]
@@ -93,7 +94,7 @@ def known_answers(seeds: Sequence[int], read: list[str]) -> list[dict[str, Any]]
 def asked(seed: int, causal: bool, noise: float, read: list[str]) -> Iterator[tuple[int, str, str]]:
     """Of every head of one model: its layer, what it was made for, and what it is called."""
     design = layers(causal, random.Random(seed + causal))
-    lm = mh.design.build(design, causal=causal, noise=noise, seed=seed)
+    lm = design.build(design, causal=causal, noise=noise, seed=seed)
     if noise:  # scores of hundreds, which float32 blurs: the guard would refuse
         lm.model.double()
     made = [head.role for layer in design for head in layer]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import manyheads as mh
+from manyheads import reference
 from manyheads.reference import initialise, to_batched, to_fused
 
 
@@ -41,8 +42,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         layer.out_proj.weight.copy_(torch.from_numpy(naive.w_o.T))
     tensors = [torch.from_numpy(each) for each in (x, naive.w_q, naive.w_k, naive.w_v, naive.w_o)]
     ways = {
-        "NumPy, one matrix a head": lambda: mh.reference.naive(x, naive).out,
-        "NumPy, one wide matrix": lambda: mh.reference.batched(x, batched).out,
+        "NumPy, one matrix a head": lambda: reference.naive(x, naive).out,
+        "NumPy, one wide matrix": lambda: reference.batched(x, batched).out,
         "torch, a loop over heads": lambda: loop(*tensors).numpy(),
         "MultiHeadAttention": lambda: layer(tensors[0], need_weights=False)[0].numpy(),
     }

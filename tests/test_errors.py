@@ -45,6 +45,7 @@ def test_an_error_says_what_it_is_for(name):
 RUNNER = """
 import json, sys
 import manyheads as mh
+from manyheads.lab import design
 
 lm, out = mh.load("minilm"), {}
 for area, script in json.load(sys.stdin).items():
@@ -138,7 +139,7 @@ from manyheads import Ablate, Copy, Plan, Scale, SkipOutputProjection
 
 plan, mean = Plan(Ablate("L1H1")), Ablate("L1", kind="mean")
 texts = ["a cat sat", "a dog ran home"]
-writes = mh.design.build([[None]], causal=True)
+writes = design.build([[None]], causal=True)
 
 
 def applied(lm, plan, **options):

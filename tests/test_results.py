@@ -42,6 +42,7 @@ from manyheads import (
     watching,
 )
 from manyheads import nn as mnn
+from manyheads.attention import max_logits
 from manyheads.recording import media
 from manyheads.texts.tokens import Grid, ImageSpan
 
@@ -310,7 +311,7 @@ class World:
             sizing.variants,
             sizing.fits("80GB"),
             attended,
-            mh.max_logits(q, k, attended.lse, bound=True),
+            max_logits(q, k, attended.lse, bound=True),
             layer,
             cache,
             attention.Mask.causal(5, 5),
@@ -426,7 +427,7 @@ def test_every_result_is_used_in_a_fresh_process_with_the_same_numbers(read):
 
 
 def refused_mask(model):
-    with pytest.raises(mh.PlanError, match="head_mask= does nothing here"):
+    with pytest.raises(mh.errors.PlanError, match="head_mask= does nothing here"):
         model(input_ids=torch.tensor([[5, 6, 7]]), head_mask=torch.ones(3, 6))
 
 
@@ -502,10 +503,12 @@ def test_recording_in_a_file_is_pickled_as_its_path_and_another_file_there_is_re
     assert_same(numbers(pickle.loads(some)), numbers(list(rec.layers[1:3])), "its layers")
     assert_same(numbers(copy.deepcopy(rec)), numbers(rec), "its copy")
     os.replace(tmp_path / "two.heads", tmp_path / "one.heads")
-    with pytest.raises(mh.RecordingError, match="holds another recording than the one that was pickled by this path"):
+    with pytest.raises(
+        mh.errors.RecordingError, match="holds another recording than the one that was pickled by this path"
+    ):
         pickle.loads(data)
     (tmp_path / "one.heads").unlink()
-    with pytest.raises(mh.FileAccessError, match=r"cannot read .*one\.heads"):
+    with pytest.raises(mh.errors.FileAccessError, match=r"cannot read .*one\.heads"):
         pickle.loads(data)
 
 
@@ -545,9 +548,11 @@ def test_corpus_that_changed_or_can_be_read_once_only_is_refused(tmp_path):
     path.write_text("\n\n".join(TEXTS))
     data = pickle.dumps(mh.open_corpus(path))
     path.write_text("Another page.")
-    with pytest.raises(mh.TextError, match=r"page\.txt has changed since this corpus was pickled: open it anew"):
+    with pytest.raises(mh.errors.TextError, match=r"page\.txt has changed since this corpus was pickled: open it anew"):
         pickle.loads(data)
-    with pytest.raises(mh.TextError, match="a stream of texts can be read once only, and not be pickled: give a list"):
+    with pytest.raises(
+        mh.errors.TextError, match="a stream of texts can be read once only, and not be pickled: give a list"
+    ):
         pickle.dumps(corpora.as_corpus(iter(TEXTS)))
 
 
@@ -563,7 +568,9 @@ def test_statistic_of_the_table_measures_after_a_pickle_and_ones_own_says_that_i
             mh.measure(minilm, TEXTS, [again.statistics[again.names.index(name)]])[name], table[name]
         )
     np.testing.assert_array_equal(again["mine"], table["mine"])
-    with pytest.raises(mh.StatisticError, match="'mine' was read from a file or a pickle, which says what it means"):
+    with pytest.raises(
+        mh.errors.StatisticError, match="'mine' was read from a file or a pickle, which says what it means"
+    ):
         mh.measure(minilm, TEXTS, [again.statistics[2]])
     assert copy.deepcopy(table).statistics[2] is table.statistics[2]
 
@@ -584,10 +591,10 @@ def test_table_is_an_array_of_heads_by_statistics_and_is_not_iterated(minilm):
     assert table["entropy"].any() and np.asarray(table, np.float32).dtype == np.float32
     assert "L0H0" in table and table.heads[-1] in table and " l5h11" in table
     assert "L6H0" not in table and "cross:L0H0" not in table and 3 not in table
-    with pytest.raises(mh.HeadError, match=r"'entropy' does not name one head\. Write it like 'L3H7'"):
+    with pytest.raises(mh.errors.HeadError, match=r"'entropy' does not name one head\. Write it like 'L3H7'"):
         _ = "entropy" in table
     for read in (list, lambda table: [*table]):
-        with pytest.raises(mh.HeadError, match=r"HeadTable is not iterated: .*\.heads"):
+        with pytest.raises(mh.errors.HeadError, match=r"HeadTable is not iterated: .*\.heads"):
             read(table)
 
 

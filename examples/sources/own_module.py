@@ -151,7 +151,7 @@ net.attention.__class__ = ByHand  # the same weights, by hand
 print(f"it computes the same: {right(net, test):.1%} right")
 try:
     mh.record_call(net, test)
-except mh.ModelError as error:
+except mh.errors.ModelError as error:
     print("ModelError:", error)
 net.attention.__class__ = Attention
 

@@ -20,7 +20,6 @@ __all__ = [
     "tap",
     # what the heads do
     "measure",
-    "measure_call",
     "statistics_of",
     "HeadSums",
     "find_roles",
@@ -58,36 +57,20 @@ __all__ = [
     # what a head adds, and what reads it
     "logit_attribution",
     "composition",
-    # heads of which the answer is known
-    "design",
-    # other tools' own numbers
-    "compat",
-    "read_vllm_hook",
     # what it costs
     "size",
     # the operation itself
     "attend",
-    "max_logits",
     "MultiHeadAttention",
     "KVCache",
     "FeedForward",
     "SwiGLU",
-    "reference",
     # what things are called
     "Head",
     "ModelSpec",
     # what can go wrong
     "ManyHeadsError",
-    "FileAccessError",
-    "GuardError",
-    "HeadError",
-    "ModelError",
-    "PlanError",
-    "RecordingError",
-    "ShapeError",
-    "StatisticError",
-    "TextError",
-    "WindowError",
+    "errors",
     "__version__",
 ]
 
@@ -107,4 +90,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

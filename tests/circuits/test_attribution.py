@@ -15,6 +15,7 @@ import torch
 import manyheads as mh
 from manyheads.circuits import logit_attribution
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError, TextError
+from manyheads.lab import design
 from tests.interventions.checkpoints import COMPACT, STOCK
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_tokenizer
 
@@ -284,7 +285,7 @@ def test_more_architectures_add_up(cls, fresh):
 
 
 def test_designed_heads_have_rows(fresh):
-    lm = mh.design.build([[mh.design.previous(), None], [None, mh.design.induction()]], causal=True)
+    lm = design.build([[design.previous(), None], [None, design.induction()]], causal=True)
     result = logit_attribution(lm, "one two three four one two three", (" four", " one"), position=-2)
     assert result.error <= 1e-4 and result.ranking()[0] == mh.Head("", 1, 1) and result["L1H1"] > 5
     best = max(result.by_key("L1H1"), key=lambda share: share.value)

@@ -36,7 +36,7 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert "a hunch." in (tmp_path / "smaller" / "README.md").read_text()
     lm = mh.load("smaller")
     assert [site.num_heads for site in lm.spec.sites] == [12, 12, 12, 11, 10, 12]
-    with pytest.raises(mh.ModelError, match=r"compact form.*mh\.size\(mh\.load\('smaller'\)\.spec\)"):
+    with pytest.raises(mh.errors.ModelError, match=r"compact form.*mh\.size\(mh\.load\('smaller'\)\.spec\)"):
         mh.size("smaller")  # its config.json is the whole model's
     assert mh.size(lm.spec).num_parameters == sum(weight.numel() for weight in lm.model.parameters())
     again = run("prune", "L9H0", "--out", "smaller")  # refused for its heads, after the folder was looked at

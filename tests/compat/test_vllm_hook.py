@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 import manyheads as mh
+from manyheads.compat import read_vllm_hook
 from manyheads.errors import FileAccessError, RecordingError
 from tests.models.eager import eager_maps
 from tests.models.tiny import tiny_llama
@@ -68,7 +69,7 @@ def write(folder, run, ranks=1, mode="all_tokens", kind="safetensors", **changes
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_maps_of_a_saved_run_are_the_models(run, tmp_path, ranks):
     model, ids, _, _ = run
-    recording = mh.read_vllm_hook(write(tmp_path / "run", run, ranks=ranks))
+    recording = read_vllm_hook(write(tmp_path / "run", run, ranks=ranks))
     for text, length in enumerate(LENGTHS):
         maps = eager_maps(model, input_ids=ids[text : text + 1, :length])
         for layer, want in zip(recording.layers, maps, strict=True):
@@ -78,7 +79,7 @@ def test_maps_of_a_saved_run_are_the_models(run, tmp_path, ranks):
 
 def test_of_last_tokens_the_last_rows_are_read(run, tmp_path):
     model, ids, _, _ = run
-    recording = mh.read_vllm_hook(write(tmp_path / "run", run, mode="last_token"))
+    recording = read_vllm_hook(write(tmp_path / "run", run, mode="last_token"))
     for text, length in enumerate(LENGTHS):
         want = eager_maps(model, input_ids=ids[text : text + 1, :length])[1][0, :, -1]
         got = recording.layers[1].weights(text=text)[:, 0]
@@ -95,35 +96,35 @@ def test_a_width_that_the_worker_got_wrong_is_corrected(run, tmp_path):
     guess = (wrong["hidden_size"] // heads) ** -0.5
     folder = write(tmp_path / "run", run, config=wrong | {"attention_multiplier": guess})
     head_dim = flat[0][0].shape[-1] // heads
-    assert mh.read_vllm_hook(folder).layers[0].rule.scale == head_dim**-0.5
+    assert read_vllm_hook(folder).layers[0].rule.scale == head_dim**-0.5
     own = write(tmp_path / "own", run, config=wrong | {"attention_multiplier": 0.3})
-    assert mh.read_vllm_hook(own).layers[0].rule.scale == 0.3
-    assert mh.read_vllm_hook(own, scale=0.2).layers[0].rule.scale == 0.2
+    assert read_vllm_hook(own).layers[0].rule.scale == 0.3
+    assert read_vllm_hook(own, scale=0.2).layers[0].rule.scale == 0.2
 
 
 def test_windows_are_said(run, tmp_path):
-    recording = mh.read_vllm_hook(write(tmp_path / "run", run), window={1: 3})
+    recording = read_vllm_hook(write(tmp_path / "run", run), window={1: 3})
     maps = [layer.weights(text=0) for layer in recording.layers]
     assert maps[0][:, -1, 0].all() and not maps[1][:, -1, :-3].any() and maps[1][:, -1, -3:].all()
 
 
 def test_what_is_no_run_is_refused(run, tmp_path):
     with pytest.raises(FileAccessError, match="is no folder: give the run's, which has tp_rank_0 in it"):
-        mh.read_vllm_hook(tmp_path / "none")
+        read_vllm_hook(tmp_path / "none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RecordingError, match="should have tp_rank_0, tp_rank_1, ... and has nothing"):
-        mh.read_vllm_hook(tmp_path / "empty")
+        read_vllm_hook(tmp_path / "empty")
     folder = write(tmp_path / "half", run, ranks=2)
     (folder / "tp_rank_0").rename(tmp_path / "aside")
-    refuses(RecordingError, "and has tp_rank_1: give the run's folder", mh.read_vllm_hook, folder)
+    refuses(RecordingError, "and has tp_rank_1: give the run's folder", read_vllm_hook, folder)
     with pytest.raises(RecordingError, match="went on generating: save a run of prompts alone"):
-        mh.read_vllm_hook(write(tmp_path / "on", run, seq_lens=[9, 6, 1, 1]))
+        read_vllm_hook(write(tmp_path / "on", run, seq_lens=[9, 6, 1, 1]))
     for damage in ("{", "[]", '{"config": {}, "layer_order": []}', "[" * 100_000):
         folder = write(tmp_path / f"damaged{len(damage)}", run)
         (folder / "tp_rank_0" / "qk.json").write_text(damage)
-        refuses(RecordingError, "is not what vLLM-Hook writes, or damaged", mh.read_vllm_hook, folder)
+        refuses(RecordingError, "is not what vLLM-Hook writes, or damaged", read_vllm_hook, folder)
     folder = write(tmp_path / "pickle", run, kind="pt")
     with pytest.raises(RecordingError, match="is a pickle, which may run anything .* VLLM_HOOK_USE_SAFETENSORS=1"):
-        mh.read_vllm_hook(folder)
+        read_vllm_hook(folder)
     (folder / "tp_rank_0" / "qk.pt").unlink()
-    refuses(FileAccessError, "lacks qk.json: it is no rank's folder of a run", mh.read_vllm_hook, folder)
+    refuses(FileAccessError, "lacks qk.json: it is no rank's folder of a run", read_vllm_hook, folder)

@@ -17,6 +17,7 @@ import manyheads as mh
 from manyheads.errors import GuardError, ModelError, RecordingError, TextError
 from manyheads.inputs import generation
 from manyheads.inputs.reading import read_given
+from manyheads.measurement import measure_call
 from manyheads.texts import Words, text_seed
 from manyheads.texts.tokens import Stretch
 from tests.models import tiny
@@ -219,7 +220,7 @@ def test_a_packed_text_has_the_weights_that_it_has_alone(attention, model, input
 
 def test_chance_levels_go_by_what_a_packed_row_sees_and_saved_packed_texts_come_back(model, inputs, tmp_path):
     # The entropy of an even spread: over a row's own text so far, not over all that stands before it.
-    table = mh.measure_call(model, **inputs, statistics=["entropy", "entropy.uniform"])
+    table = measure_call(model, **inputs, statistics=["entropy", "entropy.uniform"])
     seen = torch.cat([torch.arange(1, n + 1) for row in PACKED for n in row]).double()
     assert table.column("entropy.uniform") == pytest.approx([float(seen.log().mean())] * len(table.heads))
     rec = mh.record_call(model, **inputs)

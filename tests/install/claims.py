@@ -84,7 +84,7 @@ def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:
     else:
         assert (done.returncode, done.stdout) == (2, ""), done
         assert INSTALL_STUDIO in done.stderr and "Traceback" not in done.stderr, done.stderr
-        refused = f"import manyheads as mh\ntry:\n    {shown}\nexcept mh.ModelError as error:\n    print(error)"
+        refused = f"import manyheads as mh\ntry:\n    {shown}\nexcept mh.errors.ModelError as error:\n    print(error)"
         assert INSTALL_STUDIO in here.says(refused.replace("    import manyheads as mh; ", "    "))
 
 

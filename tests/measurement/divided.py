@@ -25,6 +25,7 @@ import manyheads as mh
 from manyheads.corpora import corpus_of
 from manyheads.errors import ManyHeadsError
 from manyheads.machine import ALONE
+from manyheads.measurement import measure_call
 from manyheads.recording import gathered
 from manyheads.roles import copying_scores, probe_repeats
 from manyheads.statistics import HeadTable
@@ -88,7 +89,7 @@ def compared(lm: Any, whole: Any) -> dict[str, Any]:
         "all": lambda lm: mh.measure(lm, TEXTS, "all"),
         "logits": lambda lm: mh.measure(lm, TEXTS, "max_logit*"),
         "streamed": lambda lm: mh.measure(lm, iter(TEXTS), "all", kinds=True),
-        "call": lambda lm: mh.measure_call(lm.model, **tokens_of(lm)),
+        "call": lambda lm: measure_call(lm.model, **tokens_of(lm)),
     }
     found: dict[str, Any] = {name: table_gap(measure(lm), measure(whole)) for name, measure in measured.items()}
     parts = [mh.HeadSums(lm).update(TEXTS[:2]), mh.HeadSums(whole).update(TEXTS[2:])]

@@ -318,7 +318,7 @@ def test_only_the_first_failures_are_kept_by_name_and_where_all_fail_the_first_i
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError, torch.OutOfMemoryError, SystemExit])
 def test_what_is_no_texts_fault_goes_through(error, small):
-    with pytest.raises((error, mh.ModelError), match="what is zebra"):
+    with pytest.raises((error, mh.errors.ModelError), match="what is zebra"):
         mh.measure(tiny_lm(), iter([*some_texts(CHUNK), "the zebra king"]), [breaking("zebra", error)])
 
 
@@ -328,8 +328,8 @@ def test_errors_of_memory_are_known_however_they_are_wrapped():
             try:
                 raise inner
             except BaseException as error:
-                raise mh.ModelError("could not read its input") from error
-        except mh.ModelError as error:
+                raise mh.errors.ModelError("could not read its input") from error
+        except mh.errors.ModelError as error:
             return error
 
     assert not is_about_texts(wrapped(torch.OutOfMemoryError("CUDA out of memory")))

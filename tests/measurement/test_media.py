@@ -8,6 +8,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError, StatisticError, TextError
+from manyheads.measurement import measure_call
 from manyheads.reference.cells import TextFacts
 from manyheads.statistics import STATISTICS, alignment
 from tests.models.eager import draw, eager_maps, implementation
@@ -102,7 +103,7 @@ def test_windows_of_a_picture_add_up_to_it(seeing, fresh):
         itself = own.diagonal(0, 2, 3).double().mean((0, 2))
         np.testing.assert_allclose(table.column("self_mass")[here], itself.numpy(), atol=1e-5)
     assert table.sums.num_texts == 3
-    bare = mh.measure_call(lm.model, pixel_values=pixels(lm, pictures), statistics="entropy")
+    bare = measure_call(lm.model, pixel_values=pixels(lm, pictures), statistics="entropy")
     np.testing.assert_allclose(bare.column("entropy"), table.column("entropy"), atol=1e-6)
 
 

@@ -17,6 +17,7 @@ import torch
 import manyheads as mh
 from manyheads.attention import Mask, Rule
 from manyheads.errors import GuardError
+from manyheads.measurement import measure_call
 from manyheads.models.taps import call as guard
 from manyheads.models.taps import tap as seam
 from manyheads.recording import Recording
@@ -197,9 +198,9 @@ def test_measuring_is_guarded_too(statistics, fresh, monkeypatch):
     model = tiny_gemma2(seed=draw(fresh))
     inputs = inputs_for(model, fresh)
     with implementation(model, "eager"):
-        assert float(mh.measure_call(model, **inputs, statistics=statistics).notes["guard_error"]) < RIGHT
+        assert float(measure_call(model, **inputs, statistics=statistics).notes["guard_error"]) < RIGHT
         misread(lambda rule: replace(rule, softcap=None))(monkeypatch)
-        refuses(GuardError, STORY, mh.measure_call, model, **inputs, statistics=statistics)
+        refuses(GuardError, STORY, measure_call, model, **inputs, statistics=statistics)
 
 
 def test_the_guard_can_be_turned_off_for_a_tap_that_records_nothing(fresh, monkeypatch):

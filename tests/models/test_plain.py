@@ -16,6 +16,7 @@ import manyheads as mh
 from manyheads import reference
 from manyheads.attention.attention import Attended
 from manyheads.errors import GuardError, ModelError
+from manyheads.measurement import measure_call
 from manyheads.models import tap
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.nn import RelativeBias, Rope
@@ -369,7 +370,7 @@ def test_a_vision_transformer_in_timms_shape_is_measured(fresh):
     want = torch.from_numpy(reference.attend(q, k, v).weights)
     assert_weights(rec.layers[0], want)
     entropy = -(want * want.clamp_min(1e-300).log()).sum(-1).mean((0, 2))
-    table = mh.measure_call(model, x, statistics=["entropy"])
+    table = measure_call(model, x, statistics=["entropy"])
     assert (torch.from_numpy(table["entropy"][:H]) - entropy).abs().max() <= SAME * 3
 
 
@@ -381,7 +382,7 @@ def test_attention_by_hand_is_refused_by_the_modules_name(fresh, product):
         r"Sequential: module '1' \(ByHand\) makes its attention weights by hand.*Nothing was recorded\. Have it call"
     )
     refuses(ModelError, words, mh.record_call, model, x)
-    refuses(ModelError, words, mh.measure_call, model, x)
+    refuses(ModelError, words, measure_call, model, x)
     with pytest.raises(ModelError, match=words), tap(model):
         model(x)
     refuses(ModelError, r"^ByHand: ByHand makes", mh.record_call, model[1], x)
@@ -393,7 +394,7 @@ def test_a_hand_made_layer_beside_others_is_said(fresh, caplog):
         rec = mh.record_call(model, normal(fresh, B, Q, M))
     assert len(rec.layers) == 1 and "1 (ByHand): weights made by hand" in rec.provenance["left out"]
     assert "left out: 1 (ByHand)" in caplog.text
-    table = mh.measure_call(model, normal(fresh, B, Q, M), statistics=["entropy"])
+    table = measure_call(model, normal(fresh, B, Q, M), statistics=["entropy"])
     assert "1 (ByHand)" in table.notes["left out, since nobody can see it"]
 
 
@@ -580,7 +581,7 @@ def test_layers_inside_a_model_are_named_by_their_path_and_measured(fresh):
     model, x = stirred(Block(), fresh).eval(), text(fresh) / 4
     rec = mh.record_call(model, x)
     assert [layer.site.module for layer in rec.layers] == ["first", "inner.second"]
-    table = mh.measure_call(model, x, statistics=["entropy", "previous_mass"]).to_pandas()
+    table = measure_call(model, x, statistics=["entropy", "previous_mass"]).to_pandas()
     want = expected(model.first, array(x)).weights
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(want > 0, want * np.log(want), 0).sum(-1).mean((0, 2))

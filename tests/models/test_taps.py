@@ -27,6 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 import manyheads as mh
 from manyheads.base import private_names
 from manyheads.errors import GuardError, ModelError
+from manyheads.measurement import measure_call
 from manyheads.models import tap
 from manyheads.models.taps.mask_arguments import MaskReader
 from tests.models.eager import (
@@ -301,7 +302,7 @@ def test_a_transformers_model_without_the_interface_is_named_never_recorded_empt
     module = r"module 'h\.0\.(attn\.attention|self_attention)'"
     wanted = rf"^{kind}: {module} .*makes its attention weights by hand.*Nothing was recorded"
     refuses(ModelError, wanted, mh.record_call, model, **inputs)
-    refuses(ModelError, wanted, mh.measure_call, model, **inputs)
+    refuses(ModelError, wanted, measure_call, model, **inputs)
     with pytest.raises(ModelError, match=wanted):
         _ = mh.load(model).spec
 
@@ -363,7 +364,7 @@ def test_a_module_that_does_not_attend_is_named():
     linear = nn.Linear(5, 7).eval()
     with pytest.raises(ModelError, match=r"Linear.*made no attention call.*Nothing was recorded"):
         mh.record_call(linear, torch.randn(3, 5))
-    refuses(ModelError, r"Linear.*made no attention call", mh.measure_call, linear, torch.randn(3, 5))
+    refuses(ModelError, r"Linear.*made no attention call", measure_call, linear, torch.randn(3, 5))
 
 
 def test_a_mask_that_is_not_dense_is_refused_with_what_to_load_instead(made, fresh):

@@ -167,7 +167,7 @@ def test_layer_without_one_weight_and_its_biases_leaves_texts_padded(fresh, opti
     with torch.no_grad():
         assert_allclose(ours(x, **masks), want, atol=2e-5)
     refuses(
-        mh.ShapeError,
+        mh.errors.ShapeError,
         "this layer has no in_proj_weight with biases",
         lambda: torch.sum(ours.layers[0].self_attn.in_proj_weight),
     )
@@ -338,7 +338,7 @@ def test_nested_tensor_is_read_as_its_texts_one_by_one(fresh, layout, options):
 def test_what_says_nothing_of_nested_tensors_is_refused(call, message):
     layer = mnn.MultiHeadAttention(M, H, batch_first=True)
     nested = torch.nested.nested_tensor([torch.ones(4, M), torch.ones(2, M)])
-    refuses(mh.ShapeError, re.escape(message), lambda: call(layer, nested, torch.ones(2, 4, M)))
+    refuses(mh.errors.ShapeError, re.escape(message), lambda: call(layer, nested, torch.ones(2, 4, M)))
 
 
 # -------------------------------------------------------------------------------------------- torch.jit, and its errors
@@ -350,7 +350,7 @@ def test_torch_jit_script_is_refused_in_words(fresh):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, which gives TorchScript up
             refuses(
-                mh.ModelError,
+                mh.errors.ModelError,
                 r"torch\.jit\.script cannot compile mh\.MultiHeadAttention",
                 lambda m=module: torch.jit.script(m),
             )
@@ -378,4 +378,4 @@ def test_what_torchs_layer_refuses_with_an_assertion_is_one_here_too(name):
     for kind in (nn.MultiheadAttention, mh.MultiHeadAttention):
         with pytest.raises(AssertionError):
             WRONG[name](kind)
-    refuses(mh.ShapeError, ".", lambda: WRONG[name](mh.MultiHeadAttention))
+    refuses(mh.errors.ShapeError, ".", lambda: WRONG[name](mh.MultiHeadAttention))

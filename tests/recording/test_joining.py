@@ -17,6 +17,7 @@ import torch.multiprocessing as mp
 import manyheads as mh
 from manyheads.attention import Mask
 from manyheads.errors import HeadError, RecordingError, ShapeError
+from manyheads.measurement import measure_call
 from manyheads.recording import Entropy, Received, Recording, gathered, heads_together, record_tensors
 from manyheads.recording.layer import together
 from manyheads.texts import Sinks, Tokens
@@ -297,7 +298,7 @@ def test_what_a_model_records_is_had_from_its_q_and_k(fresh):
     ids = torch.randint(5, 40, (2, 9), generator=fresh)
     rec = mh.record_call(lm, input_ids=ids)
     tensors = zip(*((layer.q, layer.k, layer.lse) for layer in rec.layers), strict=True)
-    own, model = mh.statistics_of(*tensors), mh.measure_call(lm, input_ids=ids)
+    own, model = mh.statistics_of(*tensors), measure_call(lm, input_ids=ids)
     for name in own.names:
         assert np.allclose(own.column(name), model.column(name), atol=1e-5, equal_nan=True), name
 

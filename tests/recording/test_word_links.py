@@ -107,7 +107,7 @@ def test_special_tokens_can_be_asked_for_and_are_no_answer_to_one_word(rec, maps
 
 def test_a_word_that_is_there_twice_is_never_chosen_in_silence(minilm):
     rec = mh.record(minilm, TWICE)
-    with pytest.raises(mh.TextError) as refused:
+    with pytest.raises(mh.errors.TextError) as refused:
         rec.heads_linking("bird", "the")
     for option in ("'the#1' (the cat saw)", "'the#2' (cat saw the dog and)", "'the#3' (dog and the bird)", "3 times"):
         assert option in str(refused.value)
@@ -131,24 +131,26 @@ def test_a_word_that_is_there_twice_is_never_chosen_in_silence(minilm):
     ((None, None), "no word was given: say from which word, to which, or both"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_is_one_clear_error(rec, words, message):
-    with pytest.raises(mh.TextError) as refused:
+    with pytest.raises(mh.errors.TextError) as refused:
         rec.heads_linking(*words)
     assert message in str(refused.value)
 
 
 def test_a_text_or_head_that_is_not_there_is_refused(rec):
-    with pytest.raises(mh.ShapeError, match="text=1 is not in this recording: it holds 1 texts"):
+    with pytest.raises(mh.errors.ShapeError, match="text=1 is not in this recording: it holds 1 texts"):
         rec.heads_linking("it", "animal", text=1)
-    with pytest.raises(mh.HeadError, match="no head L9H0"):
+    with pytest.raises(mh.errors.HeadError, match="no head L9H0"):
         rec.heads_linking("it", "animal")["L9H0"]
 
 
 def test_a_causal_model_cannot_look_ahead_and_that_is_said(small):
     rec = mh.record(small(tiny_gpt2()), ["the cat sat on the mat", "the dog saw a bird and ran"])
-    with pytest.raises(mh.TextError, match=r"no head can look from 'dog' to 'bird'.* Ask from 'bird' to 'dog'\."):
+    with pytest.raises(
+        mh.errors.TextError, match=r"no head can look from 'dog' to 'bird'.* Ask from 'bird' to 'dog'\."
+    ):
         rec.heads_linking("dog", "bird", text=1)
-    refuses(mh.TextError, "no head can look from 'the' at another word", rec.heads_linking, "the", text=-1)
-    refuses(mh.TextError, "no head can look at 'ran' from another word", rec.heads_linking, key="ran", text=1)
+    refuses(mh.errors.TextError, "no head can look from 'the' at another word", rec.heads_linking, "the", text=-1)
+    refuses(mh.errors.TextError, "no head can look at 'ran' from another word", rec.heads_linking, key="ran", text=1)
     links = rec.heads_linking("bird", "dog", text=1)
     assert links.text == "the dog saw a bird and ran"
     for link in links:
@@ -158,7 +160,7 @@ def test_a_causal_model_cannot_look_ahead_and_that_is_said(small):
 
 def test_what_a_window_hides_is_no_link(small):
     rec = mh.record(small(tiny_mistral()), "the cat sat on the mat and ran to the bird")
-    refuses(mh.TextError, "only what is before it, or near it", rec.heads_linking, "bird", "cat")
+    refuses(mh.errors.TextError, "only what is before it, or near it", rec.heads_linking, "bird", "cat")
     links = rec.heads_linking(key="cat")
     # A window of 6: of the words from "sat" to "ran" alone is "cat" in sight.
     assert {link.query for link in links} <= {"sat", "on", "the#2", "mat", "and"}
@@ -175,7 +177,7 @@ def test_every_stack_that_has_both_words_takes_part(small):
         window = rec.stacks[link.head.stack][link.head.layer].weights(link.head.index)
         row = 2 if link.head.stack == "cross" else 1  # the decoder's text begins with its start token
         assert link.weight == pytest.approx(float(window[row, 5]), abs=EXACT)
-    with pytest.raises(mh.TextError, match=r"encoder: there is no word 'zyzzyva'.* decoder: there is no word"):
+    with pytest.raises(mh.errors.TextError, match=r"encoder: there is no word 'zyzzyva'.* decoder: there is no word"):
         rec.heads_linking("cat", "zyzzyva")
 
 

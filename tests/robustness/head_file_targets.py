@@ -22,6 +22,7 @@ from safetensors.torch import save
 import manyheads as mh
 from manyheads.circuits.pairs import metric_of, read_pairs
 from manyheads.cli.circuits import given_pairs
+from manyheads.compat import read_vllm_hook
 from manyheads.corpora import as_corpus
 from manyheads.errors import HeadError, ManyHeadsError
 from manyheads.heads import Head
@@ -271,7 +272,7 @@ def hook_file(name: str) -> tuple[Any, Read]:
         place.mkdir(exist_ok=True)
         for file, content in (hooked() | {name: data}).items():
             (place / file).write_bytes(content)
-        for layer in mh.read_vllm_hook(folder).layers:
+        for layer in read_vllm_hook(folder).layers:
             layer.weights(head=0, text=0)
 
     return lambda: [hooked()[name]], read

@@ -69,7 +69,7 @@ def read_heads(data: bytes, folder: Path) -> None:
     for read in readers:
         try:
             read()
-        except mh.HeadError as error:
+        except mh.errors.HeadError as error:
             refusals.append(error)
     if len(refusals) == len(readers):
         raise refusals[0]

@@ -403,9 +403,11 @@ def test_too_little_text_gives_no_label(minilm):
 
 
 def test_labels_need_their_statistics(minilm):
-    with pytest.raises(mh.StatisticError, match=r"labelling needs previous_mass, .*: measure with rules\.NEEDED"):
+    with pytest.raises(
+        mh.errors.StatisticError, match=r"labelling needs previous_mass, .*: measure with rules\.NEEDED"
+    ):
         label(measure(minilm, page_texts()[:3], ["entropy"]))
-    with pytest.raises(mh.StatisticError, match=r"what each kind of token receives: measure with kinds=True"):
+    with pytest.raises(mh.errors.StatisticError, match=r"what each kind of token receives: measure with kinds=True"):
         label(measure(minilm, page_texts()[:3], NEEDED))
 
 

@@ -15,6 +15,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
+from manyheads.measurement import measure_call
 from manyheads.measurement.of_a_recording import EVERY_ROW, measure_recording, sinks_of
 from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.recording.layer import small_maps
@@ -161,7 +162,7 @@ def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention
     inputs = padded(fresh, (11, 7, 19, 2), model.config.vocab_size, side)
     where = spans(inputs["attention_mask"])
     with implementation(model, attention):
-        table = mh.measure_call(model, **inputs, statistics=list(STATISTICS))
+        table = measure_call(model, **inputs, statistics=list(STATISTICS))
 
     def facts(layer: int, text: int) -> TextFacts:
         length = where[text].stop - where[text].start
@@ -201,7 +202,7 @@ def test_what_is_distant_is_whatever_lies_beyond_both_numbers(name, sink, recent
     inputs = padded(fresh, (11, 4, 29), model.config.vocab_size, "left")
     where, names = spans(inputs["attention_mask"]), [f"distant_mass_{sink}_{recent}{end}" for end in ("", ".uniform")]
     with implementation(model, "eager"):
-        table = mh.measure_call(model, **inputs, statistics=names)
+        table = measure_call(model, **inputs, statistics=names)
     assert tuple(names) == table.names and choose(names)[0] is distant_mass(sink, recent)
     for layer, maps in enumerate(eager_maps(model, **inputs)):
         sums = np.zeros((3, maps.shape[1]))
@@ -225,7 +226,7 @@ def test_first_mass_under_a_window_is_of_the_rows_that_still_see_the_first_token
     inputs = padded(fresh, (19, 4, 13), model.config.vocab_size, "right")
     lengths, names = inputs["attention_mask"].sum(1).tolist(), ["first_mass", "first_mass.uniform"]
     with implementation(model, "eager"):
-        table = mh.measure_call(model, **inputs, statistics=names)
+        table = measure_call(model, **inputs, statistics=names)
         with mh.watch(model, statistics=["first_mass"]) as seen:
             model(**inputs)
             seen.step()
@@ -277,7 +278,7 @@ def test_any_mask_given_by_hand_is_measured_as_it_is(attention, kind, loaded, fr
     inputs = {"input_ids": padded(fresh, (length,) * 3, 99)["input_ids"]}
     mask = {"sdpa": seen, "eager": torch.where(seen, 0.0, torch.finfo(torch.float32).min)}
     with implementation(model, attention):
-        table = mh.measure_call(model, **inputs, attention_mask=mask[attention], statistics="all")
+        table = measure_call(model, **inputs, attention_mask=mask[attention], statistics="all")
     maps = eager_maps(model, **inputs, attention_mask=mask["eager"])
     maps = [torch.where(seen, one, 0.0) for one in maps]  # where a row sees nothing, eager spreads it over everything
 
@@ -294,7 +295,7 @@ def test_both_stacks_of_an_encoder_decoder_are_measured(attention, fresh):
     asked, answers = padded(fresh, (11, 7, 13), 99), padded(fresh, (3, 17, 5), 99)
     inputs = {**asked, **{f"decoder_{name}": x for name, x in answers.items()}}
     with implementation(model, attention):
-        table = mh.measure_call(model, **inputs, statistics=list(STATISTICS))
+        table = measure_call(model, **inputs, statistics=list(STATISTICS))
     with implementation(model, "eager"), torch.no_grad():
         own = model(**inputs, output_attentions=True)
     parts = []
@@ -324,7 +325,7 @@ def test_a_call_whose_every_layer_reads_a_cache_has_nothing_to_measure(fresh):
     with torch.no_grad():
         cache = model(ids, use_cache=True).past_key_values
     with pytest.raises(StatisticError, match=r"no layer .* attends from a text to itself \(transformer\.h\.0\.attn, "):
-        mh.measure_call(model, ids[:, -1:], past_key_values=cache)
+        measure_call(model, ids[:, -1:], past_key_values=cache)
 
 
 # =========================================================================================================== recordings
@@ -412,7 +413,7 @@ def test_sinks_are_those_that_a_model_finds_on_the_same_text(minilm):
 def test_a_bare_module_is_measured_by_what_needs_no_words(fresh):
     layer = mh.MultiHeadAttention(24, 6, batch_first=True).eval()
     x = torch.randn(1, 17, 24, generator=fresh)
-    got, want = measure_recording(mh.record_call(layer, x)), mh.measure_call(layer, x)
+    got, want = measure_recording(mh.record_call(layer, x)), measure_call(layer, x)
     shared = [name for name in want.names if name in got.names]
     assert "entropy" in shared
     assert_same(got, want, shared)
@@ -512,7 +513,7 @@ def test_they_are_the_maxima_of_the_models_own_scores(name, side, fresh):
     model = WINDOWED[name](seed=draw(fresh))
     inputs = padded(fresh, (41, 7, 59, 2), model.config.vocab_size, side)
     with implementation(model, "eager"):
-        table = mh.measure_call(model, **inputs, statistics=["entropy", *NAMES])
+        table = measure_call(model, **inputs, statistics=["entropy", *NAMES])
     for statistic, want in by_hand(name, model, inputs).items():
         np.testing.assert_allclose(table.column(statistic), want.max(0), rtol=EXACT, atol=EXACT, err_msg=statistic)
     assert "entropy" in table.names and not np.isnan(table.column("entropy")).any()
@@ -522,7 +523,7 @@ def test_of_a_bias_both_sides_are_told(fresh):
     """T5: the bias is added to scores that have no scale."""
     model, inputs = tiny_t5(seed=draw(fresh)), padded(fresh, (67, 23), 99)
     layers = mh.record_call(model.encoder, **inputs).layers
-    table = mh.measure_call(model.encoder, **inputs, statistics=[*NAMES])
+    table = measure_call(model.encoder, **inputs, statistics=[*NAMES])
     after, before = [], []
     for layer in layers:
         bias = layer.rule.bias.double()

@@ -16,6 +16,7 @@ from scipy.stats import t as student
 import manyheads as mh
 from manyheads.corpora import gold_corpus, page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
+from manyheads.measurement import measure_call
 from manyheads.roles.claims import REPORT, Half
 from manyheads.spec import Site
 from manyheads.statistics import (
@@ -251,18 +252,18 @@ def test_measure_reads_a_long_text_in_windows_and_says_so(fresh):
 
 def test_measure_call_names_what_it_leaves_out_and_refuses_when_nothing_is_left(fresh):
     model, ids = tiny_llama(seed=draw(fresh)), torch.arange(5, 16)[None]
-    table = mh.measure_call(model, input_ids=ids)
+    table = measure_call(model, input_ids=ids)
     left_out = "sink_mass, special_mass, punctuation_mass, rare_mass, duplicate_mass, induction_mass"
     assert table.notes["left out, for want of a tokenizer"] == left_out
     assert sorted([*table.names, *left_out.split(", ")]) == sorted(DEFAULT)
     with pytest.raises(StatisticError, match=r"all these statistics need a tokenizer: use measure\(lm, texts\)"):
-        mh.measure_call(model, input_ids=ids, statistics=["rare_mass", "sink_mass"])
+        measure_call(model, input_ids=ids, statistics=["rare_mass", "sink_mass"])
 
 
 def test_a_module_that_reads_two_texts_in_one_call_has_its_layers_twice(fresh):
     model, ids = tiny_llama(seed=draw(fresh)), torch.arange(5, 16)[None]
-    both = mh.measure_call(Twice(model).eval(), ids, statistics=["entropy"])["entropy"]
-    alone = [mh.measure_call(model, x, statistics=["entropy"])["entropy"] for x in (ids, ids.flip(1))]
+    both = measure_call(Twice(model).eval(), ids, statistics=["entropy"])["entropy"]
+    alone = [measure_call(model, x, statistics=["entropy"])["entropy"] for x in (ids, ids.flip(1))]
     np.testing.assert_allclose(both, np.concatenate(alone), atol=1e-6)
 
 

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, GuardError, ModelError, PlanError, RecordingError, StatisticError
+from manyheads.measurement import measure_call
 from manyheads.models.taps import open_taps
 from manyheads.watching import open_history
 from tests.models.eager import draw
@@ -145,7 +146,7 @@ def test_a_watched_step_says_what_measure_says_of_the_same_weights_and_batches(m
     tables = []
     for inputs in parts:
         del inputs["labels"]
-        tables.append(mh.measure_call(model, **inputs, statistics=names))
+        tables.append(measure_call(model, **inputs, statistics=names))
     with mh.watch(model, statistics=names) as seen:  # two micro-batches: they add up, and neither overwrites the other
         for inputs in parts:
             model(**inputs)
@@ -164,7 +165,7 @@ def test_weights_of_a_training_with_dropout_are_those_before_it(by, fresh):
         model(**inputs).loss.backward()
         seen.step()
     del inputs["labels"]
-    table = mh.measure_call(model.eval(), **inputs, statistics=names)
+    table = measure_call(model.eval(), **inputs, statistics=names)
     for name in names:
         np.testing.assert_allclose(seen.last[name][:6], table[name][:6], atol=1e-5, err_msg=name)
     assert np.abs(seen.last["entropy"][6:] - table["entropy"][6:]).max() > 1e-3, "nothing was dropped"
@@ -190,7 +191,7 @@ def test_texts_packed_into_a_row_are_texts_of_their_own(fresh):
         seen.step()
     for values in results:
         np.testing.assert_allclose(values, seen.last.values, atol=2e-5)
-    whole = mh.measure_call(model, ids, statistics=["first_mass"])["first_mass"]
+    whole = measure_call(model, ids, statistics=["first_mass"])["first_mass"]
     assert np.abs(whole - seen.last["first_mass"]).max() > 0.05, "position 0 of the row would have said the same"
 
 

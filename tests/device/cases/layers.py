@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.attention import Mask
+from manyheads.attention import Mask, max_logits
 from manyheads.lab.training import carry_out
 from manyheads.nn import Rope
 from tests.device.conftest import ROUNDING, assert_same, each, on_device
@@ -53,10 +53,10 @@ def test_max_logits(sharpness, fresh):
     masks = (None, Mask.causal(length, length), Mask.from_lengths(torch.tensor([length, 77]), length, length), holes)
     for mask, rule in product(masks, ({}, {"softcap": 2.0}, {"sinks": sinks}, {"bias": bias})):
         lse = mh.attend(q, k, k, mask=mask, **rule).lse
-        want, around = (mh.max_logits(q, k, lse, mask, **rule, bound=bound) for bound in (False, True))
+        want, around = (max_logits(q, k, lse, mask, **rule, bound=bound) for bound in (False, True))
         moved = Mask.from_dense(on_device(holes.dense)) if mask is holes else mask
         # Off the CPU the margin is TF32's: other rows are read and bounds are wider, and the maximum is the same.
-        got, bounds = (mh.max_logits(*on_device([q, k, lse]), moved, **on_device(rule), bound=x) for x in (False, True))
+        got, bounds = (max_logits(*on_device([q, k, lse]), moved, **on_device(rule), bound=x) for x in (False, True))
         assert got.device.type == bounds.lower.device.type == "cuda"
         assert_same(got, want)
         assert (bounds.lower.cpu() <= around.lower).all() and (bounds.upper.cpu() >= around.upper).all()

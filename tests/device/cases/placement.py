@@ -10,6 +10,7 @@ from torch import nn
 import manyheads as mh
 from manyheads.attention import Mask, Rule
 from manyheads.errors import ModelError, ShapeError
+from manyheads.measurement import measure_call
 from manyheads.nn import Rope
 from manyheads.recording import Entropy, Layer, Received, prepare
 from manyheads.recording.exact_map import one_pass
@@ -161,7 +162,7 @@ def test_our_layer_and_its_caches(fresh):
 
 def test_inputs_on_another_device_than_the_model(fresh):
     model, ids = tiny_llama(seed=draw(fresh)), torch.randint(5, VOCAB_SIZE, (B, Q), generator=fresh)
-    for call in (mh.record_call, mh.measure_call):
+    for call in (mh.record_call, measure_call):
         with pytest.raises(ModelError, match=r"LlamaForCausalLM takes its inputs on cpu, and some .*ids.to\('cpu'\)"):
             call(model, input_ids=ids.to("cuda"))
     model.to("cuda")

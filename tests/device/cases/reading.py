@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import manyheads as mh
+from manyheads.measurement import measure_call
 from manyheads.recording import Recording
 from manyheads.texts import Sinks
 from tests.device.conftest import MAKERS, TEXTS, assert_same, each, on_device
@@ -63,7 +64,7 @@ def test_a_padded_call_is_recorded_and_measured(name, side, both, fresh):
     inputs = padded(fresh, (19, 11, 14), host.model.config.vocab_size, side)
     got, want = mh.record_call(device.model, **on_device(inputs)), mh.record_call(host.model, **inputs)
     assert_same_recording(got, want)
-    got, want = mh.measure_call(device.model, **on_device(inputs)), mh.measure_call(host.model, **inputs)
+    got, want = measure_call(device.model, **on_device(inputs)), measure_call(host.model, **inputs)
     for statistic in want.names:
         assert_same(got.column(statistic), want.column(statistic), statistic, 5e-5)
 

@@ -31,6 +31,7 @@ from manyheads.lab.training.presets.passkey import (
     loss_of,
 )
 from manyheads.lab.training.runs import HELD_OUT_STEP
+from manyheads.measurement import measure_call
 from manyheads.statistics import distant_mass
 
 from .stopping import whole_and_resumed
@@ -238,7 +239,7 @@ def test_what_split_heads_keeps_is_named_by_its_scores(model, texts):
         least = min(result["scores"][kept] for kept in result["kept"])
         assert all(score <= least for group, score in result["scores"].items() if group not in result["kept"]), name
     # Every other text chooses, so these masses are of half of the texts.
-    table = mh.measure_call(model, batch["ids"][::2], statistics=[distant_mass(SINK, RECENT)])
+    table = measure_call(model, batch["ids"][::2], statistics=[distant_mass(SINK, RECENT)])
     masses = dict(zip(map(str, table.heads), table.column(table.names[0]).tolist(), strict=True))
     for name, heads in groups_of(model.config).items():
         highest = max(masses[str(head)] for head in heads)

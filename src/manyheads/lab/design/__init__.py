@@ -1,6 +1,6 @@
 """Designed heads: weights, not masks, of heads that attend to a chosen pattern, in a model of our own layers.
 
-    lm = mh.design.build([[mh.design.previous(), None], [mh.design.induction(), mh.design.first()]], causal=True)
+    lm = build([[previous(), None], [induction(), first()]], causal=True)
 
 A design is a value (`HeadDesign`), made by the function that is named after its pattern; `build` puts designs and
 random heads (None) into a small attention-only model, which is recorded, measured, labelled and edited like any other.

@@ -2,14 +2,14 @@
 
 The two attention-only layers of `induction` learn to repeat, five times a seed: free; with L0H0 pulled to the token
 before, which the circuit that they find by themselves needs, at three strengths; and with it pulled to the first token,
-which no circuit needs. The same weights at the start, the same texts. Beside them `mh.design`'s heads with the same
+which no circuit needs. The same weights at the start, the same texts. Beside them `manyheads.lab.design`'s heads with the same
 patterns, and its two-layer circuit, whose weights were never trained. What a pull gives is the pattern; what the rest
 of the net then makes of the head is looked up, not assumed.
 
 A pull is minus the log of the head's weight where the pattern points: the KL divergence of a row's weights from the
 pattern, which has all of its own on one key. A row of weights is `exp(score - lse)`, and no fused kernel has a gradient
 of `lse`; so the one head's map is formed, `[b, n, n]`, which texts of 64 tokens can afford. Nothing that is measured
-forms one: masses are `mh.measure_call`'s statistics of the finished nets, on texts that no step saw. Where layer 1
+forms one: masses are `measure_call`'s statistics of the finished nets, on texts that no step saw. Where layer 1
 looks is measured on random tokens, twice: the weight on the key so many places after a row's token came before. One
 place after is induction; a net may learn to repeat by another.
 
