@@ -146,7 +146,6 @@ COUNTED: Mapping[str, Sequence[Named]] = {
         Named("sweep", "interventions edits"),
         Named("calls_of", "circuits"),
         Named("path_effects.hold", "circuits"),
-        Named("_readings", "long_context"),
         Named("Runner.over", "interventions edits"),
     ),
     "bodies of `measure`": (

@@ -511,7 +511,7 @@ def sweep_patches(
             stranger = unrelated(lm, batch.clean, UNRELATED, generator)
             assert stranger is not None, "looked at before"
             edits.strangers, _ = calls_of(lm, stranger, guard=False)
-        plain, change = runner.run(sides[into])
+        plain, change, _ = runner.run(sides[into])
         places = list(batch.clean.places)
         levels[1 - into, places], levels[into, places] = plain.double().cpu(), partner_level
         changes[places] = change
