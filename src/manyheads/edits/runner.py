@@ -44,17 +44,46 @@ SAME = 1e-4  # of the largest number: an expanded batch is the same sums in anot
 SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
 
 
+Calls = Mapping[tuple[str, int], AttentionCall]
+"""Each layer's call of one pass, by (stack, layer)."""
+
+
+class PassRead(NamedTuple):
+    """What is read of one pass: the metric, the calls if they are kept, and what the metric compared with, if so."""
+
+    reading: Tensor
+    calls: Calls
+    reference: Tensor | None
+
+
 def read_under(
     lm: LoadedModel,
     batch: Batch,
-    metric: Metric,
+    metric: Metric | None,
     edits: Sequence[Callable[[AttentionCall], Tensor | None]] = (),
     *,
     guard: bool = False,
-) -> Tensor:
-    """The metric's reading of one pass of a batch under edits; without edits the model runs untapped."""
-    with tap(lm.model, edits=edits, guard=guard) if edits else nullcontext():
-        return metric.read(outputs_of(lm, batch, head=metric.head), batch)
+    keep: bool = False,
+    grad: bool = False,
+) -> PassRead:
+    """One pass of a batch under edits. A batch without the reference that a metric needs is compared with itself.
+
+    `metric`: None reads nothing of the outputs. `guard`: check what the tap sees. `keep`: keep every layer's call.
+    `grad`: with gradients. Without edits, `guard` and `keep` the model runs untapped.
+    """
+    calls: dict[tuple[str, int], AttentionCall] = {}
+
+    def kept(call: AttentionCall) -> None:
+        calls[call.site.stack, call.site.layer] = call
+
+    is_tapped = edits or guard or keep
+    with tap(lm.model, kept if keep else None, edits, guard=guard) if is_tapped else nullcontext():
+        outputs = outputs_of(lm, batch, head=metric is None or metric.head, grad=grad)
+        if metric is None:
+            return PassRead(torch.empty(0, device="cpu"), calls, None)
+        if metric.refer is not None and batch.reference is None:
+            batch = replace(batch, reference=metric.refer(outputs, batch))
+        return PassRead(metric.read(outputs, batch), calls, batch.reference)
 
 
 @runtime_checkable
@@ -205,7 +234,7 @@ class Runner:
         # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
         guard = not self.checked
         with keeping(self.lm.model, self.blocks, guard=guard) if self.share else nullcontext():
-            plain = read_under(self.lm, batch, self.metric)
+            plain = read_under(self.lm, batch, self.metric).reading
         if self.share:
             require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
         # Once: what would forbid sharing is in the model (windows, norms over a batch), not in the texts.
@@ -218,7 +247,7 @@ class Runner:
             editor = self.edits.editor([index], each_its_own=False, size=len(batch.places), places={})
             try:
                 # A plain pass that was tapped has been guarded.
-                edited = read_under(self.lm, batch, self.metric, [editor], guard=guard and not self.share)
+                edited = read_under(self.lm, batch, self.metric, [editor], guard=guard and not self.share).reading
             finally:
                 editor.close()
             changes[:, index] = self.metric.change(plain, edited).cpu()
@@ -234,7 +263,7 @@ class Runner:
                 # The plans begin in this block: earlier ones only pass on what they returned in the plain pass.
                 times, size = len(plans), len(batch.places)
                 with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
-                    after = read_under(self.lm, batch.repeated(times), self.metric)
+                    after = read_under(self.lm, batch.repeated(times), self.metric).reading
                 # In the order of `repeated`: text after text, each of them once for every plan.
                 change = self.metric.change(plain.repeat_interleave(times, 0), after)
                 changes[:, plans] = change.view(size, times).cpu()
@@ -286,7 +315,7 @@ class Runner:
         # Any model may be behind `lm`: whatever it does to an expanded batch is a reason to share nothing, no error.
         try:
             with skipping(self.blocks[:-1], len(batch.places), 2):
-                again = read_under(self.lm, batch.repeated(2), self.metric)
+                again = read_under(self.lm, batch.repeated(2), self.metric).reading
             difference = (again - plain.repeat_interleave(2, 0)).abs().nan_to_num(0).max()
             is_same = bool(difference <= SAME * plain.abs().nan_to_num(0).max().clamp_min(1e-30))
             self.why = "" if is_same else "an expanded batch does not give what the plain one does"
