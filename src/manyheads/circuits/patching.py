@@ -38,6 +38,7 @@ from torch import Tensor
 from manyheads.attention import attend, exact_arithmetic
 from manyheads.base import one_of, whole
 from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, unrelated
+from manyheads.edits import Calls, Runner, read_under
 from manyheads.edits.edits import BLOCK_CELLS, weights_of
 from manyheads.edits.metrics import (
     TOKENS_OF_A_BATCH,
@@ -46,7 +47,6 @@ from manyheads.edits.metrics import (
     exact,
     require_numbers,
 )
-from manyheads.edits.runner import Calls, Runner, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS

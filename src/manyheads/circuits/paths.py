@@ -31,8 +31,8 @@ from manyheads.circuits.patching import (
     other_run,
     require_counts,
 )
+from manyheads.edits import Calls, read_under
 from manyheads.edits.metrics import require_numbers
-from manyheads.edits.runner import Calls, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS

@@ -5,5 +5,7 @@ from .edits import Editor as Editor
 from .metrics import METRICS as METRICS
 from .metrics import choose_metric as choose_metric
 from .metrics import read_corpus as read_corpus
+from .runner import Calls as Calls
 from .runner import Runner as Runner
 from .runner import plan_edits as plan_edits
+from .runner import read_under as read_under

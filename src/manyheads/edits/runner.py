@@ -1,9 +1,10 @@
 """Many interventions on one corpus: the change of each in each text, with all that they share computed once.
 
-Interventions that begin in one layer share everything before it, and its attention. What they do not share runs on an
-expanded batch, in which every text stands once for each intervention. Of L layers half are saved: (L + 1) / 2 forward
-passes for L interventions, less the last layer's attention, whatever the number of heads. Where a model's blocks cannot
-be identified, nothing is shared, and `Swept.because` gives the reason.
+`Runner.over` carries them out, and every pass is one of `read_under`. Interventions that begin in one layer share
+everything before it, and its attention. What they do not share runs on an expanded batch, in which every text stands
+once for each intervention. Of L layers half are saved: (L + 1) / 2 forward passes for L interventions, less the last
+layer's attention, whatever the number of heads. Where a model's blocks cannot be identified, nothing is shared, and
+`Swept.because` gives the reason.
 
 A block (attention and feed-forward of one layer) whose inputs nobody has changed returns what it returned before, and
 so does the attention inside the block in which an intervention begins: its heads' outputs are known, only their edit

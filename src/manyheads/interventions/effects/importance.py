@@ -42,7 +42,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import one_of, whole
-from manyheads.edits import Runner, metrics, plan_edits
+from manyheads.edits import Runner, metrics, plan_edits, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.inputs import BATCH_TOKENS
@@ -266,7 +266,7 @@ def gradients(
 def _slopes(lm: Any, batch: metrics.Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
-        reading = metric.read(metrics.outputs_of(lm, batch, head=metric.head, grad=True), batch)
+        reading = read_under(lm, batch, metric, grad=True).reading
         changes = metric.change(torch.zeros_like(reading), reading)
     _require_slope(changes, metric)
     # Texts do not depend on each other's gates, so one backward pass through the sum gives each text its own slopes.
@@ -282,7 +282,7 @@ def _squares(
 ) -> Float64[Tensor, "b head"]:
     """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
-        reading = metric.read(metrics.outputs_of(lm, batch, head=metric.head, grad=True), batch)
+        reading = read_under(lm, batch, metric, grad=True).reading
     _require_slope(reading, metric)
     if metric.name != "cosine":
         raise StatisticError(
