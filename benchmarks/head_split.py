@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import manyheads as mh
 from benchmarks.rounds import ratio
 from manyheads.corpora import reading_of
-from manyheads.edits import METRICS, read_corpus, sweep
+from manyheads.edits import METRICS, Runner, plan_edits, read_corpus
 from manyheads.edits.metrics import outputs_of
 from manyheads.plan import Ablate, Plan
 
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     passes, sweeps = [], []
     for _ in range(options.rounds):
         passes.append(min(len(plans) * seconds(lambda size=size: forward(size)) for size in PLAIN_TOKENS))
-        sweeps.append(seconds(lambda: sweep(lm, plans, plain[512], METRICS["loss"])))
+        sweeps.append(seconds(lambda: Runner.of(lm, plan_edits(lm, plans), METRICS["loss"]).over(plain[512].batches)))
     row = {
         "what": "head_split",
         "groups": len(plans),

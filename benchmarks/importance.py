@@ -20,7 +20,7 @@ import torch
 import manyheads as mh
 from benchmarks.rounds import ratio
 from manyheads.corpora import page_texts
-from manyheads.edits import METRICS, read_corpus, sweep
+from manyheads.edits import METRICS, Runner, plan_edits, read_corpus
 from manyheads.edits.metrics import Corpus, outputs_of
 
 THREADS = 2
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     torch.set_num_threads(THREADS)
     lm, texts, cosine = mh.load("minilm"), sentences(asked.file), METRICS["cosine"]
-    plans = [mh.Plan(mh.Ablate(head)) for head in lm.spec.heads]
+    plans = plan_edits(lm, [mh.Plan(mh.Ablate(head)) for head in lm.spec.heads])
 
     def forward(corpus: Corpus) -> None:
         for batch in corpus.batches:
@@ -60,16 +60,16 @@ def main(argv: list[str] | None = None) -> int:
     forward(plain[512])
     rows = []
     for _ in range(asked.rounds):
-        passes = {size: len(plans) * seconds(lambda c=corpus: forward(c)) for size, corpus in plain.items()}
+        passes = {size: plans.count * seconds(lambda c=corpus: forward(c)) for size, corpus in plain.items()}
         sweeps = {
-            sizes: seconds(lambda c=corpus, s=sizes: sweep(lm, plans, c, cosine, num_tokens=s[1]))
+            sizes: seconds(lambda c=corpus, s=sizes: Runner.of(lm, plans, cosine, num_tokens=s[1]).over(c.batches))
             for sizes, corpus in swept.items()
         }
         rows.append((min(passes.values()), min(sweeps.values())))
     theirs, ours = zip(*rows, strict=True)
     row = {
         "what": "importance",
-        "heads": len(plans),
+        "heads": plans.count,
         "sentences": len(texts),
         "tokens": plain[512].num_tokens,
         **ratio(ours, theirs),

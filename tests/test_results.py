@@ -283,7 +283,7 @@ class World:
             plans,
             mh.SkipPositions(),
             mh.SkipOutputProjection("L1"),
-            edits.sweep(llama, plans, corpus, metric),
+            edits.Runner.of(llama, edits.plan_edits(llama, plans), metric).over(corpus.batches),
             interventions.lowest_heads(llama, TEXTS, 4),
             mh.patch(llama, "a cat", "a dog", **pair),
             mh.find_circuit(llama, "a cat", "a dog", **pair),

@@ -145,8 +145,7 @@ COUNTED: Mapping[str, Sequence[Named]] = {
         Named("carried_out", "interventions edits"),
         Named("sweep", "interventions edits"),
         Named("calls_of", "circuits"),
-        Named("path_effects.hold", "circuits"),
-        Named("_readings", "long_context"),
+        Named("path_effects", "circuits"),  # two passes a path: what reaches the receiver, then that put there
         Named("Runner.over", "interventions edits"),
     ),
     "bodies of `measure`": (

@@ -445,6 +445,19 @@ def test_all_paths_into_a_head_are_the_paths_one_by_one(fresh):
     assert len(told) > 1 and told[-1] == (len(heads), len(heads)) and len({one.value for one in got}) == len(got)
 
 
+@pytest.mark.parametrize(("direction", "passes"), [("denoise", 2), ("noise", 3)])
+def test_kl_compares_both_runs_of_a_path_with_one_clean_run(direction, passes, fresh):
+    lm, count = loaded("gpt2", draw(fresh)), []
+    hook = lm.model.register_forward_pre_hook(lambda *_: count.append(1))
+    got = path_effects(lm, CLEAN, CORRUPTED, "L1H2", ["L0H1", "L0"], ("v",), metric="kl", direction=direction)
+    hook.remove()
+    # Of each pair: the two runs (and the clean one before them, where it is not the first), a hold, a path.
+    assert len(count) == 2 * (passes + 2) and got[0].clean == pytest.approx(0, abs=1e-6)
+    wanted = [logits_of(lm, text).log_softmax(-1) for text in (*CLEAN, *CORRUPTED)]
+    kl = [float((one.exp() * (one - other)).sum()) for one, other in zip(wanted[:2], wanted[2:], strict=True)]
+    assert got[0].corrupted == pytest.approx(sum(kl) / 2, rel=1e-4)
+
+
 def test_several_texts_have_an_interval(fresh):
     lm, *_ = made("gpt2", fresh)
     sides = [{"input_ids": torch.randint(3, 90, (6, LENGTH), generator=fresh)} for _ in range(2)]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads.edits import editors_of
+from manyheads.edits import plan_edits
 from manyheads.errors import HeadError, ModelError, PlanError
 from manyheads.interventions.effects.effect import random_plans
 from manyheads.models.taps.open_taps import OPEN
@@ -628,7 +628,7 @@ def test_positions_are_those_of_all_samples(fresh):
     lm, plans = loaded("llama", draw(fresh)), [Plan([SkipPositions()]), Plan([])]
     with pytest.raises(PlanError, match="those of all samples, and these plans are one for each"):
         edited(lm, plans, some_inputs("llama", fresh))
-    unopened = editors_of(lm, [Plan(SkipPositions())], None)
+    unopened = plan_edits(lm, [Plan(SkipPositions())]).editors
     with pytest.raises(PlanError, match=r"only mh\.applied and mh\.effect can"), mh.tap(lm.model, edits=unopened):
         lm.model(**some_inputs("llama", fresh))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads.edits import choose_metric, read_corpus, sweep
+from manyheads.edits import Runner, choose_metric, plan_edits, read_corpus
 from manyheads.edits.runner import blocks_of
 from manyheads.errors import StatisticError
 from manyheads.models.taps.open_taps import OPEN
@@ -39,6 +39,10 @@ def corpus_of(name, fresh, num_tokens=2048):
     lm = loaded(name, draw(fresh), dtype=torch.float64, **window)
     corpus = read_corpus(lm, ready(fresh) if name == "vit" else CORPUS, None, num_tokens)
     return lm, corpus, choose_metric(lm, own if name == "vit" else METRICS[name])[0]
+
+
+def sweep(lm, plans, corpus, metric, *, texts=None, progress=None, **options):
+    return Runner.of(lm, plan_edits(lm, plans, texts), metric, **options).over(corpus.batches, progress)
 
 
 def swept(lm, plans, corpus, metric, **options):

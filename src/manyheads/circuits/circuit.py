@@ -308,7 +308,6 @@ class _Measure:
     lm: Any
     pairs: Pairs
     metric: Metric
-    reference: dict[int, Tensor]
     notes: dict[str, str]
     num_tokens: int
     levels: Float64[Tensor, "two text"]
@@ -328,9 +327,8 @@ class _Measure:
         if len(texts) < pairs.num_texts:
             answers = _chosen(answers, texts, pairs.num_texts)
             pairs = pairs.chosen(texts, lm, max(1, num_tokens // 4))
-        reference: dict[int, Tensor] = {}
-        chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
-        return cls(lm, pairs, chosen, reference, notes, num_tokens, torch.zeros(2, 0, device="cpu").double())
+        chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token)
+        return cls(lm, pairs, chosen, notes, num_tokens, torch.zeros(2, 0, device="cpu").double())
 
     def of_sets(self, sets: Sequence[Sequence[Head]]) -> list[float]:
         """The mean faithfulness of each set: all other heads of the clean run have their corrupted outputs."""
@@ -338,9 +336,7 @@ class _Measure:
             return []
         heads = list(self.lm.spec.heads)
         patches = [Patch(tuple(head for head in heads if head not in set(inside))) for inside in sets]
-        swept = sweep_patches(
-            self.lm, self.pairs, patches, "out", self.metric, "noise", self.reference, num_tokens=self.num_tokens
-        )
+        swept = sweep_patches(self.lm, self.pairs, patches, "out", self.metric, "noise", num_tokens=self.num_tokens)
         self.levels, self.because = swept.levels, swept.because
         return (1 + swept.changes.mean(0) / gap_of(swept.levels, self.metric)).tolist()
 

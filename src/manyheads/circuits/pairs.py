@@ -311,11 +311,10 @@ def _continuing(lm: Any, piece: Piece, answer: str) -> list[int]:
 
 
 def metric_of(
-    lm: Any, pairs: Pairs, metric: MetricLike, answers: Any, first_token: bool, reference: dict[int, Tensor]
+    lm: Any, pairs: Pairs, metric: MetricLike, answers: Any, first_token: bool
 ) -> tuple[Metric, Pairs, dict[str, str]]:
     """The metric, the pairs as it wants them read, and notes.
 
-    `reference`: where whoever reads the clean runs puts their log-probabilities, which "kl" compares with.
     Errors: StatisticError for a metric that this model cannot give; TextError for answers.
     """
     if callable(metric):
@@ -352,17 +351,21 @@ def metric_of(
             ),
         )
 
-    def read(outputs: Any, batch: Batch) -> Tensor:
+    def answer_logits(outputs: Any, batch: Batch) -> Tensor:
         logits = metrics.logits_of(outputs, metric, 3)
-        places = list(batch.places)
-        row = rows[places].to(logits.device)
-        logits = exact(logits[torch.arange(len(places), device=logits.device), row])
-        if metric == "kl":
-            logs = logits.log_softmax(-1)
-            if places[0] not in reference:
-                raise AssertionError("the clean run is read first")
-            clean = torch.stack([reference[place] for place in places])
-            return torch.nn.functional.kl_div(logs, clean, reduction="none", log_target=True).sum(-1)
+        row = rows[list(batch.places)].to(logits.device)
+        return exact(logits[torch.arange(len(row), device=logits.device), row])
+
+    def log_probabilities(outputs: Any, batch: Batch) -> Tensor:
+        return answer_logits(outputs, batch).log_softmax(-1)
+
+    def divergence(outputs: Any, batch: Batch) -> Tensor:
+        assert batch.reference is not None, "the clean run is read first"
+        logs = log_probabilities(outputs, batch)
+        return torch.nn.functional.kl_div(logs, batch.reference, reduction="none", log_target=True).sum(-1)
+
+    def read(outputs: Any, batch: Batch) -> Tensor:
+        logits, places = answer_logits(outputs, batch), list(batch.places)
         assert tokens_read is not None
         logits = logits.log_softmax(-1) if metric in ("prob", "loss") else logits
         value = logits.gather(1, tokens_read.right[places, None].to(logits.device))[:, 0]
@@ -373,13 +376,8 @@ def metric_of(
     def difference(before: Tensor, after: Tensor) -> Tensor:
         return after.double() - before.double()
 
-    return Metric(metric, UNITS[metric], notes["metric"], read, difference), pairs, notes
-
-
-def remember_clean(outputs: Any, batch: Batch, rows: Tensor, reference: dict[int, Tensor]) -> None:
-    """Keep the clean run's log-probabilities where answers are read: what "kl" compares with."""
-    for index, place in enumerate(batch.places):
-        reference[place] = exact(outputs.logits[index, rows[place]]).log_softmax(-1).detach()
+    made = Metric(metric, UNITS[metric], notes["metric"], read, difference)
+    return replace(made, read=divergence, refer=log_probabilities) if metric == "kl" else made, pairs, notes
 
 
 def unrelated(lm: Any, batch: Batch, count: int, generator: torch.Generator) -> Batch | None:

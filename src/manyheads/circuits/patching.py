@@ -24,7 +24,7 @@ Nanda 2024, How to use and interpret activation patching.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -37,23 +37,22 @@ from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
 from manyheads.base import one_of, whole
-from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, remember_clean, unrelated
+from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, unrelated
+from manyheads.edits import Calls, Runner, read_under
 from manyheads.edits.edits import BLOCK_CELLS, weights_of
 from manyheads.edits.metrics import (
     TOKENS_OF_A_BATCH,
     Batch,
     Metric,
     exact,
-    outputs_of,
     require_numbers,
 )
-from manyheads.edits.runner import Runner
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS
 from manyheads.interventions.effects.importance import rank_correlation
 from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall, tap
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.recording import PerHeadResult
 from manyheads.spec import CROSS, ModelSpec, Site
 from manyheads.statistics import Progress, mean_interval
@@ -84,8 +83,6 @@ CONTROLS = 10  # heads with an unrelated text's numbers: enough to see what is u
 UNRELATED = 4  # texts that controls take them from: each costs a forward pass
 NO_GAP = 1e-6  # of the larger metric: below it clean and corrupted do not differ
 MOST_SHOWN = 3
-
-Calls = Mapping[tuple[str, int], AttentionCall]
 
 
 @dataclass(frozen=True)
@@ -422,15 +419,14 @@ def patch(
     whole("controls", controls, 0, StatisticError, "0 or more random heads")
     pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
     require_all_heads(lm.model, lm.name, "patch")
-    reference: dict[int, Tensor] = {}
-    chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
+    chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token)
     places = _positions(lm, pairs, positions)
     listed = tuple(lm.spec.heads if heads is None else lm.spec.select(heads))
     shares = what in OF_KEYS and any(site.num_kv_heads < site.num_heads for site in lm.spec.sites)
     notes = {"model": lm.name, "patched": f"{PATCHED[what]}: {INTO[direction]}{ALONE * shares}", **notes, **pairs.notes}
     by_position = positions == "each"
     if estimator == "gradient":
-        levels, effects, notes["computed"] = _gradients(lm, pairs, chosen, what, direction, listed, reference, progress)
+        levels, effects, notes["computed"] = _gradients(lm, pairs, chosen, what, direction, listed, progress)
         effects = effects if by_position else effects[..., slice(None) if places is None else list(places)].sum(-1)
         control: list[float] = []
     else:
@@ -442,7 +438,7 @@ def patch(
         drawn = generator.integers(len(patches), size=controls)
         randoms = [replace(patches[index], row=number % UNRELATED) for number, index in enumerate(drawn)]
         swept = sweep_patches(
-            lm, pairs, [*patches, *randoms], what, chosen, direction, reference, seed=seed, num_tokens=num_tokens,
+            lm, pairs, [*patches, *randoms], what, chosen, direction, seed=seed, num_tokens=num_tokens,
             progress=progress,
         )  # fmt: skip
         levels, notes["computed"] = swept.levels, swept.because
@@ -489,7 +485,6 @@ def sweep_patches(
     what: What,
     metric: Metric,
     direction: Direction,
-    reference: dict[int, Tensor],
     *,
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
@@ -505,13 +500,12 @@ def sweep_patches(
     needs_strangers = any(patch.row is not None for patch in patches)
     into = DIRECTIONS.index(direction)  # the run that is edited: denoise, the corrupted one
     for done, batch in enumerate(pairs.batches):
-        sides = (batch.corrupted, batch.clean)
-        edits.partners, partner_level = run_of(lm, pairs, batch, into == 0, metric, reference, guard=not done)
+        edits.partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not done)
         if needs_strangers:
             stranger = unrelated(lm, batch.clean, UNRELATED, generator)
             assert stranger is not None, "looked at before"
-            edits.strangers, _ = calls_of(lm, stranger, guard=False)
-        plain, change = runner.run(sides[into])
+            edits.strangers = read_under(lm, stranger, None, keep=True).calls
+        plain, change, _ = runner.run(edited)
         places = list(batch.clean.places)
         levels[1 - into, places], levels[into, places] = plain.double().cpu(), partner_level
         changes[places] = change
@@ -522,40 +516,19 @@ def sweep_patches(
     return SweptPatches(levels, changes, runner.because, story)
 
 
-def run_of(
-    lm: Any,
-    pairs: Pairs,
-    batch: PairBatch,
-    is_clean: bool,
-    metric: Metric,
-    reference: dict[int, Tensor],
-    *,
-    guard: bool = False,
-) -> tuple[Calls, Float64[Tensor, "b"]]:
-    """The calls of one side's run, and its metric. "kl" compares with the clean run, which is read first."""
-    if metric.name == "kl" and not is_clean:
-        _, outputs = calls_of(lm, batch.clean, guard=False)
-        assert pairs.rows is not None
-        remember_clean(outputs, batch.clean, pairs.rows, reference)
-    calls, outputs = calls_of(lm, batch.clean if is_clean else batch.corrupted, guard=guard)
-    if metric.name == "kl" and is_clean:
-        assert pairs.rows is not None
-        remember_clean(outputs, batch.clean, pairs.rows, reference)
-    return calls, metric.read(outputs, batch.clean if is_clean else batch.corrupted).double().cpu()
+def other_run(
+    lm: LoadedModel, batch: PairBatch, metric: Metric, into: int, *, guard: bool
+) -> tuple[Calls, Float64[Tensor, "b"], Batch]:
+    """The calls and the metric of the run that numbers are taken from, and the batch of the run that they go into.
 
-
-def calls_of(
-    lm: Any, batch: Batch, *, guard: bool, edits: Sequence[Callable[[AttentionCall], Tensor | None]] = ()
-) -> tuple[Calls, Any]:
-    """Every layer's call of one pass, by (stack, layer), and the model's outputs."""
-    calls: dict[tuple[str, int], AttentionCall] = {}
-
-    def keep(call: AttentionCall) -> None:
-        calls[call.site.stack, call.site.layer] = call
-
-    with tap(lm.model, on_call=keep, edits=edits, guard=guard):
-        outputs = outputs_of(lm, batch, head=True)
-    return calls, outputs
+    `into`: 0 for the corrupted run, 1 for the clean one. "kl" compares either run with the clean one.
+    """
+    clean, corrupted = batch.clean, batch.corrupted
+    if into and metric.refer is not None:
+        corrupted = replace(corrupted, reference=read_under(lm, clean, metric).reference)
+    other, edited = (corrupted, clean) if into else (clean, corrupted)
+    run = read_under(lm, other, metric, guard=guard, keep=True)
+    return run.calls, run.reading.double().cpu(), replace(edited, reference=run.reference)
 
 
 def gap_of(levels: Float64[Tensor, "two text"], metric: Metric) -> float:
@@ -613,7 +586,6 @@ def _gradients(
     what: What,
     direction: Direction,
     heads: Sequence[Head],
-    reference: dict[int, Tensor],
     progress: Progress | None,
 ) -> tuple[Float64[Tensor, "two text"], Float64[Tensor, "text head position"], str]:
     """Metrics of both runs, and each head's estimated change at each position."""
@@ -638,11 +610,10 @@ def _gradients(
     for done, batch in enumerate(pairs.batches):
         calls.clear()
         shifts.clear()
-        partners, partner_level = run_of(lm, pairs, batch, into == 0, metric, reference, guard=not done)
-        edited = (batch.corrupted, batch.clean)[into]
+        partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not done)
         places = list(edited.places)
-        with torch.enable_grad(), tap(lm.model, edits=[shift], guard=False):
-            reading = metric.read(outputs_of(lm, edited, head=True, grad=True), edited)
+        with torch.enable_grad():
+            reading = read_under(lm, edited, metric, [shift], grad=True).reading
         if not reading.requires_grad:
             raise StatisticError(
                 f"metric {metric.name!r} is a metric without a gradient (a count, an argmax, or numbers that left the "

@@ -11,7 +11,7 @@ Source: Wang et al. 2023, Interpretability in the Wild, section 3.1 and appendix
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,18 +26,18 @@ from manyheads.circuits.patching import (
     DIRECTIONS,
     Direction,
     Patch,
-    PatchEditor,
     Patches,
     gap_of,
+    other_run,
     require_counts,
-    run_of,
 )
-from manyheads.edits.metrics import outputs_of, require_numbers
+from manyheads.edits import Calls, read_under
+from manyheads.edits.metrics import require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS
 from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall, tap
+from manyheads.models import AttentionCall
 from manyheads.statistics import Progress, mean_interval
 
 Channel = Literal["q", "k", "v"]
@@ -84,6 +84,33 @@ class PathEffect:
         names = ", ".join(map(str, self.senders))
         span = "" if self.low is None else f" ({self.low:.3f} to {self.high:.3f})"
         return f"{names} -> {self.channel} of {self.receiver}: {self.value:+.3f}{span} of the gap, {self.direction}"
+
+
+@dataclass(frozen=True, eq=False)
+class PathHold:
+    """An edit that holds every head of `layers` as in the edited run, and each sample's senders as in the other one.
+
+    Sample i has the senders `groups[i % len(groups)]`. `reached`: the call of the receiver's layer `end`, once it ran.
+    """
+
+    groups: Sequence[tuple[Head, ...]]
+    layers: frozenset[tuple[str, int]]
+    end: tuple[str, int]
+    edited: Calls
+    partners: Calls
+    reached: dict[tuple[str, int], AttentionCall] = field(default_factory=dict)
+
+    def __call__(self, call: AttentionCall) -> Tensor | None:
+        key, times = (call.site.stack, call.site.layer), len(self.groups)
+        if key == self.end:
+            self.reached[key] = call
+        if key not in self.layers:
+            return None
+        out = self.edited[key].out.repeat_interleave(times, 0)
+        for index, group in enumerate(self.groups):
+            heads = [head.index for head in group if (head.stack, head.layer) == key]
+            out[index::times, heads] = self.partners[key].out[:, heads]
+        return out
 
 
 def path_effect(
@@ -141,50 +168,30 @@ def path_effects(
         raise HeadError(f"{receiver!r} is {len(receivers)} heads: a path ends in one, as in 'L3H7'.")
     order = {(site.stack, site.layer): index for index, site in enumerate(lm.spec.sites)}
     end = (receivers[0].stack, receivers[0].layer)
-    earlier = [(head,) for head in lm.spec.heads if order[head.stack, head.layer] < order[end]]
+    earlier_layers = frozenset(layer for layer, index in order.items() if index < order[end])
+    earlier = [(head,) for head in lm.spec.heads if (head.stack, head.layer) in earlier_layers]
     groups = earlier if senders is None else [tuple(lm.spec.select(sender)) for sender in senders]
-    if late := [head for group in groups for head in group if order[head.stack, head.layer] >= order[end]]:
+    if late := [head for group in groups for head in group if (head.stack, head.layer) not in earlier_layers]:
         raise HeadError(f"{late[0]} does not run before {receivers[0]}: a path goes from a layer to a later one.")
-    reference: dict[int, Tensor] = {}
-    chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token, reference)
+    chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token)
     into, total = DIRECTIONS.index(direction), len(groups) * len(pairs.batches)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
     changes = torch.zeros(len(channels), pairs.num_texts, len(groups), dtype=torch.float64, device="cpu")
     for number, batch in enumerate(pairs.batches):
-        edited, places = (batch.corrupted, batch.clean)[into], list(batch.clean.places)
-        partners, levels[into, places] = run_of(lm, pairs, batch, into == 0, chosen, reference, guard=not number)
-        edited_calls, levels[1 - into, places] = run_of(lm, pairs, batch, into == 1, chosen, reference)
+        places = list(batch.clean.places)
+        partners, levels[into, places], edited = other_run(lm, batch, chosen, into, guard=not number)
+        own = read_under(lm, edited, chosen, keep=True)
+        levels[1 - into, places] = own.reading.double().cpu()
         size = max(1, num_tokens // (len(places) * pairs.lengths[places[0]]))
         for begin in range(0, len(groups), size):
             part = groups[begin : begin + size]
-            times, reached = len(part), dict[tuple[str, int], AttentionCall]()
-
-            def hold(
-                call: AttentionCall,
-                edited_calls: Any = edited_calls,
-                partners: Any = partners,
-                part: Any = part,
-                reached: Any = reached,
-            ) -> Tensor | None:
-                """Every head before the receiver as in the edited run; each sample's senders as in the other one."""
-                key = (call.site.stack, call.site.layer)
-                if key == end:
-                    reached[key] = call
-                if order[key] >= order[end]:
-                    return None
-                out = edited_calls[key].out.repeat_interleave(len(part), 0)
-                for index, group in enumerate(part):
-                    heads = [head.index for head in group if (head.stack, head.layer) == key]
-                    out[index :: len(part), heads] = partners[key].out[:, heads]
-                return out
-
-            wide = edited.repeated(times)
-            with tap(lm.model, edits=[hold], guard=False):
-                outputs_of(lm, wide, head=True)
+            times = len(part)
+            wide, hold = edited.repeated(times), PathHold(part, earlier_layers, end, own.calls, partners)
+            read_under(lm, wide, None, [hold])
             for index, channel in enumerate(channels):
-                patches = Patches((Patch(receivers),), channel, partners=reached)
-                with tap(lm.model, edits=[PatchEditor(patches, (0,), 1, len(places) * times, {})], guard=False):
-                    after = chosen.read(outputs_of(lm, wide, head=True), wide).double().cpu().view(-1, times)
+                patches = Patches((Patch(receivers),), channel, partners=hold.reached)
+                editor = patches.editor([0], each_its_own=False, size=len(wide.places), places={})
+                after = read_under(lm, wide, chosen, [editor]).reading.double().cpu().view(-1, times)
                 changes[index, places, begin : begin + times] = after - levels[1 - into, places, None]
             if progress is not None:
                 progress(number * len(groups) + begin + times, total)

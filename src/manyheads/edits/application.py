@@ -77,7 +77,8 @@ def applied(
     """
     prepared, each_its_own = prepare(lm, plan, corpus)
     model = lm if isinstance(lm, nn.Module) else lm.model
-    now = Applied(prepared, _editor_of(lm, prepared, each_its_own))
+    spec = None if isinstance(lm, nn.Module) else lm.spec
+    now = Applied(prepared, Editor(Acts(prepared.plans, spec), each_its_own, prepared.computed))
     editor = now.editor
     with refusing_head_mask(model), tap(model, edits=[editor]) as state:
         try:
@@ -96,17 +97,6 @@ def applied(
         )
     for name in now.unchanged:
         log.warning("%s changed nothing in what was run.", name)
-
-
-def editors_of(lm: Any, plans: Sequence[Plan], corpus: Any) -> list[Editor]:
-    """An editor for each plan, all of them with the tensors of one reading of the corpus. Errors: as `prepare`."""
-    computed = prepare(lm, list(plans), corpus)[0].computed
-    return [_editor_of(lm, Prepared((plan,), computed)) for plan in plans]
-
-
-def _editor_of(lm: Any, prepared: Prepared, each_its_own: bool = False) -> Editor:
-    spec = None if isinstance(lm, nn.Module) else lm.spec
-    return Editor(Acts(prepared.plans, spec), each_its_own, prepared.computed)
 
 
 def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:

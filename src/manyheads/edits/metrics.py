@@ -32,6 +32,7 @@ class Batch:
 
     `targets`: the tokens that a decoder beside an encoder should predict, -100 where none is; without
     targets of its own it repeats the text. `options`: arguments of the model that have no row for each text.
+    `reference`: what the metric compares each text's run with, as `Metric.refer` gave it of another run.
     """
 
     inputs: dict[str, Tensor]
@@ -39,6 +40,7 @@ class Batch:
     labels: Tensor | None = None
     targets: Tensor | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    reference: Tensor | None = None
 
     @property
     def real(self) -> Bool[Tensor, "b n"] | None:
@@ -50,8 +52,10 @@ class Batch:
         """Each text `times` times in a row."""
         inputs = {name: x.repeat_interleave(times, 0) for name, x in self.inputs.items()}
         places = tuple(place for place in self.places for _ in range(times))
-        labels, targets = (None if x is None else x.repeat_interleave(times, 0) for x in (self.labels, self.targets))
-        return Batch(inputs, places, labels, targets, self.options)
+        labels, targets, reference = (
+            None if x is None else x.repeat_interleave(times, 0) for x in (self.labels, self.targets, self.reference)
+        )
+        return Batch(inputs, places, labels, targets, self.options, reference)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +159,8 @@ class Metric:
     """`read` takes a reading of a forward pass; `change` compares two readings and returns one number per text.
 
     `head`: whether the model's output head must run. `flat`: whether the change has no slope at the unedited model,
-    because it compares with that model. `by_token`: whether a reading holds one number per token.
+    because it compares with that model. `by_token`: whether a reading holds one number per token. `refer`: of a metric
+    that compares with one run of each text, what it keeps of that run, as `Batch.reference`.
     """
 
     name: str
@@ -166,6 +171,7 @@ class Metric:
     head: bool = True
     flat: bool = False
     by_token: bool = False
+    refer: Callable[[Any, Batch], Tensor] | None = None
 
     def level(self, readings: Sequence[Tensor]) -> float | None:
         """The mean reading over texts, None for a flat metric, whose readings are no numbers of texts or tokens."""

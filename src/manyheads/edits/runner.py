@@ -1,9 +1,10 @@
 """Many interventions on one corpus: the change of each in each text, with all that they share computed once.
 
-Interventions that begin in one layer share everything before it, and its attention. What they do not share runs on an
-expanded batch, in which every text stands once for each intervention. Of L layers half are saved: (L + 1) / 2 forward
-passes for L interventions, less the last layer's attention, whatever the number of heads. Where a model's blocks cannot
-be identified, nothing is shared, and `Sweep.because` gives the reason.
+`Runner.over` carries them out, and every pass is one of `read_under`. Interventions that begin in one layer share
+everything before it, and its attention. What they do not share runs on an expanded batch, in which every text stands
+once for each intervention. Of L layers half are saved: (L + 1) / 2 forward passes for L interventions, less the last
+layer's attention, whatever the number of heads. Where a model's blocks cannot be identified, nothing is shared, and
+`Swept.because` gives the reason.
 
 A block (attention and feed-forward of one layer) whose inputs nobody has changed returns what it returned before, and
 so does the attention inside the block in which an intervention begins: its heads' outputs are known, only their edit
@@ -19,9 +20,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -31,10 +33,10 @@ from torch import Tensor, nn
 from manyheads.edits.application import prepare
 from manyheads.edits.computed import Computed
 from manyheads.edits.edits import Acts, Editor
-from manyheads.edits.metrics import Batch, Corpus, Metric, outputs_of, require_numbers
+from manyheads.edits.metrics import Batch, Metric, outputs_of, require_numbers
 from manyheads.inputs import BATCH_TOKENS
 from manyheads.machine import is_sharded
-from manyheads.models import AttentionCall, tap
+from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.plan import Plan
 from manyheads.spec import ModelSpec, Site
 from manyheads.statistics import Progress
@@ -43,40 +45,46 @@ SAME = 1e-4  # of the largest number: an expanded batch is the same sums in anot
 SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
 
 
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """`changes[text, plan]` of a metric, and how they were computed, in words."""
-
-    changes: Float64[Tensor, "text plan"]
-    because: str
+Calls = Mapping[tuple[str, int], AttentionCall]
+"""Each layer's call of one pass, by (stack, layer)."""
 
 
-def sweep(
-    lm: Any,
-    plans: Sequence[Plan],
-    corpus: Corpus,
-    metric: Metric,
+class PassRead(NamedTuple):
+    """What is read of one pass: the metric, the calls if they are kept, and what the metric compared with, if so."""
+
+    reading: Tensor
+    calls: Calls
+    reference: Tensor | None
+
+
+def read_under(
+    lm: LoadedModel,
+    batch: Batch,
+    metric: Metric | None,
+    edits: Sequence[Callable[[AttentionCall], Tensor | None]] = (),
     *,
-    texts: Any = None,
-    share: bool = True,
-    num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
-) -> Sweep:
-    """The change that each plan makes in each text. `texts`: the corpus of "mean" and "resample" ablation.
+    guard: bool = False,
+    keep: bool = False,
+    grad: bool = False,
+) -> PassRead:
+    """One pass of a batch under edits. A batch without the reference that a metric needs is compared with itself.
 
-    Batches have at most `num_tokens` after expansion; `share=False` runs every plan by itself. Errors: those of
-    `applied`; StatisticError for a metric that gives NaN.
+    `metric`: None reads nothing of the outputs. `guard`: check what the tap sees. `keep`: keep every layer's call.
+    `grad`: with gradients. Without edits, `guard` and `keep` the model runs untapped.
     """
-    prepared, _ = prepare(lm, list(plans), texts)
-    edits = _PlanEdits(Acts(prepared.plans, lm.spec), prepared.computed)
-    runner = Runner.of(lm, edits, metric, share=share, num_tokens=num_tokens)
-    changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64, device="cpu")
-    for done, batch in enumerate(corpus.batches):
-        changes[list(batch.places)] = runner.run(batch)[1]
-        if progress is not None:
-            progress(done + 1, len(corpus.batches))
-    require_numbers(changes, metric, "an intervention")
-    return Sweep(changes, runner.because)
+    calls: dict[tuple[str, int], AttentionCall] = {}
+
+    def kept(call: AttentionCall) -> None:
+        calls[call.site.stack, call.site.layer] = call
+
+    is_tapped = edits or guard or keep
+    with tap(lm.model, kept if keep else None, edits, guard=guard) if is_tapped else nullcontext():
+        outputs = outputs_of(lm, batch, head=metric is None or metric.head, grad=grad)
+        if metric is None:
+            return PassRead(torch.empty(0, device="cpu"), calls, None)
+        if metric.refer is not None and batch.reference is None:
+            batch = replace(batch, reference=metric.refer(outputs, batch))
+        return PassRead(metric.read(outputs, batch), calls, batch.reference)
 
 
 @runtime_checkable
@@ -90,7 +98,7 @@ class OpenEditor(Protocol):
 
 @runtime_checkable
 class Edits(Protocol):
-    """Interventions by number, as a `Runner` carries them out: the plans of `sweep`, or patches from another run."""
+    """Interventions by number, as a `Runner` carries them out: plans, or patches from another run."""
 
     @property
     def count(self) -> int: ...
@@ -109,9 +117,10 @@ class Edits(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _PlanEdits:
-    """Plans, with what was computed for them, as `Edits`."""
+class PlanEdits:
+    """Plans, with what was computed for them, as `Edits` of a model."""
 
+    model: nn.Module
     acts: Acts
     computed: Computed
 
@@ -119,12 +128,51 @@ class _PlanEdits:
     def count(self) -> int:
         return len(self.acts.plans)
 
+    @cached_property
+    def editors(self) -> tuple[Editor, ...]:
+        """An editor for each plan by itself, which notes what its steps change in all batches."""
+        return tuple(Editor(self.acts.chosen([index]), False, self.computed) for index in range(self.count))
+
     def touching(self, site: Site) -> set[int]:
         return {act.plan for act in self.acts.of(site)}
 
     def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
-        acts = self.acts.chosen([*chosen] * (size if each_its_own else 1))
-        return Editor(acts, each_its_own, self.computed, places=places)
+        if each_its_own:
+            return Editor(self.acts.chosen([*chosen] * size), True, self.computed, places=places)
+        (index,) = chosen
+        self.editors[index].open(self.model)
+        return self.editors[index]
+
+
+def plan_edits(lm: LoadedModel, plans: Sequence[Plan], corpus: Any = None) -> PlanEdits:
+    """Plans as `Edits`, all of them with the tensors of one reading of `corpus`. Errors: those of `applied`."""
+    prepared, _ = prepare(lm, list(plans), corpus)
+    return PlanEdits(lm.model, Acts(prepared.plans, lm.spec), prepared.computed)
+
+
+class BatchRan(NamedTuple):
+    """What a runner reads of one batch: the unedited model, and every intervention's change in each text.
+
+    `first`: the reading under intervention 0, None where it shared its passes.
+    """
+
+    plain: Tensor
+    changes: Float64[Tensor, "b plan"]
+    first: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """`changes[text, plan]` of a metric, and how they were computed, in words.
+
+    `before`, `after`: each batch's reading of the unedited model and under intervention 0, () where it shared its
+    passes, and for a flat metric, whose readings are whole distributions.
+    """
+
+    before: tuple[Tensor, ...]
+    after: tuple[Tensor, ...]
+    changes: Float64[Tensor, "text plan"]
+    because: str
 
 
 @dataclass(eq=False)
@@ -134,6 +182,7 @@ class Runner:
     lm: Any
     edits: Edits
     metric: Metric
+    share: bool
     blocks: list[Block]
     num_tokens: int
     why: str
@@ -141,7 +190,10 @@ class Runner:
 
     @classmethod
     def of(cls, lm: Any, edits: Edits, metric: Metric, *, share: bool = True, num_tokens: int = BATCH_TOKENS) -> Runner:
-        """A runner whose blocks know which interventions begin in them."""
+        """A runner whose blocks know which interventions begin in them.
+
+        Batches have at most `num_tokens` after expansion; `share=False` runs every intervention by itself.
+        """
         blocks, why = blocks_of(lm.model, lm.spec) if share else ([], "as asked")
         waiting = set(range(edits.count))
         for block in blocks:  # each plan begins in the first block that it touches; those that touch none, in the last
@@ -150,7 +202,7 @@ class Runner:
             # Each plan once, in its first block: there everything before
             # it is known, and everything after it must run anyway.
             waiting -= touching
-        return cls(lm, edits, metric, blocks, num_tokens, why)
+        return cls(lm, edits, metric, share, blocks, num_tokens, why)
 
     @property
     def because(self) -> str:
@@ -160,20 +212,47 @@ class Runner:
         known = sum(block.attention[0].known for block in self.blocks if len(block.attention) == 1)
         return f"what layers share is computed once: {len(self.blocks)} blocks, attention of {known} of them too"
 
-    def run(self, batch: Batch) -> tuple[Tensor, Float64[Tensor, "b plan"]]:
+    def over(self, batches: Sequence[Batch], progress: Progress | None = None) -> Swept:
+        """The changes in all texts of a corpus. Errors: StatisticError for a metric that gives NaN."""
+        num_texts = sum(len(batch.places) for batch in batches)
+        changes = torch.zeros(num_texts, self.edits.count, dtype=torch.float64, device="cpu")
+        before: list[Tensor] = []
+        after: list[Tensor] = []
+        # Batch by batch: log-probabilities of a whole corpus would be the largest thing in memory.
+        for done, batch in enumerate(batches):
+            plain, changes[list(batch.places)], first = self.run(batch)
+            source = "an intervention" if self.share else "these texts"
+            require_numbers(changes[list(batch.places)], self.metric, source)
+            if first is not None and not self.metric.flat:
+                before.append(plain)
+                after.append(first)
+            if progress is not None:
+                progress(done + 1, len(batches))
+        return Swept(tuple(before), tuple(after), changes, self.because)
+
+    def run(self, batch: Batch) -> BatchRan:
         """The unedited model's reading of a batch, and every intervention's change in each of its texts."""
-        with keeping(self.lm.model, self.blocks, guard=not self.checked):
-            plain = self._read(batch)
-        require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
+        # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
+        guard = not self.checked
+        with keeping(self.lm.model, self.blocks, guard=guard) if self.share else nullcontext():
+            plain = read_under(self.lm, batch, self.metric).reading
+        if self.share:
+            require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
         # Once: what would forbid sharing is in the model (windows, norms over a batch), not in the texts.
         if self.blocks and not self.checked:
             self._check(batch, plain)
         self.checked = True
         changes = torch.zeros(len(batch.places), self.edits.count, dtype=torch.float64, device="cpu")
-        if not self.blocks:
-            for index in range(self.edits.count):
-                with self._tapped(self.lm.model, [index], each_its_own=False, size=len(batch.places)):
-                    changes[:, index] = self.metric.change(plain, self._read(batch)).cpu()
+        first: Tensor | None = None
+        for index in range(0 if self.blocks else self.edits.count):
+            editor = self.edits.editor([index], each_its_own=False, size=len(batch.places), places={})
+            try:
+                # A plain pass that was tapped has been guarded.
+                edited = read_under(self.lm, batch, self.metric, [editor], guard=guard and not self.share).reading
+            finally:
+                editor.close()
+            changes[:, index] = self.metric.change(plain, edited).cpu()
+            first = edited if first is None else first
         for number, block in enumerate(self.blocks):
             ids = batch.inputs.get("input_ids")
             width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
@@ -185,14 +264,11 @@ class Runner:
                 # The plans begin in this block: earlier ones only pass on what they returned in the plain pass.
                 times, size = len(plans), len(batch.places)
                 with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
-                    after = self._read(batch.repeated(times))
+                    after = read_under(self.lm, batch.repeated(times), self.metric).reading
                 # In the order of `repeated`: text after text, each of them once for every plan.
                 change = self.metric.change(plain.repeat_interleave(times, 0), after)
                 changes[:, plans] = change.view(size, times).cpu()
-        return plain, changes
-
-    def _read(self, batch: Batch) -> Tensor:
-        return self.metric.read(outputs_of(self.lm, batch, head=self.metric.head), batch)
+        return BatchRan(plain, changes, first)
 
     @contextmanager
     def _edited(self, number: int, plans: list[int], size: int) -> Iterator[None]:
@@ -212,7 +288,7 @@ class Runner:
             return
         if touches_later:  # skipped layers do not call, so a tap cannot count layers and goes by their paths
             sites = {site.module: site for site in self.lm.spec.sites}
-            with self._tapped(self.lm.model, plans, each_its_own=True, size=size, places=sites):
+            with self._tapped(self.lm.model, plans, size, sites):
                 yield
             return
         forward = block.module.forward
@@ -220,23 +296,15 @@ class Runner:
         sites = {attention.site.module[cut:]: attention.site for attention in block.attention}
 
         def edited(*args: Any, **kwargs: Any) -> Any:
-            with self._tapped(block.module, plans, each_its_own=True, size=size, places=sites):
+            with self._tapped(block.module, plans, size, sites):
                 return forward(*args, **kwargs)
 
         with standing_in(block.module, edited):
             yield
 
     @contextmanager
-    def _tapped(
-        self,
-        module: nn.Module,
-        plans: list[int],
-        *,
-        each_its_own: bool,
-        size: int = 1,
-        places: dict[str, Site] | None = None,
-    ) -> Iterator[None]:
-        editor = self.edits.editor(plans, each_its_own=each_its_own, size=size, places=places or {})
+    def _tapped(self, module: nn.Module, plans: list[int], size: int, places: dict[str, Site]) -> Iterator[None]:
+        editor = self.edits.editor(plans, each_its_own=True, size=size, places=places)
         try:
             with tap(module, edits=[editor], guard=False):
                 yield
@@ -248,7 +316,7 @@ class Runner:
         # Any model may be behind `lm`: whatever it does to an expanded batch is a reason to share nothing, no error.
         try:
             with skipping(self.blocks[:-1], len(batch.places), 2):
-                again = self._read(batch.repeated(2))
+                again = read_under(self.lm, batch.repeated(2), self.metric).reading
             difference = (again - plain.repeat_interleave(2, 0)).abs().nan_to_num(0).max()
             is_same = bool(difference <= SAME * plain.abs().nan_to_num(0).max().clamp_min(1e-30))
             self.why = "" if is_same else "an expanded batch does not give what the plain one does"

@@ -27,12 +27,11 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import one_of, plural, whole
-from manyheads.edits import METRICS, choose_metric, editors_of, sweep
+from manyheads.edits import METRICS, Runner, choose_metric, plan_edits
 from manyheads.edits.metrics import Batch, Corpus, Metric, require_loaded, token_losses
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, observe, read_texts, tokens_of
 from manyheads.inputs.generation import generate
-from manyheads.interventions.effects.effect import carried_out
 from manyheads.interventions.effects.importance import rank_correlation
 from manyheads.long_context.head_split import HeadSplit, require_share
 from manyheads.long_context.needles import (
@@ -430,7 +429,7 @@ def _effects(
     groups = [(place, g) for place, layer in split.dividable for g in range(layer.num_kv_heads)]
     plans = [Plan(Ablate(split.query_heads(*group), kind="streaming", sink=split.sink, recent=split.recent))
              for group in groups]  # fmt: skip
-    swept = sweep(lm, plans, corpus, metric, num_tokens=num_tokens, progress=progress)
+    swept = Runner.of(lm, plan_edits(lm, plans), metric, num_tokens=num_tokens).over(corpus.batches, progress)
     return swept.changes.numpy().T, swept.because
 
 
@@ -456,7 +455,8 @@ def _readings(
     # shares of few heads) run once.
     metric = Metric("reading", "", "one number a row", read, lambda before, after: after)
     once = {plan: place for place, plan in enumerate(dict.fromkeys([Plan([]), *plans]))}
-    readings = carried_out(lm, editors_of(lm, list(once), None), corpus, metric, progress)[2].numpy()
+    runner = Runner.of(lm, plan_edits(lm, list(once)), metric, share=False)
+    readings = runner.over(corpus.batches, progress).changes.T.contiguous().numpy()
     return readings[[once[plan] for plan in (Plan([]), *plans)]]
 
 

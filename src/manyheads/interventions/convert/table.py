@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from manyheads.base import private_names
-from manyheads.edits import metrics
+from manyheads.edits import metrics, read_under
 from manyheads.errors import ManyHeadsError
 from manyheads.models import LoadedModel, size
 from manyheads.statistics import mean_interval
@@ -116,11 +116,10 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
     with _twin_errors(before, after) as (sums, current):
         for batch in corpus.batches:
             current[:] = [batch]
-            old_readings.append(metric.read(metrics.outputs_of(before, batch, head=metric.head), batch))
+            old_readings.append(read_under(before, batch, metric).reading)
     changes = torch.zeros(corpus.num_texts, dtype=torch.float64, device="cpu")
     for batch, old_reading in zip(corpus.batches, old_readings, strict=True):
-        new_reading = metric.read(metrics.outputs_of(after, batch, head=metric.head), batch)
-        changes[list(batch.places)] = metric.change(old_reading, new_reading).double().cpu()
+        changes[list(batch.places)] = metric.change(old_reading, read_under(after, batch, metric).reading).cpu()
     metrics.require_numbers(changes, metric, "these texts")
     # One number back from the device per layer, at the end: sums stay there while the texts are read.
     errors = {layer: (float(gap) / (float(total) or 1.0)) ** 0.5 for layer, (gap, total) in sums.items()}

@@ -11,19 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 from numpy import ndarray
-from torch import Tensor
 
 from manyheads.base import whole
 from manyheads.base.text import plural
-from manyheads.edits import metrics
-from manyheads.edits.application import editors_of
-from manyheads.edits.edits import Editor
+from manyheads.edits import Runner, metrics, plan_edits
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
-from manyheads.models import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec
 from manyheads.statistics import Progress, mean_interval
@@ -135,16 +130,18 @@ def effect(
     none = "none, as asked" if not controls else f"none: {why_none}"
     notes["control"] = sets if drawn else none
     notes |= read.notes
-    # The plan is the first editor, its controls follow: one reading of the corpus serves all of them.
-    editors = editors_of(lm, [plan, *drawn], corpus)
-    before, after, changes = carried_out(lm, editors, read, chosen, progress)
-    if unchanged := [describe(step) for place, step in enumerate(plan.steps) if editors[0].idle(0, place)]:
+    # The plan is the first intervention, its controls follow: one reading of the corpus serves all of them. Each runs
+    # by itself, so that no number depends on what shares its batch.
+    plans = plan_edits(lm, [plan, *drawn], corpus)
+    swept = Runner.of(lm, plans, chosen, share=False).over(read.batches, progress)
+    changes = swept.changes.T.contiguous()
+    if unchanged := [describe(step) for place, step in enumerate(plan.steps) if plans.editors[0].idle(0, place)]:
         notes["unchanged"] = "; ".join(unchanged)
     low, high = mean_interval(changes[:1].T.numpy())
     per_token: dict[int, ndarray] = {}
     if chosen.by_token:
         # Batches go by length, so texts are put back into their own order; padding and first tokens are NaN.
-        for batch, old, new in zip(read.batches, before, after, strict=True):
+        for batch, old, new in zip(read.batches, swept.before, swept.after, strict=True):
             for place, change in zip(batch.places, (new - old).double().cpu(), strict=True):
                 per_token[place] = change[~change.isnan()].numpy()
     return Effect(
@@ -156,44 +153,12 @@ def effect(
         None if np.isnan(high[0]) else float(high[0]),
         changes[0].numpy(),
         tuple(changes[1:].mean(1).tolist()),
-        chosen.level(before),
-        chosen.level(after),
+        chosen.level(swept.before),
+        chosen.level(swept.after),
         tuple(per_token[place] for place in range(read.num_texts)) if chosen.by_token else None,
         notes,
         len(_named_heads(plan, lm.spec)),
     )
-
-
-def carried_out(
-    lm: Any, editors: Sequence[Editor], corpus: metrics.Corpus, metric: metrics.Metric, progress: Progress | None
-) -> tuple[list[Tensor], list[Tensor], Float64[Tensor, "plan text"]]:
-    """Readings before and under the first editor, where they are numbers of texts or tokens, and all editors' changes.
-
-    Works batch by batch: log-probabilities of a whole corpus would be the largest thing in memory.
-    """
-    # A flat metric keeps no readings: those of KL are whole distributions, the largest tensors of all.
-    before: list[Tensor] = []
-    after: list[Tensor] = []
-    changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64, device="cpu")
-    for done, batch in enumerate(corpus.batches):
-        plain = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
-        # All editors on one batch before the next: the plain reading is then held for a single batch.
-        for index, editor in enumerate(editors):
-            try:
-                editor.open(lm.model)
-                # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
-                with tap(lm.model, edits=[editor], guard=not done):
-                    edited = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
-            finally:
-                editor.close()
-            changes[index, list(batch.places)] = metric.change(plain, edited).double().cpu()
-            metrics.require_numbers(changes[index, list(batch.places)], metric, "these texts")
-            if not index and not metric.flat:
-                before.append(plain)
-                after.append(edited)
-        if progress is not None:
-            progress(done + 1, len(corpus.batches))
-    return before, after, changes
 
 
 def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Plan]:

@@ -42,8 +42,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import one_of, whole
-from manyheads.edits import metrics
-from manyheads.edits.runner import sweep
+from manyheads.edits import Runner, metrics, plan_edits, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.inputs import BATCH_TOKENS
@@ -213,7 +212,8 @@ def importance(
     plans = [Plan(Ablate(head, kind=kind)) for head in lm.spec.heads]
     if corpus is None and plans[0].needs_corpus:
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
-    swept = sweep(lm, plans, read, chosen, texts=corpus, num_tokens=num_tokens, progress=progress)
+    runner = Runner.of(lm, plan_edits(lm, plans, corpus), chosen, num_tokens=num_tokens)
+    swept = runner.over(read.batches, progress)
     notes["computed"] = f"{kind} ablation of each head; {swept.because}"
     # A head that changes no text is worth 0, or was not reached: the notes name it, so that nobody has to guess.
     idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
@@ -266,7 +266,7 @@ def gradients(
 def _slopes(lm: Any, batch: metrics.Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
-        reading = metric.read(metrics.outputs_of(lm, batch, head=metric.head, grad=True), batch)
+        reading = read_under(lm, batch, metric, grad=True).reading
         changes = metric.change(torch.zeros_like(reading), reading)
     _require_slope(changes, metric)
     # Texts do not depend on each other's gates, so one backward pass through the sum gives each text its own slopes.
@@ -282,7 +282,7 @@ def _squares(
 ) -> Float64[Tensor, "b head"]:
     """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
-        reading = metric.read(metrics.outputs_of(lm, batch, head=metric.head, grad=True), batch)
+        reading = read_under(lm, batch, metric, grad=True).reading
     _require_slope(reading, metric)
     if metric.name != "cosine":
         raise StatisticError(
@@ -408,8 +408,8 @@ def lowest_heads(
     groups = groups_of(lm.spec)
 
     def lost(choices: Sequence[HeadSet]) -> list[float]:
-        plans = [Plan(Ablate(str(heads))) for heads in choices]
-        return sweep(lm, plans, corpus, chosen, progress=progress).changes.mean(0).tolist()
+        plans = plan_edits(lm, [Plan(Ablate(str(heads))) for heads in choices])
+        return Runner.of(lm, plans, chosen).over(corpus.batches, progress).changes.mean(0).tolist()
 
     together = dict(zip(groups, lost(groups), strict=True))
     ranked = dict(sorted(together.items(), key=lambda entry: entry[1]))

@@ -15,11 +15,9 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.edits.application import editors_of
-from manyheads.edits.metrics import choose_metric, read_corpus
+from manyheads.edits import Runner, choose_metric, plan_edits, read_corpus
 from manyheads.errors import TextError
 from manyheads.heads import Head
-from manyheads.interventions.effects.effect import carried_out
 from manyheads.interventions.effects.importance import Estimator, importance
 from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.statistics import Progress, mean_interval
@@ -87,9 +85,9 @@ def removal_curve(
     shuffled = (tuple(heads[index] for index in generator.permutation(len(heads))) for _ in range(ORDERS))
     orders = [ranked.ranking(), *shuffled]
     plans = [Plan(Ablate(order[:count], kind=kind)) for order in orders for count in counts[1:]]
-    editors = editors_of(lm, plans, texts[::2])
     # "mean" and "resample" ablation take their values from the half that chose the heads, never from the other.
-    removed = carried_out(lm, editors, corpus, chosen, progress)[2].numpy()  # [plan, text]
+    runner = Runner.of(lm, plan_edits(lm, plans, texts[::2]), chosen, share=False)
+    removed = runner.over(corpus.batches, progress).changes.T.numpy()  # [plan, text]
     changes = np.zeros((len(orders), len(counts), corpus.num_texts))  # with no head removed, exactly 0
     changes[:, 1:] = removed.reshape(len(orders), len(counts) - 1, -1)
     low, high = mean_interval(changes[0].T)

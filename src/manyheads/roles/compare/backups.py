@@ -23,7 +23,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import whole
-from manyheads.edits import Editor, choose_metric, editors_of, read_corpus, sweep
+from manyheads.edits import Editor, Runner, choose_metric, plan_edits, read_corpus
 from manyheads.edits.metrics import require_loaded
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
@@ -186,7 +186,7 @@ def backup_heads(
     if corpus is None and Ablate(gone[0], kind=kind).needs_corpus:
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     plans = [Plan(Ablate([str(head) for head in target], kind=kind)) for target in sets]
-    editors = editors_of(lm, plans, corpus)
+    editors = plan_edits(lm, plans, corpus).editors
     # Each editor is used twice below, for the rows and for the losses, and closed after each.
     moved, notes["rows"] = moved_rows(lm, reading, editors, heads, rows)
     singles = [Plan(Ablate(head, kind=kind)) for head in heads]
@@ -199,7 +199,8 @@ def backup_heads(
             if progress is not None:
                 progress(turn * of + done, (1 + len(editors)) * of)
 
-        swept = sweep(lm, tried, read, chosen, texts=corpus, num_tokens=num_tokens, progress=report)
+        runner = Runner.of(lm, plan_edits(lm, tried, corpus), chosen, num_tokens=num_tokens)
+        swept = runner.over(read.batches, report)
         notes["computed"] = f"{kind} ablation of each head; {swept.because}"
         return swept.changes.numpy()
 

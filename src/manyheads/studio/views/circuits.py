@@ -98,7 +98,7 @@ def reading(lm: Any, ask: PairAsk, *, progress: Say) -> PairReading:
         if trouble is None:
             about = "texts"
             pairs = read_pairs(lm, ask.clean, ask.corrupted, 1)
-            metric_of(lm, pairs, "kl", None, False, {})  # a masked model's texts need their mask, whatever is asked
+            metric_of(lm, pairs, "kl", None, False)  # a masked model's texts need their mask, whatever is asked
             assert pairs.rows is not None
             (batch,), row = pairs.batches, int(pairs.rows[0])
             with watched(lm, progress, "reading both texts", 2):

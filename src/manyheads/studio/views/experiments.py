@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.corpora import EXAMPLE_SENTENCES
-from manyheads.edits import METRICS, applied, choose_metric, read_corpus
+from manyheads.edits import METRICS, applied, choose_metric, read_corpus, read_under
 from manyheads.edits.application import prepare
 from manyheads.edits.computed import Prepared
 from manyheads.edits.metrics import Batch, exact, outputs_of
@@ -277,15 +277,11 @@ def _neighbours(lm: Any, plan: Prepared, text: str) -> list[Neighbour]:
     """Example sentences, the nearest before first, with their cosines before and under the plan; [] without states."""
 
     def cosines() -> list[float]:
-        texts = [
-            METRICS["cosine"].read(outputs_of(lm, batch, head=False), batch) for batch in read_corpus(lm, text).batches
-        ]
+        texts = [read_under(lm, batch, METRICS["cosine"]).reading for batch in read_corpus(lm, text).batches]
         sentences = read_corpus(lm, EXAMPLE_SENTENCES)
         embeddings = torch.empty(len(EXAMPLE_SENTENCES), texts[0].shape[-1], dtype=torch.float64, device="cpu")
         for batch in sentences.batches:
-            embeddings[list(batch.places)] = (
-                METRICS["cosine"].read(outputs_of(lm, batch, head=False), batch).double().cpu()
-            )
+            embeddings[list(batch.places)] = read_under(lm, batch, METRICS["cosine"]).reading.double().cpu()
         mean = torch.cat(texts).double().cpu().mean(0)  # over the text's windows
         return F.cosine_similarity(embeddings, mean[None], dim=-1).tolist()
 

@@ -163,17 +163,14 @@ def without_projection(values: Values, load: Loader) -> Ran:
 
     Raises TextError, LessonError.
     """
-    # torch comes with it, and listing the lessons needs none
-    from manyheads.interventions.effects.effect import carried_out
-
     lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")
     require_short(lm, sentence, MAX_UNSEEN)
     depths = range(len(lm.spec.sites))
     steps = [(SkipOutputProjection(depth), Ablate(f"L{depth}"), Ablate(f"L{depth}H{head}")) for depth in depths]
-    editors = edits.editors_of(lm, [Plan(step) for row in steps for step in row], None)
+    plans = edits.plan_edits(lm, [Plan(step) for row in steps for step in row])
     metric, _ = edits.choose_metric(lm, "cosine", None)
-    _, _, changes = carried_out(lm, editors, edits.read_corpus(lm, [sentence], None), metric, None)
-    turned = np.asarray(changes[:, 0], np.float64).reshape(len(steps), -1)
+    swept = edits.Runner.of(lm, plans, metric, share=False).over(edits.read_corpus(lm, [sentence]).batches)
+    turned = swept.changes[0].numpy().reshape(len(steps), -1)
     worse = int((turned[:, 0] > turned[:, 1]).sum())
     return Ran(
         f"Without its output projection a layer turns the embedding by {turned[:, 0].min():.3f} to "
