@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.base import Cache, html_table, locked, locks, nearest, one_of, whole
+from manyheads.base import Cache, html_table, locked, names_in, nearest, one_of, own_folder, parts_folder, whole
 from manyheads.errors import PlanError, ShapeError
 from tests.refusals import refuses
 
@@ -144,11 +144,25 @@ def test_a_file_system_without_locks_refuses_nobody_and_leaks_nothing(path, monk
     def unsupported(*_, **__):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(locks, "lock_descriptor", unsupported)
+    monkeypatch.setattr(parts_folder, "lock_descriptor", unsupported)
     before = len(os.listdir("/proc/self/fd"))
     with locked(path, BUSY), locked(path, BUSY):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_unfinished_files_are_deleted_only_when_no_process_of_a_run_is_left_to_write_them(tmp_path):
+    names = ["part-0", "part-1", ".hidden", ".manyheads-0a1b2c.tmp", ".manyheads-3d4e5f.json"]
+    with own_folder(tmp_path, BUSY, "lock", rank=2):  # the first process of its run is gone
+        for name in names:
+            (tmp_path / name).touch()
+        with pytest.raises(ValueError, match="somebody is there"), own_folder(tmp_path, BUSY, "lock"):
+            pytest.fail("two runs at once")
+        assert sorted(os.listdir(tmp_path)) == sorted([*names, "lock", "lock-2"])
+    with own_folder(tmp_path, BUSY, "lock"):
+        assert sorted(os.listdir(tmp_path)) == [".hidden", "lock", "part-0", "part-1"]
+        assert names_in(tmp_path) == ["lock", "part-0", "part-1"]
+    assert names_in(tmp_path / "none") == []
 
 
 # ======================================================================================================= tables of HTML

@@ -25,7 +25,7 @@ import json
 import logging
 import re
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -37,7 +37,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from manyheads.base import locked, no_access
+from manyheads.base import discard, names_in, own_folder
 from manyheads.corpora import Failures
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.machine import Ranks
@@ -226,14 +226,14 @@ class Parts:
                 if sizes[path] or not isinstance(error.__cause__, RecordingError):
                     raise
                 log.warning("%s is damaged, as after a power cut: its batch is measured again", path)
-                _remove(path)
+                discard(path)
                 continue
             require_same(basis.inputs, known.inputs, folder)
             with as_written(path):
                 # Any overlap drops the whole part: sums cannot be taken
                 # apart, and what overlaps was merged into a counted one.
                 if parts.total.covers_any(part.covered()):
-                    _remove(path)
+                    discard(path)  # one that stays never counts
                     continue
                 parts.total.add(part)
             # The first file is the largest merged part, if there is
@@ -260,7 +260,7 @@ class Parts:
         write_part(path, self.total, self.basis)  # flushed: it is on the disk before what it replaces goes
         for replaced in self.paths:
             if replaced != path:
-                _remove(replaced)
+                discard(replaced)
         self.paths, self.num_bytes = [path], 0
 
 
@@ -342,11 +342,6 @@ def as_written(path: Path) -> Generator[None]:
         ) from error
 
 
-def _remove(path: Path) -> None:
-    with suppress(OSError):  # a file that stays covers batches that are counted, and so never counts
-        path.unlink()
-
-
 # -------------------------------------------------------------------------------------------------------- the folder
 
 FINISHED = "finished.safetensors"
@@ -355,8 +350,7 @@ OWN = ("run.safetensors", FINISHED, "part-*", "lock", "lock-*")
 
 def require_own(path: Path, names: Sequence[str]) -> None:
     """Errors: FileAccessError where a folder to resume from holds what is no part of a run."""
-    entries = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    foreign = [entry for entry in entries if not (entry.startswith(".") or any(fnmatch(entry, name) for name in names))]
+    foreign = [entry for entry in names_in(path) if not any(fnmatch(entry, name) for name in names)]
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise FileAccessError(
@@ -382,28 +376,12 @@ class RunFolder:
         busy = StatisticError(
             f"another process is still at work in {path}: wait for it, end it, or give another folder."
         )
-        with ExitStack() as stack:
-            try:
-                if rank == 0:
-                    # Asked before `require_own`, which would call an older
-                    # run's files foreign instead of saying what they are.
-                    if any(path.glob("shard-*")):
-                        raise older_run(path)
-                    require_own(path, OWN)
-                    path.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(locked(path / "lock", busy))
-                    for lock in path.glob("lock-*"):  # of a run whose first process is gone: are the others?
-                        with locked(lock, busy):
-                            _remove(lock)
-                    for unfinished in path.glob(".manyheads-*.tmp"):  # written when a process was killed
-                        _remove(unfinished)
-                else:
-                    stack.enter_context(locked(path / f"lock-{rank}", busy))
-                    stack.callback(_remove, path / f"lock-{rank}")
-            except OSError as error:
-                if isinstance(error, FileAccessError):
-                    raise
-                raise no_access("write", path, error) from error
+        if rank == 0:
+            # Before `require_own`, which would call an older run's files foreign instead of saying what they are.
+            if any(name.startswith("shard-") for name in names_in(path)):
+                raise older_run(path)
+            require_own(path, OWN)  # before the folder is locked: a folder of something else gets no lock
+        with own_folder(path, busy, "lock", rank):
             yield RunFolder(path)
 
     def begun(self) -> tuple[dict[str, str], Learned] | None:
@@ -441,7 +419,7 @@ class RunFolder:
     def _tidy(self) -> None:
         # Also where a finished run is read back: its process may have been killed between the two.
         for path in self.path.glob("part-*.safetensors"):
-            _remove(path)
+            discard(path)
 
 
 # --------------------------------------------------------------------------------------- between processes, in memory

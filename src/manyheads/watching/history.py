@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import first_line, locked, no_access, plural, read_bytes, replacing
+from manyheads.base import first_line, names_in, no_access, own_folder, plural, read_bytes, replacing
 from manyheads.base.files import synced
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, RecordingError, ShapeError
 from manyheads.heads import Head
@@ -361,15 +361,12 @@ class HeadHistory:
                 f"cannot write {self.path}: it is a file, and a history that grows is a folder. Give another path, or "
                 f"delete it."
             )
-        self.path.mkdir(exist_ok=True)
+        self.path.mkdir(exist_ok=True)  # not its parents, as for other files that are written
         busy = FileAccessError(
             f"{self.path} is being written already, by this process or another: end that, or give another path."
         )
-        self._held.enter_context(locked(self.path, busy))
-        for unfinished in self.path.glob(".manyheads-*.tmp"):  # written when a process was killed
-            with suppress(OSError):
-                unfinished.unlink()
-        names = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
+        self._held.enter_context(own_folder(self.path, busy))
+        names = names_in(self.path)
         expected = [NAME.format(number) for number in range(len(names))]
         if names != expected:
             foreign = [name for name in names if name not in expected]
