@@ -43,8 +43,7 @@ from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.machine import Ranks
 from manyheads.measurement.basis import Basis
 from manyheads.measurement.chunks import Learned, require_same
-from manyheads.recording.file import safetensors_io
-from manyheads.recording.file.safetensors_io import TensorFile, bytes_of, write_tensors
+from manyheads.recording.file.safetensors_io import bytes_of, read_state, write_state
 from manyheads.statistics.sums.batch_sums import Contribution, agreed, counted, read_sites
 from manyheads.statistics.sums.running_sums import SUMS, Gathered, Tally
 from manyheads.statistics.sums.token_kinds import KindCounts, KindTally
@@ -269,28 +268,20 @@ _SUM = re.compile(r"-sum-of-(\d{1,18})\.")
 
 def write_part(path: Path, part: Batch | Total, basis: Basis, flushed: bool = True) -> None:
     """Write one part, whole or not at all. Errors: FileAccessError."""
-    write_state(path, part.tensors(), {**basis.words(), **part.words()}, flushed)
+    write_state(path, FORMAT, VERSION, part.tensors(), {**basis.words(), **part.words()}, flushed=flushed)
 
 
 def read_part(path: Path) -> tuple[Batch | Total, Basis]:
     """A part, and what it rests on. Errors: FileAccessError; StatisticError for what is not as it was written."""
-    tensors, words = read_state(path)
+    tensors, words = left_in(path)
     with as_written(path):
         return as_part(tensors, words)
 
 
-def write_state(path: Path, tensors: dict[str, Tensor], words: dict[str, Any], flushed: bool = True) -> None:
-    """One safetensors file of a run's folder, whole or not at all. Errors: FileAccessError."""
-    # `x=x` binds the tensor now: a plain closure would write the last tensor under every name.
-    parts = {name: safetensors_io.Part(x.dtype, tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
-    metadata = {"format": FORMAT, "format_version": str(VERSION), "about": json.dumps(words)}
-    write_tensors(path, parts, metadata, flushed=flushed)
-
-
-def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON of a file. Errors: FileAccessError; StatisticError for what is not what was written."""
     try:
-        version, tensors, words = contents(path)
+        version, tensors, words = read_state(path, FORMAT, VERSION)
     except RecordingError as error:
         raise StatisticError(
             f"what a run left in {path.parent} cannot be gone on with: {error} To begin anew, give another folder or "
@@ -299,15 +290,6 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if version < VERSION:
         raise older_run(path.parent)
     return tensors, words
-
-
-def contents(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
-    """A file's version, and, if that is this one's, its tensors and JSON. Errors: FileAccessError, RecordingError."""
-    file = TensorFile(path, kind=FORMAT, newest=VERSION)
-    version = int(file.metadata["format_version"])
-    return (version, {}, {}) if version < VERSION else (
-        version, {name: file.read(name) for name in file.entries}, file.json("about")
-    )  # fmt: skip
 
 
 def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[Batch | Total, Basis]:
@@ -389,14 +371,15 @@ class RunFolder:
         path = self.path / "run.safetensors"
         if not path.exists():
             return None
-        tensors, words = read_state(path)
+        tensors, words = left_in(path)
         with as_written(path):
             inputs = {str(name): str(value) for name, value in words["inputs"].items()}
             return inputs, Learned.read(tensors, words["learned"])
 
     def begin(self, inputs: dict[str, str], learned: Learned) -> None:
         """Write down the inputs of this run, before its first batch."""
-        write_state(self.path / "run.safetensors", learned.tensors(), {"inputs": inputs, "learned": learned.words()})
+        words = {"inputs": inputs, "learned": learned.words()}
+        write_state(self.path / "run.safetensors", FORMAT, VERSION, learned.tensors(), words)
 
     def finished(self) -> Total | None:
         """All of a run that came to its end; None where it did not."""
