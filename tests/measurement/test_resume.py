@@ -107,7 +107,7 @@ WRITES = {
     "written half": (safetensors_io, "_write", half_written),
     "written, not in its place": (os, "replace", None),
     "to be written": (store, "write_state", None),
-    "to be deleted": (store, "discard", None),
+    "to be deleted": (store, "_remove", None),
     "to be locked": (parts_folder, "locked", None),
 }
 
@@ -358,7 +358,7 @@ def test_a_batch_that_several_parts_cover_counts_once(merged, lm, tmp_path, monk
     monkeypatch.setattr(store, "MERGE_BYTES", 1 << 30)
     want = mh.measure(lm, iter(texts), STATISTICS, kinds=True)
     stopped_before_its_end(lm, texts, tmp_path, monkeypatch)
-    monkeypatch.setattr(store, "discard", lambda path: None)
+    monkeypatch.setattr(store, "_remove", lambda path: None)
     batches = [path for path in sorted(tmp_path.glob("part-*")) if "sum" not in path.name]
     for chosen in (batches[:merged], batches[2:4]):
         total = store.Total()

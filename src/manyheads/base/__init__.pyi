@@ -1,7 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .cache import Cache as Cache
 from .files import MEMORY_SHARE as MEMORY_SHARE
-from .files import discard as discard
 from .files import free_memory_bytes as free_memory_bytes
 from .files import is_out_of_memory as is_out_of_memory
 from .files import no_access as no_access
@@ -13,9 +12,8 @@ from .files import users_home as users_home
 from .grouping import check_groups as check_groups
 from .grouping import divisors as divisors
 from .html import html_table as html_table
-from .parts_folder import locked as locked
-from .parts_folder import names_in as names_in
-from .parts_folder import own_folder as own_folder
+from .parts_folder import PartsFolder as PartsFolder
+from .text import few as few
 from .text import first_line as first_line
 from .text import nearest as nearest
 from .text import one_of as one_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import lock_descriptor
@@ -17,45 +18,51 @@ from manyheads.base.files import UNFINISHED, discard, no_access
 from manyheads.errors import FileAccessError
 
 
-@contextmanager
-def own_folder(path: Path, busy: Exception, lock: str = "", rank: int = 0) -> Iterator[None]:
-    """Make a folder where there is none, and keep other runs out of it while the block runs.
+@dataclass(frozen=True)
+class PartsFolder:
+    """A folder that one run owns while it is `opened`."""
 
-    The first process of a run locks the folder itself, or the file `lock` in it; the others come after it, with a
-    `rank`, and each locks the file `<lock>-<rank>`. Files that a killed process was just writing are deleted.
-    Errors: `busy` where another run is at work there, FileAccessError.
-    """
-    with ExitStack() as stack:
+    path: Path
+
+    @staticmethod
+    @contextmanager
+    def opened(path: Path, busy: Exception, lock: str = "", rank: int = 0) -> Iterator[PartsFolder]:
+        """Make the folder where there is none, and keep other runs out of it while the block runs.
+
+        The first process of a run locks the folder itself, or the file `lock` in it; the others come after it, with a
+        `rank`, and each locks the file `<lock>-<rank>`. Files that a killed process was just writing are deleted.
+        Errors: `busy` where another run is at work there, FileAccessError.
+        """
+        with ExitStack() as stack:
+            try:
+                if rank:
+                    own = path / f"{lock}-{rank}"
+                    stack.enter_context(locked(own, busy))
+                    stack.callback(discard, own)
+                else:
+                    path.mkdir(parents=True, exist_ok=True)
+                    stack.enter_context(locked(path / lock, busy))
+                    for other in path.glob(f"{lock}-*") if lock else ():  # of a run whose first process is gone
+                        with locked(other, busy):
+                            discard(other)
+                    # Only with every lock held: until then, it may be a file that another run still writes.
+                    for unfinished in path.glob(f"{UNFINISHED}*"):
+                        discard(unfinished)
+            except OSError as error:
+                if isinstance(error, FileAccessError):
+                    raise
+                raise no_access("write", path, error) from error
+            yield PartsFolder(path)
+
+    def names(self) -> list[str]:
+        """What is in it, sorted, hidden and unfinished files aside; nothing where there is none yet.
+
+        Errors: FileAccessError.
+        """
         try:
-            if rank:
-                own = path / f"{lock}-{rank}"
-                stack.enter_context(locked(own, busy))
-                stack.callback(discard, own)
-            else:
-                path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(path / lock, busy))
-                for other in path.glob(f"{lock}-*") if lock else ():  # of a run whose first process is gone
-                    with locked(other, busy):
-                        discard(other)
-                # Only with every lock held: until then, an unfinished file may be one that another run still writes.
-                for unfinished in path.glob(f"{UNFINISHED}*"):
-                    discard(unfinished)
+            return sorted(x for x in os.listdir(self.path) if not x.startswith(".")) if self.path.is_dir() else []
         except OSError as error:
-            if isinstance(error, FileAccessError):
-                raise
-            raise no_access("write", path, error) from error
-        yield
-
-
-def names_in(path: Path) -> list[str]:
-    """What a folder to write into holds, sorted, without hidden and unfinished files; nothing where there is none.
-
-    Errors: FileAccessError.
-    """
-    try:
-        return sorted(name for name in os.listdir(path) if not name.startswith(".")) if path.is_dir() else []
-    except OSError as error:
-        raise no_access("write", path, error) from error
+            raise no_access("write", self.path, error) from error
 
 
 @contextmanager

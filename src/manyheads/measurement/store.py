@@ -25,7 +25,7 @@ import json
 import logging
 import re
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -37,7 +37,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from manyheads.base import discard, names_in, own_folder
+from manyheads.base import PartsFolder, few
 from manyheads.corpora import Failures
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.machine import Ranks
@@ -225,14 +225,14 @@ class Parts:
                 if sizes[path] or not isinstance(error.__cause__, RecordingError):
                     raise
                 log.warning("%s is damaged, as after a power cut: its batch is measured again", path)
-                discard(path)
+                _remove(path)
                 continue
             require_same(basis.inputs, known.inputs, folder)
             with as_written(path):
                 # Any overlap drops the whole part: sums cannot be taken
                 # apart, and what overlaps was merged into a counted one.
                 if parts.total.covers_any(part.covered()):
-                    discard(path)  # one that stays never counts
+                    _remove(path)
                     continue
                 parts.total.add(part)
             # The first file is the largest merged part, if there is
@@ -259,7 +259,7 @@ class Parts:
         write_part(path, self.total, self.basis)  # flushed: it is on the disk before what it replaces goes
         for replaced in self.paths:
             if replaced != path:
-                discard(replaced)
+                _remove(replaced)
         self.paths, self.num_bytes = [path], 0
 
 
@@ -324,6 +324,11 @@ def as_written(path: Path) -> Generator[None]:
         ) from error
 
 
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # a file that stays covers batches that are counted, and so never counts
+        path.unlink()
+
+
 # -------------------------------------------------------------------------------------------------------- the folder
 
 FINISHED = "finished.safetensors"
@@ -332,11 +337,10 @@ OWN = ("run.safetensors", FINISHED, "part-*", "lock", "lock-*")
 
 def require_own(path: Path, names: Sequence[str]) -> None:
     """Errors: FileAccessError where a folder to resume from holds what is no part of a run."""
-    foreign = [entry for entry in names_in(path) if not any(fnmatch(entry, name) for name in names)]
+    foreign = [entry for entry in PartsFolder(path).names() if not any(fnmatch(entry, name) for name in names)]
     if foreign:
-        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise FileAccessError(
-            f"the folder {path} to resume from holds {', '.join(foreign[:3])}{more}, which is no part of such a run: "
+            f"the folder {path} to resume from holds {few(foreign, 3)}, which is no part of such a run: "
             f"give an empty folder, or one in which the same command began."
         )
 
@@ -360,10 +364,10 @@ class RunFolder:
         )
         if rank == 0:
             # Before `require_own`, which would call an older run's files foreign instead of saying what they are.
-            if any(name.startswith("shard-") for name in names_in(path)):
+            if any(name.startswith("shard-") for name in PartsFolder(path).names()):
                 raise older_run(path)
             require_own(path, OWN)  # before the folder is locked: a folder of something else gets no lock
-        with own_folder(path, busy, "lock", rank):
+        with PartsFolder.opened(path, busy, "lock", rank):
             yield RunFolder(path)
 
     def begun(self) -> tuple[dict[str, str], Learned] | None:
@@ -402,7 +406,7 @@ class RunFolder:
     def _tidy(self) -> None:
         # Also where a finished run is read back: its process may have been killed between the two.
         for path in self.path.glob("part-*.safetensors"):
-            discard(path)
+            _remove(path)
 
 
 # --------------------------------------------------------------------------------------- between processes, in memory

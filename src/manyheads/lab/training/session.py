@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from manyheads.base import names_in, no_access, own_folder, read_bytes, replacing
+from manyheads.base import PartsFolder, no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
 from manyheads.lab.training.charts import Chart
 from manyheads.lab.training.checkpoints import heads_table, metrics_table
@@ -180,7 +180,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     Errors: PlanError where another is at work there, FileAccessError.
     """
     busy = PlanError(f"another training is at work in {folder}: wait for it, or give another folder with --out.")
-    with own_folder(folder, busy):
+    with PartsFolder.opened(folder, busy):
         yield
 
 
@@ -200,7 +200,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
     if known.exists():
         require_same(folder, options)
         return
-    if names := names_in(folder):
+    if names := PartsFolder(folder).names():
         raise PlanError(
             f"{folder} is not empty and holds no training ({', '.join(names[:3])}): give a new or an empty folder."
         )
