@@ -48,9 +48,9 @@ class PartsFolder:
                     # Only with every lock held: until then, it may be a file that another run still writes.
                     for unfinished in path.glob(f"{UNFINISHED}*"):
                         discard(unfinished)
+            except FileAccessError:
+                raise
             except OSError as error:
-                if isinstance(error, FileAccessError):
-                    raise
                 raise no_access("write", path, error) from error
             yield PartsFolder(path)
 
