@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.base import Cache, html_table, locked, locks, nearest, one_of, whole
+from manyheads.base import Cache, PartsFolder, html_table, nearest, one_of, parts_folder, whole
+from manyheads.base.parts_folder import locked
 from manyheads.errors import PlanError, ShapeError
 from tests.refusals import refuses
 
@@ -100,7 +101,7 @@ def test_many_threads_keep_its_counts_right():
 BUSY = ValueError("somebody is there")
 HOLD = """
 import sys
-from manyheads.base import locked
+from manyheads.base.parts_folder import locked
 with locked(sys.argv[1], ValueError()):
     print("held", flush=True)
     sys.stdin.read()
@@ -144,11 +145,25 @@ def test_a_file_system_without_locks_refuses_nobody_and_leaks_nothing(path, monk
     def unsupported(*_, **__):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(locks, "lock_descriptor", unsupported)
+    monkeypatch.setattr(parts_folder, "lock_descriptor", unsupported)
     before = len(os.listdir("/proc/self/fd"))
     with locked(path, BUSY), locked(path, BUSY):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_unfinished_files_are_deleted_only_when_no_process_of_a_run_is_left_to_write_them(tmp_path):
+    names = ["part-0", "part-1", ".hidden", ".manyheads-0a1b2c.tmp", ".manyheads-3d4e5f.json"]
+    with PartsFolder.opened(tmp_path, BUSY, "lock", rank=2):  # the first process of its run is gone
+        for name in names:
+            (tmp_path / name).touch()
+        with pytest.raises(ValueError, match="somebody is there"), PartsFolder.opened(tmp_path, BUSY, "lock"):
+            pytest.fail("two runs at once")
+        assert sorted(os.listdir(tmp_path)) == sorted([*names, "lock", "lock-2"])
+    with PartsFolder.opened(tmp_path, BUSY, "lock") as folder:
+        assert sorted(os.listdir(tmp_path)) == [".hidden", "lock", "part-0", "part-1"]
+        assert folder.names() == ["lock", "part-0", "part-1"]
+    assert PartsFolder(tmp_path / "none").names() == []
 
 
 # ======================================================================================================= tables of HTML

@@ -15,6 +15,7 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 import manyheads as mh
+from manyheads.base import parts_folder
 from manyheads.corpora import Corpus, corpus_of
 from manyheads.errors import FileAccessError, StatisticError, TextError
 from manyheads.measurement import chunks as inputs
@@ -107,7 +108,7 @@ WRITES = {
     "written, not in its place": (os, "replace", None),
     "to be written": (store, "write_state", None),
     "to be deleted": (store, "_remove", None),
-    "to be locked": (store, "locked", None),
+    "to be locked": (parts_folder, "locked", None),
 }
 
 

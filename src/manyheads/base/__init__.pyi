@@ -12,7 +12,8 @@ from .files import users_home as users_home
 from .grouping import check_groups as check_groups
 from .grouping import divisors as divisors
 from .html import html_table as html_table
-from .locks import locked as locked
+from .parts_folder import PartsFolder as PartsFolder
+from .text import few as few
 from .text import first_line as first_line
 from .text import nearest as nearest
 from .text import one_of as one_of

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from manyheads.errors import FileAccessError, ManyHeadsError
 
+UNFINISHED = ".manyheads-"  # begins the name of a file until it is whole: of a killed process, it stays
+
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool = True) -> Generator[str]:
@@ -40,7 +42,7 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool 
                 raise PermissionError(errno.EACCES, "it is write-protected", target)
     except (OSError, ValueError) as error:
         raise no_access("write", path, error) from error
-    temporary = os.path.join(os.path.dirname(target), f".manyheads-{secrets.token_hex(6)}{suffix}")
+    temporary = os.path.join(os.path.dirname(target), f"{UNFINISHED}{secrets.token_hex(6)}{suffix}")
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         mode = os.stat(temporary).st_mode
@@ -51,8 +53,7 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool 
             synced(temporary)
         os.replace(temporary, target)
     except BaseException as error:
-        with suppress(OSError):
-            os.unlink(temporary)
+        discard(temporary)
         if (refusal := refusal_in(error)) is not None:
             raise no_access("write", path, refusal) from error
         raise
@@ -60,6 +61,12 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool 
         # The move itself survives a power cut only once its folder is on the disk; not every system can do that.
         with suppress(OSError):
             synced(os.path.dirname(target))
+
+
+def discard(path: str | os.PathLike[str]) -> None:
+    """Delete a file that nothing depends on any more; one that cannot be deleted stays."""
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def refusal_in(error: BaseException) -> OSError | None:

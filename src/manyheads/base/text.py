@@ -32,6 +32,16 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def few(names: Iterable[object], most: int = 4) -> str:
+    """The first few of `names`, and how many more there are.
+
+    >>> few("abcde"), few("abcde", 3), few("abcde", 5)
+    ('a, b, c, d and 1 more', 'a, b, c and 2 more', 'a, b, c, d, e')
+    """
+    words = [str(name) for name in names]
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
 def first_line(error: BaseException, most: int = FOREIGN_CHARACTERS) -> str:
     """The first line of an exception's message, cut to `most` characters; "" where it has no message.
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from manyheads.base import one_of
+from manyheads.base import few, one_of
 from manyheads.edits import metrics
 from manyheads.edits.metrics import Batch, Metric, exact
 from manyheads.errors import StatisticError, TextError
@@ -252,9 +252,7 @@ def read_answers(lm: Any, pairs: Pairs, metric: str, answers: Any, first_token: 
             )
         tokens.append(row)
     columns = torch.tensor(tokens, device="cpu")
-    listed_words = list(words)
-    because = ", ".join(listed_words[:4]) + (f" and {len(listed_words) - 4} more" if len(listed_words) > 4 else "")
-    return Answers(columns[:, 0], columns[:, 1] if wants_two else None, because)
+    return Answers(columns[:, 0], columns[:, 1] if wants_two else None, few(words))
 
 
 def _token_of(lm: Any, pairs: Pairs, text: int, answer: Answer, first_token: bool) -> tuple[int, str]:

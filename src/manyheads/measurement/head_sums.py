@@ -28,6 +28,7 @@ from manyheads.measurement.basis import ANY, Basis, named_shards
 from manyheads.measurement.chunks import Wanted
 from manyheads.measurement.corpus_run import Prepared, corpus_sums
 from manyheads.measurement.split_heads import whole_table
+from manyheads.recording.file.safetensors_io import read_state
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.sums.one_batch import Progress
 from manyheads.statistics.sums.running_sums import Tally
@@ -253,7 +254,7 @@ class HeadSums:
                 f"{finished or f'{store.FINISHED}, which this one has not'}."
             )
         try:
-            version, tensors, words = store.contents(path)
+            version, tensors, words = read_state(path, store.FORMAT, store.VERSION)
         except RecordingError as error:
             raise StatisticError(f"{path} holds no sums of heads that can be read: {error}") from error
         if version < store.VERSION:

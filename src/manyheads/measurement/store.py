@@ -25,7 +25,7 @@ import json
 import logging
 import re
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -37,14 +37,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from manyheads.base import locked, no_access
+from manyheads.base import PartsFolder, few
 from manyheads.corpora import Failures
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.machine import Ranks
 from manyheads.measurement.basis import Basis
 from manyheads.measurement.chunks import Learned, require_same
-from manyheads.recording.file import safetensors_io
-from manyheads.recording.file.safetensors_io import TensorFile, bytes_of, write_tensors
+from manyheads.recording.file.safetensors_io import bytes_of, read_state, write_state
 from manyheads.statistics.sums.batch_sums import Contribution, agreed, counted, read_sites
 from manyheads.statistics.sums.running_sums import SUMS, Gathered, Tally
 from manyheads.statistics.sums.token_kinds import KindCounts, KindTally
@@ -269,28 +268,20 @@ _SUM = re.compile(r"-sum-of-(\d{1,18})\.")
 
 def write_part(path: Path, part: Batch | Total, basis: Basis, flushed: bool = True) -> None:
     """Write one part, whole or not at all. Errors: FileAccessError."""
-    write_state(path, part.tensors(), {**basis.words(), **part.words()}, flushed)
+    write_state(path, FORMAT, VERSION, part.tensors(), {**basis.words(), **part.words()}, flushed=flushed)
 
 
 def read_part(path: Path) -> tuple[Batch | Total, Basis]:
     """A part, and what it rests on. Errors: FileAccessError; StatisticError for what is not as it was written."""
-    tensors, words = read_state(path)
+    tensors, words = left_in(path)
     with as_written(path):
         return as_part(tensors, words)
 
 
-def write_state(path: Path, tensors: dict[str, Tensor], words: dict[str, Any], flushed: bool = True) -> None:
-    """One safetensors file of a run's folder, whole or not at all. Errors: FileAccessError."""
-    # `x=x` binds the tensor now: a plain closure would write the last tensor under every name.
-    parts = {name: safetensors_io.Part(x.dtype, tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
-    metadata = {"format": FORMAT, "format_version": str(VERSION), "about": json.dumps(words)}
-    write_tensors(path, parts, metadata, flushed=flushed)
-
-
-def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON of a file. Errors: FileAccessError; StatisticError for what is not what was written."""
     try:
-        version, tensors, words = contents(path)
+        version, tensors, words = read_state(path, FORMAT, VERSION)
     except RecordingError as error:
         raise StatisticError(
             f"what a run left in {path.parent} cannot be gone on with: {error} To begin anew, give another folder or "
@@ -299,15 +290,6 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if version < VERSION:
         raise older_run(path.parent)
     return tensors, words
-
-
-def contents(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
-    """A file's version, and, if that is this one's, its tensors and JSON. Errors: FileAccessError, RecordingError."""
-    file = TensorFile(path, kind=FORMAT, newest=VERSION)
-    version = int(file.metadata["format_version"])
-    return (version, {}, {}) if version < VERSION else (
-        version, {name: file.read(name) for name in file.entries}, file.json("about")
-    )  # fmt: skip
 
 
 def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[Batch | Total, Basis]:
@@ -355,12 +337,10 @@ OWN = ("run.safetensors", FINISHED, "part-*", "lock", "lock-*")
 
 def require_own(path: Path, names: Sequence[str]) -> None:
     """Errors: FileAccessError where a folder to resume from holds what is no part of a run."""
-    entries = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    foreign = [entry for entry in entries if not (entry.startswith(".") or any(fnmatch(entry, name) for name in names))]
+    foreign = [entry for entry in PartsFolder(path).names() if not any(fnmatch(entry, name) for name in names)]
     if foreign:
-        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise FileAccessError(
-            f"the folder {path} to resume from holds {', '.join(foreign[:3])}{more}, which is no part of such a run: "
+            f"the folder {path} to resume from holds {few(foreign, 3)}, which is no part of such a run: "
             f"give an empty folder, or one in which the same command began."
         )
 
@@ -382,28 +362,12 @@ class RunFolder:
         busy = StatisticError(
             f"another process is still at work in {path}: wait for it, end it, or give another folder."
         )
-        with ExitStack() as stack:
-            try:
-                if rank == 0:
-                    # Asked before `require_own`, which would call an older
-                    # run's files foreign instead of saying what they are.
-                    if any(path.glob("shard-*")):
-                        raise older_run(path)
-                    require_own(path, OWN)
-                    path.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(locked(path / "lock", busy))
-                    for lock in path.glob("lock-*"):  # of a run whose first process is gone: are the others?
-                        with locked(lock, busy):
-                            _remove(lock)
-                    for unfinished in path.glob(".manyheads-*.tmp"):  # written when a process was killed
-                        _remove(unfinished)
-                else:
-                    stack.enter_context(locked(path / f"lock-{rank}", busy))
-                    stack.callback(_remove, path / f"lock-{rank}")
-            except OSError as error:
-                if isinstance(error, FileAccessError):
-                    raise
-                raise no_access("write", path, error) from error
+        if rank == 0:
+            # Before `require_own`, which would call an older run's files foreign instead of saying what they are.
+            if any(name.startswith("shard-") for name in PartsFolder(path).names()):
+                raise older_run(path)
+            require_own(path, OWN)  # before the folder is locked: a folder of something else gets no lock
+        with PartsFolder.opened(path, busy, "lock", rank):
             yield RunFolder(path)
 
     def begun(self) -> tuple[dict[str, str], Learned] | None:
@@ -411,14 +375,15 @@ class RunFolder:
         path = self.path / "run.safetensors"
         if not path.exists():
             return None
-        tensors, words = read_state(path)
+        tensors, words = left_in(path)
         with as_written(path):
             inputs = {str(name): str(value) for name, value in words["inputs"].items()}
             return inputs, Learned.read(tensors, words["learned"])
 
     def begin(self, inputs: dict[str, str], learned: Learned) -> None:
         """Write down the inputs of this run, before its first batch."""
-        write_state(self.path / "run.safetensors", learned.tensors(), {"inputs": inputs, "learned": learned.words()})
+        words = {"inputs": inputs, "learned": learned.words()}
+        write_state(self.path / "run.safetensors", FORMAT, VERSION, learned.tensors(), words)
 
     def finished(self) -> Total | None:
         """All of a run that came to its end; None where it did not."""

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import first_line, locked, no_access, plural, read_bytes, replacing
+from manyheads.base import PartsFolder, few, first_line, no_access, plural, read_bytes, replacing
 from manyheads.base.files import synced
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, RecordingError, ShapeError
 from manyheads.heads import Head
@@ -175,7 +175,7 @@ def _files(path: Path) -> list[Path]:
     names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
     if foreign := [name for name in names if not name.endswith(".parquet")]:
         raise RecordingError(
-            f"{path} is no history of heads: it holds {_listed(foreign)}. Give the folder that a watched training "
+            f"{path} is no history of heads: it holds {few(foreign, 3)}. Give the folder that a watched training "
             f"wrote, such as heads.parquet."
         )
     if not names:
@@ -200,7 +200,7 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     if lacking:
         raise RecordingError(
             f"{file} is no history of heads: it has no column {lacking[0]!r} "
-            f"(its columns: {_listed(tuple(columns))}). One has step, stack, layer, head and a column a statistic."
+            f"(its columns: {few(columns, 3)}). One has step, stack, layer, head and a column a statistic."
         )
     statistics = tuple(
         name
@@ -361,20 +361,16 @@ class HeadHistory:
                 f"cannot write {self.path}: it is a file, and a history that grows is a folder. Give another path, or "
                 f"delete it."
             )
-        self.path.mkdir(exist_ok=True)
+        self.path.mkdir(exist_ok=True)  # not its parents, as for other files that are written
         busy = FileAccessError(
             f"{self.path} is being written already, by this process or another: end that, or give another path."
         )
-        self._held.enter_context(locked(self.path, busy))
-        for unfinished in self.path.glob(".manyheads-*.tmp"):  # written when a process was killed
-            with suppress(OSError):
-                unfinished.unlink()
-        names = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
+        names = self._held.enter_context(PartsFolder.opened(self.path, busy)).names()
         expected = [NAME.format(number) for number in range(len(names))]
         if names != expected:
             foreign = [name for name in names if name not in expected]
             raise FileAccessError(
-                f"the folder {self.path} holds {_listed(foreign)}, which no history of heads holds: give another path."
+                f"the folder {self.path} holds {few(foreign, 3)}, which no history of heads holds: give another path."
             )
         if not names:
             self._write(flushed=False)  # no rows yet: whoever looks sees the run's facts, and what is wrong shows now
@@ -395,7 +391,7 @@ class HeadHistory:
             if part.facts.get(name) != facts.get(name) and name != "sites"
         ]
         if part.heads and part.heads != self.heads:
-            unlike.append(f"its heads are {_listed(part.heads)}, not {_listed(self.heads)}")
+            unlike.append(f"its heads are {few(part.heads, 3)}, not {few(self.heads, 3)}")
         if not unlike and part.facts.get("sites") != facts.get("sites"):
             unlike.append("its heads are those of other modules, or of other sizes")
         if part.statistics != self.statistics:
@@ -452,9 +448,3 @@ class HeadHistory:
 
 
 _CLOSED = ExitStack()  # what a closed history holds
-
-
-def _listed(names: Sequence[object]) -> str:
-    """ "a, b, c and 5 more"."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(map(str, names[:3]))}{more}"

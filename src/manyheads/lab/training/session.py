@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from manyheads.base import locked, no_access, read_bytes, replacing
+from manyheads.base import PartsFolder, no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
 from manyheads.lab.training.charts import Chart
 from manyheads.lab.training.checkpoints import heads_table, metrics_table
@@ -34,7 +34,6 @@ from manyheads.machine import choose_device, torchrun
 from manyheads.plan import SEEDS
 
 BEGUN, REPORT, HEADS = "run.json", "report.json", "heads"
-UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`base.files` names it so)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,12 +180,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     Errors: PlanError where another is at work there, FileAccessError.
     """
     busy = PlanError(f"another training is at work in {folder}: wait for it, or give another folder with --out.")
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder, busy))
-        except OSError as error:
-            raise no_access("write", folder, error) from error
+    with PartsFolder.opened(folder, busy):
         yield
 
 
@@ -202,22 +196,15 @@ def require_same_facts(folder: Path, training: Training) -> None:
 
 def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
     """Begin in an empty folder, or find this training in it. Errors: PlanError for another one, FileAccessError."""
-    try:
-        # Only now, with the lock held: another training's unfinished file would be one that it still writes.
-        for file in folder.glob(UNFINISHED):
-            file.unlink()
-        names = sorted(file.name for file in folder.iterdir())
-    except OSError as error:
-        raise no_access("write", folder, error) from error
     known = folder / BEGUN
-    if not known.exists():
-        if names:
-            raise PlanError(
-                f"{folder} is not empty and holds no training ({', '.join(names[:3])}): give a new or an empty folder."
-            )
-        write_json(known, options)
+    if known.exists():
+        require_same(folder, options)
         return
-    require_same(folder, options)
+    if names := PartsFolder(folder).names():
+        raise PlanError(
+            f"{folder} is not empty and holds no training ({', '.join(names[:3])}): give a new or an empty folder."
+        )
+    write_json(known, options)
 
 
 def require_same(folder: Path, options: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ import logging
 import os
 import shlex
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -27,8 +27,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from manyheads.base import few, nearest, private_names
 from manyheads.base import first_line as line_of
-from manyheads.base import nearest, private_names
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.sizing.architecture.config import parsed
 
@@ -171,12 +171,6 @@ def find_bundled(name: str) -> Path:
             f"sha256 {digest}, expected {expected}. The file is damaged or was changed. {repair}"
         )
     return folder
-
-
-def few(names: Iterable[str], most: int = 4) -> str:
-    """The first few of `names`, and how many more there are."""
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def first_line(error: Exception) -> str:

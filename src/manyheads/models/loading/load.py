@@ -24,11 +24,11 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from manyheads.base import private_names, untested_here
+from manyheads.base import few, private_names, untested_here
 from manyheads.errors import ModelError, PlanError
 from manyheads.machine import choose_device, plain, require_dtype
 from manyheads.models.describe import describe, max_positions_of
-from manyheads.models.loading.checkpoints import few, find_checkpoint, quietly
+from manyheads.models.loading.checkpoints import find_checkpoint, quietly
 from manyheads.models.loading.offloaded import device_of, whole_weight
 from manyheads.models.loading.pretrained import build, class_for, processor_beside, reader_beside
 from manyheads.spec import ModelSpec

@@ -75,6 +75,28 @@ def write_tensors(
         _write(file, parts, metadata)
 
 
+def write_state(
+    path: str | os.PathLike[str], kind: str, version: int, tensors: Mapping[str, Tensor], words: Mapping[str, Any],
+    *, flushed: bool = True,
+) -> None:  # fmt: skip
+    """Write tensors that are in memory, and words as JSON, as one file of a format. Errors: as `write_tensors`."""
+    # `x=x` binds the tensor now: a plain closure would write the last tensor under every name.
+    parts = {name: Part(x.dtype, tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
+    metadata = {"format": kind, "format_version": str(version), "about": json.dumps(words)}
+    write_tensors(path, parts, metadata, flushed=flushed)
+
+
+def read_state(path: str | os.PathLike[str], kind: str, version: int) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
+    """The version of a file that `write_state` wrote, its tensors and its words; of an older version, that alone.
+
+    Errors: FileAccessError, RecordingError.
+    """
+    file = TensorFile(path, kind=kind, newest=version)
+    if (written := int(file.metadata["format_version"])) < version:
+        return written, {}, {}
+    return written, {name: file.read(name) for name in file.entries}, file.json("about")
+
+
 def metadata_sum(metadata: Mapping[str, str]) -> str:
     """The checksum of the metadata themselves: of their JSON with sorted keys, as Python writes it."""
     return f"{zlib.crc32(json.dumps(dict(metadata), sort_keys=True).encode('ascii')):08x}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from manyheads.base import few
 from manyheads.errors import ModelError
 
 LARGEST = 10**12  # of any number of a config: more is damage, and arithmetic on it says nothing
@@ -56,11 +57,10 @@ class Fields:
         # Null means what a missing field meant before the family had one.
         value = default if value is None else value
         if value is None:
-            names = sorted(map(str, self.data))
-            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            names = few(sorted(map(str, self.data)), MOST_NAMED)
             raise ModelError(
                 f"the config of {self.family!r} lacks {self._called(name)}, which its parameters depend on: the file "
-                f"is damaged or not whole. It has {(', '.join(names[:MOST_NAMED]) + more) or 'no fields'}."
+                f"is damaged or not whole. It has {names or 'no fields'}."
             )
         return self._checked(name, value)
 

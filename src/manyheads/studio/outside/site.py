@@ -25,7 +25,7 @@ from jaxtyping import UInt8
 from numpy import ndarray
 
 from manyheads import __version__
-from manyheads.base import plural
+from manyheads.base import few, plural
 from manyheads.errors import RecordingError, TextError
 from manyheads.inputs.reading import fault_in
 from manyheads.interventions.save.whole_folder import replacing_folder, require_replaceable
@@ -244,8 +244,7 @@ def require_publishable(
         names = [str(entry["name"]) for entry in site["workspace"]["files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""  # a new folder, or a site whose list nobody can read: nothing is known of it
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{plural(len(names), 'recording')} ({', '.join(names[:NAMED])}{more})"
+    return f"{plural(len(names), 'recording')} ({few(names, NAMED)})"
 
 
 class _Text(str):

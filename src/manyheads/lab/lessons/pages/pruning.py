@@ -14,6 +14,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads import corpora, edits, interventions, measurement
+from manyheads.base import few
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix, numbered
 from manyheads.lab.lessons.lesson import LessonError
@@ -47,9 +48,8 @@ def taken_away(values: Values, load: Loader) -> Ran:
         if result.control
         else ""
     )
-    names = ", ".join(str(head) for head in heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
     return Ran(
-        f"Without {names} ({kind}) the embedding moves by {result.change:.2g}{random}. One sentence has no "
+        f"Without {few(heads)} ({kind}) the embedding moves by {result.change:.2g}{random}. One sentence has no "
         f"interval: take many texts before you believe it.",
         (matrix("change", "1 - cosine to the embedding as it was", changes, rows, ("change",)),),
         tuple(HeadLink(str(head), sentence, MODEL) for head in heads[:3]),
