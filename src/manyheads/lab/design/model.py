@@ -215,7 +215,9 @@ def build(
         if design is not None and not isinstance(design, HeadDesign):
             raise PlanError(f"{name} is {design!r}: give a design, as design.previous(), or None for a random head.")
         if isinstance(design, HeadDesign) and design.kind not in KINDS:
-            raise PlanError(f"{name} is of kind {design.kind!r}: make designs by the functions of manyheads.lab.design.")
+            raise PlanError(
+                f"{name} is of kind {design.kind!r}: make designs by the functions of manyheads.lab.design."
+            )
     heads = [[random() if design is None else design for design in layer] for layer in layers]
     if isinstance(max_positions, bool) or not isinstance(max_positions, int) or max_positions < 2:
         raise ShapeError(f"{max_positions=} is no number of tokens that a text may have: give 2 or more.")

@@ -1,7 +1,7 @@
 """Induction: a previous-token head and an induction head, built by their weights, and what is left without the first.
 
-The model is `manyheads.lab.design`'s: two layers whose weights are written down, not trained, so that it is known what each head
-does. It reads a text of the reader's, or random tokens that repeat (`probe_repeats`).
+The model is of `manyheads.lab.design`: two layers whose weights are written down, not trained, so that it is known what
+each head does. It reads a text of the reader's, or random tokens that repeat (`probe_repeats`).
 """
 
 from __future__ import annotations

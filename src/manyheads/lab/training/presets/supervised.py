@@ -2,7 +2,7 @@
 
 The two attention-only layers of `induction` learn to repeat, five times a seed: free; with L0H0 pulled to the token
 before, which the circuit that they find by themselves needs, at three strengths; and with it pulled to the first token,
-which no circuit needs. The same weights at the start, the same texts. Beside them `manyheads.lab.design`'s heads with the same
+which no circuit needs. The same weights at the start, the same texts. Beside them designed heads with the same
 patterns, and its two-layer circuit, whose weights were never trained. What a pull gives is the pattern; what the rest
 of the net then makes of the head is looked up, not assumed.
 
