@@ -437,7 +437,7 @@ folder = sys.argv[1]
 lm = pickle.load(open(folder + "/lm", "rb"))
 models = [lm.model, torch.load(folder + "/model.pt", weights_only=False)]
 models.append(joblib.load(folder + "/joblib"))
-from manyheads import PlanError
+from manyheads.errors import PlanError
 for model in models:
     hooks = []
     for part in model.modules():

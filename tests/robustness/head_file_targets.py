@@ -314,7 +314,7 @@ def read_pairs_file(data: bytes, folder: Path) -> None:
     (folder / "pairs.jsonl").write_bytes(data)
     given = given_pairs(None, None, None, None, folder / "pairs.jsonl", "logit_diff")
     found = read_pairs(of_pairs(), given.clean, given.corrupted, 100)
-    metric_of(of_pairs(), found, "logit_diff", given.answers, False, {})
+    metric_of(of_pairs(), found, "logit_diff", given.answers, False)
 
 
 HEAD_FILE_TARGETS = (

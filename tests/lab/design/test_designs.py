@@ -383,7 +383,7 @@ PLANS = {
     ),
     "a kind of one's own": (
         lambda: built_errors([[HeadDesign("mine", 3.0, "mine")]]),
-        r"L0H0 is of kind 'mine': make designs by the functions of mh\.design",
+        r"L0H0 is of kind 'mine': make designs by the functions of manyheads\.lab\.design",
     ),
 }  # fmt: skip
 OTHERS = {
