@@ -490,15 +490,16 @@ def test_an_interval_of_cases_that_are_texts_is_wilsons(right, cases):
     np.testing.assert_allclose(np.concatenate(wilson_interval(share, spread)), exact, atol=2e-4)
 
 
-@pytest.mark.parametrize("wrong", [1, 2, 5])
-def test_texts_that_are_wholly_right_or_wrong_have_wilsons_interval_however_few_are_wrong(wrong, rng):
+@pytest.mark.parametrize(("wrong", "most"), [(1, 3.5), (2, 1.5), (5, 1.4)])
+def test_texts_that_are_wholly_right_or_wrong_have_wilsons_interval_however_few_are_wrong(wrong, most, rng):
     """The spread rests on the few that are wrong, as Wilson's knows: with their t of 11 it was five times as wide."""
     sizes = np.full((211, 1), 9.0)
     num = np.where(np.arange(211)[:, None] < wrong, 0.0, sizes)
     low, high = sums_of(num, sizes, rng).interval(shares=(True,))
     exact = binomtest(211 - wrong, 211).proportion_ci(0.95, "wilson")
-    # The error is of 100 replicates of a few Poisson weights.
-    assert 0.6 < (high - low).item() / (exact.high - exact.low) < 1.6
+    # The error is of 100 replicates of a few Poisson weights, and t follows it: of 400 draws the medians are 1.16, 1.02
+    # and 1.02, the largest 3.2, 1.35 and 1.29.
+    assert 0.75 < (high - low).item() / (exact.high - exact.low) < most
 
 
 @pytest.mark.parametrize(("correlation", "low", "high"), [(0.0, 0.0524, 0.3339), (0.5, None, None), (-0.5, None, None)])
@@ -545,7 +546,7 @@ def test_an_interval_of_shares_is_as_wide_as_its_texts_are_uncertain(texts, rng)
     # The error of the population, which no sample knows: E (n - r d)^2 = var(rate) E d^2.
     error = np.sqrt((2 / 7) * (5 / 7) / 71 * (sizes**2).mean() / texts) / sizes.mean()
     ratio = np.median(high - low) / (2 * 1.96 * error)
-    assert 1.0 < ratio < 1.2
+    assert 0.98 < ratio < 1.2  # all draws have the same 100 replicates' weights: 1.00 to 1.02 at 800 texts
     # Draws share the texts' weights, so that they are not independent: 0.93 to 0.97, and 0.03 beyond.
     assert 0.90 < ((low <= 2 / 7) & (high >= 2 / 7)).mean() < 0.995
 

@@ -228,7 +228,8 @@ class Half:
             over_high=over_high,
             num_queries=int(self.num_queries(tested)[head]),
             num_texts=int(self.num_texts(tested)[head]),
-            effective_texts=float(self.effective_texts(tested)[head]),
+            # By replicates, so that it is good to 14 %: never more than there are.
+            effective_texts=float(min(self.effective_texts(tested)[head], self.num_texts(tested)[head])),
             baselines={name: float(self.value(name)[head]) for name in rule.baselines},
             beyond={name: float(self.value(name)[head]) for name in rule.beyond},
             # Against every chance level: the claim is that the score beats all of them, so the least sure one decides.
