@@ -51,11 +51,12 @@ from manyheads.corpora import open_corpus
 from manyheads.inputs import CallTexts, read_batches, read_texts
 from manyheads.inputs.reading import rarity_table
 from manyheads.measurement.sinks import find_sinks
-from manyheads.roles import Comparison
 from manyheads.roles.claims import REPORT, Half
+from manyheads.roles.compare import Comparison
 from manyheads.roles.rules import FIXED_RULES, rule_of, syntax_rules
 from manyheads.spec import Site
-from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, mean_interval, survey_syntax, syntax_statistics
+from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, mean_interval
+from manyheads.statistics.defined import survey_syntax, syntax_statistics
 from manyheads.statistics.sums.one_batch import Measured
 from manyheads.texts import Sinks
 

@@ -19,8 +19,9 @@ from IPython.display import Image
 
 import manyheads as mh
 from manyheads.corpora import page_texts
-from manyheads.figures import role_style, save_grid, save_head
+from manyheads.figures import save_grid, save_head
 from manyheads.measurement import pooled_maps
+from manyheads.roles.words import role_style
 
 folder = Path(mkdtemp())  # for pictures
 lm = mh.load("minilm")

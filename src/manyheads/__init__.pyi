@@ -38,7 +38,7 @@ from .plan import SkipOutputProjection as SkipOutputProjection
 from .plan import SkipPositions as SkipPositions
 from .recording import open_recording as open_recording
 from .roles import find_roles as find_roles
-from .roles import head_families as head_families
+from .roles.compare import head_families as head_families
 from .roles.compare.two_models import compare as compare
 from .spec import ModelSpec as ModelSpec
 from .studio import show as show

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ModelError
-from manyheads.watching.training_steps import WatchCallback
+from manyheads.watching import WatchCallback
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer

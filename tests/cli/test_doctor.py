@@ -17,7 +17,7 @@ from huggingface_hub.constants import _is_true
 import manyheads
 from manyheads import machine
 from manyheads.attention import Mask, attend
-from manyheads.base import NEWEST_TESTED
+from manyheads.base.versions import NEWEST_TESTED
 from manyheads.cli import doctor, failed_imports
 from manyheads.cli.doctor import REINSTALL, VARIABLES, Finding
 from manyheads.cli.failed_imports import module_of, spans

@@ -255,7 +255,7 @@ def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_
     unlike = {name: probing.Probe(name, "it is \x1b[31mlazy") for name in ("copying",)}
     asked = cache(probing.ask_probes)  # once for all three
     lm = mh.load(folder)
-    monkeypatch.setattr("manyheads.roles.ask_probes", lambda *_: {**asked(lm), **unlike})
+    monkeypatch.setattr("manyheads.roles.probes.ask_probes", lambda *_: {**asked(lm), **unlike})
     ran = run(*here, "--probes")
     assert "labels rest on natural text" in next(line for line in ran.lines if line.startswith("Probes"))
     line = next(line for line in ran.lines if line.startswith("  random repeats  "))

@@ -24,7 +24,8 @@ from manyheads.roles.rules import MIN_CONTENT, Rule, coreference_rules, syntax_r
 from manyheads.roles.words.claim_words import OWN_STYLE, guesses, percent, style_of, words_and_name
 from manyheads.roles.words.role_table import INK, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 from manyheads.spec import Site
-from manyheads.statistics import STATISTICS, HeadTable, Sums, syntax_statistics
+from manyheads.statistics import STATISTICS, HeadTable, Sums
+from manyheads.statistics.defined import syntax_statistics
 from manyheads.statistics.defined.coreference import coreference_statistics
 from manyheads.statistics.defined.syntax import FAR, Relation
 from manyheads.statistics.defined.syntax import Rule as Nearest

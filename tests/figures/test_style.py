@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyheads.figures import UNLABELLED, ramp, role_style
+from manyheads.figures import UNLABELLED, ramp
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.roles import RULES
+from manyheads.roles.words import role_style
 from manyheads.roles.words.role_table import INK, ROLES, group_of, page_table
 
 SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cone

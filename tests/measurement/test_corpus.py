@@ -27,7 +27,8 @@ from manyheads.measurement import chunks, merged_sums, require_whole, store
 from manyheads.measurement import chunks as surveys
 from manyheads.measurement import corpus_run as workers
 from manyheads.roles import role_sums, roles_of
-from manyheads.statistics import PerText, Statistic, class_mass
+from manyheads.statistics import PerText, Statistic
+from manyheads.statistics.defined import class_mass
 from manyheads.statistics.statistic import Block
 from manyheads.texts import ROOT, Gold, GoldWord, Sinks
 from tests.measurement.corpus_runs import (

@@ -24,7 +24,7 @@ from manyheads.measurement import store
 from manyheads.measurement.store import RunFolder
 from manyheads.recording.file import safetensors_io
 from manyheads.recording.file.safetensors_io import write_tensors
-from manyheads.statistics import class_mass
+from manyheads.statistics.defined import class_mass
 from tests.measurement.corpus_runs import (
     CHUNK,
     STATISTICS,

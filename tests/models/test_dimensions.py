@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from manyheads.errors import ModelError, ShapeError
 from manyheads.models import size
 from manyheads.models.dimensions import describe, describe_model
-from manyheads.sizing import by_part, describe_config
 from manyheads.sizing import costs as counting
+from manyheads.sizing.architecture import by_part, describe_config
 from manyheads.sizing.architecture.config import FAMILIES
 from manyheads.sizing.architecture.decoder_table import DECODERS
 from tests.refusals import refuses

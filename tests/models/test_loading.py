@@ -21,7 +21,9 @@ import transformers
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from manyheads.base import NEWEST_TESTED, private_names, untested_here
+from manyheads import private_names
+from manyheads.base import untested_here
+from manyheads.base.versions import NEWEST_TESTED
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanError
 from manyheads.inputs import record
 from manyheads.models import BUNDLED, load, quietly

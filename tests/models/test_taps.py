@@ -25,7 +25,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
 
 import manyheads as mh
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import GuardError, ModelError
 from manyheads.measurement import measure_call
 from manyheads.models import tap

@@ -16,7 +16,7 @@ import transformers as hf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import nn
 
-from manyheads.base.private_names import seen_since
+from manyheads.private_names import seen_since
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAGE = """

@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
 from manyheads.attention import Mask, Rule
-from manyheads.recording import Entropy, Layer, LayerRecord, Maximum, Pooled, Received, Strongest, prepare
+from manyheads.recording import Layer, LayerRecord, prepare
+from manyheads.recording.exact_map import Entropy, Maximum, Pooled, Received, Strongest
 from manyheads.recording.exact_map.requests import (
     Band,
     Distance,

@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from manyheads import reference
 from manyheads.attention import Mask, Rule
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording import Entropy, Layer, LayerRecord, Pooled, Received, Strongest, prepare
-from manyheads.recording.exact_map import one_pass, requests
+from manyheads.recording import Layer, LayerRecord, prepare
+from manyheads.recording.exact_map import Entropy, Pooled, Received, Strongest, one_pass, requests
 from manyheads.recording.exact_map import zoom as pyramids
 from manyheads.recording.exact_map.requests import Band, Distance, Linear, Mass, Match, Square
 from manyheads.recording.exact_map.zoom import read_region

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from manyheads import reference
 from manyheads.attention import Mask, Rule, attend
 from manyheads.errors import HeadError, RecordingError, ShapeError, WindowError
-from manyheads.recording import LayerRecord, Received, Recording, record_tensors
+from manyheads.recording import LayerRecord, Recording, record_tensors
 from manyheads.recording import layer as records
+from manyheads.recording.exact_map import Received
 from manyheads.recording.exact_map.requests import Mass
 from manyheads.recording.media import Frames, as_json, frames_of, grid_of
 from manyheads.spec import Site

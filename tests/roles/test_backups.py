@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
-from manyheads.roles import backup_heads
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
+from manyheads.roles.compare import backup_heads
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
 from tests.refusals import refuses

@@ -10,7 +10,7 @@ from transformers import GPT2Model, OPTConfig, OPTForCausalLM
 
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError, StatisticError
-from manyheads.roles import copying_scores
+from manyheads.roles.probes import copying_scores
 from manyheads.roles.probes.copying import Products, eigenvalue_score, fold_of
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer

@@ -20,7 +20,8 @@ from manyheads.figures import UNLABELLED, save_families
 from manyheads.figures import families as figure
 from manyheads.heads import Head
 from manyheads.plan import Copy, Plan
-from manyheads.roles import HeadRole, head_diversity, head_families
+from manyheads.roles import HeadRole
+from manyheads.roles.compare import head_diversity, head_families
 from manyheads.roles.compare import rows as sampledrows
 from manyheads.roles.compare.families import (
     HeadFamilies,

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizer
 
 import manyheads as mh
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.corpora import gold_corpus, open_corpus, page_texts
 from manyheads.corpora.sources import own_corpus
 from manyheads.errors import HeadError, StatisticError

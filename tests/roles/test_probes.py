@@ -17,8 +17,8 @@ import manyheads as mh
 from manyheads.corpora import page_texts
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.roles import Probe, Repeats, ask_probes, copying_scores, probe_repeats, retrieval_scores
 from manyheads.roles import find as finding
+from manyheads.roles.probes import Probe, Repeats, ask_probes, copying_scores, probe_repeats, retrieval_scores
 from manyheads.roles.probes import all as probing
 from manyheads.roles.probes.all import LENGTHS, NEEDLE, NEEDLE_DEPTHS, PROBES, QUESTION
 from manyheads.roles.probes.repeats import PLACES, VARIANTS, sample

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError, StatisticError, TextError
-from manyheads.roles import retrieval_scores
+from manyheads.roles.probes import retrieval_scores
 from manyheads.roles.probes.retrieval import _Watched, rouge1_recall
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer

@@ -15,7 +15,7 @@ import torch
 import manyheads as mh
 from manyheads.corpora import gold_corpus, page_texts
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
-from manyheads.roles import head_families
+from manyheads.roles.compare import head_families
 from manyheads.statistics import DEFAULT, Sums
 from manyheads.statistics.sums.sums import paired_interval
 from tests.models.eager import MAKERS, draw, eager_maps

@@ -15,8 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import StaticCache
 
 from manyheads.models import size
-from manyheads.sizing import PRESETS, describe_config
+from manyheads.sizing import PRESETS
 from manyheads.sizing import costs as counting
+from manyheads.sizing.architecture import describe_config
 from manyheads.sizing.architecture.architecture import LAST
 from manyheads.sizing.architecture.config import FAMILIES
 from manyheads.sizing.architecture.decoder_table import DECODERS

@@ -20,18 +20,9 @@ from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeE
 from manyheads.long_context import HeadSplit
 from manyheads.long_context.split_layer import SplitLayer
 from manyheads.models import size
-from manyheads.sizing import (
-    DTYPES,
-    MACHINES,
-    PRESETS,
-    architecture_of,
-    describe_config,
-    kind_of,
-    memory_bytes,
-    preset,
-    transformer,
-)
+from manyheads.sizing import DTYPES, MACHINES, PRESETS, architecture_of, memory_bytes, preset
 from manyheads.sizing.__main__ import families_markdown, presets_markdown
+from manyheads.sizing.architecture import describe_config, kind_of, transformer
 from manyheads.sizing.architecture.architecture import PARTS, Attention
 from manyheads.sizing.architecture.building_blocks import experts, matrix, projections
 from manyheads.sizing.architecture.config import FAMILIES, read_config

@@ -21,7 +21,8 @@ from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.recording.layer import small_maps
 from manyheads.reference.cells import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics
-from manyheads.statistics import OF_SCORES, STATISTICS, Sums, distant_mass
+from manyheads.statistics import OF_SCORES, STATISTICS, Sums
+from manyheads.statistics.defined import distant_mass
 from manyheads.statistics.sums.one_batch import Finished
 from manyheads.statistics.table import choose
 from manyheads.texts import Sinks

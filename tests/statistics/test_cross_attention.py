@@ -12,7 +12,8 @@ from manyheads.recording import LayerRecord
 from manyheads.recording import layer as records
 from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.spec import Site
-from manyheads.statistics import DEFAULT, STATISTICS, alignment, class_mass
+from manyheads.statistics import DEFAULT, STATISTICS, alignment
+from manyheads.statistics.defined import class_mass
 from manyheads.statistics.sums.one_batch import CROSSING, NOT_OF_CROSS
 from manyheads.statistics.table import OF_CROSS, choose
 from manyheads.texts import Tokens

@@ -15,7 +15,8 @@ from manyheads.errors import StatisticError
 from manyheads.inputs import batches, read_texts
 from manyheads.measurement import measure
 from manyheads.measurement.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
-from manyheads.recording import Layer, Maximum, prepare
+from manyheads.recording import Layer, prepare
+from manyheads.recording.exact_map import Maximum
 from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.reference import statistics as reference
 from manyheads.statistics import STATISTICS, Facts, HeadTable, Sums

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.statistics import Statistic, survey_syntax, syntax_statistics
+from manyheads.statistics import Statistic
+from manyheads.statistics.defined import survey_syntax, syntax_statistics
 from manyheads.statistics.defined.syntax import MIN_ARCS, Relation
 from manyheads.texts import ROOT, Gold, GoldWord
 from tests.corpora.conftest import treebank as treebank_file

@@ -19,19 +19,15 @@ from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticEr
 from manyheads.measurement import measure_call
 from manyheads.roles.claims import REPORT, Half
 from manyheads.spec import Site
-from manyheads.statistics import (
-    DEFAULT,
-    STATISTICS,
-    HeadTable,
-    Statistic,
-    Sums,
+from manyheads.statistics import DEFAULT, STATISTICS, HeadTable, Statistic, Sums, mean_interval
+from manyheads.statistics.defined import (
     class_mass,
     class_relabelled,
     class_uniform,
     distant_mass,
-    mean_interval,
+    syntax,
+    treebank_words,
 )
-from manyheads.statistics.defined import syntax, treebank_words
 from manyheads.statistics.sums.intervals import (
     MIN_BURSTY,
     MOMENTS,
@@ -126,7 +122,7 @@ def test_a_statistic_of_your_own_takes_ten_lines(lm, texts):
 
 
 def test_a_statistic_from_scratch_asks_the_pass_and_finishes_it_itself(lm, texts):
-    from manyheads.recording import Maximum
+    from manyheads.recording.exact_map import Maximum
 
     def finish(facts):
         return facts.over_rows((facts[Maximum()] > 0.5).double())

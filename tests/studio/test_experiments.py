@@ -24,7 +24,7 @@ from manyheads.lab.room import views
 from manyheads.lab.training.presets.table import stored_report
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Plan, Scale
-from manyheads.roles import head_diversity
+from manyheads.roles.compare import head_diversity
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.base import MAX_STEPS
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, SceneName

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.roles import head_diversity
+from manyheads.roles.compare import head_diversity
 from manyheads.studio.views.recording import token_infos
 from manyheads.texts import Sinks, Words, readable
 from tests.studio.driving import assert_nothing_past_the_edge, fragment

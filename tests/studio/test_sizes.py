@@ -12,9 +12,10 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.base import units
+from manyheads import units
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing import MACHINES, PRESETS, by_part, layer_in_words
+from manyheads.sizing import MACHINES, PRESETS, layer_in_words
+from manyheads.sizing.architecture import by_part
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 from manyheads.studio.views import sizes
 from tests.refusals import refuses

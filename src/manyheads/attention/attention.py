@@ -32,9 +32,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+from manyheads import private_names
 from manyheads.attention.masks import Mask
 from manyheads.attention.scores import Rule, check_softcap, exact_arithmetic
-from manyheads.base import check_groups, one_of, private_names
+from manyheads.base import check_groups, one_of
 from manyheads.errors import ShapeError
 
 

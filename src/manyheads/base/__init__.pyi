@@ -1,18 +1,18 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .cache import Cache as Cache
-from .files import MEMORY_SHARE as MEMORY_SHARE
-from .files import free_memory_bytes as free_memory_bytes
-from .files import is_out_of_memory as is_out_of_memory
 from .files import no_access as no_access
+from .files import opened as opened
 from .files import read_bytes as read_bytes
 from .files import refusal_in as refusal_in
 from .files import replacing as replacing
+from .files import synced as synced
 from .files import users_folder as users_folder
 from .files import users_home as users_home
 from .grouping import check_groups as check_groups
 from .grouping import divisors as divisors
 from .html import html_table as html_table
 from .parts_folder import PartsFolder as PartsFolder
+from .progress import Progress as Progress
 from .text import few as few
 from .text import first_line as first_line
 from .text import nearest as nearest
@@ -20,6 +20,5 @@ from .text import one_of as one_of
 from .text import percent as percent
 from .text import plural as plural
 from .text import whole as whole
-from .versions import NEWEST_TESTED as NEWEST_TESTED
 from .versions import newer_than_tested as newer_than_tested
 from .versions import untested_here as untested_here

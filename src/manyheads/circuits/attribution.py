@@ -31,18 +31,18 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import exact_arithmetic
-from manyheads.base.html import html_table
+from manyheads.base import html_table
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
-from manyheads.edits.metrics import require_loaded
+from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import CallTexts, batches, model_inputs, read_texts, tokens_of
-from manyheads.machine.processes import require_all_heads
-from manyheads.models.describe import run
-from manyheads.models.taps.call import TOLERANCE
-from manyheads.models.weights.projections import weight_by_head
+from manyheads.machine import require_all_heads
+from manyheads.models import LoadedModel, run
+from manyheads.models.taps import TOLERANCE
+from manyheads.models.weights import weight_by_head
 from manyheads.recording import Layer, write_frame
-from manyheads.recording.exact_map.one_pass import window_weights
+from manyheads.recording.exact_map import window_weights
 from manyheads.spec import CROSS, ModelSpec
 from manyheads.statistics import mean_interval
 from manyheads.texts import Tokens
@@ -211,7 +211,7 @@ class Attribution:
 
 
 def logit_attribution(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Sequence[Any],
     answers: Answers,
     position: int | Sequence[int] = -1,
@@ -273,7 +273,7 @@ def logit_attribution(
     )
 
 
-def _answers(lm: Any, answers: Answers, count: int, first: bool) -> list[tuple[int, int | None]]:
+def _answers(lm: LoadedModel, answers: Answers, count: int, first: bool) -> list[tuple[int, int | None]]:
     """Each text's token, and the one that it is compared with. Errors: TextError."""
     listed_answers = list(answers) if isinstance(answers, list) else [answers] * count
     if len(listed_answers) != count:
@@ -318,7 +318,13 @@ def _answers(lm: Any, answers: Answers, count: int, first: bool) -> list[tuple[i
 
 
 def _one_batch(
-    lm: Any, tokens: Tokens, answers: list[tuple[int, int | None]], places: list[int], keys: bool, *, guard: bool
+    lm: LoadedModel,
+    tokens: Tokens,
+    answers: list[tuple[int, int | None]],
+    places: list[int],
+    keys: bool,
+    *,
+    guard: bool,
 ) -> list[dict[str, Any]]:
     """Of each text of a batch: its rows, name to kind and value; its logit; its parts by key."""
     texts = CallTexts.of(lm, tokens)
@@ -404,7 +410,7 @@ def _difference(logits: Tensor, answers: list[tuple[int, int | None]]) -> Tensor
 
 
 def _vector(
-    lm: Any, stream: Stream, logits: Tensor, rows: Tensor, place_index: Tensor, own_logits: Tensor
+    lm: LoadedModel, stream: Stream, logits: Tensor, rows: Tensor, place_index: Tensor, own_logits: Tensor
 ) -> tuple[Tensor, float, str]:
     """All logits at the positions, a factor on them, and what they are in words; linear in the stream.
 

@@ -34,18 +34,18 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import whole
+from manyheads.base import Progress, whole
 from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.edits.metrics import Metric
+from manyheads.edits import Metric
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS
-from manyheads.machine.processes import require_all_heads
+from manyheads.machine import require_all_heads
+from manyheads.models import LoadedModel
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
-from manyheads.statistics import Progress
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -131,7 +131,7 @@ class Circuit(PerHeadResult):
 
 
 def find_circuit(
-    lm: Any,
+    lm: LoadedModel,
     clean: Any,
     corrupted: Any,
     metric: MetricLike = "logit_diff",
@@ -206,7 +206,7 @@ def find_circuit(
 
 
 def measure_circuit(
-    lm: Any,
+    lm: LoadedModel,
     clean: Any,
     corrupted: Any,
     heads: HeadsLike,
@@ -268,7 +268,7 @@ def _measured(
 
 
 def _paths(
-    lm: Any, heads: Sequence[Head], texts: Sequence[Any], metric: MetricLike, first_token: bool, num_tokens: int
+    lm: LoadedModel, heads: Sequence[Head], texts: Sequence[Any], metric: MetricLike, first_token: bool, num_tokens: int
 ) -> list[PathEffect]:
     """What each head tells each later one by each channel, the strongest first. Errors: StatisticError."""
     order = {(site.stack, site.layer): index for index, site in enumerate(lm.spec.sites)}
@@ -305,7 +305,7 @@ def _chosen(value: Any, texts: Sequence[int], count: int) -> Any:
 class _Measure:
     """Faithfulness of sets of heads on some pairs. `levels` of the clean and the corrupted runs, once known."""
 
-    lm: Any
+    lm: LoadedModel
     pairs: Pairs
     metric: Metric
     notes: dict[str, str]
@@ -316,7 +316,7 @@ class _Measure:
     @classmethod
     def of(
         cls,
-        lm: Any,
+        lm: LoadedModel,
         pairs: Pairs,
         texts: Sequence[int],
         metric: MetricLike,

@@ -21,11 +21,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.base import few, one_of
-from manyheads.edits import metrics
-from manyheads.edits.metrics import Batch, Metric, exact
+from manyheads.edits import Batch, Metric, exact, metrics
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import read_texts, tokens_of
 from manyheads.inputs.reading import Piece, Reading, model_inputs, writes_apart
+from manyheads.models import LoadedModel
 
 METRICS = ("logit_diff", "logit", "prob", "loss", "kl")
 UNITS = {"logit_diff": "logits", "logit": "logits", "prob": "", "loss": "nats", "kl": "nats"}
@@ -70,13 +70,13 @@ class Pairs:
         piece_pairs = zip(self.clean[0].pieces, self.corrupted[0].pieces, strict=True)
         return tuple(piece if piece == changed else f"{piece}/{changed}" for piece, changed in piece_pairs)
 
-    def chosen(self, texts: Sequence[int], lm: Any, num_tokens: int) -> Pairs:
+    def chosen(self, texts: Sequence[int], lm: LoadedModel, num_tokens: int) -> Pairs:
         """Some of the pairs. Of texts only: ready inputs come in batches that are not taken apart."""
         clean, corrupted = ([side[text] for text in texts] for side in (self.clean, self.corrupted))
         return _paired(lm, clean, corrupted, dict(self.notes), num_tokens)
 
 
-def read_pairs(lm: Any, clean: Any, corrupted: Any, num_tokens: int) -> Pairs:
+def read_pairs(lm: LoadedModel, clean: Any, corrupted: Any, num_tokens: int) -> Pairs:
     """Both texts of each pair, tokenised and held against each other; `num_tokens` of a batch.
 
     `clean` and `corrupted`: a text each, or a list of texts each; of an encoder-decoder a text may be a (source,
@@ -126,7 +126,7 @@ def _require_aligned(clean: Piece, corrupted: Piece, name: str) -> None:
 
 
 def _paired(
-    lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece], notes: dict[str, str], num_tokens: int
+    lm: LoadedModel, clean: Sequence[Piece], corrupted: Sequence[Piece], notes: dict[str, str], num_tokens: int
 ) -> Pairs:
     groups: dict[tuple[int, int], list[int]] = {}
     for text, piece in enumerate(clean):
@@ -150,7 +150,7 @@ def _paired(
     )
 
 
-def _ready(lm: Any, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
+def _ready(lm: LoadedModel, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
     """Ready inputs, each mapping a batch. Errors: TextError for padding, or other shapes on either side."""
     sides = [metrics.read_corpus(lm, side) for side in (clean, corrupted)]
     lengths: list[int] = []
@@ -173,7 +173,7 @@ def _ready(lm: Any, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
     return Pairs(tuple(map(PairBatch, sides[0].batches, sides[1].batches)), tuple(lengths), rows)
 
 
-def predicts(lm: Any) -> str:
+def predicts(lm: LoadedModel) -> str:
     """ "next": the model continues its text; "mask": it fills its mask; "": it has no logits over a vocabulary."""
     generates = bool(getattr(lm.model, "can_generate", lambda: False)())
     if generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites)):
@@ -181,7 +181,7 @@ def predicts(lm: Any) -> str:
     return "mask" if "MaskedLM" in type(lm.model).__name__ else ""
 
 
-def _answer_rows(lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
+def _answer_rows(lm: LoadedModel, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
     kind = predicts(lm)
     if kind != "next":
         sides = ([piece.ids for piece in side] for side in (clean, corrupted))
@@ -195,7 +195,7 @@ def _answer_rows(lm: Any, clean: Sequence[Piece], corrupted: Sequence[Piece]) ->
     return torch.tensor(rows, device="cpu")
 
 
-def _mask_rows(lm: Any, clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Tensor | None:
+def _mask_rows(lm: LoadedModel, clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Tensor | None:
     """The mask's place in each text; None where it is not one, and the same on both sides."""
     mask = getattr(lm.tokenizer, "mask_token_id", None)
     rows: list[int] = []
@@ -219,7 +219,7 @@ class Answers:
     because: str
 
 
-def read_answers(lm: Any, pairs: Pairs, metric: str, answers: Any, first_token: bool) -> Answers:
+def read_answers(lm: LoadedModel, pairs: Pairs, metric: str, answers: Any, first_token: bool) -> Answers:
     """The answers' tokens, and in words which they are. Errors: TextError."""
     wants_two = metric == "logit_diff"
     example = 'answers=("Mary", "John"), right and wrong' if wants_two else 'answers="Mary"'
@@ -255,7 +255,7 @@ def read_answers(lm: Any, pairs: Pairs, metric: str, answers: Any, first_token: 
     return Answers(columns[:, 0], columns[:, 1] if wants_two else None, few(words))
 
 
-def _token_of(lm: Any, pairs: Pairs, text: int, answer: Answer, first_token: bool) -> tuple[int, str]:
+def _token_of(lm: LoadedModel, pairs: Pairs, text: int, answer: Answer, first_token: bool) -> tuple[int, str]:
     """An answer's token and how it is written. Errors: TextError."""
     if isinstance(answer, int):
         size = lm.spec.vocab_size
@@ -279,11 +279,11 @@ def _token_of(lm: Any, pairs: Pairs, text: int, answer: Answer, first_token: boo
     return ids[0], f"{_named(lm, ids[0])}{also}"
 
 
-def _named(lm: Any, token: int) -> str:
+def _named(lm: LoadedModel, token: int) -> str:
     return f"{lm.tokenizer.decode([token])!r} ({token})"
 
 
-def _continuing(lm: Any, piece: Piece, answer: str) -> list[int]:
+def _continuing(lm: LoadedModel, piece: Piece, answer: str) -> list[int]:
     """The tokens that an answer adds where it belongs: after the text, or in the mask's place. Errors: TextError."""
     tokenizer, mask = lm.tokenizer, getattr(lm.tokenizer, "mask_token", None)
     fault = f"the answer {answer!r} changes how the text beside it is cut into tokens, so it has none of its own"
@@ -309,7 +309,7 @@ def _continuing(lm: Any, piece: Piece, answer: str) -> list[int]:
 
 
 def metric_of(
-    lm: Any, pairs: Pairs, metric: MetricLike, answers: Any, first_token: bool
+    lm: LoadedModel, pairs: Pairs, metric: MetricLike, answers: Any, first_token: bool
 ) -> tuple[Metric, Pairs, dict[str, str]]:
     """The metric, the pairs as it wants them read, and notes.
 
@@ -378,7 +378,7 @@ def metric_of(
     return replace(made, read=divergence, refer=log_probabilities) if metric == "kl" else made, pairs, notes
 
 
-def unrelated(lm: Any, batch: Batch, count: int, generator: torch.Generator) -> Batch | None:
+def unrelated(lm: LoadedModel, batch: Batch, count: int, generator: torch.Generator) -> Batch | None:
     """`count` texts of tokens drawn at random, as long as those of a batch, special tokens in their places.
 
     None for inputs that are no tokens.

@@ -36,26 +36,29 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
-from manyheads.base import one_of, whole
+from manyheads.base import Progress, one_of, whole
 from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, unrelated
-from manyheads.edits import Calls, Runner, read_under
-from manyheads.edits.edits import BLOCK_CELLS, weights_of
-from manyheads.edits.metrics import (
+from manyheads.edits import (
+    BLOCK_CELLS,
     TOKENS_OF_A_BATCH,
     Batch,
+    Calls,
     Metric,
+    Runner,
     exact,
+    read_under,
     require_numbers,
+    weights_of,
 )
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS
-from manyheads.interventions.effects.importance import rank_correlation
-from manyheads.machine.processes import require_all_heads
+from manyheads.interventions.effects import rank_correlation
+from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.recording import PerHeadResult
 from manyheads.spec import CROSS, ModelSpec, Site
-from manyheads.statistics import Progress, mean_interval
+from manyheads.statistics import mean_interval
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -375,7 +378,7 @@ class Patching(PerHeadResult):
 
 
 def patch(
-    lm: Any,
+    lm: LoadedModel,
     clean: Any,
     corrupted: Any,
     metric: MetricLike = "logit_diff",
@@ -479,7 +482,7 @@ class SweptPatches:
 
 
 def sweep_patches(
-    lm: Any,
+    lm: LoadedModel,
     pairs: Pairs,
     patches: Sequence[Patch],
     what: What,
@@ -547,7 +550,7 @@ def require_counts(num_tokens: int, seed: int) -> None:
     whole("seed", seed, 0, StatisticError)
 
 
-def _positions(lm: Any, pairs: Pairs, positions: str | Sequence[int]) -> tuple[int, ...] | None:
+def _positions(lm: LoadedModel, pairs: Pairs, positions: str | Sequence[int]) -> tuple[int, ...] | None:
     """The positions that are patched together; None: all, or each by itself. Errors: StatisticError."""
     if positions == "all":
         return None
@@ -580,7 +583,7 @@ def _positions(lm: Any, pairs: Pairs, positions: str | Sequence[int]) -> tuple[i
 
 
 def _gradients(
-    lm: Any,
+    lm: LoadedModel,
     pairs: Pairs,
     metric: Metric,
     what: What,

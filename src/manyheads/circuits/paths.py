@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import one_of
+from manyheads.base import Progress, one_of
 from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
@@ -31,14 +31,13 @@ from manyheads.circuits.patching import (
     other_run,
     require_counts,
 )
-from manyheads.edits import Calls, read_under
-from manyheads.edits.metrics import require_numbers
+from manyheads.edits import Calls, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall
-from manyheads.statistics import Progress, mean_interval
+from manyheads.machine import require_all_heads
+from manyheads.models import AttentionCall, LoadedModel
+from manyheads.statistics import mean_interval
 
 Channel = Literal["q", "k", "v"]
 CHANNELS: tuple[Channel, ...] = get_args(Channel)
@@ -114,7 +113,7 @@ class PathHold:
 
 
 def path_effect(
-    lm: Any,
+    lm: LoadedModel,
     clean: Any,
     corrupted: Any,
     sender: HeadsLike,
@@ -137,7 +136,7 @@ def path_effect(
 
 
 def path_effects(
-    lm: Any,
+    lm: LoadedModel,
     clean: Any,
     corrupted: Any,
     receiver: str | Head,

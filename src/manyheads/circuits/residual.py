@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyheads.errors import ModelError
 from manyheads.models import AttentionCall, tap
-from manyheads.models.weights.projections import is_norm, output_projection
+from manyheads.models.weights import is_norm, output_projection
 from manyheads.spec import ModelSpec
 
 NORM_FIT = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}

@@ -38,17 +38,15 @@ from torch import Tensor, nn
 from manyheads.attention import exact_arithmetic, log_sum_exp
 from manyheads.base import one_of
 from manyheads.circuits.residual import Branches, NormForm, norm_form
-from manyheads.edits.metrics import require_loaded
-from manyheads.edits.runner import standing_in
+from manyheads.edits import require_loaded, standing_in
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import CallTexts, batches, model_inputs, read_texts, tokens_of
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall, tap
-from manyheads.models.describe import probe_inputs, run
-from manyheads.models.weights.projections import Projections, holders_of, is_norm, output_projection, weight_by_head
+from manyheads.machine import require_all_heads
+from manyheads.models import AttentionCall, LoadedModel, probe_inputs, run, tap
+from manyheads.models.weights import Projections, holders_of, is_norm, output_projection, weight_by_head
 from manyheads.recording import Layer
-from manyheads.recording.exact_map.one_pass import window_weights
+from manyheads.recording.exact_map import window_weights
 from manyheads.spec import CROSS, ModelSpec, Site
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -141,7 +139,7 @@ class Composition:
 
 
 def composition(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Sequence[Any] | None = None,
     *,
     writers: HeadsLike | None = None,
@@ -196,7 +194,7 @@ class _OfSite:
     reads: dict[str, Grams]
 
 
-def _matrices(lm: Any) -> tuple[list[_OfSite], int, dict[str, str]]:
+def _matrices(lm: LoadedModel) -> tuple[list[_OfSite], int, dict[str, str]]:
     """Every layer's matrices with norms folded, the directions that the stream has, and what was folded, in words."""
     spec, folds = lm.spec, _folds(lm)
     large = sum(site.num_heads for site in spec.sites) ** 2 * float(spec.embed_dim or 1) ** 2 > EXACT_WORK
@@ -262,7 +260,7 @@ class _Fold:
     passes: bool
 
 
-def _folds(lm: Any) -> list[_Fold]:
+def _folds(lm: LoadedModel) -> list[_Fold]:
     """The norms around each layer, told from one small forward pass: whose output is what the layer reads."""
     model, spec = lm.model, lm.spec
     norms: list[tuple[str, nn.Module, Tensor, Tensor]] = []
@@ -467,7 +465,7 @@ def _upper_triangle(begin: int, end: int, cells: int) -> Iterator[tuple[slice, s
 
 
 def _measured(
-    lm: Any, texts: Any, writers: HeadsLike | None, readers: HeadsLike | None, scores: dict[str, ndarray]
+    lm: LoadedModel, texts: Any, writers: HeadsLike | None, readers: HeadsLike | None, scores: dict[str, ndarray]
 ) -> dict[str, ndarray]:
     """The change of each reader's map (q, k) or output (v) without each writer, means over texts; NaN elsewhere."""
     spec: ModelSpec = lm.spec
@@ -511,7 +509,7 @@ class _Pass:
 
     def __init__(
         self,
-        lm: Any,
+        lm: LoadedModel,
         branches: Branches,
         inputs: dict[str, Tensor],
         plain: _Pass | None = None,

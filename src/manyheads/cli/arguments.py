@@ -30,6 +30,7 @@ from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelEr
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus
+    from manyheads.models import LoadedModel
 
 DEFAULT_MODEL = "minilm"
 
@@ -113,7 +114,7 @@ def requested_statistics(names: str) -> str | list[str]:
 def check_statistics(request: str | list[str], texts: Corpus | list[str]) -> None:
     """Refuse names that no statistic has, before a model is loaded. Errors: StatisticError."""
     # Imports torch, for which --help is not to wait.
-    from manyheads.statistics.table import choose, may_need_survey
+    from manyheads.statistics import choose, may_need_survey
 
     if isinstance(texts, list) or not may_need_survey(request):
         choose(request)
@@ -255,8 +256,10 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
 def check_folder(talk: Talk, path: Path) -> None:
     """Whether a checkpoint may go there, and what it replaces, before a model is loaded. Errors: FileAccessError."""
     # Both import torch, for which --help is not to wait.
-    from manyheads.interventions.save.save import ZEROED
-    from manyheads.interventions.save.whole_folder import require_replaceable  # as above
+    from manyheads.interventions.save import (
+        ZEROED,
+        require_replaceable,  # as above
+    )
 
     try:
         place = Path(os.path.realpath(path.expanduser()))
@@ -455,8 +458,8 @@ def chosen_place(device: str | None, dtype: str | None = None) -> tuple[Any, str
     Errors: ModelError for a device that is not here or a dtype that it lacks, ShapeError for a MANYHEADS_PASS that is
     none.
     """
-    from manyheads.models.loading.load import weights_dtype  # deferred: imports torch
-    from manyheads.recording.exact_map.launches import chosen_pass  # as above
+    from manyheads.models.loading import weights_dtype  # deferred: imports torch
+    from manyheads.recording.exact_map import chosen_pass  # as above
 
     chosen_pass()
     place, because = machine.choose_device(device, "--device")
@@ -472,7 +475,7 @@ def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
     # What may have to be fetched from the hub leaves the terminal's last line to the hub's own bars.
     with talk.step(f"loading {name}" if local else f"loading {name} (fetched from the hub the first time)", bar=local):
         # Imports torch: within the step, so that the wait for it is announced.
-        from manyheads.models.loading.pretrained import OPTIONS, has_tokenizer_files
+        from manyheads.models.loading import OPTIONS, has_tokenizer_files
 
         folder = Path(name)
         options: dict[str, Any] = {"device": choice.device, "dtype": choice.dtype}
@@ -490,7 +493,7 @@ def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
     return lm
 
 
-def head_of(lm: Any, name: str) -> Any:
+def head_of(lm: LoadedModel, name: str) -> Any:
     """The head by that name. Errors: HeadError, which says what the model has."""
     try:
         (head,) = lm.spec.select(name)
@@ -503,7 +506,7 @@ def head_of(lm: Any, name: str) -> Any:
     return head
 
 
-def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
+def label_heads(talk: Talk, lm: LoadedModel, *, remember: bool = True) -> Any:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
     try:
         with talk.step("finding the roles of the heads on the bundled texts (once for each model)") as progress:

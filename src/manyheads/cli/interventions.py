@@ -55,14 +55,15 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, layer_name, require_forwards, written
 from manyheads.plan import KINDS, Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection
-from manyheads.roles.words.glossary import TERMS
+from manyheads.roles.words import TERMS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from manyheads.interventions import Curve, Effect, Importance, Lowest, Saved
-    from manyheads.interventions.convert.convert import Converted
-    from manyheads.interventions.save.save import PrunedModel
+    from manyheads.interventions.convert import Converted
+    from manyheads.interventions.save import PrunedModel
+    from manyheads.models import LoadedModel
 
 
 LABEL_WIDTH = 10
@@ -135,7 +136,7 @@ def ablate(
         )
     if save_plan is not None:
         # Imports torch, for which --help is not to wait.
-        from manyheads.edits.application import prepare
+        from manyheads.edits import prepare
 
         prepare(lm, requested, (corpus_texts or texts.texts) if requested.needs_corpus else None)[0].save(save_plan)
     if as_json:
@@ -200,7 +201,7 @@ def _names_heads(word: str) -> bool:
         return False
 
 
-def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None, console: Console) -> list[Text]:
+def ablation_lines(lm: LoadedModel, result: Effect, texts: Texts, saved: Path | None, console: Console) -> list[Text]:
     """The verdict, the effect among random heads as a strip of dots, then the numbers, each with its label."""
     lines = [
         Text.assemble((clean(lm.name), "bold"), f": {clean(str(result.plan))}"),
@@ -337,7 +338,7 @@ def importance(
         result.save(save)
     if curve is not None:
         # Imports torch, for which --help is not to wait.
-        from manyheads.interventions.effects.removal_curve import removal_curve
+        from manyheads.interventions import removal_curve
 
         with talk.step("removing more and more heads") as progress:
             removed = removal_curve(lm, texts.texts, result.estimator, kind=ablated, metric=metric, progress=progress)
@@ -478,7 +479,7 @@ def prune(
     if heads is None:
         assert lowest is not None and texts is not None
         # Imports torch, for which --help is not to wait.
-        from manyheads.interventions.prune import ways_to_lose
+        from manyheads.interventions import ways_to_lose
 
         ways_to_lose(lm.spec, lowest, empty_layers=empty_layers)  # a number that cannot be is known before reading
         # Heads are chosen on one half of the texts; their loss is measured on the other, which had no part in it.
@@ -514,7 +515,7 @@ def prune(
 def pruned_document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
     # Imports torch, for which --help is not to wait.
-    from manyheads.interventions.save.save import as_dict
+    from manyheads.interventions.save import as_dict
 
     facts = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
     where = {key: str(value) if isinstance(value, Path) else value for key, value in vars(saved).items()}
@@ -610,7 +611,7 @@ def convert(
 def converted_document(converted: Converted, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
     # Imports torch, for which --help is not to wait.
-    from manyheads.interventions.convert.convert import as_dict
+    from manyheads.interventions.convert import as_dict
 
     facts = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
     where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error, "tried_on": saved.tried_on}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from manyheads import corpora, figures, long_context
-from manyheads.base import no_access, plural, units
+from manyheads import corpora, figures, long_context, units
+from manyheads.base import no_access, plural
 from manyheads.cli.arguments import (
     PICTURE_ENDINGS,
     AsJson,

@@ -23,10 +23,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from manyheads.base import is_out_of_memory
-from manyheads.cli import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
+from manyheads.cli.exit_codes import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
 from manyheads.cli.failed_imports import failed_import, in_words, refused_backend
 from manyheads.errors import ManyHeadsError
+from manyheads.machine import is_out_of_memory
 
 DEBUG = "--debug"
 

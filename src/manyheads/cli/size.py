@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.text import Text
 
 import manyheads as mh
-from manyheads import figures
+from manyheads import figures, units
 from manyheads import sizing as costs
-from manyheads.base import plural, units
+from manyheads.base import plural
 from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, count_option, to_file
 from manyheads.cli.terminal.console import (
     Column,
@@ -34,6 +34,7 @@ from manyheads.cli.terminal.console import (
     stdout_console,
 )
 from manyheads.errors import ShapeError
+from manyheads.sizing import architecture
 
 if TYPE_CHECKING:
     from manyheads.sizing import Fit, Sizing
@@ -313,10 +314,10 @@ def _kinds_of_layer(sizing: Sizing, console: Console) -> list[Text]:
     times = "\N{MULTIPLICATION SIGN}" if knows_blocks(console) else "x"
     columns = [Column("layers"), Column("kind", right=False, most=30), Column("parameters of one")]
     columns += [Column("", right=False, spare=3), Column("attention"), Column("feed-forward"), Column("rest", spare=2)]
-    most = max((sum(costs.by_part(layer.weights).values()) for layer in kinds), default=0)
+    most = max((sum(architecture.by_part(layer.weights).values()) for layer in kinds), default=0)
     rows: list[Row] = []
     for layer, count in kinds.most_common(MOST_KINDS):
-        parts = costs.by_part(layer.weights)
+        parts = architecture.by_part(layer.weights)
         total, attention = sum(parts.values()), sum(parts.get(part, 0) for part in ATTENTION)
         forward = parts.get("feed-forward", 0) + parts.get("router", 0)
         cells = [

@@ -72,14 +72,15 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
-from manyheads.roles.words.role_table import UNLABELLED
+from manyheads.roles.words import UNLABELLED
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
     from manyheads.corpora import Corpus, Shard
-    from manyheads.roles import Comparison
+    from manyheads.models import LoadedModel
+    from manyheads.roles.compare import Comparison
     from manyheads.statistics import HeadTable, Statistic
 
 
@@ -206,7 +207,7 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
 
 def _measured(
     talk: Talk,
-    lm: Any,
+    lm: LoadedModel,
     texts: Corpus | list[str],
     passages: Corpus | None,
     request: Any,
@@ -219,8 +220,8 @@ def _measured(
     Of a shard, sums in place of tables.
     """
     # All import torch, for which --help is not to wait.
-    from manyheads.statistics.defined.coreference import NAMES  # as above
-    from manyheads.statistics.table import Survey, choose, matches  # as above
+    from manyheads.statistics import Survey, choose, matches  # as above
+    from manyheads.statistics.defined import NAMES  # as above
 
     items = [request] if isinstance(request, str) else request
     about = [item for item in items if passages is not None and any(matches(name, item) for name in NAMES)]
@@ -292,8 +293,8 @@ def _show_list(
     """The statistics by name with what each is, a line each; the treebank's where one was given."""
     # All import torch, for which --help is not to wait.
     from manyheads.measurement.chunks import SURVEY_TEXTS
-    from manyheads.statistics.defined.coreference import NAMES  # as above
-    from manyheads.statistics.table import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
+    from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
+    from manyheads.statistics.defined import NAMES  # as above
 
     if words or file is not None:
         raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
@@ -348,8 +349,8 @@ def compare(
     For example: manyheads compare run/step-1000 run/step-2000 --file novel.txt
     """
     # Both import torch, for which --help is not to wait.
-    from manyheads.roles.compare.two_models import READINGS
-    from manyheads.roles.compare.two_models import compare as compare_models  # as above
+    from manyheads.roles.compare import READINGS
+    from manyheads.roles.compare import compare as compare_models  # as above
 
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)

@@ -32,10 +32,9 @@ from manyheads.base import one_of
 from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.inputs import record_call
-from manyheads.models import device_of
-from manyheads.recording import LayerRecord, Recording, prepare
-from manyheads.recording.exact_map.requests import Labels, Match
-from manyheads.recording.layer import one_text
+from manyheads.models import LoadedModel, device_of
+from manyheads.recording import LayerRecord, Recording, one_text, prepare
+from manyheads.recording.exact_map import Labels, Match
 from manyheads.texts import Tokens
 
 ERROR_MEASURES = ("mul", "abs")
@@ -300,7 +299,9 @@ class Question:
         return of
 
 
-def recorded_one_by_one(lm: Any, texts: str | Sequence[str] | None, prepend_bos: bool | None) -> Iterator[Recording]:
+def recorded_one_by_one(
+    lm: LoadedModel, texts: str | Sequence[str] | None, prepend_bos: bool | None
+) -> Iterator[Recording]:
     """Each text alone, as their code reads it: no padding can change a number. Errors: ModelError, TextError."""
     if not hasattr(lm, "model") or not hasattr(lm, "tokenizer"):
         remedy = f"load it first, as mh.load({lm!r})" if isinstance(lm, str) else "use mh.load(model, tokenizer=...)"
@@ -328,12 +329,12 @@ def _require_length(length: int, limit: int | None = None) -> None:
         raise TextError(f"a text has {length} tokens: detect_head takes texts of more than 1{most}.")
 
 
-def prepends_by_default(lm: Any) -> bool:
+def prepends_by_default(lm: LoadedModel) -> bool:
     """`cfg.default_prepend_bos` of TransformerLens 4.3 for this model."""
     return getattr(getattr(lm.model, "config", None), "model_type", "") not in NO_BOS
 
 
-def lens_ids(lm: Any, text: str, prepend_bos: bool | None = None) -> list[int]:
+def lens_ids(lm: LoadedModel, text: str, prepend_bos: bool | None = None) -> list[int]:
     """What `model.to_tokens(text)` gives there. `prepend_bos=None` is their default for this model.
 
     A tokenizer that adds a token of its own in front (`<s>`, `[CLS]`) adds no second one, and loses it where none is

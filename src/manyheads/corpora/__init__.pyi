@@ -1,5 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .corpus import NONE_FAILED as NONE_FAILED
+from .corpus import WHOLE as WHOLE
 from .corpus import Corpus as Corpus
 from .corpus import Document as Document
 from .corpus import Failure as Failure
@@ -9,6 +10,7 @@ from .corpus import as_corpus as as_corpus
 from .corpus import corpus_of as corpus_of
 from .corpus import is_about_texts as is_about_texts
 from .corpus import reason_of as reason_of
+from .lines import KINDS as KINDS
 from .lines import read_whole as read_whole
 from .sources import EXAMPLE_SENTENCES as EXAMPLE_SENTENCES
 from .sources import OWN_TEXT as OWN_TEXT

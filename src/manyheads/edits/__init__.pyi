@@ -1,11 +1,25 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .application import applied as applied
+from .application import prepare as prepare
+from .computed import Prepared as Prepared
 from .computed import open_plan as open_plan
+from .edits import BLOCK_CELLS as BLOCK_CELLS
 from .edits import Editor as Editor
+from .edits import weights_of as weights_of
 from .metrics import METRICS as METRICS
+from .metrics import TOKENS_OF_A_BATCH as TOKENS_OF_A_BATCH
+from .metrics import Batch as Batch
+from .metrics import Corpus as Corpus
+from .metrics import Metric as Metric
 from .metrics import choose_metric as choose_metric
+from .metrics import exact as exact
+from .metrics import outputs_of as outputs_of
 from .metrics import read_corpus as read_corpus
+from .metrics import require_loaded as require_loaded
+from .metrics import require_numbers as require_numbers
+from .metrics import token_losses as token_losses
 from .runner import Calls as Calls
 from .runner import Runner as Runner
 from .runner import plan_edits as plan_edits
 from .runner import read_under as read_under
+from .runner import standing_in as standing_in

@@ -24,9 +24,9 @@ from manyheads.edits.computed import Prepared, compute, model_digest, open_plan
 from manyheads.edits.edits import NOTHING, Acts, Editor, plans_of
 from manyheads.edits.metrics import require_loaded
 from manyheads.errors import PlanError
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import tap
-from manyheads.models.loading.load import refusing_head_mask
+from manyheads.machine import require_all_heads
+from manyheads.models import LoadedModel, tap
+from manyheads.models.loading import refusing_head_mask
 from manyheads.plan import Plan, Step, describe
 
 log = logging.getLogger("manyheads")
@@ -61,7 +61,9 @@ class Applied:
 
 @contextmanager
 def applied(
-    lm: Any, plan: Plan | Step | Sequence[Plan | Step] | Prepared | str | os.PathLike[str], corpus: Any = None
+    lm: LoadedModel | nn.Module,
+    plan: Plan | Step | Sequence[Plan | Step] | Prepared | str | os.PathLike[str],
+    corpus: Any = None,
 ) -> Iterator[Applied]:
     """Carry out a plan in every attention call that `lm`'s model makes in this thread, until the block is left.
 
@@ -99,7 +101,7 @@ def applied(
         log.warning("%s changed nothing in what was run.", name)
 
 
-def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
+def prepare(lm: LoadedModel | nn.Module, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
     """A plan with all tensors that it needs, and whether it has one plan for each sample.
 
     Errors: PlanError, HeadError, TextError.

@@ -149,7 +149,7 @@ class Computed:
         return tensor
 
 
-def compute(lm: Any, plans: Sequence[Plan], corpus: Any, layers: Layers = None) -> Computed:
+def compute(lm: LoadedModel | nn.Module, plans: Sequence[Plan], corpus: Any, layers: Layers = None) -> Computed:
     """All tensors that the plans need, of some layers.
 
     Cost: the corpus is read once for means, and its first `RESAMPLE_TEXTS` texts once for resampling.
@@ -201,7 +201,7 @@ def compute(lm: Any, plans: Sequence[Plan], corpus: Any, layers: Layers = None) 
     return Computed(tensors, digest.hexdigest(), model_digest(lm), count, tokens)
 
 
-def model_digest(lm: Any) -> str:
+def model_digest(lm: LoadedModel | nn.Module) -> str:
     """The digest of the weights of a loaded model or a bare module."""
     return LoadedModel(lm, None, "", "").weights_hash if isinstance(lm, nn.Module) else lm.weights_hash
 
@@ -211,7 +211,9 @@ def _source_name(step: Ablate) -> str:
     return "texts" if step.text is None else f"text {hashlib.blake2b(step.text.encode(), digest_size=6).hexdigest()}"
 
 
-def _read(lm: Any, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]], None]) -> tuple[int, int]:
+def _read(
+    lm: LoadedModel | nn.Module, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]], None]
+) -> tuple[int, int]:
     """Pass every call's rows to `observer(site, [out [n, h, f] of each text])`, padding left out.
 
     Returns the number of texts and of tokens (0 tokens where the inputs are ready tensors).
@@ -289,7 +291,7 @@ class _Means:
         return means
 
 
-def _outputs_on(lm: Any, texts: Sequence[Any], name: str, layers: Layers) -> dict[str, Tensor]:
+def _outputs_on(lm: LoadedModel | nn.Module, texts: Sequence[Any], name: str, layers: Layers) -> dict[str, Tensor]:
     """The outputs of all heads of some layers on these texts, row by row, and the texts' lengths."""
     rows: dict[str, list[Tensor]] = {}
 

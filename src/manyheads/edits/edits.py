@@ -36,8 +36,8 @@ from manyheads.edits.metrics import exact
 from manyheads.errors import PlanError
 from manyheads.heads import in_layer, layer_name, parts_of
 from manyheads.models import AttentionCall
-from manyheads.models.weights.projections import input_width, is_transposed
-from manyheads.nn.positions import RotaryTable
+from manyheads.models.weights import input_width, is_transposed
+from manyheads.nn import RotaryTable
 from manyheads.plan import (
     Ablate,
     Average,

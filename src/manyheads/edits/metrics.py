@@ -23,7 +23,7 @@ from manyheads.base import one_of
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
 from manyheads.inputs.reading import decoder_story, writes_apart
-from manyheads.models.describe import run
+from manyheads.models import LoadedModel, run
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,9 @@ class Corpus:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS) -> Corpus:
+def read_corpus(
+    lm: LoadedModel, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS
+) -> Corpus:
     """Texts, pairs of texts (source, target) for an encoder-decoder, or ready inputs, as batches.
 
     Ready inputs are a list of mappings, each a batch: pictures, sounds, anything.
@@ -99,14 +101,14 @@ def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tok
     return Corpus(tuple(listed), len(reading.pieces), reading.num_tokens, notes)
 
 
-def require_loaded(lm: Any) -> None:
+def require_loaded(lm: LoadedModel) -> None:
     """Raises ModelError unless `lm` is a loaded model."""
     if not hasattr(lm, "model") or not hasattr(lm, "spec"):
         how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
         raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
 
 
-def _corpus_of_inputs(lm: Any, items: Sequence[Any], labels: Any) -> Corpus:
+def _corpus_of_inputs(lm: LoadedModel, items: Sequence[Any], labels: Any) -> Corpus:
     """Ready inputs, each mapping one batch. Labels are checked last, when the number of samples is known."""
     loaded: list[tuple[dict[str, Tensor], range]] = []
     count = tokens = 0
@@ -145,7 +147,7 @@ def exact(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def outputs_of(lm: Any, batch: Batch, *, head: bool, grad: bool = False) -> Any:
+def outputs_of(lm: LoadedModel, batch: Batch, *, head: bool, grad: bool = False) -> Any:
     """The model's outputs for a batch; without the language-model or classification head unless `head`."""
     return run(lm.model, lm.name, {**batch.inputs, **batch.options}, head=head, grad=grad)
 
@@ -302,7 +304,7 @@ METRICS = {
 }  # fmt: skip
 
 
-def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tuple[Metric, str]:
+def choose_metric(lm: LoadedModel, metric: str | Own | Metric, labels: Any = None) -> tuple[Metric, str]:
     """The metric of this name, and why it was chosen.
 
     "auto": the labels' loss, else the language model's, else the embedding's cosine.

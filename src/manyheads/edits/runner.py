@@ -30,6 +30,7 @@ from einops import rearrange
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from manyheads.base import Progress
 from manyheads.edits.application import prepare
 from manyheads.edits.computed import Computed
 from manyheads.edits.edits import Acts, Editor
@@ -39,7 +40,6 @@ from manyheads.machine import is_sharded
 from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.plan import Plan
 from manyheads.spec import ModelSpec, Site
-from manyheads.statistics import Progress
 
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
 SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
@@ -179,7 +179,7 @@ class Swept:
 class Runner:
     """Carries all interventions out on one batch after another. `why`: the reason for sharing nothing, if so."""
 
-    lm: Any
+    lm: LoadedModel
     edits: Edits
     metric: Metric
     share: bool
@@ -189,7 +189,9 @@ class Runner:
     checked: bool = False
 
     @classmethod
-    def of(cls, lm: Any, edits: Edits, metric: Metric, *, share: bool = True, num_tokens: int = BATCH_TOKENS) -> Runner:
+    def of(
+        cls, lm: LoadedModel, edits: Edits, metric: Metric, *, share: bool = True, num_tokens: int = BATCH_TOKENS
+    ) -> Runner:
         """A runner whose blocks know which interventions begin in them.
 
         Batches have at most `num_tokens` after expansion; `share=False` runs every intervention by itself.

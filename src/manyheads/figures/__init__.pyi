@@ -5,9 +5,17 @@ from .families import save_families as save_families
 from .head import save_head as save_head
 from .head_split import save_split as save_split
 from .maps import save_grid as save_grid
+from .palette import FADED as FADED
 from .palette import UNLABELLED as UNLABELLED
 from .palette import ramp as ramp
 from .palette import role_style as role_style
+from .paper import BODY as BODY
+from .paper import SMALL as SMALL
+from .paper import Pixels as Pixels
+from .paper import Sheet as Sheet
+from .paper import even_step as even_step
+from .paper import even_ticks as even_ticks
+from .paper import kind_of as kind_of
 from .patching import save_patching as save_patching
 from .picture import save_picture as save_picture
 from .questions import save_roles as save_roles

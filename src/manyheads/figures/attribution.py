@@ -14,7 +14,7 @@ from manyheads.circuits import Attribution
 from manyheads.figures.palette import FADED, HAIRLINE, inked
 from manyheads.figures.paper import BODY, SMALL, Sheet, kind_of
 from manyheads.heads import layer_name
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 
 TAKES = "#A8401F"
 WIDTH, MARGIN, TOP = 980, 36, 112

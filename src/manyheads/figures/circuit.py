@@ -13,7 +13,7 @@ from manyheads.circuits import Circuit
 from manyheads.figures.palette import FADED, HAIRLINE
 from manyheads.figures.paper import BODY, SMALL, Sheet, kind_of
 from manyheads.heads import Head
-from manyheads.roles.words.role_table import INK, role_style
+from manyheads.roles.words import INK, role_style
 
 COLUMN, ROW = 46, 84
 MARGIN, TOP, LINE, RULER = 32, 112, 20, 44

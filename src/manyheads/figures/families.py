@@ -21,9 +21,8 @@ from manyheads.figures.palette import FADED, PAPER
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, kind_of, text_width
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
-from manyheads.roles.compare.families import HeadFamilies
-from manyheads.roles.words.claim_words import OWN_STYLE, style_of
-from manyheads.roles.words.role_table import INK, NO_ROLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
+from manyheads.roles.compare import HeadFamilies
+from manyheads.roles.words import INK, NO_ROLE, OWN_STYLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE, style_of
 
 MARGIN, SIDE, GAP, PANEL = 36, 720, 44, 300
 WIDTH = 2 * MARGIN + SIDE + GAP + PANEL

@@ -18,7 +18,7 @@ from numpy import ndarray
 from manyheads.errors import ShapeError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import SMALL, Sheet, fitted, kind_of, on_host, text_width
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 
 MOST = 1_040  # pixels of a map's longer side, and so the most cells that are drawn one by one: two for each of 512
 LARGEST_CELL = 46

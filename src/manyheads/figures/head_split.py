@@ -15,7 +15,7 @@ from manyheads.errors import StatisticError
 from manyheads.figures.palette import FADED, PAPER, inked
 from manyheads.figures.paper import BODY, SMALL, Sheet, even_ticks, kind_of
 from manyheads.long_context import HeadSplit
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 
 WIDTH, MARGIN, TOP, BOTTOM = 1000, 36, 112, 104
 MAP_LEFT, MAP_WIDTH, CHART_LEFT = 84, 330, 540

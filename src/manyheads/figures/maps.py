@@ -24,7 +24,7 @@ from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, drawable, flow, 
 from manyheads.heads import Head
 from manyheads.measurement.pooling import PooledMaps
 from manyheads.roles import HeadRole
-from manyheads.roles.words.role_table import INK, NO_ROLE, ROLES, RoleStyle, role_style
+from manyheads.roles.words import INK, NO_ROLE, ROLES, RoleStyle, role_style
 from manyheads.spec import Site
 
 SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest

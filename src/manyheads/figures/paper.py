@@ -40,7 +40,7 @@ from numpy import ndarray
 from manyheads.base import replacing
 from manyheads.errors import FileAccessError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 
 Pixels = int | float
 Point = tuple[Pixels, Pixels]

@@ -14,7 +14,7 @@ from manyheads.circuits import Patching
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import SMALL, Sheet, kind_of, text_width
 from manyheads.heads import layer_name
-from manyheads.roles.words.role_table import INK, role_style
+from manyheads.roles.words import INK, role_style
 
 CELL, ROW = 46, 30
 MARGIN, TOP, LINE = 32, 116, 20

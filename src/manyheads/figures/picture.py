@@ -19,7 +19,7 @@ from numpy import ndarray
 from manyheads.errors import ShapeError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import SMALL, Sheet, kind_of, on_host, text_width
-from manyheads.roles.words.role_table import role_style
+from manyheads.roles.words import role_style
 
 PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
 MOST = 1_040  # and no larger than this: then by every second, third ... pixel

@@ -19,10 +19,8 @@ from matplotlib.lines import Line2D
 
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Point, Sheet, flow, kind_of, text_width
-from manyheads.roles import MAX_FALSE, Claim, Roles, by_family, family_of
-from manyheads.roles.rules import UNASKED
-from manyheads.roles.words.claim_words import counted, guesses, left_out, percent, words_and_name
-from manyheads.roles.words.role_table import INK, NOT_EFFECT
+from manyheads.roles import MAX_FALSE, UNASKED, Claim, Roles, by_family, family_of
+from manyheads.roles.words import INK, NOT_EFFECT, counted, guesses, left_out, percent, words_and_name
 
 WIDTH, MARGIN = 1_120, 36
 ROW, LINE = 22, 20

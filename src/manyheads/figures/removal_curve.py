@@ -13,7 +13,7 @@ import numpy as np
 from manyheads.figures.palette import FADED
 from manyheads.figures.paper import BODY, SMALL, Sheet, even_ticks, kind_of
 from manyheads.interventions import Curve
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 
 WIDTH, HEIGHT, MARGIN = 860, 520, 36
 LEFT, RIGHT, TOP, BOTTOM = 100, 130, 120, 86

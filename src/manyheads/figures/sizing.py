@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from matplotlib.colors import to_hex
 
-from manyheads.base import units
+from manyheads import units
 from manyheads.figures.palette import FADED, ramp
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, kind_of, text_width
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 from manyheads.sizing import OPERATIONS, Sizing, layers_in_words, shape_in_words
 
 WIDTH, MARGIN = 1_040, 36

@@ -26,9 +26,9 @@ from manyheads.attention import Mask
 from manyheads.base import whole
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.inputs.reading import CallTexts, Padded, decoder_start, named_texts, read_texts, writes_apart
-from manyheads.models.loading.offloaded import device_of
+from manyheads.models import AttentionCall, device_of
+from manyheads.models.taps import KnownLse
 from manyheads.models.taps import call as guard
-from manyheads.models.taps.call import AttentionCall, KnownLse
 from manyheads.spec import CROSS
 
 REFUSED = {

@@ -38,16 +38,23 @@ from manyheads.base import no_access
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, RecordingError, ShapeError, TextError
 from manyheads.inputs.generation import decoder_inputs, decoder_texts, start_tokens
 from manyheads.inputs.reading import CallTexts, Padded, at_the_edge
-from manyheads.models.describe import DOOR, PICTURES, SOUNDS, TEXT, model_facts, run, sense_of, takes
-from manyheads.models.loading.checkpoints import first_line
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.taps.tap import tap
-from manyheads.models.weights.projections import image_token_of
-from manyheads.recording import Recording
-from manyheads.recording.media import Frames, as_json, grid_of
-from manyheads.texts import Tokens
-from manyheads.texts.tokens import Grid, data_seed
+from manyheads.models import (
+    DOOR,
+    PICTURES,
+    SOUNDS,
+    TEXT,
+    AttentionCall,
+    device_of,
+    model_facts,
+    run,
+    sense_of,
+    takes,
+    tap,
+)
+from manyheads.models.loading import first_line
+from manyheads.models.weights import image_token_of
+from manyheads.recording import Frames, Recording, as_json, grid_of
+from manyheads.texts import Grid, Tokens, data_seed
 
 DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no rate
 Samples = Float32[ndarray, "samples"]

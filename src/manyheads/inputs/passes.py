@@ -11,18 +11,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from manyheads.base import first_line
+from manyheads.base import Progress, first_line
 from manyheads.errors import ModelError
 from manyheads.inputs.reading import Reading, batches, model_inputs, tokens_of
-from manyheads.models.describe import run
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.taps.call import AttentionCall, Observer
-from manyheads.models.taps.open_taps import Tap, no_way_in
-from manyheads.models.taps.tap import tap
+from manyheads.models import AttentionCall, device_of, run, tap
+from manyheads.models.taps import Observer, Tap, no_way_in
 from manyheads.texts import Tokens
-
-Progress = Callable[[int, int], None]
-"""Called after each batch with the tokens that were read so far, and with those of the whole reading."""
 
 
 class Watcher(Protocol):

@@ -31,11 +31,10 @@ from torch import Tensor
 from manyheads.attention import Mask
 from manyheads.base import one_of
 from manyheads.errors import ModelError, RecordingError, TextError
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.taps.call import Aligner, AttentionCall, rolled
+from manyheads.models import AttentionCall, device_of
+from manyheads.models.taps import Aligner, rolled
 from manyheads.spec import CROSS, VISION
-from manyheads.texts import Gold, Tokens, text_seed
-from manyheads.texts.tokens import Stretch
+from manyheads.texts import Gold, Stretch, Tokens, text_seed
 
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining

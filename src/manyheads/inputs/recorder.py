@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from manyheads import private_names
 from manyheads.attention import attend
-from manyheads.base import MEMORY_SHARE, private_names
-from manyheads.base.units import gb
 from manyheads.errors import ModelError, RecordingError
 from manyheads.inputs import generation, media
 from manyheads.inputs.generation import Joiner, read_prompts
@@ -37,15 +36,13 @@ from manyheads.inputs.reading import (
     writes_apart,
 )
 from manyheads.inputs.vision_language import beside_tower, inputs_given, written
-from manyheads.machine import free_bytes
-from manyheads.models.describe import model_facts
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.taps.call import AttentionCall, spread
-from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log
-from manyheads.recording import Layer, LayerRecord, Recording
-from manyheads.recording.layer import together
+from manyheads.machine import MEMORY_SHARE, free_bytes
+from manyheads.models import AttentionCall, device_of, model_facts
+from manyheads.models.taps import EDITED, Tap, left_out, log, spread
+from manyheads.recording import Layer, LayerRecord, Recording, together
 from manyheads.spec import CROSS
 from manyheads.texts import Tokens
+from manyheads.units import gb
 
 Keep = Literal["q", "k", "v", "lse"]
 KEEP: tuple[Keep, ...] = get_args(Keep)

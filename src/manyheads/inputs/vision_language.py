@@ -35,11 +35,11 @@ from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer, until_end
 from manyheads.inputs.media import Given, listed, media_given, picture_of, processed, shown_pixels
 from manyheads.inputs.reading import CallTexts, Padded, named_texts, rarity_of, read_given
-from manyheads.models.describe import PICTURES, TEXT, model_facts, sense_of, takes
-from manyheads.models.taps.call import AttentionCall, Observer
-from manyheads.models.weights.projections import image_token_of
+from manyheads.models import PICTURES, TEXT, AttentionCall, model_facts, sense_of, takes
+from manyheads.models.taps import Observer
+from manyheads.models.weights import image_token_of
 from manyheads.spec import VISION
-from manyheads.texts.tokens import ImageSpan, data_seed
+from manyheads.texts import ImageSpan, data_seed
 
 TOWER = "not kept: it is a model of pictures by itself"
 LATENTS = ("perceiver", "resampler", "qformer", "q_former")  # modules whose tokens are no patches of a picture

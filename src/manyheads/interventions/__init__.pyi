@@ -8,10 +8,12 @@ from .effects.importance import Lowest as Lowest
 from .effects.importance import importance as importance
 from .effects.importance import lowest_heads as lowest_heads
 from .effects.removal_curve import Curve as Curve
+from .effects.removal_curve import removal_curve as removal_curve
 from .effects.verdict import Verdict as Verdict
 from .effects.verdict import importance_verdict as importance_verdict
 from .effects.verdict import verdict as verdict
 from .prune import prune_heads as prune_heads
+from .prune import ways_to_lose as ways_to_lose
 from .save.save import Saved as Saved
 from .save.save import costs_of as costs_of
 from .save.save import removed_text as removed_text

@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -28,12 +27,11 @@ from manyheads.heads import Head, HeadSet, HeadsLike
 from manyheads.interventions.save.save import PrunedModel
 from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs, require_in_memory
 from manyheads.models import AttentionCall, LoadedModel
-from manyheads.models.weights.cut import KeptHeads, cut_model
-from manyheads.models.weights.projections import projections_of
+from manyheads.models.weights import KeptHeads, cut_model, projections_of
 from manyheads.spec import ModelSpec, Site
 
 
-def prune_heads(lm: Any, heads: HeadsLike, *, empty_layers: bool = False) -> PrunedModel:
+def prune_heads(lm: LoadedModel, heads: HeadsLike, *, empty_layers: bool = False) -> PrunedModel:
     """A copy of a loaded model without these heads; `lm` itself stays as it is, to the bit.
 
     `heads`: "L3H7, L5H0", {3: [7], 4: [0, 1]}, or anything else that `lm.spec.select` takes. `empty_layers`: a layer

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from manyheads.base import private_names
-from manyheads.base.private_names import TorchDispatchMode, tree_leaves, tree_map
+from manyheads import private_names
 from manyheads.errors import ModelError
 from manyheads.machine import is_split
-from manyheads.models import LoadedModel, tap
-from manyheads.models.describe import TEXT, blank_inputs, sense_of
-from manyheads.models.taps.call import Edit
+from manyheads.models import TEXT, LoadedModel, blank_inputs, sense_of, tap
+from manyheads.models.taps import Edit
+from manyheads.private_names import TorchDispatchMode, tree_leaves, tree_map
 
 SAME = 1e-5  # of an output's largest number: the same sums in another order, in float32
 DRAWS = 0  # the seed of random numbers that a model itself draws as it runs (ViT-MAE hides patches at random)
@@ -34,7 +33,7 @@ MOVING = (torch.ops.aten.embedding.default, private_names._to_copy)  # operators
 FIRST_ID, IDS = 5, 1000  # plain words come after a few special ids, and ids with a meaning of their own come late
 
 
-def require_in_memory(lm: Any, function: str, verb: str) -> None:
+def require_in_memory(lm: LoadedModel, function: str, verb: str) -> None:
     """Raises ModelError unless `lm` is a loaded model with all weights in memory: `function` is about to `verb` it."""
     if not isinstance(lm, LoadedModel):
         raise ModelError(f"{function}() takes a loaded model, not a {type(lm).__name__}: use mh.load(model).")

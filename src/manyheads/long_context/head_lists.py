@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from manyheads.base import one_of, plural
 from manyheads.errors import FileAccessError, HeadError, ModelError
@@ -20,6 +20,7 @@ from manyheads.heads import Head, parse_heads
 from manyheads.long_context.head_list_formats import HeadList, Place, files_at, list_in
 from manyheads.long_context.head_split import HeadSplit, is_split, renumbered, require_share
 from manyheads.long_context.split_layer import SplitLayer, file_bytes, join_scores, json_in, layers_of, shape_of
+from manyheads.models import LoadedModel
 
 SINK, RECENT = 128, 256  # DuoAttention's windows, where a file says nothing of any
 IN_WORDS = {"maximum": "the largest", "mean": "the mean"}
@@ -27,7 +28,7 @@ IN_WORDS = {"maximum": "the largest", "mean": "the mean"}
 
 def read_heads(
     path: str | os.PathLike[str],
-    lm: Any,
+    lm: LoadedModel,
     *,
     keep: float | None = None,
     threshold: float | None = None,
@@ -144,7 +145,7 @@ def retrieval_scores(path: str | os.PathLike[str]) -> dict[Head, float]:
 # ------------------------------------------------------------------------------------------------- a list and its model
 
 
-def _stack_of(heads: HeadList, lm: Any, path: Path) -> str:
+def _stack_of(heads: HeadList, lm: LoadedModel, path: Path) -> str:
     """The stack that a list is of: that of `described`, else the only one, or the one without a name."""
     stacks = lm.spec.stacks
     names = ", ".join(map(repr, stacks)) or "none"
@@ -157,7 +158,7 @@ def _stack_of(heads: HeadList, lm: Any, path: Path) -> str:
     return "" if "" in stacks else next(iter(stacks))
 
 
-def _numbered(heads: HeadList, numbers: Sequence[int], lm: Any, path: Path) -> HeadList:
+def _numbered(heads: HeadList, numbers: Sequence[int], lm: LoadedModel, path: Path) -> HeadList:
     """The list with the numbers that its model gives to the layers that attend, where they are only counted.
 
     Errors: ModelError for a layer beyond these.
@@ -173,7 +174,7 @@ def _numbered(heads: HeadList, numbers: Sequence[int], lm: Any, path: Path) -> H
     return replace(heads, scores=scores, kept=whole, num_layers=None)
 
 
-def _require_shape(heads: HeadList, counts: list[int], lm: Any, path: Path) -> None:
+def _require_shape(heads: HeadList, counts: list[int], lm: LoadedModel, path: Path) -> None:
     """Errors: ModelError where a list is of other layers or heads than a model has."""
     noun = "query heads" if heads.axis == "query" else "key/value heads"
     attending = [layer for layer, count in enumerate(counts) if count]

@@ -30,6 +30,7 @@ from manyheads.long_context.split_layer import (
     layers_of,
     shape_of,
 )
+from manyheads.models import LoadedModel
 from manyheads.plan import Ablate
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -167,7 +168,7 @@ class HeadSplit:
 
     # ------------------------------------------------------------------------------------------------ of which model
 
-    def require_model(self, lm: Any) -> None:
+    def require_model(self, lm: LoadedModel) -> None:
         """Errors: ModelError where this is a split of another model than `lm`, by its shape or by its weights."""
         model_shapes, split_shapes = tuple(map(shape_of, layers_of(lm, self.stack))), self._shapes
         if _attended(split_shapes) != _attended(model_shapes):
@@ -187,7 +188,7 @@ class HeadSplit:
                 f"{lm.name} have {lm.weights_hash[:8]}: split this model by mh.split_heads(lm, texts)."
             )
 
-    def numbered_as(self, lm: Any) -> HeadSplit:
+    def numbered_as(self, lm: LoadedModel) -> HeadSplit:
         """This split, where an earlier manyheads counted the layers that attend, with the numbers that `lm` gives them.
 
         `notes` says so. A split that has the model's own numbers, or is of another model, comes back as it is.

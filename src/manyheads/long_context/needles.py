@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.attention.scores import grouped_scores
-from manyheads.edits.metrics import Batch, token_losses
+from manyheads.attention import grouped_scores
+from manyheads.edits import Batch, token_losses
 from manyheads.errors import StatisticError
 from manyheads.inputs import Piece, Reading, observe, tokens_of
-from manyheads.models import AttentionCall
+from manyheads.models import AttentionCall, LoadedModel
 
 DIGITS = 5  # of a pass key
 LEAD, AFTER, QUESTION = "\nThe pass key is", ". Remember the pass key.\n", "\nWhat is the pass key? The pass key is"
@@ -60,7 +60,7 @@ def reading_of_ids(rows: Sequence[Sequence[int]]) -> Reading:
 
 
 def hidden_needles(
-    lm: Any, haystacks: Sequence[Sequence[int]], sink: int, recent: int, count: int, seed: int
+    lm: LoadedModel, haystacks: Sequence[Sequence[int]], sink: int, recent: int, count: int, seed: int
 ) -> list[Needle]:
     """At most `count` needles in these texts, at depths spread evenly over the keys that a streaming head drops.
 
@@ -111,7 +111,7 @@ def answer_losses(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Floa
     return torch.stack([losses[row, begin - 1 : end - 1].mean() for row, (begin, end) in enumerate(spans)])
 
 
-def retrieval_scores(lm: Any, needles: Sequence[Needle], stack: str = "") -> Mapping[int, Float64[ndarray, "h"]]:
+def needle_scores(lm: LoadedModel, needles: Sequence[Needle], stack: str = "") -> Mapping[int, Float64[ndarray, "h"]]:
     """Each layer's query heads' retrieval scores, 0 to 1, means over needles, by layer.
 
     Cost: one forward pass over the needles, and the answer's rows of each map.

@@ -26,28 +26,38 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import one_of, plural, whole
-from manyheads.edits import METRICS, Runner, choose_metric, plan_edits
-from manyheads.edits.metrics import Batch, Corpus, Metric, require_loaded, token_losses
+from manyheads.base import Progress, one_of, plural, whole
+from manyheads.edits import (
+    METRICS,
+    Batch,
+    Corpus,
+    Metric,
+    Runner,
+    choose_metric,
+    plan_edits,
+    require_loaded,
+    token_losses,
+)
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, observe, read_texts, tokens_of
 from manyheads.inputs.generation import generate
-from manyheads.interventions.effects.importance import rank_correlation
+from manyheads.interventions.effects import rank_correlation
 from manyheads.long_context.head_split import HeadSplit, require_share
 from manyheads.long_context.needles import (
     Needle,
     answer_losses,
     hidden_needles,
+    needle_scores,
     reading_of_ids,
-    retrieval_scores,
     right_answers,
 )
 from manyheads.long_context.split_layer import JoinedBy, split_layers
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall
+from manyheads.machine import require_all_heads
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import CROSS
-from manyheads.statistics import Progress, distant_mass, mean_interval, number
+from manyheads.statistics import mean_interval, number
+from manyheads.statistics.defined import distant_mass
 from manyheads.statistics.sums.one_batch import Measured
 
 By = Literal["effect", "needle_effect", "distant_mass", "needle"]
@@ -68,7 +78,7 @@ UNITS = {
 
 
 def split_heads(
-    lm: Any,
+    lm: LoadedModel,
     texts: Sequence[Any],
     keep: float = 0.5,
     *,
@@ -148,7 +158,7 @@ def split_heads(
             f"every layer of {lm.name} has a window of at most sink + recent = {sink + recent} positions, so that all "
             f"its heads stream already. Give a smaller sink= or recent=."
         )
-    by_query = {"distant_mass": distant} | ({"needle": retrieval_scores(lm, probes[0], stack)} if probes[0] else {})
+    by_query = {"distant_mass": distant} | ({"needle": needle_scores(lm, probes[0], stack)} if probes[0] else {})
     # Of a key/value head, the highest score of its query heads.
     criteria = {
         name: {place: scores[place].reshape(layer.num_kv_heads, -1).max(1) for place, layer in split.dividable}
@@ -203,7 +213,7 @@ def split_heads(
     ]
     written = _written(lm, reporting, plans[own_place::step], sink + recent)
     rows = [len(row) for row in reporting.rows]
-    size = {"context": context or max(rows), "batch": batch, "element_bytes": lm.dtype.itemsize}
+    size: dict[str, Any] = {"context": context or max(rows), "batch": batch, "element_bytes": lm.dtype.itemsize}
     flat = {name: np.concatenate(list(scores.values())) for name, scores in criteria.items()}
     agreement = {  # None where a criterion gives all heads the same score
         f"{a} ~ {b}": None if min(np.ptp(flat[a]), np.ptp(flat[b])) == 0 else rank_correlation(flat[a], flat[b])
@@ -331,7 +341,7 @@ class Half:
         return np.stack([values[:, text_of == text].mean(1) for text in dict.fromkeys(self.text_of)], 1)
 
 
-def _halves(lm: Any, texts: Any, reach: int) -> tuple[Half, Half, int]:
+def _halves(lm: LoadedModel, texts: Any, reach: int) -> tuple[Half, Half, int]:
     """Every other of the texts that are longer than what a streaming head sees, the others, and how many are not.
 
     Errors: TextError, ModelError; StatisticError where fewer than two are long enough.
@@ -374,7 +384,7 @@ def _halves(lm: Any, texts: Any, reach: int) -> tuple[Half, Half, int]:
     return half(sources[::2]), half(sources[1::2]), len(items) - len(sources)
 
 
-def _stack_of(lm: Any) -> str:
+def _stack_of(lm: LoadedModel) -> str:
     """The stack whose heads are split. Errors: ModelError for what is no decoder; StatisticError for no loss."""
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "split_heads")
@@ -396,7 +406,7 @@ def _stack_of(lm: Any) -> str:
 
 
 def _distant(
-    lm: Any, half: Half, stack: str, sink: int, recent: int, num_tokens: int
+    lm: LoadedModel, half: Half, stack: str, sink: int, recent: int, num_tokens: int
 ) -> tuple[dict[int, ndarray], dict[int, int]]:
     """Each query head's distant mass, by layer, over all rows that see a distant key; and the layers' windows."""
     sums: dict[int, Float64[Tensor, "two h"]] = {}
@@ -420,7 +430,7 @@ def _distant(
 
 
 def _effects(
-    lm: Any, split: HeadSplit, corpus: Corpus, metric: Metric, num_tokens: int, progress: Progress | None
+    lm: LoadedModel, split: HeadSplit, corpus: Corpus, metric: Metric, num_tokens: int, progress: Progress | None
 ) -> tuple[Float64[ndarray, "plan row"], str]:
     """What it changes in each row when each key/value head's query heads stream, all others whole; how it was computed.
 
@@ -441,14 +451,18 @@ def _by_layer(split: HeadSplit, values: Float64[ndarray, "plan"]) -> dict[int, n
 # --------------------------------------------------------------------------------------------- the other half's numbers
 
 
-def _corpus(lm: Any, reading: Reading, num_tokens: int) -> Corpus:
+def _corpus(lm: LoadedModel, reading: Reading, num_tokens: int) -> Corpus:
     groups = batches(reading, num_tokens)
     made = tuple(Batch(model_inputs(lm, tokens_of(reading, group, None, "")), tuple(group)) for group in groups)
     return Corpus(made, len(reading.pieces), reading.num_tokens)
 
 
 def _readings(
-    lm: Any, plans: Sequence[Plan], corpus: Corpus, read: Callable[[Any, Batch], Tensor], progress: Progress | None
+    lm: LoadedModel,
+    plans: Sequence[Plan],
+    corpus: Corpus,
+    read: Callable[[Any, Batch], Tensor],
+    progress: Progress | None,
 ) -> Float64[ndarray, "plan row"]:
     """What `read` gives of each row, of the model as it is and under each plan."""
     # A metric whose change is the reading itself: differences are taken by text, later. Plans that are equal (nearby
@@ -460,7 +474,7 @@ def _readings(
     return readings[[once[plan] for plan in (Plan([]), *plans)]]
 
 
-def _written(lm: Any, half: Half, plans: Sequence[Plan], reach: int) -> Readings | None:
+def _written(lm: LoadedModel, half: Half, plans: Sequence[Plan], reach: int) -> Readings | None:
     """The share of the model's own greedy continuation that comes before the first token another model would write.
 
     Until then the two write the same text, so one pass over the finished text tells what each would write next.

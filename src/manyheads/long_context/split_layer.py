@@ -18,6 +18,7 @@ from jaxtyping import Float64
 from manyheads.base import no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.heads import HeadSet
+from manyheads.models import LoadedModel
 from manyheads.spec import MOST, Site
 
 LARGEST_FILE = 32 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
@@ -105,7 +106,7 @@ def described(shapes: tuple[tuple[int, int, int, int], ...]) -> str:
     return f"{len(shapes)} layers of {' or '.join(kinds) or 'no heads'}"
 
 
-def layers_of(lm: Any, stack: str) -> tuple[Site | None, ...]:
+def layers_of(lm: LoadedModel, stack: str) -> tuple[Site | None, ...]:
     """The sites of a stack by the model's own number of the layer; None where a layer has no attention.
 
     As many as the config counts, so that a table has the rows that its readers expect, though the last of the layers
@@ -119,7 +120,7 @@ def layers_of(lm: Any, stack: str) -> tuple[Site | None, ...]:
 
 
 def split_layers(
-    lm: Any,
+    lm: LoadedModel,
     stack: str,
     kept: Mapping[int, Any],
     scores: Mapping[int, Any],

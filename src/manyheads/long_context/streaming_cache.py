@@ -30,14 +30,15 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.generation import GenerationMode
 
-from manyheads.base import private_names, whole
-from manyheads.base.private_names import CacheLayerMixin, DynamicLayer
-from manyheads.edits.metrics import require_loaded
+from manyheads import private_names
+from manyheads.base import whole
+from manyheads.edits import require_loaded
 from manyheads.errors import ModelError
 from manyheads.long_context.head_split import HeadSplit
-from manyheads.machine.processes import require_all_heads
-from manyheads.models.taps.mask_arguments import MaskReader, is_causal_without_mask
-from manyheads.models.taps.tap import require_tappable, standing_in
+from manyheads.machine import require_all_heads
+from manyheads.models import LoadedModel
+from manyheads.models.taps import MaskReader, is_causal_without_mask, require_tappable, standing_in
+from manyheads.private_names import CacheLayerMixin, DynamicLayer
 
 GROWTH = 256  # positions: with as many more each time, a step copies 1/256 of the cache on average
 STREAMED_ROWS = 256  # of a prompt at once: as many keys more than `recent` are multiplied in vain
@@ -47,7 +48,7 @@ NOT_YET = 1 << 60  # the begin of a text of which only padding has come
 
 
 @contextmanager
-def streaming(lm: Any, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[Streaming]:
+def streaming(lm: LoadedModel, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[Streaming]:
     """In the block, and in this thread, `lm.model` streams as `split` says, and its caches hold what is still needed.
 
     `lm.model.generate(...)` and `lm.model(ids, use_cache=True)` make a cache of this kind where none is given; for a
@@ -92,7 +93,7 @@ def streaming(lm: Any, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[St
             block.is_open = False
 
 
-def _places(lm: Any, split: HeadSplit) -> dict[str, tuple[int, int]]:
+def _places(lm: LoadedModel, split: HeadSplit) -> dict[str, tuple[int, int]]:
     """Path of each attention module that is served -> its number in the split, and in a cache. Errors: ModelError."""
     model, config = lm.model, getattr(lm.model, "config", None)
     if config is None or not hasattr(config, "get_text_config"):

@@ -7,9 +7,17 @@ from .devices import free_bytes as free_bytes
 from .devices import native_bf16 as native_bf16
 from .devices import plain as plain
 from .devices import require_dtype as require_dtype
+from .memory import MEMORY_SHARE as MEMORY_SHARE
+from .memory import free_memory_bytes as free_memory_bytes
+from .memory import is_out_of_memory as is_out_of_memory
 from .processes import ALONE as ALONE
 from .processes import PATIENCE as PATIENCE
 from .processes import Ranks as Ranks
 from .processes import is_sharded as is_sharded
 from .processes import is_split as is_split
+from .processes import joined_processes as joined_processes
+from .processes import own_rank as own_rank
+from .processes import processes_of_heads as processes_of_heads
+from .processes import require_all_heads as require_all_heads
+from .processes import splits_heads as splits_heads
 from .processes import torchrun as torchrun

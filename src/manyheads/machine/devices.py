@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import torch
 
-from manyheads.base.files import free_memory_bytes
-from manyheads.base.text import first_line
+from manyheads.base import first_line
 from manyheads.errors import ModelError
+from manyheads.machine.memory import free_memory_bytes
 
 VARIABLE = "MANYHEADS_DEVICE"
 AS_REQUESTED = "as asked"

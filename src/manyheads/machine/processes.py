@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from manyheads.base.text import first_line
+from manyheads.base import first_line
 from manyheads.errors import LostProcessError, ManyHeadsError, ModelError, StatisticError
 
 PATIENCE = timedelta(days=30)  # the fastest process waits for the slowest, with the sums of all its batches in hand

@@ -20,8 +20,7 @@ from manyheads.inputs import Long
 from manyheads.inputs.reading import story
 from manyheads.measurement.chunks import Learned, differences
 from manyheads.spec import MOST
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.statistic import Statistic, described
+from manyheads.statistics import HeadTable, Statistic, described
 from manyheads.statistics.sums.one_batch import two_sided
 from manyheads.statistics.sums.running_sums import Gathered
 from manyheads.texts import Sinks

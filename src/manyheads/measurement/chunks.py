@@ -33,15 +33,13 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from manyheads.base import private_names
-from manyheads.corpora import Corpus, Document, Failure, Shard, is_about_texts, reason_of
-from manyheads.corpora.corpus import WHOLE
+from manyheads import private_names
+from manyheads.corpora import WHOLE, Corpus, Document, Failure, Shard, is_about_texts, reason_of
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, Long, Piece, Reading, batches
 from manyheads.inputs.reading import encoded, fault_in, is_long, pieces_of, rarity_of
 from manyheads.measurement.sinks import find_sinks, probed
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.table import Survey
+from manyheads.statistics import Statistic, Survey
 from manyheads.texts import Sinks
 
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
@@ -320,7 +318,21 @@ def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
 
 # The packages and modules whose code numbers depend on, and which head they are of.
 SOURCES = (
-    *("base", "heads.py", "texts", "machine", "spec.py", "attention", "nn", "recording", "models", "inputs", "corpora"),
+    *(
+        "private_names.py",
+        "units.py",
+        "base",
+        "heads.py",
+        "texts",
+        "machine",
+        "spec.py",
+        "attention",
+        "nn",
+        "recording",
+        "models",
+        "inputs",
+        "corpora",
+    ),
     *("statistics", "measurement", "roles"),
 )
 ELSEWHERE = (private_names.NAME_OR_PATH, "transformers_version")  # of a config: where it lay, not what the model does

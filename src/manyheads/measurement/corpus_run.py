@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
-from manyheads.corpora.corpus import WHOLE
+from manyheads.base import Progress
+from manyheads.corpora import WHOLE, Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.inputs import Long, tokens_of
 from manyheads.inputs.reading import require_reader
-from manyheads.machine import ALONE, Ranks, is_split
-from manyheads.machine.processes import joined_processes
+from manyheads.machine import ALONE, Ranks, is_split, joined_processes
 from manyheads.measurement import store
 from manyheads.measurement.basis import Basis
 from manyheads.measurement.chunks import (
@@ -41,10 +40,9 @@ from manyheads.measurement.chunks import (
     require_same,
     texts_of,
 )
-from manyheads.statistics.statistic import Statistic
+from manyheads.statistics import Statistic, choose
 from manyheads.statistics.sums.batch_sums import Contribution
-from manyheads.statistics.sums.one_batch import Progress, has_cross, measure_batch
-from manyheads.statistics.table import choose
+from manyheads.statistics.sums.one_batch import has_cross, measure_batch
 from manyheads.texts import Sinks
 
 log = logging.getLogger("manyheads")

@@ -17,20 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from manyheads.base import Progress
 from manyheads.corpora import Corpus, Document, Failures, as_corpus, reading_of
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.inputs import Long
 from manyheads.inputs.reading import require_reader
-from manyheads.machine import ALONE
-from manyheads.machine.processes import splits_heads
+from manyheads.machine import ALONE, splits_heads
 from manyheads.measurement import store
 from manyheads.measurement.basis import ANY, Basis, named_shards
 from manyheads.measurement.chunks import Wanted
 from manyheads.measurement.corpus_run import Prepared, corpus_sums
 from manyheads.measurement.split_heads import whole_table
-from manyheads.recording.file.safetensors_io import read_state
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.sums.one_batch import Progress
+from manyheads.recording.file import read_state
+from manyheads.statistics import HeadTable
 from manyheads.statistics.sums.running_sums import Tally
 from manyheads.texts import Sinks
 

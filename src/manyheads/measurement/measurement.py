@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from manyheads.base import Progress
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import CallTexts, Long, observe, read_batches, read_texts, watch
@@ -25,14 +26,12 @@ from manyheads.measurement.chunks import Wanted
 from manyheads.measurement.corpus_run import corpus_sums
 from manyheads.measurement.sinks import Parked, find_sinks
 from manyheads.measurement.split_heads import whole_table
-from manyheads.models.taps.call import Aligner
-from manyheads.models.taps.open_taps import left_out
-from manyheads.recording import Received, prepare
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.sums.one_batch import UNSEEN, WORDY, Measured, Progress, crossing_notes, has_cross, two_sided
+from manyheads.models.taps import Aligner, left_out
+from manyheads.recording import prepare
+from manyheads.recording.exact_map import Received
+from manyheads.statistics import HeadTable, Statistic, choose, may_need_survey
+from manyheads.statistics.sums.one_batch import UNSEEN, WORDY, Measured, crossing_notes, has_cross, two_sided
 from manyheads.statistics.sums.running_sums import Gathered
-from manyheads.statistics.table import choose, may_need_survey
 from manyheads.texts import Sinks, Tokens
 
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions

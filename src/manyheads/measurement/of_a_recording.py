@@ -18,13 +18,10 @@ from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.measurement.sinks import Parked
-from manyheads.recording import LayerRecord, MaskLike, Received, Recording, prepare, record_tensors
-from manyheads.recording.layer import one_text, spread_evenly
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.statistic import Facts, Statistic
+from manyheads.recording import LayerRecord, MaskLike, Recording, one_text, prepare, record_tensors, spread_evenly
+from manyheads.recording.exact_map import Received
+from manyheads.statistics import Facts, HeadTable, Statistic, Sums, choose
 from manyheads.statistics.sums.one_batch import UNSEEN, WORDY, finish, maximum_columns, requests_of
-from manyheads.statistics.sums.sums import Sums
-from manyheads.statistics.table import choose
 from manyheads.texts import Sinks, Tokens
 
 EVERY_ROW = "every row"

@@ -18,16 +18,15 @@ import torch
 from jaxtyping import Float32, Float64
 from numpy import ndarray
 
-from manyheads.base import one_of
+from manyheads.base import Progress, one_of
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import Long, Piece, Reading, read_batches, read_texts, tokens_of
 from manyheads.models import AttentionCall
-from manyheads.models.taps.call import Aligner
-from manyheads.recording import Pooled, head_place, prepare
-from manyheads.recording.exact_map.one_pass import Pass
+from manyheads.models.taps import Aligner
+from manyheads.recording import head_place, prepare
+from manyheads.recording.exact_map import Pass, Pooled
 from manyheads.spec import Site
-from manyheads.statistics.sums.one_batch import Progress
 from manyheads.texts import Tokens
 
 Pooling = Literal["mean", "max"]

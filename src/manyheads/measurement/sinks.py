@@ -20,12 +20,12 @@ from torch import Tensor
 from manyheads.inputs import CallTexts, Piece, Reading, tokens_of
 from manyheads.inputs import observe as observe_batch
 from manyheads.inputs.reading import DECODER
-from manyheads.machine.processes import processes_of_heads
+from manyheads.machine import processes_of_heads
 from manyheads.models import AttentionCall
-from manyheads.models.taps.call import Aligner
-from manyheads.recording import Received, prepare
-from manyheads.recording.exact_map.one_pass import Reduced
-from manyheads.statistics.statistic import evenly
+from manyheads.models.taps import Aligner
+from manyheads.recording import prepare
+from manyheads.recording.exact_map import Received, Reduced
+from manyheads.statistics import evenly
 from manyheads.texts import Sinks, Tokens
 
 PROBE_TEXTS = 24

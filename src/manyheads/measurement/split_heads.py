@@ -18,13 +18,13 @@ import torch
 from numpy import ndarray
 from torch import nn
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import StatisticError
-from manyheads.machine.processes import processes_of_heads
+from manyheads.machine import processes_of_heads
 from manyheads.measurement.store import packed, unpacked
-from manyheads.models.weights.projections import is_transposed, output_projection
+from manyheads.models.weights import is_transposed, output_projection
 from manyheads.spec import Site
-from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics import HeadTable
 from manyheads.statistics.sums.token_kinds import TokenKinds
 
 JOINED = "heads joined"

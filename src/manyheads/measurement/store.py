@@ -43,7 +43,7 @@ from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.machine import Ranks
 from manyheads.measurement.basis import Basis
 from manyheads.measurement.chunks import Learned, require_same
-from manyheads.recording.file.safetensors_io import bytes_of, read_state, write_state
+from manyheads.recording.file import bytes_of, read_state, write_state
 from manyheads.statistics.sums.batch_sums import Contribution, agreed, counted, read_sites
 from manyheads.statistics.sums.running_sums import SUMS, Gathered, Tally
 from manyheads.statistics.sums.token_kinds import KindCounts, KindTally

@@ -1,9 +1,20 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .describe import DOOR as DOOR
+from .describe import PICTURES as PICTURES
+from .describe import PROBE_TOKENS as PROBE_TOKENS
+from .describe import SOUNDS as SOUNDS
+from .describe import TEXT as TEXT
+from .describe import blank_inputs as blank_inputs
+from .describe import probe_inputs as probe_inputs
+from .describe import run as run
+from .describe import sense_of as sense_of
+from .describe import takes as takes
 from .dimensions import size as size
 from .loading.checkpoints import BUNDLED as BUNDLED
 from .loading.checkpoints import quietly as quietly
 from .loading.load import LoadedModel as LoadedModel
 from .loading.load import load as load
+from .loading.load import model_facts as model_facts
 from .loading.offloaded import device_of as device_of
 from .taps.call import AttentionCall as AttentionCall
 from .taps.tap import tap as tap

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyheads.base import first_line, untested_here
+from manyheads.base import first_line
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.machine import is_sharded
 from manyheads.models.loading.offloaded import device_of
@@ -120,13 +120,6 @@ def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
 def _limit(owner: Any, name: str) -> int | None:
     value = getattr(owner, name, None)
     return value if isinstance(value, int) and 0 < value < _NO_LIMIT else None
-
-
-def model_facts(lm: Any) -> dict[str, object]:
-    """The part of a recording's provenance that every recording of a loaded model has."""
-    facts = {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}
-    untested = "; ".join(untested_here())
-    return {**facts, "untested": untested} if untested else facts
 
 
 def sense_of(model: nn.Module) -> str:

@@ -20,25 +20,24 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.checkpoints import BUNDLED, brief, find_bundled, quietly
-from manyheads.sizing import (
+from manyheads.sizing import PRESETS, Sizing, architecture_of, key_of, prefill
+from manyheads.sizing import size as size_of_architecture
+from manyheads.sizing.architecture import (
     FEW_LAYERS,
-    PRESETS,
+    LAST,
     Architecture,
+    Attention,
     LayerShape,
-    Sizing,
+    UnknownFamily,
     Weights,
-    architecture_of,
     describe_config,
+    load_config,
+    name_of,
     require_few_layers,
 )
-from manyheads.sizing import costs as counting
-from manyheads.sizing import size as size_of_architecture
-from manyheads.sizing.architecture.architecture import LAST, Attention
-from manyheads.sizing.architecture.config import UnknownFamily, load_config, name_of
-from manyheads.sizing.presets import key_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -346,7 +345,7 @@ def _miscounted(model: Any, architecture: Architecture) -> str:
             model(input_ids=ids, use_cache=False, **({} if recurrent else {"attention_mask": mask}))
     except Exception as error:
         return "" if recurrent else f"a pass to count them fails ({brief(error)})"
-    spent = counting.prefill(architecture, PROBE_TOKENS, PROBE_TOKENS, dense=True)
+    spent = prefill(architecture, PROBE_TOKENS, PROBE_TOKENS, dense=True)
     # `prefill` counts the head for the last token alone, as serving needs it; the pass has it for every token.
     expected = sum(spent.values()) + (PROBE_TOKENS - 1) * spent.get("head", 0)
     counted = counter.get_total_flops()

@@ -12,6 +12,8 @@ from .mixing import mix as mix
 from .mixing import remove_hook as remove_hook
 from .positions import RelativeBias as RelativeBias
 from .positions import Rope as Rope
+from .positions import RotaryTable as RotaryTable
+from .projections import FusedProjections as FusedProjections
 from .projections import Projection as Projection
 from .state_dicts import dump_state as dump_state
 from .state_dicts import layer_from_config as layer_from_config

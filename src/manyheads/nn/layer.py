@@ -22,8 +22,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.attention.masks import Mask
-from manyheads.attention.scores import Rule
+from manyheads.attention import Mask, Rule
 from manyheads.errors import ModelError, ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layer_inputs import NestedTexts, NotFused, View, read_masks, with_extra

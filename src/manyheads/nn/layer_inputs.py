@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.attention.masks import Mask
+from manyheads.attention import Mask
 from manyheads.errors import ShapeError
 
 

@@ -23,9 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manyheads.attention.attention import attend, decode_one
-from manyheads.attention.masks import Mask
-from manyheads.attention.scores import Rule
+from manyheads.attention import Mask, Rule, attend, decode_one
 from manyheads.nn.layer_inputs import View
 
 DENSE_CELLS = 1 << 26  # a mask of more cells (64 MB of booleans) is not formed where tiles can serve

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.attention.scores import check_softcap
+from manyheads.attention import check_softcap
 from manyheads.base import check_groups, divisors
 from manyheads.errors import ShapeError
 from manyheads.nn.layer_inputs import MASK_TRUE

@@ -14,14 +14,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from manyheads.attention import Mask, Rule, log_sum_exp
-from manyheads.attention.attention import check_attention
+from manyheads.attention import Mask, Rule, check_attention, log_sum_exp
 from manyheads.errors import RecordingError, ShapeError
 from manyheads.recording.exact_map.one_pass import Layer
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.recording import Recording
 from manyheads.spec import CROSS, Site
-from manyheads.texts.tokens import Tokens
+from manyheads.texts import Tokens
 
 MaskLike: TypeAlias = "str | Mask | Tensor"
 """What says which keys a row sees: "causal", "full", a Mask, or a boolean tensor `b h q k` (True = may look)."""

@@ -30,8 +30,7 @@ from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.recording.exact_map.one_pass import Layer, Reduced, cell_weights, prepare, window_weights
 from manyheads.recording.exact_map.requests import Received, Request, bins, visible_blocks
 from manyheads.spec import CROSS, Site
-from manyheads.texts.tokens import Tokens
-from manyheads.texts.words import Merging, WordMap, Words, numbered, words_of_text
+from manyheads.texts import Merging, Tokens, WordMap, Words, numbered, words_of_text
 
 WINDOW_BYTES = 1_000_000_000  # the largest dense window of weights that is handed out
 WORD_BLOCK_CELLS = 1 << 22  # weights of pieces held while words are merged: 16 MB, beside which the answer is large

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from manyheads.errors import RecordingError, ShapeError
-from manyheads.texts.tokens import Grid
+from manyheads.texts import Grid
 
 __all__ = ["Frames", "frames_of", "grid_of"]
 

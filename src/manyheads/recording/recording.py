@@ -33,7 +33,7 @@ from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, frames_of, grid_of
 from manyheads.recording.word_links import HeadLinks, heads_linking
 from manyheads.spec import Layers, counted_layers
-from manyheads.texts.tokens import Grid, ImageSpan, Tokens
+from manyheads.texts import Grid, ImageSpan, Tokens
 
 SHOWN_TEXT = 120  # characters of the first text in a notebook
 

@@ -29,8 +29,7 @@ from manyheads.heads import Head
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.per_head_result import PerHeadResult
 from manyheads.spec import CROSS, Layers
-from manyheads.texts.tokens import Tokens
-from manyheads.texts.words import Merging, Unit, Words, is_space, numbered, readable, word_spans
+from manyheads.texts import Merging, Tokens, Unit, Words, is_space, numbered, readable, word_spans
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

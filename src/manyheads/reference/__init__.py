@@ -1,6 +1,7 @@
 """The oracle: attention and multi-head attention in NumPy, float64, written to be read. Start with `naive`."""
 
 from manyheads.reference.attention import Attended, attend, softmax_rows, visible_keys
+from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
 from manyheads.reference.multihead import (
     BatchedWeights,
     FusedWeights,
@@ -18,6 +19,12 @@ from manyheads.reference.multihead import (
 )
 
 __all__ = [
+    "on_induction",
+    "on_first",
+    "on_duplicate",
+    "at_offset",
+    "TextFacts",
+    "Cells",
     "Attended",
     "BatchedWeights",
     "FusedWeights",

@@ -28,29 +28,37 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from manyheads.base import Progress
 from manyheads.corpora import Corpus, Document, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import CallTexts, Piece, Reading, read_batches, read_texts, record
 from manyheads.inputs.reading import rarity_table
-from manyheads.machine import is_split
-from manyheads.machine.processes import own_rank, require_all_heads, splits_heads
+from manyheads.machine import is_split, own_rank, require_all_heads, splits_heads
 from manyheads.measurement import HeadSums, measure
 from manyheads.measurement.chunks import Wanted
 from manyheads.measurement.store import require_own
+from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Example, Roles
 from manyheads.roles.rules import ASKED, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, own_rule, syntax_rules
 from manyheads.roles.words.role_table import UNLABELLED
-from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, syntax_statistics
-from manyheads.statistics.defined.coreference import coreference_statistics, searches, survey_coreference
-from manyheads.statistics.defined.own_pattern import SOURCE, Pattern, pattern_statistics, surfaces_of, targets
+from manyheads.statistics import STATISTICS, HeadTable, Statistic, Survey, relations_of
+from manyheads.statistics.defined import (
+    SOURCE,
+    Pattern,
+    coreference_statistics,
+    pattern_statistics,
+    searches,
+    surfaces_of,
+    survey_coreference,
+    syntax_statistics,
+    targets,
+)
 from manyheads.statistics.sums.one_batch import Measured
-from manyheads.statistics.table import Survey, relations_of
-from manyheads.texts import ROOT, Gold, Sinks, Tokens, Words, text_seed
-from manyheads.texts.words import WordMap
+from manyheads.texts import ROOT, Gold, Sinks, Tokens, WordMap, Words, text_seed
 
 log = logging.getLogger("manyheads")
 
@@ -70,7 +78,7 @@ RESTS = ("first_mass", "sink_mass", "special_mass", "separator_mass")  # their k
 
 
 def find_roles(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Iterable[str | Document] | Corpus | None,
     *,
     passages: Iterable[str | Document] | Corpus | None = None,
@@ -147,7 +155,7 @@ def find_roles(
 
 
 def role_sums(
-    lm: Any,
+    lm: LoadedModel,
     texts: Corpus,
     passages: Corpus | None = None,
     *,
@@ -261,7 +269,7 @@ class _Questions:
         )
         return self.of_coreference
 
-    def unplaced(self, lm: Any) -> dict[str, str]:
+    def unplaced(self, lm: LoadedModel) -> dict[str, str]:
         """That no gold can be laid on this model's tokens, as a note, and in the log: without a word, all are NaN."""
         if getattr(lm.tokenizer, "is_fast", False) or not any(
             document.gold for document in (*self.head, *self.passages)
@@ -318,7 +326,7 @@ class Search(NamedTuple):
 
 
 def find_examples(
-    lm: Any,
+    lm: LoadedModel,
     documents: Sequence[Document],
     roles: Roles,
     statistics: Sequence[Statistic],
@@ -390,7 +398,7 @@ def _best(num: Tensor, den: Tensor, count: int) -> list[tuple[float, int]]:
     return [(float(scores[text]), text) for text in ranked if scores[text] > 0]
 
 
-def _pieces(lm: Any, documents: Sequence[Document], longest: int) -> list[tuple[Piece, str]]:
+def _pieces(lm: LoadedModel, documents: Sequence[Document], longest: int) -> list[tuple[Piece, str]]:
     """Short texts of the reporting half, in order, with their names; none that the tokenizer cannot read."""
     chosen = [document for document in documents if document.text.strip() and text_seed(document.text) & 1 == REPORT]
     pieces: list[tuple[Piece, str]] = []
@@ -412,7 +420,7 @@ def _pieces(lm: Any, documents: Sequence[Document], longest: int) -> list[tuple[
 class _Links:
     """The strongest links of some texts that a role means, by head: between tokens, of gold between its words."""
 
-    def __init__(self, lm: Any, pieces: Sequence[Piece], sinks: Sinks, patterns: Mapping[str, Pattern]) -> None:
+    def __init__(self, lm: LoadedModel, pieces: Sequence[Piece], sinks: Sinks, patterns: Mapping[str, Pattern]) -> None:
         self.pieces, self.sinks, self.patterns = pieces, sinks, patterns
         # Where the gold words stand, once each (German "im" is two); nothing where they overlap otherwise.
         self.spans = []

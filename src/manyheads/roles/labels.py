@@ -19,12 +19,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import no_access, private_names, replacing, users_folder
+from manyheads import private_names
+from manyheads.base import Progress, no_access, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
 from manyheads.measurement import measure
 from manyheads.measurement.chunks import code_digest, config_digest
+from manyheads.models import LoadedModel
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
 from manyheads.roles.rules import (
     LOCAL_RULE,
@@ -40,8 +42,7 @@ from manyheads.roles.rules import (
     distance,
 )
 from manyheads.roles.words.role_table import NOT_EFFECT, UNLABELLED
-from manyheads.statistics import DEFAULT, HeadTable, Progress
-from manyheads.statistics.head_table import number
+from manyheads.statistics import DEFAULT, HeadTable, number
 from manyheads.texts import Sinks
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
@@ -193,7 +194,7 @@ class PageLabels:
     texts_are: str = "bundled texts"
 
 
-def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
+def label_page(lm: LoadedModel, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
     """The labels of a loaded model's heads on the bundled texts. Cost: seconds the first time, then milliseconds."""
     try:
         path = cache_folder() / f"page-{_key(lm)}.json"
@@ -244,7 +245,7 @@ def cache_folder() -> Path:
     return users_folder("MANYHEADS_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
-def _key(lm: Any) -> str:
+def _key(lm: LoadedModel) -> str:
     """A name for everything that the labels depend on."""
     # A thousand words of the vocabulary: enough to tell two tokenizers apart, and a long one costs no seconds
     sampled = sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1]

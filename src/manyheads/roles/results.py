@@ -27,7 +27,8 @@ from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
 from manyheads.roles.rules import AHEAD, ASKED, FIXED_RULES, LOCAL_RULE, POSITIONAL, UNASKED, coreference_rules
 from manyheads.roles.words.role_table import UNLABELLED
-from manyheads.statistics import OFFSETS, HeadTable, offset_name
+from manyheads.statistics import HeadTable
+from manyheads.statistics.defined import OFFSETS, offset_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,9 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from manyheads.statistics import OFFSETS, offset_name
-from manyheads.statistics.defined.masses import LOCAL
-from manyheads.statistics.defined.shape import weighted_name
+from manyheads.statistics.defined import LOCAL, OFFSETS, offset_name, weighted_name
 
 MIN_QUERIES = 100
 """Rows on the reporting half: below 100, an interval is about +-10 points wide."""

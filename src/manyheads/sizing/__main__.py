@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from manyheads.base import units
+from manyheads import units
 from manyheads.sizing.architecture.decoder_table import DECODERS
 from manyheads.sizing.architecture.encoders import ENCODERS, IMAGES
 from manyheads.sizing.architecture.seq2seq import SEQ2SEQ

@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from manyheads.base import divisors, plural, units
+from manyheads import units
+from manyheads.base import divisors, plural
 from manyheads.errors import ModelError, ShapeError
 from manyheads.sizing.architecture.architecture import (
     LAST,

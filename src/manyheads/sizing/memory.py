@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from manyheads.base import plural, units
+from manyheads import units
+from manyheads.base import plural
 from manyheads.errors import ShapeError
 
 GB, GIB = 10**9, 2**30

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from manyheads.base import nearest, units
+from manyheads import units
+from manyheads.base import nearest
 from manyheads.errors import ModelError
 from manyheads.sizing.architecture import building_blocks as blocks
 from manyheads.sizing.architecture.architecture import SOURCE, Architecture, by_part

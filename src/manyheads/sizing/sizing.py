@@ -16,7 +16,8 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any, cast
 
-from manyheads.base import one_of, units, whole
+from manyheads import units
+from manyheads.base import one_of, whole
 from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing.architecture import building_blocks as blocks
 from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Streaming

@@ -16,8 +16,7 @@ from manyheads.base import html_table
 from manyheads.corpora import NONE_FAILED, Failures
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
-from manyheads.recording import PerHeadResult
-from manyheads.recording.per_head_result import SHOWN_COLUMNS
+from manyheads.recording import SHOWN_COLUMNS, PerHeadResult
 from manyheads.spec import Site, counted_layers
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums.intervals import MIN_BURSTY, MIN_WORTH

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from manyheads.attention import Mask
 from manyheads.errors import StatisticError
-from manyheads.recording import Layer, Request
-from manyheads.recording.exact_map.one_pass import Reduced
+from manyheads.recording import Layer
+from manyheads.recording.exact_map import Reduced, Request
 from manyheads.spec import CROSS
 from manyheads.texts import Tokens
 

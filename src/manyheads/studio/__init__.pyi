@@ -1,4 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .jobs import Job as Job
+from .jobs import Say as Say
 from .outside.one_file import write_report as write_report
 from .outside.show import show as show
 from .outside.site import publish as publish

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from manyheads.base import is_out_of_memory
 from manyheads.errors import ManyHeadsError
+from manyheads.machine import is_out_of_memory
 from manyheads.studio.schema.base import Problem
 
 log = logging.getLogger("manyheads")

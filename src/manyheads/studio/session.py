@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from manyheads.base import Cache
-from manyheads.base.units import gb
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
 from manyheads.inputs import Long, record
 from manyheads.interventions import importance
+from manyheads.models import LoadedModel
 from manyheads.plan import AblationKind
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
@@ -39,6 +39,7 @@ from manyheads.studio.views.atlas import Labels, atlas_of
 from manyheads.studio.views.recording import recording_info
 from manyheads.studio.views.tiles import Tiles
 from manyheads.studio.views.training import Histories
+from manyheads.units import gb
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -88,7 +89,7 @@ class Desk:
         """The atlas with the importance of each head, measured once per text. Raises NotHere."""
         lm, words = self._model_and_text(opened, text, say)
 
-        def progress(done: int, total: int) -> None:
+        def progress(done: int, total: int | None) -> None:
             say("without each head, one by one", done, total)
 
         # `atlas_of` finds it under this name, now and for as long as the recording is open.
@@ -200,7 +201,7 @@ class Queue:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def desk_with(lm: Any = None, labels: PageLabels | None = None) -> Desk:
+def desk_with(lm: LoadedModel | None = None, labels: PageLabels | None = None) -> Desk:
     """A session with the bundled models, and before them `lm`, a model in memory, with its labels."""
     workspace = Workspace.of()
     if lm is not None:
@@ -211,7 +212,7 @@ def desk_with(lm: Any = None, labels: PageLabels | None = None) -> Desk:
     return desk
 
 
-def open_text(desk: Desk, lm: Any, text: str, long: Long = "windows") -> Opened:
+def open_text(desk: Desk, lm: LoadedModel, text: str, long: Long = "windows") -> Opened:
     """Record a text through the model that the desk was made with, under the id that the page would give it.
 
     Errors: TextError above the page's limit; whatever `record` raises.

@@ -1,10 +1,24 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .tokens import ROOT as ROOT
+from .tokens import SUBWORD_MARKS as SUBWORD_MARKS
 from .tokens import Gold as Gold
 from .tokens import GoldWord as GoldWord
+from .tokens import Grid as Grid
+from .tokens import ImageSpan as ImageSpan
 from .tokens import Mention as Mention
 from .tokens import Sinks as Sinks
+from .tokens import Stretch as Stretch
 from .tokens import Tokens as Tokens
+from .tokens import data_seed as data_seed
+from .tokens import is_punctuation as is_punctuation
 from .tokens import text_seed as text_seed
+from .words import Merging as Merging
+from .words import Unit as Unit
+from .words import WordMap as WordMap
 from .words import Words as Words
+from .words import is_space as is_space
+from .words import numbered as numbered
 from .words import readable as readable
+from .words import word_spans as word_spans
+from .words import words_of_text as words_of_text
+from .words import words_of_tokens as words_of_tokens

@@ -5,11 +5,13 @@ from .alert_rules import HeadAlert as HeadAlert
 from .alert_rules import alerts as alerts
 from .alert_rules import rules_with as rules_with
 from .callbacks import HeadWatch as HeadWatch
+from .history import FIRST_PART as FIRST_PART
 from .history import HeadCurves as HeadCurves
 from .history import HeadHistory as HeadHistory
 from .history import open_history as open_history
 from .qk_clip import QKClip as QKClip
 from .training_steps import Watch as Watch
+from .training_steps import WatchCallback as WatchCallback
 from .training_steps import WatchedStep as WatchedStep
 from .training_steps import watch as watch
 from .training_tap import TrainingTap as TrainingTap

@@ -24,18 +24,15 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from manyheads.attention import Mask
-from manyheads.attention.largest_logits import largest_scores
+from manyheads.attention import Mask, largest_scores
 from manyheads.errors import StatisticError
 from manyheads.models import AttentionCall
-from manyheads.models.weights.projections import weight_by_head
-from manyheads.recording import Layer, Maximum, prepare
-from manyheads.recording.exact_map.one_pass import Pass
-from manyheads.recording.layer import spread_evenly
+from manyheads.models.weights import weight_by_head
+from manyheads.recording import Layer, prepare, spread_evenly
+from manyheads.recording.exact_map import Maximum, Pass
 from manyheads.spec import CROSS
-from manyheads.statistics import OF_CROSS, STATISTICS, Facts, Statistic, named
-from manyheads.statistics.defined.pictures import IMAGES
-from manyheads.statistics.statistic import SELF
+from manyheads.statistics import OF_CROSS, SELF, STATISTICS, Facts, Statistic, named
+from manyheads.statistics.defined import IMAGES
 from manyheads.statistics.sums.one_batch import WORDY, requests_of
 from manyheads.texts import Tokens
 from manyheads.watching.batch_texts import BatchTexts, CrossTexts

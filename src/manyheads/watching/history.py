@@ -35,11 +35,10 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import PartsFolder, few, first_line, no_access, plural, read_bytes, replacing
-from manyheads.base.files import synced
+from manyheads.base import PartsFolder, few, first_line, no_access, plural, read_bytes, replacing, synced
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, RecordingError, ShapeError
 from manyheads.heads import Head
-from manyheads.recording.per_head_result import head_place
+from manyheads.recording import head_place
 from manyheads.spec import MOST, Site, counted_layers
 
 FORMAT, VERSION = "manyheads head history", 1

@@ -29,18 +29,16 @@ import torch.distributed as dist
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
-from manyheads.attention.largest_logits import largest_scores
-from manyheads.base import divisors, first_line, plural, private_names
+from manyheads import private_names
+from manyheads.attention import largest_scores
+from manyheads.base import divisors, first_line, plural
 from manyheads.errors import ModelError, PlanError
 from manyheads.heads import Head
-from manyheads.machine import is_sharded
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall, device_of, tap
-from manyheads.models.describe import PROBE_TOKENS, probe_inputs, run
-from manyheads.models.taps.open_taps import no_way_in, own_number
-from manyheads.models.weights.projections import LATENT, Sizes, child, holders_of, is_transposed, part_by_part
-from manyheads.nn import MultiHeadAttention
-from manyheads.nn.projections import FusedProjections
+from manyheads.machine import is_sharded, require_all_heads
+from manyheads.models import PROBE_TOKENS, AttentionCall, device_of, probe_inputs, run, tap
+from manyheads.models.taps import no_way_in, own_number
+from manyheads.models.weights import LATENT, Sizes, child, holders_of, is_transposed, part_by_part
+from manyheads.nn import FusedProjections, MultiHeadAttention
 from manyheads.spec import Site, layer_number
 from manyheads.watching.training_tap import TrainingTap, unwrapped
 

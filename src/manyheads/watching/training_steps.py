@@ -37,12 +37,12 @@ from manyheads.attention import Mask
 from manyheads.base import whole
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
-from manyheads.machine.processes import own_rank
+from manyheads.machine import own_rank
 from manyheads.measurement.split_heads import place_of
 from manyheads.models import AttentionCall
-from manyheads.models.taps.open_taps import log
+from manyheads.models.taps import log
 from manyheads.recording import PerHeadResult
-from manyheads.recording.exact_map.one_pass import Pass
+from manyheads.recording.exact_map import Pass
 from manyheads.spec import Site
 from manyheads.watching.alert_rules import DEAD
 from manyheads.watching.batch_texts import BatchTexts, CrossTexts, texts_of_batch

@@ -27,13 +27,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ModelError
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.taps.call import AttentionCall, Observer
-from manyheads.models.taps.open_taps import RUNNING, RawCall, Tap, no_way_in
-from manyheads.models.taps.tap import tap
-from manyheads.models.taps.through_torch import unwatched
+from manyheads.models import AttentionCall, device_of, tap
+from manyheads.models.taps import RUNNING, Observer, RawCall, Tap, no_way_in, unwatched
 
 INSIDE = "read in the training step itself: weights before dropout"
 PROBE = (

@@ -11,7 +11,8 @@ from manyheads import circuits
 from manyheads.interventions.save import fresh_process
 from manyheads.long_context import HeadSplit
 from manyheads.long_context.split_layer import split_layers
-from manyheads.roles import copying_scores, head_diversity, probe_repeats, retrieval_scores
+from manyheads.roles.compare import head_diversity
+from manyheads.roles.probes import copying_scores, probe_repeats, retrieval_scores
 from tests.device.conftest import TEXTS, assert_same, each
 from tests.device.simulated import counted_waits
 

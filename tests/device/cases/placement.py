@@ -12,9 +12,9 @@ from manyheads.attention import Mask, Rule
 from manyheads.errors import ModelError, ShapeError
 from manyheads.measurement import measure_call
 from manyheads.nn import Rope
-from manyheads.recording import Entropy, Layer, Received, prepare
-from manyheads.recording.exact_map import one_pass
-from manyheads.roles import copying_scores, probe_repeats
+from manyheads.recording import Layer, prepare
+from manyheads.recording.exact_map import Entropy, Received, one_pass
+from manyheads.roles.probes import copying_scores, probe_repeats
 from manyheads.texts import Sinks, Tokens
 from tests.device.conftest import MAKERS, TEXTS, assert_same, each
 from tests.device.simulated import counted_waits

@@ -34,7 +34,7 @@ from manyheads.lab.training.presets.code.preset import NULL, TRIAL, first_repeat
 from manyheads.lab.training.presets.induction import RepeatedTokens
 from manyheads.lab.training.presets.preset import Setup
 from manyheads.models.loading import checkpoints as bundled
-from manyheads.roles import probe_repeats
+from manyheads.roles.probes import probe_repeats
 from tests.refusals import refuses
 
 STAGES = (Stage(0.5, 16), Stage(1.0, 64))

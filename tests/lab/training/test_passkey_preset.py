@@ -32,7 +32,7 @@ from manyheads.lab.training.presets.passkey import (
 )
 from manyheads.lab.training.runs import HELD_OUT_STEP
 from manyheads.measurement import measure_call
-from manyheads.statistics import distant_mass
+from manyheads.statistics.defined import distant_mass
 
 from .stopping import whole_and_resumed
 

@@ -11,8 +11,8 @@ import torch
 from numpy.testing import assert_array_equal
 
 from manyheads.attention import Mask, Rule
-from manyheads.recording import Entropy, Layer, Strongest, prepare
-from manyheads.recording.exact_map import launches
+from manyheads.recording import Layer, prepare
+from manyheads.recording.exact_map import Entropy, Strongest, launches
 from manyheads.recording.exact_map.requests import Linear, Mass, Pooled
 from manyheads.texts import Tokens
 from tests.recording.passing import (

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, inputs, measurement, recording, statistics, texts
+from manyheads import figures, inputs, measurement, statistics, texts
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -62,11 +62,14 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
-from manyheads.roles.words.role_table import UNLABELLED
+from manyheads.recording import exact_map
+from manyheads.roles.words import UNLABELLED
 from manyheads.spec import CROSS
 
 if TYPE_CHECKING:
     import torch
+
+    from manyheads.models import LoadedModel
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
 TOP_HELP = "How many keys to show for each word."
@@ -83,7 +86,7 @@ PATCH_HELP = "The patch that looks, row and column from 0. Default: the class to
 class HeadLooked:
     """One head on one text: its label from the page, the layer's record of the text, the table of its statistics."""
 
-    lm: Any
+    lm: LoadedModel
     model: ModelChoice
     source: Source
     head: Any
@@ -159,7 +162,7 @@ def gather(
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
     from manyheads.inputs.media import require_reader
-    from manyheads.models.describe import TEXT  # as above
+    from manyheads.models import TEXT  # as above
 
     begun = time.perf_counter()
     lm = load_model(talk, model)
@@ -296,7 +299,7 @@ def block_map(layer: Any, head: int, blocks: int, leave_out: bool) -> BlockMap:
 def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
     """The map in at most `blocks` x `blocks` blocks, by mean, or whole up to `most` tokens. NaN: nothing visible."""
     length = int(layer.lengths[0])
-    request = recording.Pooled(length if length <= most else blocks)
+    request = exact_map.Pooled(length if length <= most else blocks)
     return layer.reduce([request])[request][0, head]
 
 

@@ -37,6 +37,8 @@ from manyheads.heads import Head
 if TYPE_CHECKING:
     import torch
 
+    from manyheads.models import LoadedModel
+
 LABEL = 6
 NUM_STRONGEST = 8
 MEAN = "the mean over all patches"
@@ -64,7 +66,7 @@ class Question:
 class PictureLooked:
     """One head on one picture: the row of weights, whose row it is, and where its positions lie."""
 
-    lm: Any
+    lm: LoadedModel
     model: ModelChoice
     head: Any
     image: str
@@ -134,8 +136,8 @@ def gather(
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
     from manyheads.inputs.media import picture_of, require_reader  # as above
-    from manyheads.models.describe import PICTURES
-    from manyheads.recording.media import grid_of  # as above
+    from manyheads.models import PICTURES
+    from manyheads.recording import grid_of  # as above
 
     begun = time.perf_counter()
     picture = picture_of(image)
@@ -170,12 +172,12 @@ def gather(
 
 
 def _look_from_text(
-    talk: Talk, lm: Any, name: str, image: str, picture: Any, question: Question, model: ModelChoice
+    talk: Talk, lm: LoadedModel, name: str, image: str, picture: Any, question: Question, model: ModelChoice
 ) -> PictureLooked:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
 
-    from manyheads.statistics.defined.pictures import looking  # as above
+    from manyheads.statistics.defined import looking  # as above
     from manyheads.texts import readable  # imports torch, as the next does
 
     with talk.step("reading the text and the picture"):

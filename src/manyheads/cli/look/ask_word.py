@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -36,6 +36,9 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import TextError
 from manyheads.spec import CROSS
 
+if TYPE_CHECKING:
+    from manyheads.models import LoadedModel
+
 MOST_HEADS = 10
 MOST_WORDS = 12
 BAR = 40  # columns of the longest bar there can be: all of a word's attention
@@ -46,7 +49,7 @@ ONE_TEXT = "One text shows what its heads do here. A role rests on many texts: m
 class WordAnswer:
     """The links that were asked for, the words of the text, the link to draw, and the labels of the model's heads."""
 
-    lm: Any
+    lm: LoadedModel
     model: ModelChoice
     source: Source
     links: Any

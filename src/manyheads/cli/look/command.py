@@ -80,10 +80,12 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
-from manyheads.roles.words.role_table import CAVEAT, UNLABELLED
+from manyheads.roles.words import CAVEAT, UNLABELLED
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from manyheads.models import LoadedModel
 
 PAGE_ENDINGS = (".html", ".htm")
 STATISTICS_HELP = "default, all, or names and patterns, separated by commas."
@@ -102,7 +104,7 @@ class Looked:
     all.
     """
 
-    lm: Any
+    lm: LoadedModel
     model: ModelChoice
     source: Source
     labels: Any
@@ -205,7 +207,7 @@ def gather(
     times = [time.perf_counter()]
     with talk.step("starting"):  # misspelt statistics are refused before a model is loaded
         # Imports torch, for which --help is not to wait: within the step, so that the wait is announced.
-        from manyheads.statistics.table import choose
+        from manyheads.statistics import choose
 
         listed = [name.strip() for name in statistics.split(",") if name.strip()]
         chosen = choose(listed[0] if listed in (["default"], ["all"]) else listed)
@@ -654,7 +656,7 @@ def frame(labels: Any, table: Any, names: tuple[str, ...]) -> pd.DataFrame:
     import pandas as pd
 
     # Imports torch, for which --help is not to wait.
-    from manyheads.roles.labels import Evidence
+    from manyheads.roles import Evidence
 
     columns = table.to_pandas()
     roles = [role_of(labels, head) for head in table.heads]

@@ -47,15 +47,17 @@ from manyheads.cli.arguments import (
 from manyheads.cli.roles.role_words import ABSENT, figure, plain, q_words, span
 from manyheads.cli.terminal.console import WIDTH, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
-from manyheads.corpora.lines import KINDS
+from manyheads.corpora import KINDS
 from manyheads.errors import FileAccessError, TextError
-from manyheads.roles.words import glossary
-from manyheads.roles.words.role_table import NOT_EFFECT, UNLABELLED
+from manyheads.roles import compare
+from manyheads.roles import words as glossary
+from manyheads.roles.words import NOT_EFFECT, UNLABELLED
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus, Failure
-    from manyheads.roles import Claim, HeadRole, Probe, Roles
-    from manyheads.roles.probes.repeats import HeadScore
+    from manyheads.models import LoadedModel
+    from manyheads.roles import Claim, HeadRole, Roles
+    from manyheads.roles.probes import HeadScore, Probe
 
 
 REPORT_ENDINGS = (".html",)
@@ -136,7 +138,7 @@ def roles(
         if STDIN in sources:
             raise TextError("stdin cannot be resumed: write the texts to a file, and give that with --resume.")
         # Imports torch, for which --help is not to wait.
-        from manyheads.roles.find import check_resume
+        from manyheads.roles import check_resume
 
         check_resume(resume)
     texts, passages = read_sources(sources, options, model)
@@ -145,8 +147,8 @@ def roles(
     def judge(questions: dict[str, str]) -> None:
         """Refuse a role that no question asks, as soon as the questions are known: before the long reading."""
         # Both import torch, for which --help is not to wait.
-        from manyheads.roles.probes.all import PROBES
-        from manyheads.roles.results import role_named  # as above
+        from manyheads.roles import role_named  # as above
+        from manyheads.roles.probes import PROBES
 
         for role in ask or []:
             role_named(role, questions, PROBES if probes else {})
@@ -159,7 +161,7 @@ def roles(
         may_have_syntax = any(text.gold is not None and text.gold.has_syntax for text in first)
     if not may_have_syntax:
         # Imports torch, for which --help is not to wait.
-        from manyheads.roles.find import fixed_questions
+        from manyheads.roles import fixed_questions
 
         judge(fixed_questions(own_patterns, passages is not None))
     with machine.torchrun() as (rank, world):
@@ -191,10 +193,10 @@ def roles(
             return
         if probes:
             # Imports torch, for which --help is not to wait.
-            from manyheads.roles.probes.all import COST
+            from manyheads.roles.probes import COST, ask_probes
 
             with talk.step(f"probing: {COST}") as progress:
-                labelled = labelled.probed(role_finder.ask_probes(lm, progress))
+                labelled = labelled.probed(ask_probes(lm, progress))
         if save is not None:
             labelled.save(save)
         if plot is not None:
@@ -208,7 +210,7 @@ def roles(
                 )
             head_texts = [document.text for document in islice(texts.open(), FAMILY_TEXTS) if document.text.strip()]
             with talk.step("comparing heads with each other") as progress:
-                drawn = role_finder.head_families(lm, head_texts, progress=progress)
+                drawn = compare.head_families(lm, head_texts, progress=progress)
                 figures.save_families(drawn, families, roles=list(labelled))
     if count := num_failed(labelled):
         were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
@@ -221,7 +223,7 @@ def roles(
     print_written(save, plot, families, report)
 
 
-def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, find: Any, **options: Any) -> Any:
+def _find(talk: Talk, lm: LoadedModel, texts: Corpus, second: Corpus | None, find: Any, **options: Any) -> Any:
     """All that is read, each reading a step of its own by name."""
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
@@ -371,7 +373,7 @@ def page(
     lines.append(Text("What this rests on", style="bold"))
     if complete:
         # Imports torch, for which --help is not to wait.
-        from manyheads.roles.claims import RULES_IN_WORDS
+        from manyheads.roles import RULES_IN_WORDS
 
         lines.append(Text(f"  rules: {RULES_IN_WORDS}"))
     lines += [Text(f"  {name}: {clean(labelled.notes[name])}") for name in topics if labelled.notes.get(name)]
@@ -530,7 +532,7 @@ def ranked(labelled: Roles, role: str, top: int) -> list[Text]:
     question = Text(clean(labelled.questions[role]), style="bold")
     if why := labelled.unanswerable.get(role):
         # Imports torch, for which --help is not to wait.
-        from manyheads.roles.rules import AHEAD
+        from manyheads.roles import AHEAD
 
         subject = "the heads of this model see no later token, they " if why == AHEAD else ""
         return [question, Text(f"  not asked: {subject}{why}")]

@@ -8,7 +8,7 @@ from typing import Any
 
 from manyheads import roles, statistics
 from manyheads.cli.terminal.console import LINK_COLOUR
-from manyheads.roles.words.role_table import NO_ROLE, ROLES, UNLABELLED, group_of, role_style
+from manyheads.roles.words import NO_ROLE, ROLES, UNLABELLED, group_of, role_style
 
 ABSENT = "–"
 

@@ -1,1 +1,5 @@
 """The terminal: console, colours, columns and progress."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

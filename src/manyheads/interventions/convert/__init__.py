@@ -1,1 +1,5 @@
 """Conversion of multi-head attention to grouped-query attention."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

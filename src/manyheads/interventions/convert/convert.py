@@ -52,9 +52,7 @@ from manyheads.interventions.save.stock_form import Proposal, checked
 from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs, require_in_memory
 from manyheads.models import LoadedModel, kept_in, quietly
-from manyheads.models.weights.compact_form import MARK, STOCK
-from manyheads.models.weights.cut import REMEMBERED
-from manyheads.models.weights.projections import ADVICE, Projections, projections_of
+from manyheads.models.weights import ADVICE, MARK, REMEMBERED, STOCK, Projections, projections_of
 from manyheads.spec import ModelSpec, Site
 
 COUNT = "num_key_value_heads"
@@ -71,7 +69,7 @@ BY_WEIGHTS = "the key and value weights of each layer (no texts were given)"
 
 
 def convert_to_gqa(
-    lm: Any,
+    lm: LoadedModel,
     num_kv_heads: int,
     *,
     regroup: bool = True,
@@ -132,7 +130,7 @@ def convert_to_gqa(
     )
 
 
-def _require_convertible(lm: Any, num_kv_heads: Any) -> tuple[Site, ...]:
+def _require_convertible(lm: LoadedModel, num_kv_heads: Any) -> tuple[Site, ...]:
     """The sites to convert, whose key/value heads one number in a config counts. Raises ModelError or ShapeError."""
     require_in_memory(lm, "convert_to_gqa", "convert")
     if any(not cut.is_whole for cut in kept_in(lm.model)):

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.edits import metrics, read_under
 from manyheads.errors import ManyHeadsError
 from manyheads.models import LoadedModel, size

@@ -14,14 +14,14 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import whole
-from manyheads.base.text import plural
+from manyheads.base import Progress, plural, whole
 from manyheads.edits import Runner, metrics, plan_edits
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.models import LoadedModel
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec
-from manyheads.statistics import Progress, mean_interval
+from manyheads.statistics import mean_interval
 
 CONTROLS = 10  # random sets of heads: enough to see whether a change is unusual, few enough to wait for
 DRAWS = 20  # tries for each random set: among few heads the same one comes again
@@ -91,7 +91,7 @@ class Effect:
 
 
 def effect(
-    lm: Any,
+    lm: LoadedModel,
     plan: Plan | Step,
     texts: str | Sequence[Any],
     *,

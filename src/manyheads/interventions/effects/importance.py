@@ -41,7 +41,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import one_of, whole
+from manyheads.base import Progress, one_of, whole
 from manyheads.edits import Runner, metrics, plan_edits, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
@@ -54,12 +54,12 @@ from manyheads.interventions.prune import (
     least_groups,
     ways_to_lose,
 )
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall, tap
+from manyheads.machine import require_all_heads
+from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
-from manyheads.statistics import Progress, mean_interval
+from manyheads.statistics import mean_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +169,7 @@ class Importance(PerHeadResult):
 
 
 def importance(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Sequence[Any],
     estimator: Estimator = "ablation",
     *,
@@ -233,7 +233,7 @@ def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> floa
 
 
 def gradients(
-    lm: Any,
+    lm: LoadedModel,
     corpus: metrics.Corpus,
     metric: metrics.Metric,
     *,
@@ -263,7 +263,7 @@ def gradients(
     )
 
 
-def _slopes(lm: Any, batch: metrics.Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
+def _slopes(lm: LoadedModel, batch: metrics.Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = read_under(lm, batch, metric, grad=True).reading
@@ -278,7 +278,7 @@ def _slopes(lm: Any, batch: metrics.Batch, metric: metrics.Metric, reduce: Reduc
 
 
 def _squares(
-    lm: Any, batch: metrics.Batch, metric: metrics.Metric, directions: int, generator: torch.Generator
+    lm: LoadedModel, batch: metrics.Batch, metric: metrics.Metric, directions: int, generator: torch.Generator
 ) -> Float64[Tensor, "b head"]:
     """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
@@ -336,7 +336,7 @@ class _Gates:
 
 
 @contextmanager
-def _gated(lm: Any, batch: metrics.Batch) -> Iterator[_Gates]:
+def _gated(lm: LoadedModel, batch: metrics.Batch) -> Iterator[_Gates]:
     """Gates on all heads while the block runs. Errors: StatisticError where a layer's batch is not the texts."""
     gates = _Gates()
     with tap(lm.model, edits=[gates.edit], guard=False):
@@ -380,7 +380,7 @@ class Lowest:
 
 
 def lowest_heads(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Sequence[Any],
     count: int,
     *,

@@ -15,12 +15,14 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads.base import Progress
 from manyheads.edits import Runner, choose_metric, plan_edits, read_corpus
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.interventions.effects.importance import Estimator, importance
+from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, AblationKind, Plan
-from manyheads.statistics import Progress, mean_interval
+from manyheads.statistics import mean_interval
 
 POINTS = 13  # from no head to all of them
 ORDERS = 3  # random ones
@@ -61,7 +63,7 @@ class Curve:
 
 
 def removal_curve(
-    lm: Any,
+    lm: LoadedModel,
     texts: Sequence[Any],
     estimator: Estimator = "ablation",
     *,

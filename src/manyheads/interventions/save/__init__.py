@@ -1,1 +1,5 @@
 """Pruned and converted models as checkpoints, tried in a fresh process before they are handed out."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

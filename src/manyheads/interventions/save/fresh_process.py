@@ -25,13 +25,12 @@ import torch
 from torch import nn
 
 import manyheads
-from manyheads.base import MEMORY_SHARE, private_names
+from manyheads import private_names
 from manyheads.errors import ModelError
 from manyheads.interventions.save import fresh_process_program
 from manyheads.interventions.verify import DRAWS, SAME, accepted_inputs, outputs_of, random_inputs
-from manyheads.machine import free_bytes
-from manyheads.models import LoadedModel
-from manyheads.models.describe import TEXT, sense_of
+from manyheads.machine import MEMORY_SHARE, free_bytes
+from manyheads.models import TEXT, LoadedModel, sense_of
 
 NEW_TOKENS = 12
 PROGRAM = Path(fresh_process_program.__file__)

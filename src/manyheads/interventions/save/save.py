@@ -32,8 +32,7 @@ from manyheads.interventions.save.stock_form import Proposal, as_stock, proposal
 from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs
 from manyheads.models import LoadedModel, kept_in, quietly
-from manyheads.models.weights.compact_form import COMPACT, STOCK, write_compact, write_mark
-from manyheads.models.weights.cut import uncut
+from manyheads.models.weights import COMPACT, STOCK, uncut, write_compact, write_mark
 from manyheads.spec import CROSS, ModelSpec
 
 ZEROED = "zeroed"  # the subfolder of the same-shape form

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.models import kept_in
-from manyheads.models.loading.checkpoints import brief
+from manyheads.models.loading import brief
 from manyheads.spec import ModelSpec
 
 COUNTS = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads")

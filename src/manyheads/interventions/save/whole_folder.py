@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import no_access, private_names, refusal_in
-from manyheads.base.files import synced
+from manyheads import private_names
+from manyheads.base import no_access, refusal_in, synced
 from manyheads.errors import FileAccessError
-from manyheads.models.weights.compact_form import MARK
+from manyheads.models.weights import MARK
 
 OURS = re.compile(
     r"README\.md|manyheads\.json|pruned\.safetensors|(model|pytorch_model)[-\w]*\.safetensors(\.index\.json)?|"

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from manyheads.cli.arguments import ModelChoice
-from manyheads.cli.terminal.console import clean, emit, hanging, print_cut, shortened
+from manyheads.cli import ModelChoice
+from manyheads.cli.terminal import clean, emit, hanging, print_cut, shortened
 from manyheads.errors import ManyHeadsError
 from manyheads.lab import lessons
 from manyheads.lab.lessons.cells import Panel, Ran, Table

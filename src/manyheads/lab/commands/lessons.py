@@ -16,9 +16,8 @@ import typer
 from rich.text import Text
 
 from manyheads.base import nearest
-from manyheads.cli.arguments import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
-from manyheads.cli.terminal.console import emit, emit_document, print_cut, shortened, stdout_console
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
+from manyheads.cli.terminal import Talk, emit, emit_document, print_cut, shortened, stdout_console
 from manyheads.lab import lessons
 from manyheads.lab.lessons.lesson import Block, CheckBlock, InterviewBlock, Lesson, LessonError
 from manyheads.lab.lessons.progress import Progress

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli import ASKED_WRONG
-from manyheads.cli.arguments import AsJson, DeviceName, chosen_place
-from manyheads.cli.terminal.console import clean, emit, emit_document, print_listing, print_whole
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli import ASKED_WRONG, AsJson, DeviceName, chosen_place
+from manyheads.cli.terminal import Talk, clean, emit, emit_document, print_listing, print_whole
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 from manyheads.lab import training
 from manyheads.lab.reproductions.table import REPRODUCTIONS, reproduction_of

@@ -68,10 +68,9 @@ from torch import Tensor, nn
 from manyheads.errors import ModelError, PlanError, ShapeError
 from manyheads.lab.design.patterns import HeadDesign, previous, random
 from manyheads.models import LoadedModel, load
-from manyheads.models.loading.checkpoints import find_checkpoint
-from manyheads.models.loading.pretrained import tokenizer_beside
+from manyheads.models.loading import find_checkpoint, tokenizer_beside
 from manyheads.nn import MultiHeadAttention
-from manyheads.texts.tokens import SUBWORD_MARKS
+from manyheads.texts import SUBWORD_MARKS
 
 BUNDLED = "minilm"  # whose tokenizer reads, if none is given
 SURE = 3.0  # nats by which a token written at full length beats all others together: 95 % of the prediction

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from manyheads.errors import PlanError
-from manyheads.texts.tokens import is_punctuation
+from manyheads.texts import is_punctuation
 
 SHARP = 10.0  # e^-10: over 512 keys, at most 2.3 % of a row are off its targets
 RANDOM_SHARPNESS = 2.0  # of a random head: some keys get 50 times what others get, as in trained models

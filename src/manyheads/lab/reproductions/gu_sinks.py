@@ -26,7 +26,7 @@ from manyheads.lab.training.presets.gqa import BYTES, WHY_FLOAT32, Bytes, read_d
 from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.lab.training.runs import Batch, Run, Settings
 from manyheads.models import device_of
-from manyheads.nn.mixing import LayerCall, add_hook, remove_hook
+from manyheads.nn import LayerCall, add_hook, remove_hook
 
 FIRST = 0  # the fixed first token: the byte that stands between two modules
 WAYS = {

@@ -14,14 +14,13 @@ import numpy as np
 from torch import Tensor
 
 from manyheads.corpora import reading_of
-from manyheads.interventions import effect, importance
-from manyheads.interventions.effects.removal_curve import removal_curve
+from manyheads.interventions import effect, importance, removal_curve
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
 from manyheads.lab.training.charts import Chart, Line, Panel
 from manyheads.lab.training.presets import gqa
 from manyheads.lab.training.presets.gqa import read_data, scratch_run
 from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training, live
-from manyheads.models import load
+from manyheads.models import LoadedModel, load
 from manyheads.plan import Ablate, Plan
 
 NAME = "michel-curve"
@@ -59,7 +58,7 @@ def build(setup: Setup) -> Training:
 PRESET = Preset(NAME, build)
 
 
-def curve_of(lm: Any, texts: Sequence[Any]) -> dict[str, Any]:
+def curve_of(lm: LoadedModel, texts: Sequence[Any]) -> dict[str, Any]:
     """The curve by the gradient, which share of heads is free, and which share matters when removed alone.
 
     `more_than_random`: how much larger the free share is than in random orders, in the mean of these.

@@ -37,8 +37,7 @@ from manyheads.lab.training.presets.preset import (
 )
 from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings
 from manyheads.models import device_of
-from manyheads.roles import Repeats
-from manyheads.roles.probes.repeats import SUM
+from manyheads.roles.probes import SUM, Repeats
 
 LAYERS = (1, 2)
 LENGTH = 64

@@ -30,7 +30,7 @@ from manyheads.lab.training.presets.passkey import (
     run_name,
 )
 from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training, live
-from manyheads.long_context.needles import retrieval_scores
+from manyheads.long_context import needle_scores
 from manyheads.plan import Ablate, Plan
 
 NAME = "wu-masking"
@@ -70,7 +70,7 @@ def masked(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[str
     choosing, reporting = ({name: tensor[start::2] for name, tensor in batch.items()} for start in (0, 1))
     scores = {
         Head("", layer, index): score
-        for layer, of_layer in retrieval_scores(live(model), needles_of(choosing)).items()
+        for layer, of_layer in needle_scores(live(model), needles_of(choosing)).items()
         for index, score in enumerate(of_layer.tolist())
     }
     ranked = sorted(scores, key=lambda head: -scores[head])

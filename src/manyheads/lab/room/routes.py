@@ -12,9 +12,8 @@ from fastapi import FastAPI, Path, Query
 from manyheads.lab.lessons.answers import Verdict
 from manyheads.lab.room import views
 from manyheads.lab.room.schema import CellAsk, CellResult, CheckAsk, Lesson, LessonEntry, Trained
-from manyheads.studio.jobs import Job, Say
-from manyheads.studio.server.routes import QUICK
-from manyheads.studio.session import Desk
+from manyheads.studio import Desk, Job, Say
+from manyheads.studio.server import QUICK
 
 Slug = Annotated[str, Path(max_length=80, pattern=r"^[a-z0-9-]+$")]
 CELL: dict[int | str, dict[str, Any]] = {

@@ -26,7 +26,7 @@ from manyheads.lab.lessons.answers import Verdict, judge, usual_tolerance
 from manyheads.lab.lessons.lesson import CheckBlock, Lesson
 from manyheads.lab.room import views as learning
 from manyheads.lab.room.schema import CellAsk
-from manyheads.studio.outside.one_file import NAME
+from manyheads.studio.outside import NAME
 
 SEED = 1  # of questions whose inputs are drawn
 

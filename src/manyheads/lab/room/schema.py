@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from manyheads.lab.lessons.cells import HeadLink, KindCard, Panel
-from manyheads.studio.schema.base import AnswerBody, Number, RequestBody
-from manyheads.studio.schema.experiments import SceneName
+from manyheads.studio.schema import AnswerBody, Number, RequestBody, SceneName
 
 
 class LessonEntry(AnswerBody):

@@ -19,8 +19,7 @@ from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock
 from manyheads.lab.room import schema as bodies
 from manyheads.lab.room.schema import Trained, TrainedWay
 from manyheads.lab.training.presets.table import stored_report
-from manyheads.studio.jobs import Say
-from manyheads.studio.problems import NotHere
+from manyheads.studio import NotHere, Say
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 _FORMULAS: Mapping[str, str] = json.loads((files("manyheads.lab.lessons") / "formulas.mathml.json").read_text("utf-8"))

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError
-from manyheads.interventions.save.whole_folder import replacing_folder
+from manyheads.interventions.save import replacing_folder
 from manyheads.lab.training.decoder import EPSILON, Decoder
 from manyheads.lab.training.presets.code.data import BEGIN_ID, END_ID
 from manyheads.models import device_of, quietly
-from manyheads.models.weights.compact_form import MARK
+from manyheads.models.weights import MARK
 
 NAMES = {
     "attention_norm.weight": "input_layernorm.weight",

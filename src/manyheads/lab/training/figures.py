@@ -21,11 +21,10 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.axes import Axes
 
-from manyheads.figures.palette import FADED
-from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, even_step, even_ticks, kind_of
+from manyheads.figures import BODY, FADED, SMALL, Pixels, Sheet, even_step, even_ticks, kind_of
 from manyheads.lab.training import Chart, GridChart, Panel
 from manyheads.lab.training.charts import AnyChart, Line, PointsPanel
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 
 WIDTH, MARGIN, LEFT = 860, 36, 84
 

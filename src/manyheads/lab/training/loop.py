@@ -32,7 +32,7 @@ from manyheads.lab.training.checkpoints import History, head_columns, read_state
 from manyheads.lab.training.runs import Batch, Progress, Run, Settings
 from manyheads.lab.training.together import SINGLE, Team
 from manyheads.machine import native_bf16
-from manyheads.models.loading.offloaded import device_of
+from manyheads.models import device_of
 from manyheads.watching import QKClip, watch
 
 

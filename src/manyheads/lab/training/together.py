@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import PlanError, StatisticError
 from manyheads.lab.training.runs import SEED_STRIDE, Batch, Run, rows_of
-from manyheads.machine import ALONE, PATIENCE, Ranks
-from manyheads.machine.processes import joined_processes
+from manyheads.machine import ALONE, PATIENCE, Ranks, joined_processes
 
 
 @dataclass(frozen=True)

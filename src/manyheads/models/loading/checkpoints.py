@@ -27,10 +27,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from manyheads.base import few, nearest, private_names
+from manyheads import private_names
+from manyheads.base import few, nearest
 from manyheads.base import first_line as line_of
 from manyheads.errors import FileAccessError, ModelError
-from manyheads.sizing.architecture.config import parsed
+from manyheads.sizing.architecture import parsed
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")

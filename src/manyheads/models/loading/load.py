@@ -24,7 +24,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from manyheads.base import few, private_names, untested_here
+from manyheads import private_names
+from manyheads.base import few, untested_here
 from manyheads.errors import ModelError, PlanError
 from manyheads.machine import choose_device, plain, require_dtype
 from manyheads.models.describe import describe, max_positions_of
@@ -292,3 +293,10 @@ class HeadMaskRefusal:
             f"ignore it. Use mh.applied(lm, mh.Plan([mh.Ablate({{3: [7]}})])) around the call (kind='zero' is what "
             f"head_mask did), or mh.prune_heads(lm, {{3: [7]}}) to remove heads for good."
         )
+
+
+def model_facts(lm: LoadedModel) -> dict[str, object]:
+    """The part of a recording's provenance that every recording of a loaded model has."""
+    facts: dict[str, object] = {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}
+    untested = "; ".join(untested_here())
+    return {**facts, "untested": untested} if untested else facts

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ModelError
 
 

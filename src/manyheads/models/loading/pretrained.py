@@ -18,15 +18,16 @@ from typing import Any
 
 import torch
 
-from manyheads.base import few, private_names
-from manyheads.base.units import gb
+from manyheads import private_names
+from manyheads.base import few
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.machine import free_bytes
 from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, first_line
 from manyheads.models.weights.compact_form import build_compact, is_compact
 from manyheads.models.weights.projections import image_token_of
-from manyheads.sizing import FEW_LAYERS, require_few_layers
+from manyheads.sizing.architecture import FEW_LAYERS, require_few_layers
+from manyheads.units import gb
 
 __all__ = [
     "build",

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyheads import private_names
 from manyheads.attention import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
-from manyheads.base import private_names
-from manyheads.base.private_names import TorchDispatchMode
 from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.models.weights.projections import output_projection, stack_of, vision_towers
+from manyheads.private_names import TorchDispatchMode
 from manyheads.spec import Site, layer_number
 
 COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default

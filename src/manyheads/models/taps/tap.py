@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ModelError
 from manyheads.models.taps import through_torch, through_transformers
 from manyheads.models.taps.call import Edit, Observer

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from manyheads import private_names
 from manyheads.attention import Rule
-from manyheads.base import private_names
-from manyheads.base.private_names import TorchDispatchMode
 from manyheads.errors import ModelError
 from manyheads.models.taps.mask_arguments import four_axes
 from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, WatchFused, carrying_out
+from manyheads.private_names import TorchDispatchMode
 
 ATTENTION = F.scaled_dot_product_attention
 TORCHS_LAYER = F.multi_head_attention_forward

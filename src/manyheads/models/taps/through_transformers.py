@@ -32,8 +32,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
+from manyheads import private_names
 from manyheads.attention import Mask, Rule
-from manyheads.base import private_names
 from manyheads.errors import ModelError
 from manyheads.models.taps.call import CapturedLse
 from manyheads.models.taps.mask_arguments import FLEX_NAME, is_causal_without_mask, read_rule

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.weights.cut import KeptHeads, cut_model, kept_in
 from manyheads.spec import Site

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ModelError
 from manyheads.heads import Head
 from manyheads.models.weights.projections import is_transposed, out_rows, projections_of

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from manyheads.attention import Mask, Rule
-from manyheads.base.text import first_line
+from manyheads.base import first_line
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
 from manyheads.recording.exact_map.requests import (
     Band,

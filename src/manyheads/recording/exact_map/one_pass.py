@@ -35,12 +35,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.attention import Mask, Rule, exact_arithmetic, exact_weights, grouped_scores
-from manyheads.attention.scores import finite
+from manyheads.attention import Mask, Rule, exact_arithmetic, exact_weights, finite, grouped_scores
 from manyheads.errors import ShapeError
 from manyheads.recording.exact_map.launches import Reader
 from manyheads.recording.exact_map.requests import HIDDEN, Batch, Group, KeySum, Match, Received, Request, Sizes, Tile
-from manyheads.texts.tokens import Tokens
+from manyheads.texts import Tokens
 
 TILE_CELLS = 400_000  # cells of one tile over all heads: three float32 buffers of it fit a 2-core L2 + L3 slice
 TILE_KEYS = 256

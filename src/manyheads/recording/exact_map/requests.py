@@ -28,7 +28,7 @@ from torch import Tensor
 
 from manyheads.attention import Mask
 from manyheads.errors import StatisticError
-from manyheads.texts.tokens import Tokens
+from manyheads.texts import Tokens
 
 Column = Callable[[Tokens], Float[Tensor, "b k"]]
 WordsOf = Callable[[Tokens], Int[Tensor, "b k"]]

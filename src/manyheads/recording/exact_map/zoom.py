@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.attention import exact_arithmetic
-from manyheads.attention.scores import finite
+from manyheads.attention import exact_arithmetic, finite
 from manyheads.errors import ShapeError
 from manyheads.recording.exact_map.one_pass import LOG2_E
 from manyheads.recording.layer import LayerRecord, spread_evenly

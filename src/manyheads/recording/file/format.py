@@ -43,9 +43,9 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from manyheads.attention import Mask, Rule
-from manyheads.base import MEMORY_SHARE, Cache, free_memory_bytes
-from manyheads.base.units import gb
+from manyheads.base import Cache
 from manyheads.errors import RecordingError, ShapeError
+from manyheads.machine import MEMORY_SHARE, free_memory_bytes
 from manyheads.recording.file.safetensors_io import (
     NAMES,
     Entry,
@@ -57,7 +57,8 @@ from manyheads.recording.file.safetensors_io import (
 )
 from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.spec import Layers, Site
-from manyheads.texts.tokens import ImageSpan, Sinks, Stretch, Tokens
+from manyheads.texts import ImageSpan, Sinks, Stretch, Tokens
+from manyheads.units import gb
 
 FORMAT = "manyheads-recording"
 FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it may overlook needs no new number

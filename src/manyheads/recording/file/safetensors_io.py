@@ -32,8 +32,7 @@ from typing import Any, BinaryIO, TypeGuard
 import torch
 from torch import Tensor
 
-from manyheads.base import no_access, replacing
-from manyheads.base.files import opened
+from manyheads.base import no_access, opened, replacing
 from manyheads.errors import ManyHeadsError, RecordingError
 
 HEADER_BYTES = 100_000_000  # the safetensors library refuses longer headers

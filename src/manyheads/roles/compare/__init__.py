@@ -1,1 +1,5 @@
 """Heads compared with each other: clusters of alike heads, and backup heads."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -22,20 +22,17 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import whole
-from manyheads.edits import Editor, Runner, choose_metric, plan_edits, read_corpus
-from manyheads.edits.metrics import require_loaded
+from manyheads.base import Progress, whole
+from manyheads.edits import Editor, Runner, choose_metric, plan_edits, read_corpus, require_loaded
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tokens_of
-from manyheads.models import tap
-from manyheads.models.describe import run
+from manyheads.models import LoadedModel, run, tap
 from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.recording import PerHeadResult
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
-from manyheads.statistics import Progress, mean_interval
-from manyheads.statistics.head_table import number
+from manyheads.statistics import mean_interval, number
 from manyheads.texts import Tokens, text_seed
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -139,7 +136,7 @@ class BackupHeads(PerHeadResult):
 
 
 def backup_heads(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Sequence[str],
     targets: HeadsLike,
     *,
@@ -195,8 +192,8 @@ def backup_heads(
     def worths(turn: int, tried: list[Plan]) -> Float64[ndarray, "text plan"]:
         """What is lost by each plan, text by text; `turn` counts the sweeps, for progress alone."""
 
-        def report(done: int, of: int) -> None:
-            if progress is not None:
+        def report(done: int, of: int | None) -> None:
+            if progress is not None and of is not None:
                 progress(turn * of + done, (1 + len(editors)) * of)
 
         runner = Runner.of(lm, plan_edits(lm, tried, corpus), chosen, num_tokens=num_tokens)
@@ -284,7 +281,7 @@ def _changes(
 
 
 def moved_rows(
-    lm: Any, reading: Reading, editors: Sequence[Editor], heads: Sequence[Head], rows: int | None
+    lm: LoadedModel, reading: Reading, editors: Sequence[Editor], heads: Sequence[Head], rows: int | None
 ) -> tuple[Float64[ndarray, "plan text head"], str]:
     """The mean divergence of each head's rows under each plan from those before, in nats, and which rows.
 
@@ -317,7 +314,7 @@ def moved_rows(
     return moved, "; ".join([why, *(f"not of {module}, which attends in stretches of its own" for module in left_out)])
 
 
-def _read(lm: Any, tokens: Tokens, count: int, editor: Editor | None) -> RowKeeper:
+def _read(lm: LoadedModel, tokens: Tokens, count: int, editor: Editor | None) -> RowKeeper:
     """One forward pass, and the chosen rows of every layer."""
     keeper = RowKeeper(CallTexts.of(lm, tokens), count, None, sharing_around(lm.model))
     try:

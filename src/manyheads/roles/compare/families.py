@@ -26,16 +26,16 @@ import torch
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import whole
+from manyheads.base import Progress, whole
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import CallTexts, Long, Reading, read_batches, read_texts
-from manyheads.machine.processes import require_all_heads
+from manyheads.machine import require_all_heads
+from manyheads.models import LoadedModel
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import Site
-from manyheads.statistics import Progress, Sums
-from manyheads.statistics.head_table import number
+from manyheads.statistics import Sums, number
 from manyheads.texts import Tokens
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -181,7 +181,7 @@ class HeadFamilies(PerHeadResult):
 
 
 def head_families(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Sequence[str],
     *,
     rows: int | None = None,
@@ -211,7 +211,12 @@ def head_families(
 
 
 def head_diversity(
-    lm: Any, texts: str | Sequence[str], *, rows: int | None = None, stack: str | None = None, long: Long = "windows"
+    lm: LoadedModel,
+    texts: str | Sequence[str],
+    *,
+    rows: int | None = None,
+    stack: str | None = None,
+    long: Long = "windows",
 ) -> Diversity:
     """How different the heads of each layer look on some texts, and their mean over layers.
 
@@ -224,7 +229,7 @@ def head_diversity(
     return _Gathering(across_layers=False).read(lm, reading, rows, _one_stack(lm, stack), None).diversity(lm.name)
 
 
-def _one_stack(lm: Any, stack: str | None) -> str:
+def _one_stack(lm: LoadedModel, stack: str | None) -> str:
     """The stack that is meant; without a word the one without a name, or the only one. Errors: HeadError."""
     stacks = lm.spec.stacks
     if stack is None and (len(stacks) == 1 or "" in stacks):
@@ -289,7 +294,9 @@ class _Gathering:
 
     notes: list[str] = field(default_factory=list)
 
-    def read(self, lm: Any, reading: Reading, rows: int | None, stack: str, progress: Progress | None) -> _Gathering:
+    def read(
+        self, lm: LoadedModel, reading: Reading, rows: int | None, stack: str, progress: Progress | None
+    ) -> _Gathering:
         """Send the texts through the model, and gather. Errors: StatisticError for what is no number of rows."""
         count, rows_because = rows_of_texts(reading, rows)
 

@@ -36,7 +36,7 @@ from manyheads.edits import Editor
 from manyheads.errors import StatisticError
 from manyheads.inputs import CallTexts, Reading
 from manyheads.models import AttentionCall
-from manyheads.models.taps.open_taps import OPEN
+from manyheads.models.taps import OPEN
 from manyheads.plan import Average, Copy
 from manyheads.spec import Site
 from manyheads.texts import Tokens

@@ -28,25 +28,23 @@ import torch
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.base import plural, whole
+from manyheads.base import Progress, plural, whole
 from manyheads.corpora import Corpus, Document, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import CallTexts, Long, observe, tokens_of
 from manyheads.inputs.reading import require_reader
-from manyheads.machine.processes import require_all_heads
+from manyheads.machine import require_all_heads
 from manyheads.measurement import measure
 from manyheads.measurement.chunks import Chunk, Chunked, chunks, read_chunk
-from manyheads.models import load
+from manyheads.models import LoadedModel, load
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, block_size, row_divergences, sharing_around
 from manyheads.roles.labels import HeadRole, label
 from manyheads.roles.rules import NEEDED
-from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, Sums
-from manyheads.statistics.head_table import number
+from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, Survey, choose, may_need_survey, number
 from manyheads.statistics.sums.one_batch import has_cross
 from manyheads.statistics.sums.sums import paired_interval
-from manyheads.statistics.table import Survey, choose, may_need_survey
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -379,7 +377,7 @@ def _require_same_shape(first: Any, second: Any) -> None:
     if first.spec.shape == second.spec.shape:
         return
 
-    def in_words(lm: Any) -> str:
+    def in_words(lm: LoadedModel) -> str:
         stacks = []
         for name, by_layer in lm.spec.shape.items():
             counts = [count for count in by_layer if count]

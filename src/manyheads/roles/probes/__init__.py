@@ -1,1 +1,5 @@
 """Probes: inputs made for one question, such as random repeats, copying and retrieval."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

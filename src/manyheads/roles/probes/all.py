@@ -19,13 +19,14 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads.base import Progress
 from manyheads.corpora import page_texts, reason_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
+from manyheads.models import LoadedModel
 from manyheads.roles.probes.copying import copying_scores
 from manyheads.roles.probes.repeats import PLACES, HeadScore, HeadScores, added_around, probe_repeats
 from manyheads.roles.probes.retrieval import SPARE_TOKENS, retrieval_scores
 from manyheads.spec import CROSS
-from manyheads.statistics import Progress
 
 COST = "32 texts of random tokens, every layer's weights, 9 answers from long texts"
 NO_LABEL = "a probe names no head: labels rest on natural text"
@@ -103,7 +104,7 @@ class Asked(NamedTuple):
     passes: int
 
 
-def ask_probes(lm: Any, progress: Progress | None = None) -> dict[str, Probe]:
+def ask_probes(lm: LoadedModel, progress: Progress | None = None) -> dict[str, Probe]:
     """Every probe of `PROBES` by name, for a loaded model; what fails is said by the probe, and never raised.
 
     `progress` is called with forward passes done, and in all (about).
@@ -126,7 +127,7 @@ def ask_probes(lm: Any, progress: Progress | None = None) -> dict[str, Probe]:
     return probes
 
 
-def _repeats(lm: Any) -> list[Probe]:
+def _repeats(lm: LoadedModel) -> list[Probe]:
     probe = probe_repeats(lm)
     says = f"{probe.variant}; {probe.notes['tokens']}"
     if "not causal" in probe.notes:
@@ -134,7 +135,7 @@ def _repeats(lm: Any) -> list[Probe]:
     return [Probe(PLACE_NAMES[place], says, getattr(probe, place)) for place in PLACES]
 
 
-def _copying(lm: Any) -> list[Probe]:
+def _copying(lm: LoadedModel) -> list[Probe]:
     _require_causal(lm)
     copying = copying_scores(lm)
     # No text, so no interval and no queries; the standard deviation of chance stands in `spread`.
@@ -147,7 +148,7 @@ def _copying(lm: Any) -> list[Probe]:
     return [Probe("copying", says, scores, copying.spread, EIGENVALUES)]
 
 
-def _retrieval(lm: Any) -> list[Probe]:
+def _retrieval(lm: LoadedModel) -> list[Probe]:
     _require_causal(lm)
     if not getattr(lm.model, "can_generate", lambda: False)():
         raise ModelError(f"{lm.name} ({type(lm.model).__name__}) cannot write: it has no language-model head.")
@@ -172,7 +173,7 @@ def _retrieval(lm: Any) -> list[Probe]:
     return [Probe("retrieval", f"a needle in {where}: {scores.words}", scores.scores)]
 
 
-def _require_causal(lm: Any) -> None:
+def _require_causal(lm: LoadedModel) -> None:
     if not any(site.causal and site.stack != CROSS for site in lm.spec.sites):
         raise ModelError(f"{lm.name} is not causal.")
 

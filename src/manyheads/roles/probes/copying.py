@@ -41,9 +41,8 @@ from torch import Tensor, nn
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import is_split
-from manyheads.models import device_of
-from manyheads.models.describe import run
-from manyheads.models.weights.projections import Projections, holders_of, is_norm, output_projection
+from manyheads.models import LoadedModel, device_of, run
+from manyheads.models.weights import Projections, holders_of, is_norm, output_projection
 from manyheads.recording import head_place
 from manyheads.spec import CROSS
 
@@ -90,7 +89,7 @@ class CopyingScores:
         return [self[self.heads[index]] for index in np.argsort(-self.z)[:count]]
 
 
-def copying_scores(lm: Any, *, draws: int = 20, seed: int = 0) -> CopyingScores:
+def copying_scores(lm: LoadedModel, *, draws: int = 20, seed: int = 0) -> CopyingScores:
     """How much each head of a causal language model copies, by its weights. No text is read.
 
     `draws` is how often chance is drawn for each head (the deviation of 20 is good to a sixth).
@@ -271,7 +270,7 @@ def _same(first: Tensor, second: Tensor | None) -> bool:
     return bool(first @ second > SAME * first.norm() * second.norm())
 
 
-def wiring_of(lm: Any, modules: list[nn.Module]) -> Wiring:
+def wiring_of(lm: LoadedModel, modules: list[nn.Module]) -> Wiring:
     """One forward pass over four tokens, with the norms and these modules watched."""
     wiring = Wiring()
     ids = torch.arange(1, PROBE_TOKENS + 1, device=device_of(lm.model))[None]

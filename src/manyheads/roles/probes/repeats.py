@@ -39,15 +39,14 @@ from manyheads.base import nearest, one_of
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import BATCH_TOKENS, CallTexts, observe
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall
+from manyheads.machine import require_all_heads
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.recording import head_place, prepare
-from manyheads.recording.exact_map.requests import Band
+from manyheads.recording.exact_map import Band
 from manyheads.spec import Site
 from manyheads.statistics import Facts, Sums
-from manyheads.statistics.defined.masses import has_key
-from manyheads.texts import Tokens
-from manyheads.texts.tokens import data_seed
+from manyheads.statistics.defined import has_key
+from manyheads.texts import Tokens, data_seed
 
 LATEST, SUM, ENTRIES = "latest", "sum", "entries"
 COUNTS = {
@@ -129,7 +128,7 @@ class RepeatProbe:
 
 
 def probe_repeats(
-    lm: Any,
+    lm: LoadedModel,
     variant: str | Repeats = "arena",
     *,
     length: int | None = None,
@@ -170,7 +169,7 @@ class Sample:
     because: str
 
 
-def sample(lm: Any, variant: Repeats, samples: int, seed: int, between: tuple[float, float]) -> Sample:
+def sample(lm: LoadedModel, variant: Repeats, samples: int, seed: int, between: tuple[float, float]) -> Sample:
     """Draw the texts. Errors: ModelError for a model without a vocabulary, StatisticError for what does not fit it."""
     if samples < 1:
         raise StatisticError(f"{samples=}: draw at least one text.")
@@ -223,7 +222,7 @@ def added_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(ids[:begin]), tuple(ids[end:])
 
 
-def _frame(lm: Any) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+def _frame(lm: LoadedModel) -> tuple[tuple[int, ...], tuple[int, ...], str]:
     """What stands before and behind a text, and that in words: what the tokenizer adds, else its beginning of text."""
     if lm.tokenizer is None:
         return (), (), "; no start token, for want of a tokenizer"
@@ -248,7 +247,7 @@ class _Counts:
         self.sites: dict[str, Site] = {}
         self.parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
-    def read(self, lm: Any, tokens: Tokens) -> float:
+    def read(self, lm: LoadedModel, tokens: Tokens) -> float:
         """Run one batch; the guard's worst error."""
         return observe(lm, tokens, partial(self.observe, texts=CallTexts.of(lm, tokens))).guard_error
 

@@ -34,12 +34,12 @@ from manyheads.base import one_of
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import watch
 from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
-from manyheads.machine.processes import require_all_heads
-from manyheads.models import AttentionCall, device_of
+from manyheads.machine import require_all_heads
+from manyheads.models import AttentionCall, LoadedModel, device_of
 from manyheads.roles.probes.repeats import HeadScores, added_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums
-from manyheads.texts.tokens import data_seed
+from manyheads.texts import data_seed
 
 MIN_RECALL = 0.5
 """The share of the needle's words that an answer must exceed to count, as in Wu et al."""
@@ -79,7 +79,7 @@ class RetrievalScores:
 
 
 def retrieval_scores(
-    lm: Any,
+    lm: LoadedModel,
     contexts: str | Sequence[str],
     needle: str,
     question: str,
@@ -168,15 +168,16 @@ class _Watched:
     steps: dict[str, list[Step]] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
 
-    def write(self, lm: Any, count: int) -> list[int]:
+    def write(self, lm: LoadedModel, count: int) -> list[int]:
         """The model's own tokens, up to its end token."""
+        untyped: Any = lm.model  # transformers' methods, which a Module has not
         place, ids = device_of(lm.model), self.prompt[None]
         ends, written = ends_of(lm.model.generation_config, lm.tokenizer), ids
 
         def forward() -> None:
             nonlocal written
             with nobody_ends(lm.model, count - 1, GREEDY, padding_of(lm)) as options, torch.no_grad():
-                written = lm.model.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
+                written = untyped.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
 
         watch(lm.model, lm.name, forward, self.observe)
         new = written[0, len(self.prompt) :].cpu().tolist()
@@ -226,7 +227,7 @@ class _Parts(NamedTuple):
     question: list[int]
 
     @staticmethod
-    def of(lm: Any, contexts: str | Sequence[str], needle: str, question: str) -> _Parts:
+    def of(lm: LoadedModel, contexts: str | Sequence[str], needle: str, question: str) -> _Parts:
         context = contexts if isinstance(contexts, str) else "\n".join(contexts)
         parts = []
         for name, text in (("contexts", context), ("needle", needle), ("question", question)):
@@ -236,7 +237,7 @@ class _Parts(NamedTuple):
             parts.append(list(ids))
         return _Parts(list(added_around(lm.tokenizer)[0]), *parts)
 
-    def require(self, lm: Any, lengths: Sequence[int], count: int) -> None:
+    def require(self, lm: LoadedModel, lengths: Sequence[int], count: int) -> None:
         """Errors: TextError where the context is too short, or the whole too long for the model."""
         longest = max(lengths)
         if longest > len(self.context):

@@ -1,1 +1,5 @@
 """Roles in words and colours: the table of roles, the glossary, and what is said of a claim."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,7 @@
 """Architectures: their parts, and by model type how the fields of a config.json become dimensions."""
+
+# pyright: basic
+# lazy_loader has no types; what the package offers is typed by the stub beside this file.
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

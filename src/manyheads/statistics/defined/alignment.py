@@ -33,8 +33,8 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording import Entropy, LayerRecord, Received, Request
-from manyheads.recording.exact_map.requests import Linear, Mass, Strongest
+from manyheads.recording import LayerRecord
+from manyheads.recording.exact_map import Entropy, Linear, Mass, Received, Request, Strongest
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.statistic import CROSS_ONLY, SHARE, Facts, Finish, PerText, Statistic, evenly
 

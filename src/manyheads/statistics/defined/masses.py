@@ -39,9 +39,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.recording import Maximum, Request
-from manyheads.recording.exact_map.one_pass import key_weights
-from manyheads.recording.exact_map.requests import Band, KeySum, Linear, Match, MatchReceived, RowsReceived
+from manyheads.recording.exact_map import (
+    Band,
+    KeySum,
+    Linear,
+    Match,
+    MatchReceived,
+    Maximum,
+    Request,
+    RowsReceived,
+    key_weights,
+)
 from manyheads.statistics.statistic import (
     ANY_MAP,
     SELF_ONLY,

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from manyheads.corpora import reason_of
 from manyheads.errors import PatternError, StatisticError
-from manyheads.recording.exact_map.one_pass import cell_weights
+from manyheads.recording.exact_map import cell_weights
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 from manyheads.texts import Tokens
 

@@ -28,8 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from manyheads.recording.exact_map.one_pass import window_weights
-from manyheads.recording.exact_map.requests import Linear
+from manyheads.recording.exact_map import Linear, window_weights
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic
 from manyheads.texts import Tokens

@@ -31,8 +31,18 @@ from torch import Tensor, arange, stack
 
 from manyheads.attention import LargestScores, largest_scores
 from manyheads.errors import StatisticError
-from manyheads.recording import Entropy, Maximum, Received, Request
-from manyheads.recording.exact_map.requests import Distance, KeySum, Mass, MatchReceived, RowsReceived, Square
+from manyheads.recording.exact_map import (
+    Distance,
+    Entropy,
+    KeySum,
+    Mass,
+    MatchReceived,
+    Maximum,
+    Received,
+    Request,
+    RowsReceived,
+    Square,
+)
 from manyheads.statistics.defined import masses
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.statistic import (

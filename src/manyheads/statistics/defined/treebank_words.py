@@ -21,10 +21,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.attention import Mask
-from manyheads.recording.exact_map.requests import WordRows
+from manyheads.recording.exact_map import WordRows
 from manyheads.statistics.statistic import Facts
-from manyheads.texts import Gold, Tokens
-from manyheads.texts.words import words_of_tokens
+from manyheads.texts import Gold, Tokens, words_of_tokens
 
 POS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),

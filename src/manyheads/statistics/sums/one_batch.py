@@ -9,7 +9,7 @@ All ways of measuring (texts in memory, a corpus, pictures, a recording) come he
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,10 +21,9 @@ from manyheads.errors import StatisticError
 from manyheads.inputs import CallTexts, observe
 from manyheads.inputs.reading import Reading, decoder_story
 from manyheads.models import AttentionCall
-from manyheads.models.taps.open_taps import Tap
-from manyheads.models.taps.through_torch import unwatched
-from manyheads.recording import Received, Request, prepare
-from manyheads.recording.exact_map.one_pass import Pass
+from manyheads.models.taps import Tap, unwatched
+from manyheads.recording import prepare
+from manyheads.recording.exact_map import Pass, Received, Request
 from manyheads.spec import CROSS, Site
 from manyheads.statistics.statistic import SELF, Facts, PerText, Statistic, evenly
 from manyheads.statistics.sums.batch_sums import Contribution
@@ -35,10 +34,6 @@ CROSSING = "left out, since queries and keys are not the same tokens"
 NOT_OF_CROSS = "not of cross-attention, whose rows and keys are different tokens"
 UNSEEN = "left out, since nobody can see it"
 WORDY = frozenset({"tokens", "sinks"})  # of what a statistic may ask, that which needs a text's tokens
-Progress = Callable[[int, Any], None]
-"""Called with the tokens read so far and the tokens in all; for pictures and sounds, with numbers of these instead. For
-a corpus, with how far reading has come in the units of `Corpus.total` (bytes, or texts), and with that total, which is
-None for a pipe."""
 
 
 class Finished(NamedTuple):

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from manyheads.models.taps.open_taps import EDITED
+from manyheads.models.taps import EDITED
 from manyheads.spec import Site
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.statistic import Statistic

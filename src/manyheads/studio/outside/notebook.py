@@ -17,6 +17,7 @@ import traitlets
 
 from manyheads.corpora import reading_of
 from manyheads.errors import ManyHeadsError, TextError
+from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.roles import label_page
 from manyheads.studio.outside.snapshot import bundle, snapshot_of
@@ -101,7 +102,7 @@ def of_recording(recording: Recording, height: int) -> StudioWidget:
     return StudioWidget(desk, open_recording(desk, recording), snapshot.data, height)
 
 
-def of_model(lm: Any, text: str | None, height: int) -> StudioWidget:
+def of_model(lm: LoadedModel, text: str | None, height: int) -> StudioWidget:
     """A widget of a text through a model, with the model's roles."""
     try:
         labels = label_page(lm)

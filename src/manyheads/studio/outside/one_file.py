@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from manyheads import __version__
-from manyheads.base import html_table, replacing
+from manyheads.base import Progress, html_table, replacing
 from manyheads.corpora import reading_of
 from manyheads.inputs import Long
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
-from manyheads.studio.outside.snapshot import Progress, bundle, snapshot_of
+from manyheads.studio.outside.snapshot import bundle, snapshot_of
 from manyheads.studio.session import Desk, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -28,7 +28,8 @@ from manyheads import __version__
 from manyheads.base import few, plural
 from manyheads.errors import RecordingError, TextError
 from manyheads.inputs.reading import fault_in
-from manyheads.interventions.save.whole_folder import replacing_folder, require_replaceable
+from manyheads.interventions.save import replacing_folder, require_replaceable
+from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
@@ -164,7 +165,7 @@ def publish(
     recordings: Sequence[Recording | str | os.PathLike[str]] = (),
     *,
     texts: Sequence[str] = (),
-    lm: Any = None,
+    lm: LoadedModel | None = None,
     labels: Mapping[str, PageLabels] | None = None,
     exact: bool | str = False,
     title: str = "Attention, head by head",
@@ -252,10 +253,16 @@ class _Text(str):
 
 
 def _write(
-    desk: Desk, place: Path, source: Recording | str | os.PathLike[str], lm: Any, exact: bool | str, taken: set[str]
+    desk: Desk,
+    place: Path,
+    source: Recording | str | os.PathLike[str],
+    lm: LoadedModel | None,
+    exact: bool | str,
+    taken: set[str],
 ) -> _Entry:
     """One recording's files: its snapshot, and the picture of its heads."""
     if isinstance(source, _Text):
+        assert lm is not None  # asked for where the texts are given
         opened, stem = open_text(desk, lm, str(source)), " ".join(str(source).split())
     elif isinstance(source, Recording):
         opened = open_recording(desk, source)

@@ -21,7 +21,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -32,19 +32,17 @@ from numpy import ndarray
 
 from manyheads import __version__
 from manyheads.attention import attend
-from manyheads.base import users_home
-from manyheads.base.units import gb
+from manyheads.base import Progress, users_home
 from manyheads.errors import RecordingError
-from manyheads.recording import LayerRecord
-from manyheads.recording.exact_map.one_pass import Layer, window_weights
-from manyheads.recording.exact_map.zoom import read_region
-from manyheads.recording.layer import one_text
+from manyheads.recording import Layer, LayerRecord, one_text
+from manyheads.recording.exact_map import read_region, window_weights
 from manyheads.studio.schema.base import FileEntry, Limits, ModelEntry, Workspace
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo
 from manyheads.studio.session import Desk
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.maps import MIN_MISSING, in_steps, pack
+from manyheads.units import gb
 
 FORMAT = 2
 PACKED_BYTES = 1_600_000  # more texts (or windows) are added up to this size
@@ -57,7 +55,6 @@ COARSEST = 40
 STEPS, ABSENT, LINK_STEPS = 65_534, 65_535, 65_535
 NO_ROLES = "it was not measured when this page was saved"
 CACHE_FILE = re.compile(r" \([^()]*page-[0-9a-f]+\.json\)")  # where labels are kept on this machine's disk
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -4,3 +4,7 @@
 stands with the jobs, in studio/jobs.py. Numbers that do not exist (NaN, infinity) are null. Positions, heads and layers
 count from 0.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -25,7 +25,7 @@ from manyheads.inputs import record
 from manyheads.measurement.of_a_recording import sinks_of
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import LayerRecord, Recording, open_recording
-from manyheads.roles.compare.rows import sharing_around
+from manyheads.roles.compare import sharing_around
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import PlanStep

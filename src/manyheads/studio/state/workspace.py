@@ -20,13 +20,12 @@ from manyheads.base import Cache
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.machine import choose_device
-from manyheads.models import BUNDLED, load
-from manyheads.models.loading.checkpoints import find_bundled, is_hub_id
-from manyheads.models.loading.load import weights_dtype
+from manyheads.models import BUNDLED, LoadedModel, load
+from manyheads.models.loading import find_bundled, is_hub_id, weights_dtype
 from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import ExamplePair, FileEntry, ModelEntry
-from manyheads.watching.history import FIRST_PART
+from manyheads.watching import FIRST_PART
 
 RECORDING_ENDING, HISTORY_ENDING = ".heads", ".parquet"
 DEPTH = 2  # folders below a folder that are searched
@@ -167,7 +166,7 @@ class Workspace:
             for name, place in self.models.items()
         ]
 
-    def add_model(self, lm: Any) -> None:
+    def add_model(self, lm: LoadedModel) -> None:
         """Add a loaded model under its own name: the first of the list, in place of one with the same name."""
         self._put_first(replace(self.models.get(lm.name, ModelPlace(lm.name, lm, lm.name)), what=lm))
 

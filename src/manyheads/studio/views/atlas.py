@@ -17,7 +17,7 @@ from manyheads.interventions import Importance
 from manyheads.measurement.of_a_recording import EVERY_ROW, measure_recording
 from manyheads.recording import LayerRecord
 from manyheads.roles import HeadRole, PageLabels, label_page
-from manyheads.roles.words.role_table import CAVEAT, group_of
+from manyheads.roles.words import CAVEAT, group_of
 from manyheads.statistics import DEFAULT, STATISTICS, Statistic
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from manyheads.base import Progress
 from manyheads.circuits import (
     Circuit,
     Patching,
     find_circuit,
     logit_attribution,
     measure_circuit,
+    metric_of,
     patch,
     path_effects,
+    predicts,
+    read_answers,
+    read_pairs,
 )
-from manyheads.circuits.pairs import metric_of, predicts, read_answers, read_pairs
-from manyheads.edits.metrics import exact, outputs_of
+from manyheads.edits import exact, outputs_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.inputs import read_texts, tokens_of
+from manyheads.models import LoadedModel
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.circuits import (
     AloneAsk,
@@ -76,7 +81,7 @@ def question_of(ask: PairAsk) -> tuple[str, Any]:
     return ("logit", ask.right) if ask.right else ("kl", None)
 
 
-def reading(lm: Any, ask: PairAsk, *, progress: Say) -> PairReading:
+def reading(lm: LoadedModel, ask: PairAsk, *, progress: Say) -> PairReading:
     """A pair as the model reads it: tokens, differences, what it expects next. What is wrong is said in the answer."""
     about, trouble, differs, aligned = None, None, list[int](), False
     sides, answers, compared = [PairSide(tokens=[], next=[])] * 2, list[AnswerToken](), ""
@@ -152,7 +157,7 @@ def reading(lm: Any, ask: PairAsk, *, progress: Say) -> PairReading:
     )
 
 
-def effects(lm: Any, ask: PatchAsk, *, progress: Say) -> HeadEffects:
+def effects(lm: LoadedModel, ask: PatchAsk, *, progress: Say) -> HeadEffects:
     """Each head's effect on the answer, as `mh.patch` measures it. Errors: those of `mh.patch`."""
     metric, answers = question_of(ask)
     num_layers = len(lm.spec.sites)
@@ -201,7 +206,7 @@ def effect_sentences(result: Patching, beyond: Sequence[str]) -> tuple[str, str]
     return first, f"{means}. {band}; {count} of {len(result.heads)} heads {'do' if count > 1 else 'does'} more."
 
 
-def writing(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadWriting:
+def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: Say) -> HeadWriting:
     """What one head wrote to the answer on both texts, and from which tokens. Errors: those of `logit_attribution`."""
     metric, written = question_of(ask)
     if metric == "kl":
@@ -246,7 +251,7 @@ def writing(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadWriting:
     )
 
 
-def paths(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
+def paths(lm: LoadedModel, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
     """Every path from an earlier head into one head's queries, keys and values. Errors: those of `path_effects`."""
     metric, answers = question_of(ask)
     with watched(lm, progress, f"whom {ask.head} listens to") as count:
@@ -270,14 +275,14 @@ def paths(lm: Any, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
     return HeadPaths(head=ask.head, direction=ask.direction, paths=listed, words=words, notes=notes)
 
 
-def alone(lm: Any, ask: AloneAsk, *, progress: Say) -> CircuitRun:
+def alone(lm: LoadedModel, ask: AloneAsk, *, progress: Say) -> CircuitRun:
     """A set of heads run alone, as `measure_circuit` measures it. Errors: HeadError; those of `mh.patch`."""
     metric, answers = question_of(ask)
     with watched(lm, progress, "these heads alone, and random sets of as many"):
         return _run_of(measure_circuit(lm, ask.clean, ask.corrupted, ask.heads, metric, answers))
 
 
-def smallest(lm: Any, ask: SmallestAsk, *, progress: Say) -> CircuitRun:
+def smallest(lm: LoadedModel, ask: SmallestAsk, *, progress: Say) -> CircuitRun:
     """The fewest heads that keep a share of the answer, as `mh.find_circuit` finds them."""
     metric, answers = question_of(ask)
     with watched(lm, progress, "taking heads out, the least needed first", len(lm.spec.heads)) as count:
@@ -337,7 +342,7 @@ def decimals(value: float, sign: str = "") -> str:
 
 
 @contextmanager
-def watched(lm: Any, say: Say, words: str, passes: int | None = None) -> Iterator[Callable[[int, int], None]]:
+def watched(lm: LoadedModel, say: Say, words: str, passes: int | None = None) -> Iterator[Progress]:
     """Call `say` at every layer of this thread's passes through the model; what it raises ends them.
 
     Progress is counted in passes, of about `passes`, until the library calls the function that is yielded with its own.
@@ -353,7 +358,7 @@ def watched(lm: Any, say: Say, words: str, passes: int | None = None) -> Iterato
                 state["total"] = max(state["total"], state["done"] + 1)
         say(words, max(state["done"], 0), state["total"])
 
-    def count(done: int, total: int) -> None:
+    def count(done: int, total: int | None) -> None:
         state.update(done=done, total=total, own=True)
         say(words, done, total)
 
@@ -364,7 +369,7 @@ def watched(lm: Any, say: Say, words: str, passes: int | None = None) -> Iterato
         yield count
 
 
-def _written(lm: Any, token: int) -> str:
+def _written(lm: LoadedModel, token: int) -> str:
     """A token as an answer is written; its piece where it is blank or a part of a character."""
     text = str(lm.tokenizer.decode([token]))
     return text if text and "�" not in text else str(lm.tokenizer.convert_ids_to_tokens([token])[0])

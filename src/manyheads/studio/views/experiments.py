@@ -24,19 +24,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.corpora import EXAMPLE_SENTENCES
-from manyheads.edits import METRICS, applied, choose_metric, read_corpus, read_under
-from manyheads.edits.application import prepare
-from manyheads.edits.computed import Prepared
-from manyheads.edits.metrics import Batch, exact, outputs_of
+from manyheads.edits import (
+    METRICS,
+    Batch,
+    Prepared,
+    applied,
+    choose_metric,
+    exact,
+    outputs_of,
+    prepare,
+    read_corpus,
+    read_under,
+)
 from manyheads.errors import FileAccessError, HeadError, StatisticError
 from manyheads.inputs import batches, read_texts, tokens_of
 from manyheads.interventions import Effect, costs_of, effect, prune_heads, verdict
-from manyheads.interventions.effects.effect import CONTROLS
-from manyheads.interventions.effects.verdict import ROUNDING
-from manyheads.models import tap
-from manyheads.models.weights.compact_form import STOCK
+from manyheads.interventions.effects import CONTROLS, ROUNDING
+from manyheads.models import LoadedModel, tap
+from manyheads.models.weights import STOCK
 from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
-from manyheads.roles import head_diversity
+from manyheads.roles.compare import head_diversity
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.experiments import (
     DiversityChange,
@@ -72,7 +79,7 @@ INSTEAD = {
 EVIDENCE = "chosen by hand in the studio"
 
 
-def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
+def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: Say) -> Experiment:
     """Carry out a plan on a text and measure what it changed. `progress(words, done, total)` may raise, to stop.
 
     Errors: those of `mh.effect` and of plans (PlanError, HeadError, TextError, StatisticError, ModelError).
@@ -136,7 +143,7 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
     )
 
 
-def worth(lm: Any, recording: str, head: str, text: str, kind: AblationKind, *, progress: Say) -> Worth:
+def worth(lm: LoadedModel, recording: str, head: str, text: str, kind: AblationKind, *, progress: Say) -> Worth:
     """The effect on a text of ablating one head, as `kind` says, beside random heads.
 
     Cost: 2 + `CONTROLS` forward passes. Errors: HeadError unless `head` is one head of the model; as `run`.
@@ -164,7 +171,7 @@ def worth(lm: Any, recording: str, head: str, text: str, kind: AblationKind, *, 
     )
 
 
-def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
+def save_pruned(lm: LoadedModel, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
     """Remove heads and save the smaller model as `folder / ask.name`. `progress` may raise: then nothing is written.
 
     Errors: FileAccessError for a name that would leave the folder, or that exists already; HeadError for heads that
@@ -224,7 +231,7 @@ class PassCounter:
             yield
 
 
-def _along(lm: Any, plan: Prepared, text: str) -> tuple[list[float | None], str, list[Guess]]:
+def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | None], str, list[Guess]]:
     """The change of each token in a text's first window, the words for it, and the next token's likeliest guesses."""
     batch = next(batch for batch in read_corpus(lm, text).batches if 0 in batch.places)
     index = batch.places.index(0)
@@ -257,7 +264,7 @@ def _along(lm: Any, plan: Prepared, text: str) -> tuple[list[float | None], str,
     return turned.tolist(), LAST_WORDS, []
 
 
-def _diversity_change(lm: Any, plan: Prepared, text: str, rows: int | None) -> DiversityChange:
+def _diversity_change(lm: LoadedModel, plan: Prepared, text: str, rows: int | None) -> DiversityChange:
     """How different the heads look before and under a plan, in the first stack; nothing where that cannot be said."""
     stack = "" if "" in lm.spec.stacks else next(iter(lm.spec.stacks))
     try:
@@ -273,7 +280,7 @@ def _diversity_change(lm: Any, plan: Prepared, text: str, rows: int | None) -> D
     return DiversityChange(before=before.value, after=after.value, words=f"{words} ({after.because})")
 
 
-def _neighbours(lm: Any, plan: Prepared, text: str) -> list[Neighbour]:
+def _neighbours(lm: LoadedModel, plan: Prepared, text: str) -> list[Neighbour]:
     """Example sentences, the nearest before first, with their cosines before and under the plan; [] without states."""
 
     def cosines() -> list[float]:
@@ -331,7 +338,7 @@ def _seen(outcome: Effect, guesses: list[Guess], neighbours: list[Neighbour]) ->
     return words[:1].upper() + words[1:]
 
 
-def _token_values(lm: Any, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
+def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
     """Losses [n] and the last token's prediction [v] of a language model; else the last states [n, m] and nothing."""
     outputs = outputs_of(lm, batch, head=writes)
     if writes:

@@ -20,13 +20,14 @@ from jaxtyping import Bool, Float32, UInt8
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.recording import LayerRecord, Pooled, prepare
-from manyheads.recording.layer import one_text, small_maps
+from manyheads.models import LoadedModel
+from manyheads.recording import LayerRecord, one_text, prepare, small_maps
+from manyheads.recording.exact_map import Pooled
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.schema.recordings import Pair
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.recording import layer_info, tokens_of, units_of
-from manyheads.texts.words import Merging, numbered
+from manyheads.texts import Merging, numbered
 
 MAGIC = b"MHB1"
 MEDIA_TYPE = "application/vnd.manyheads.arrays"
@@ -67,7 +68,7 @@ def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
     return pack(header, weights=weights.masked_fill(~visible, torch.nan).numpy())
 
 
-def pair_of(opened: Opened, head: str, query: int, key: int, text: int, lm: Any = None) -> Pair:
+def pair_of(opened: Opened, head: str, query: int, key: int, text: int, lm: LoadedModel | None = None) -> Pair:
     """Every number between the q and k of a pair and its weight, in float64 from what the record holds.
 
     `lm`: the model, where it is here: only its config knows whether q and k were rotated. Cost: O(d + keys).

@@ -11,8 +11,7 @@ from manyheads.spec import CROSS
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, WordInfo
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.state.workspace import Workspace
-from manyheads.texts import Sinks, Tokens, Words, readable
-from manyheads.texts.words import Unit
+from manyheads.texts import Sinks, Tokens, Unit, Words, readable
 
 UNKNOWN = frozenset({"[UNK]", "<unk>", "<UNK>"})
 MOST_WRITTEN = 1_000_000  # characters

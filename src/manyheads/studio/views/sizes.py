@@ -22,20 +22,20 @@ from manyheads import __version__
 from manyheads.errors import ShapeError
 from manyheads.models import size
 from manyheads.sizing import (
+    COUNTED,
     DTYPES,
     MAC_SHARE,
     MACHINES,
     OVERHEAD,
     PRESETS,
-    Architecture,
+    Ask,
     Sizing,
-    Weights,
-    by_part,
+    cache_terms,
     layer_in_words,
     preset,
-    transformer,
+    variants_of,
 )
-from manyheads.sizing.costs import COUNTED, Ask, cache_terms, variants_of
+from manyheads.sizing.architecture import Architecture, Weights, by_part, transformer
 from manyheads.studio.schema.sizes import (
     CacheLine,
     CachePoint,

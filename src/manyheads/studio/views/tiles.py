@@ -17,7 +17,7 @@ from typing import NamedTuple
 from numpy import ndarray
 
 from manyheads.base import Cache
-from manyheads.recording.exact_map.zoom import read_region
+from manyheads.recording.exact_map import read_region
 from manyheads.studio.problems import NotHere, Stopped
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.views.maps import pack

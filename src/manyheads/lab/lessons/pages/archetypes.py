@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from manyheads.lab.lessons.pages.shared import (
     tie,
 )  # fmt: skip
 from manyheads.lab.lessons.parameters import Values, choice, text, whole
+
+if TYPE_CHECKING:
+    from manyheads.models import LoadedModel
 
 SENTENCE = "The dog saw the cat, and the cat saw the dog."
 OTHERS = (
@@ -107,7 +110,7 @@ def shares(values: Values, load: Loader) -> Ran:
     )
 
 
-def _measured(lm: Any, sentence: str) -> Any:
+def _measured(lm: LoadedModel, sentence: str) -> Any:
     return measurement.measure(lm, sentence, [f"{kind}{end}" for kind in KINDS.values() for end in ENDS.values()])
 
 

@@ -18,7 +18,7 @@ from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran, cited, matrix
 from manyheads.lab.lessons.pages.shared import in_prefix, in_words, scaled
 from manyheads.lab.lessons.parameters import Values, choice, read_matrix, text, whole
-from manyheads.reference.multihead import NaiveWeights
+from manyheads.reference import NaiveWeights
 from manyheads.sizing import PRESETS, Sizing, architecture_of, size
 
 CLASSIC, GATED = "W2 relu(W1 x)", "W2 (silu(W1 x) * W3 x)"

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyheads import corpora, inputs, measurement, statistics
+from manyheads import corpora, inputs, measurement
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, Ran, matrix
 from manyheads.lab.lessons.pages.shared import MODEL, map_of, one_named, require_short, strongest_links
 from manyheads.lab.lessons.parameters import Values, choice, number, text, whole
-from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
+from manyheads.statistics import defined
+from manyheads.statistics.defined import coreference_statistics, survey_coreference
 
 SENTENCE = "The researcher who cited the paper won the prize"
 VERBS = "cited won"
@@ -156,8 +157,8 @@ def gold_table(load: Loader) -> Any:
     """Every head over our annotated sentences, measured once: some seconds."""
     documents = list(corpora.gold_corpus().open())
     golds = [document.gold for document in documents]
-    (subjects,) = (survey for survey in statistics.survey_syntax(golds, 1) if survey.name == "nsubj")
-    of_words = [*statistics.syntax_statistics([subjects]), *coreference_statistics(survey_coreference(golds))]
+    (subjects,) = (survey for survey in defined.survey_syntax(golds, 1) if survey.name == "nsubj")
+    of_words = [*defined.syntax_statistics([subjects]), *coreference_statistics(survey_coreference(golds))]
     masses = [name for kind in KINDS for name in (kind.score, kind.chance) if "_mass" in name]
     return measurement.measure(load(MODEL), documents, [*of_words, *masses])
 

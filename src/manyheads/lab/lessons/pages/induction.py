@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from manyheads import edits, inputs, roles
+from manyheads import edits, inputs
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lab.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, require_short, tie
 from manyheads.lab.lessons.parameters import Values, choice, text, whole
 from manyheads.plan import Ablate
+from manyheads.roles import probes
 
 PREVIOUS, INDUCTION = "L0H0", "L1H0"
 POSITIONS = 128  # that the model has: few, so that its previous-token head is sharp over all of them
@@ -82,7 +83,7 @@ def repeats(values: Values, load: Loader) -> Ran:
     tables, followed = [], {}
     for state in (WITH, WITHOUT):
         with edits.applied(lm, Ablate(PREVIOUS)) if state == WITHOUT else nullcontext():
-            probe = roles.probe_repeats(lm, length=length, samples=2, seed=seed)
+            probe = probes.probe_repeats(lm, length=length, samples=2, seed=seed)
         heads = [str(score.head) for score in probe.after]
         table = [
             [100 * value for value in (after.score, on_copy.score, before.score, after.chance)]
@@ -229,7 +230,7 @@ def sharp_share(values: Values, load: Loader) -> str:
 
 def trained_induction(values: Values, load: Loader) -> str:
     """The head of a trained model that does it most on random repeats, and how much."""
-    (probe,) = roles.probe_repeats(load(values.text("model")), length=25, samples=2).after.top(1)
+    (probe,) = probes.probe_repeats(load(values.text("model")), length=25, samples=2).after.top(1)
     return (
         f"{probe.head} puts {100 * probe.score:.0f} % on what followed the copy, {100 * probe.chance:.0f} % by chance"
     )

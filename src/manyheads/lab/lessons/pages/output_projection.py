@@ -7,7 +7,7 @@ the model computes without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from einops import rearrange
@@ -32,6 +32,9 @@ from manyheads.lab.lessons.pages.shared import (
 from manyheads.lab.lessons.parameters import Values, choice, fitting, matrix_text, read_matrix, text, whole
 from manyheads.plan import Ablate, Plan, SkipOutputProjection
 from manyheads.spec import Site
+
+if TYPE_CHECKING:
+    from manyheads.models import LoadedModel
 
 MIXING = "1 0 0 1\n0 1 1 0\n1 0 -1 0\n0 1 0 -1"
 MIXED, NONE, OWN = "a W_O that mixes", "none: heads side by side", "my own, below"
@@ -209,7 +212,7 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
+def _layer(lm: LoadedModel, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
     """The output of each head of a layer at each token of a sentence, and its rows of W_O. Raises TextError."""
     require_short(lm, sentence, MAX_UNSEEN)
     layer = inputs.record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]
@@ -220,10 +223,10 @@ def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"
     return np.einsum("hqk,hkf->hqf", maps, v, optimize=True), _w_o(lm, layer.site)
 
 
-def _w_o(lm: Any, site: Site) -> Float64[ndarray, "h f m"]:
+def _w_o(lm: LoadedModel, site: Site) -> Float64[ndarray, "h f m"]:
     """Each head's rows of a layer's W_O."""
     # torch comes with it, and listing the lessons needs none
-    from manyheads.models.weights.projections import output_projection, weight_by_head
+    from manyheads.models.weights import output_projection, weight_by_head
 
     projection = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
     assert projection is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from jaxtyping import Float64
@@ -22,6 +22,9 @@ from manyheads.lab.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, prun
 from manyheads.lab.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.models import size
 from manyheads.plan import Ablate, AblationKind, Plan
+
+if TYPE_CHECKING:
+    from manyheads.models import LoadedModel
 
 MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them
@@ -59,7 +62,7 @@ def taken_away(values: Values, load: Loader) -> Ran:
 def all_heads(values: Values, load: Loader) -> Ran:
     """Every head ablated by itself, beside how much of its weight is off the first token. Raises TextError."""
     # torch comes with it, and listing the lessons needs none
-    from manyheads.interventions.effects.importance import rank_correlation
+    from manyheads.interventions.effects import rank_correlation
 
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)
@@ -111,7 +114,7 @@ def together(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _vector(lm: Any, sentence: str, gone: tuple[str, ...]) -> Float64[ndarray, "m"]:
+def _vector(lm: LoadedModel, sentence: str, gone: tuple[str, ...]) -> Float64[ndarray, "m"]:
     """The sentence's vector, of length 1, without these heads: the mean over its tokens."""
     import torch
 

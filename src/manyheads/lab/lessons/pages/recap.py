@@ -18,7 +18,7 @@ from manyheads.lab.lessons.pages.kv_cache import SHAPE, cache_bytes
 from manyheads.lab.lessons.pages.shared import HEADS, KV_HEADS, WIDTH, pruned_away, weights
 from manyheads.lab.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.models import size
-from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
+from manyheads.reference import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
 from manyheads.sizing import PRESETS
 
 

@@ -6,7 +6,7 @@ Parameters and FLOPs come from `sizing`. A count is written with a prefix: 704.6
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -19,8 +19,10 @@ from manyheads.lab.lessons.cells import Arc, Table
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.lab.lessons.parameters import whole
 from manyheads.sizing import Sizing
-from manyheads.sizing.architecture.architecture import Attention
-from manyheads.sizing.architecture.building_blocks import projections
+from manyheads.sizing.architecture import Attention, projections
+
+if TYPE_CHECKING:
+    from manyheads.models import LoadedModel
 
 MODEL = "minilm"
 PAPER_SOURCE = "Vaswani et al. 2017, table 3 row A"
@@ -30,7 +32,7 @@ LEAST = 0.02  # a link that is fainter is not drawn
 SENTENCE = "The cat sat on the mat because it was tired."
 
 
-def one_named(lm: Any, name: str) -> Head:
+def one_named(lm: LoadedModel, name: str) -> Head:
     """The one head of that name. Raises LessonError for several or none, HeadError for a head that the model lacks."""
     heads = tuple(lm.spec.select(name))
     if len(heads) != 1:
@@ -43,7 +45,7 @@ def map_of(rec: Any, head: Head) -> Float64[ndarray, "q k"]:
     return np.asarray(rec.stacks[head.stack][head.layer].weights(head.index), np.float64)
 
 
-def require_short(lm: Any, sentence: str, most: int = MAX_TOKENS) -> int:
+def require_short(lm: LoadedModel, sentence: str, most: int = MAX_TOKENS) -> int:
     """How many tokens a sentence has. Raises TextError for too many to show, or none."""
     count = len(inputs.read_texts(lm, sentence).pieces[0].ids)
     if count > most:

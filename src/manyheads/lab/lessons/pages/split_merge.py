@@ -22,8 +22,17 @@ from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.lab.lessons.parameters import Values, choice, number, require_fitting, whole
-from manyheads.reference import batched, fused, initialise, naive, softmax_rows, to_batched, to_fused, to_naive
-from manyheads.reference.multihead import BatchedWeights
+from manyheads.reference import (
+    BatchedWeights,
+    batched,
+    fused,
+    initialise,
+    naive,
+    softmax_rows,
+    to_batched,
+    to_fused,
+    to_naive,
+)
 
 RIGHT, ALONE = "reshape, then transpose", "reshape alone"
 LOOP, WIDE, FUSED = "head by head", "with a wide W_Q, W_K and W_V", "with one fused W_QKV"

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from manyheads import corpora, measurement, models, statistics
+from manyheads import corpora, measurement, models
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
 from manyheads.lab.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, one_named, require_short
 from manyheads.lab.lessons.parameters import Values, choice, number, read_matrix, text, whole
+from manyheads.statistics import defined
 
 TRAINED, SHUFFLED = "as trained", "queries and keys shuffled"
 RELATIONS = {
@@ -59,7 +60,7 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
                     part.weight.copy_(part.weight.flatten()[order].view_as(part.weight))
         lm = models.load(model, tokenizer=lm.tokenizer)
     documents, survey = _survey(relation)
-    table = measurement.measure(lm, documents, statistics.syntax_statistics([survey]))
+    table = measurement.measure(lm, documents, defined.syntax_statistics([survey]))
     head_index, name = table.heads.index(head), f"{relation}.to_governor"
     best = int(np.nanargmax(table.column(name, 0)))
     rows = {
@@ -107,7 +108,7 @@ def _survey(relation: str) -> tuple[list[Any], Any]:
     documents = list(corpora.gold_corpus().open())
     (survey,) = (
         survey
-        for survey in statistics.survey_syntax((document.gold for document in documents), FEWEST)
+        for survey in defined.survey_syntax((document.gold for document in documents), FEWEST)
         if survey.name == relation
     )
     return documents, survey

@@ -49,7 +49,7 @@ from manyheads.lab.training.runs import (
 )
 from manyheads.models import device_of
 from manyheads.nn import FeedForward, MultiHeadAttention, Projection
-from manyheads.roles.compare.rows import LEAST_KEYS, MOST, pair_divergences, sharing_around
+from manyheads.roles.compare import LEAST_KEYS, MOST, pair_divergences, sharing_around
 
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)

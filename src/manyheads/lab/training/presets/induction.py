@@ -38,8 +38,7 @@ from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, generator_
 from manyheads.measurement import measure_call
 from manyheads.models import LoadedModel, device_of
 from manyheads.plan import Ablate, AblationKind, Plan
-from manyheads.roles import Repeats
-from manyheads.roles.probes.repeats import LATEST
+from manyheads.roles.probes import LATEST, Repeats
 
 NAME = "induction"
 PROBE = Repeats(25, 2, False, LATEST)

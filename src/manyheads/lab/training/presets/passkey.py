@@ -58,7 +58,7 @@ from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, generator_
 from manyheads.long_context import Needle, split_heads
 from manyheads.models import device_of, load
 from manyheads.plan import Ablate, Plan
-from manyheads.statistics import distant_mass
+from manyheads.statistics.defined import distant_mass
 
 NAME = "passkey"
 SINK, RECENT = 4, 32

@@ -26,7 +26,7 @@ from manyheads.lab.training.loop import Trained
 from manyheads.lab.training.runs import Run, Settings
 from manyheads.measurement import measure, measure_call
 from manyheads.models import LoadedModel, device_of, load
-from manyheads.roles import Repeats, probe_repeats
+from manyheads.roles.probes import Repeats, probe_repeats
 from manyheads.statistics import HeadTable, Statistic
 
 WATCHED = ("max_logit", "entropy", "first_mass")

@@ -50,8 +50,9 @@ from manyheads.lab.training.presets.preset import (
 )
 from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, change_lines, paired, spreads_of
 from manyheads.plan import Ablate, Plan
-from manyheads.recording.exact_map.requests import Band
-from manyheads.statistics import Facts, PerText, Statistic, offset_name
+from manyheads.recording.exact_map import Band
+from manyheads.statistics import Facts, PerText, Statistic
+from manyheads.statistics.defined import offset_name
 
 NAME = "supervised"
 LENGTH = 64

@@ -52,10 +52,10 @@ from manyheads.lab.training.runs import Run, Settings
 from manyheads.machine import ALONE
 from manyheads.measurement import measure
 from manyheads.models import LoadedModel, device_of, load
-from manyheads.recording.exact_map.requests import Match
-from manyheads.roles import probe_repeats
+from manyheads.recording.exact_map import Match
+from manyheads.roles.probes import probe_repeats
 from manyheads.statistics import Facts, PerText, Statistic
-from manyheads.statistics.defined.masses import MATCHES
+from manyheads.statistics.defined import MATCHES
 
 NAME = "code"
 OF_TOKENS = ("induction_mass", "induction_mass.relabelled", "induction_mass.uniform")  # no watch sees tokens

@@ -13,11 +13,11 @@ import torch
 from packaging.version import Version
 from torch import nn
 
-from manyheads.base import private_names
+from manyheads import private_names
 from manyheads.errors import ModelError
 from tests.refusals import refuses
 
-SOURCE = Path(private_names.__file__).parents[1]
+SOURCE = Path(private_names.__file__).parent
 # A program that imports nothing of manyheads, so that a stock transformers elsewhere does what passes here.
 ALONE = SOURCE / "interventions/save/fresh_process_program.py"
 STANDARD = {"_asdict", "_replace", "_fields", "_getframe", "_sysconfigdata"}  # Python's own
@@ -116,7 +116,7 @@ def test_no_other_file_has_a_private_name_of_others():
         if file not in (Path(private_names.__file__), ALONE)
         for line, name in of_others(tree, own)
     ]
-    assert not places, "say these in base/private_names.py:\n" + "\n".join(places)
+    assert not places, "say these in private_names.py:\n" + "\n".join(places)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_finds_private_names_finds(line):
 
 def test_importing_the_file_loads_neither_transformers_nor_torchs_compiler():
     program = (
-        "import sys; from manyheads.base import private_names; "
+        "import sys; from manyheads import private_names; "
         "print(sorted({'transformers', 'torch._dynamo', 'torch.distributed.tensor'} & sys.modules.keys()))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,0 +1,24 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .compact_form import COMPACT as COMPACT
+from .compact_form import MARK as MARK
+from .compact_form import STOCK as STOCK
+from .compact_form import write_compact as write_compact
+from .compact_form import write_mark as write_mark
+from .cut import REMEMBERED as REMEMBERED
+from .cut import KeptHeads as KeptHeads
+from .cut import cut_model as cut_model
+from .cut import uncut as uncut
+from .projections import ADVICE as ADVICE
+from .projections import LATENT as LATENT
+from .projections import Projections as Projections
+from .projections import Sizes as Sizes
+from .projections import child as child
+from .projections import holders_of as holders_of
+from .projections import image_token_of as image_token_of
+from .projections import input_width as input_width
+from .projections import is_norm as is_norm
+from .projections import is_transposed as is_transposed
+from .projections import output_projection as output_projection
+from .projections import part_by_part as part_by_part
+from .projections import projections_of as projections_of
+from .projections import weight_by_head as weight_by_head

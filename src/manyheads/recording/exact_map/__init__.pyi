@@ -1,0 +1,25 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .launches import chosen_pass as chosen_pass
+from .one_pass import Pass as Pass
+from .one_pass import Reduced as Reduced
+from .one_pass import cell_weights as cell_weights
+from .one_pass import key_weights as key_weights
+from .one_pass import window_weights as window_weights
+from .requests import Band as Band
+from .requests import Distance as Distance
+from .requests import Entropy as Entropy
+from .requests import KeySum as KeySum
+from .requests import Labels as Labels
+from .requests import Linear as Linear
+from .requests import Mass as Mass
+from .requests import Match as Match
+from .requests import MatchReceived as MatchReceived
+from .requests import Maximum as Maximum
+from .requests import Pooled as Pooled
+from .requests import Received as Received
+from .requests import Request as Request
+from .requests import RowsReceived as RowsReceived
+from .requests import Square as Square
+from .requests import Strongest as Strongest
+from .requests import WordRows as WordRows
+from .zoom import read_region as read_region

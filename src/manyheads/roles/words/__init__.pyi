@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .claim_words import OWN_STYLE as OWN_STYLE
+from .claim_words import counted as counted
+from .claim_words import guesses as guesses
+from .claim_words import left_out as left_out
+from .claim_words import percent as percent
+from .claim_words import style_of as style_of
+from .claim_words import words_and_name as words_and_name
+from .glossary import TERMS as TERMS
+from .glossary import words_of as words_of
+from .role_table import CAVEAT as CAVEAT
+from .role_table import INK as INK
+from .role_table import NO_ROLE as NO_ROLE
+from .role_table import NOT_EFFECT as NOT_EFFECT
+from .role_table import REFERENCE_STYLE as REFERENCE_STYLE
+from .role_table import ROLES as ROLES
+from .role_table import SYNTAX_STYLE as SYNTAX_STYLE
+from .role_table import UNLABELLED as UNLABELLED
+from .role_table import RoleStyle as RoleStyle
+from .role_table import group_of as group_of
+from .role_table import role_style as role_style

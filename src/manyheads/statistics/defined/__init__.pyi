@@ -1,0 +1,24 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .coreference import NAMES as NAMES
+from .coreference import coreference_statistics as coreference_statistics
+from .coreference import searches as searches
+from .coreference import survey_coreference as survey_coreference
+from .masses import LOCAL as LOCAL
+from .masses import MATCHES as MATCHES
+from .masses import OFFSETS as OFFSETS
+from .masses import class_mass as class_mass
+from .masses import class_relabelled as class_relabelled
+from .masses import class_uniform as class_uniform
+from .masses import distant_mass as distant_mass
+from .masses import has_key as has_key
+from .masses import offset_name as offset_name
+from .own_pattern import SOURCE as SOURCE
+from .own_pattern import Pattern as Pattern
+from .own_pattern import pattern_statistics as pattern_statistics
+from .own_pattern import surfaces_of as surfaces_of
+from .own_pattern import targets as targets
+from .pictures import IMAGES as IMAGES
+from .pictures import looking as looking
+from .shape import weighted_name as weighted_name
+from .syntax import survey_syntax as survey_syntax
+from .syntax import syntax_statistics as syntax_statistics

@@ -1,0 +1,2 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .routes import QUICK as QUICK
