@@ -3,6 +3,7 @@
 All sizes differ, so that no two can be confused; heads are wider than hidden / heads wherever a family allows it.
 """
 
+import re
 from functools import cache
 from typing import Any
 
@@ -164,10 +165,13 @@ def ready(family: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[Any, 
         return class_of(config)._from_config(config, attn_implementation="eager").eval(), config
 
 
+ROTARY = re.compile(r"\.rotary_embs?(\.\d+)?$")  # Granite SWA has one for each frequency
+
+
 def flops_of(counter: Any) -> int:
     """What torch counted, without the angles of rotary positions, which transformers up to 5.18 makes by a product."""
     counts = {name: sum(count.values()) for name, count in counter.get_flop_counts().items()}
-    return counts.pop("Global", 0) - sum(count for name, count in counts.items() if name.endswith("rotary_emb"))
+    return counts.pop("Global", 0) - sum(count for name, count in counts.items() if ROTARY.search(name))
 
 
 def bytes_in(kept: Any) -> int:
