@@ -2,6 +2,9 @@
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole
+from .loop import batches_of as batches_of
+from .loop import by_model as by_model
+from .loop import sums_of as sums_of
 from .measurement import measure as measure
 from .measurement import measure_call as measure_call
 from .of_a_recording import statistics_of as statistics_of

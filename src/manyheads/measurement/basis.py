@@ -9,7 +9,7 @@ of, which statistics it has, and which shard of which corpus it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from manyheads.spec import MOST
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.statistic import Statistic, described
 from manyheads.statistics.sums.one_batch import two_sided
-from manyheads.statistics.sums.running_sums import Gathered
+from manyheads.statistics.sums.running_sums import RunningSums
 from manyheads.texts import Sinks
 
 ALWAYS_NOTED = ("model", "loaded", "corpus", "surveyed", "rarity", "sinks")
@@ -107,11 +107,7 @@ class Basis:
         return Basis(inputs, statistics, sinks, notes, None if positions is None else int(positions))
 
     def table(
-        self,
-        gathered: Gathered,
-        counts: dict[str, int],
-        failures: Failures,
-        notes: dict[str, str],
+        self, sums: RunningSums, counts: Mapping[str, int], failures: Failures, notes: dict[str, str]
     ) -> HeadTable:
         """The table of sums that rest on this. `notes` are further ones."""
         read, cut = counts.get("texts", 0), counts.get("cut", 0)
@@ -129,7 +125,7 @@ class Basis:
             **notes,
             **basis_notes,
         }
-        return gathered.table(self.statistics, self.sinks, notes, failures=failures)
+        return sums.table(self.statistics, self.sinks, notes, failures=failures)
 
 
 def named_shards(numbers: Sequence[int]) -> str:

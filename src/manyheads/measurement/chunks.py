@@ -39,7 +39,8 @@ from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, Long, Piece, Reading, batches
 from manyheads.inputs.reading import encoded, fault_in, is_long, pieces_of, rarity_of
-from manyheads.measurement.sinks import find_sinks, probed
+from manyheads.measurement.loop import find_sinks
+from manyheads.measurement.sinks import probed
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import Survey
 from manyheads.texts import Sinks
@@ -295,7 +296,7 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
 def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
     """Sinks, of those of the probed texts that the model can read."""
     # A sample, not the whole head: a sink is the model's, not the corpus', and one pass over a few texts shows it.
-    probes = tuple(probed(pieces))
+    probes = tuple(pieces[place] for place in probed(pieces))
     try:
         return find_sinks(lm, Reading(probes, ""))
     except Exception as error:

@@ -39,7 +39,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.recording import Maximum, Request
+from manyheads.recording import Maximum, Received, Request
 from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.recording.exact_map.requests import Band, KeySum, Linear, Match, MatchReceived, RowsReceived
 from manyheads.statistics.statistic import (
@@ -71,15 +71,19 @@ Class = Callable[[Tokens], Bool[Tensor, "b k"]]
 
 
 def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Sequence[str] = ("tokens",)) -> Statistic:
-    """The mean weight on a class of tokens, over the rows that see one of them. Needs column sums only.
+    """The mean weight on a class of tokens, over the rows that see one of them. Needs column sums only; of sinks all of
+    them, as sinks may be found in the same pass.
 
     In cross-attention the tokens are the source's. The model's sinks are not: they were found in texts' attention to
     themselves, so that a class of them has a meaning there alone.
     """
-    received = KeySum(members)
+    received = Received() if "sinks" in asks else KeySum(members)
 
     def finish(facts: Facts) -> PerText:
-        return PerText(facts[received], row_count(seeing(facts, members)))
+        mass = facts[received]
+        if "sinks" in asks:
+            mass = (mass * members(facts.keys).double()[:, None]).sum(-1)
+        return PerText(mass, row_count(seeing(facts, members)))
 
     def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         return members(tokens)[text][None].expand(tokens.longest, -1)
