@@ -8,4 +8,9 @@ from .loop import sums_of as sums_of
 from .measurement import measure as measure
 from .measurement import measure_call as measure_call
 from .of_a_recording import statistics_of as statistics_of
+from .pooling import MapPooling as MapPooling
 from .pooling import pooled_maps as pooled_maps
+from .study import Beside as Beside
+from .study import SampleLink as SampleLink
+from .study import Study as Study
+from .study import study as study

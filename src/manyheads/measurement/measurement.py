@@ -16,23 +16,24 @@ from torch import nn
 
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError, TextError
-from manyheads.inputs import Long, read_texts, watch
+from manyheads.inputs import Long, watch
 from manyheads.inputs.media import Given
-from manyheads.inputs.reading import rarity_table, texts_of_call
+from manyheads.inputs.reading import texts_of_call
 from manyheads.inputs.vision_language import inputs_given
 from manyheads.machine import Ranks
 from manyheads.machine.processes import processes_of_heads
 from manyheads.measurement.chunks import Wanted
 from manyheads.measurement.corpus_run import RunRequest, corpus_sums
-from manyheads.measurement.loop import batches_of, by_model, sinks_or_search, sums_of
+from manyheads.measurement.loop import by_model, sums_of
 from manyheads.measurement.sinks import Parked, SinkSearch
 from manyheads.measurement.split_heads import whole_table
+from manyheads.measurement.study import study
 from manyheads.models import LoadedModel
 from manyheads.models.taps.call import Observer
 from manyheads.models.taps.open_taps import Tap
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.sums.one_batch import WORDY, Progress, has_cross, two_sided, without
+from manyheads.statistics.sums.one_batch import WORDY, Progress, has_cross, without
 from manyheads.statistics.sums.running_sums import RunningSums
 from manyheads.statistics.table import choose, may_need_survey
 from manyheads.texts import Sinks
@@ -116,20 +117,13 @@ def measure(
     with_text = image is not None and texts is not None
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds, images=with_text)
     given = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
-    if given is not None:
-        if kinds or (sinks is not None and not with_text):
-            raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
-        return _measure_media(lm, given, chosen, statistics not in ("default", "all"), progress, sinks)
-    reading = read_texts(lm, cast(Any, texts), long, pairs=True)
-    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
-    sought = sinks_or_search(lm, reading, chosen) if sinks is None else sinks
-    total = RunningSums()
-    for part in sums_of(by_model(lm), batches_of(lm, reading, rarity, progress), chosen, sinks=sought, kinds=kinds):
-        total.add(part)
-    found = sought.sinks if isinstance(sought, SinkSearch) else sought
-    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
-    notes |= {"sinks": found.because, **two_sided(lm, chosen, kinds, reading)}
-    return whole_table(lm.model, total.table(chosen, found, notes))
+    if given is None:
+        texts = cast("str | Sequence[str | Document | tuple[str, str]]", texts)
+        how = {"long": long, "sinks": sinks, "kinds": kinds, "progress": progress}
+        return study(lm, texts, chosen, keep=(), **how).table
+    if kinds or (sinks is not None and not with_text):
+        raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
+    return _measure_media(lm, given, chosen, statistics not in ("default", "all"), progress, sinks)
 
 
 def _measure_media(

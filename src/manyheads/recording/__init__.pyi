@@ -19,5 +19,6 @@ from .recording import heads_together as heads_together
 from .recording import open_recording as open_recording
 from .word_links import HeadLink as HeadLink
 from .word_links import HeadLinks as HeadLinks
+from .word_links import TellingSearch as TellingSearch
 from .word_links import spaced_words as spaced_words
 from .word_links import telling_link as telling_link

@@ -165,6 +165,11 @@ class Recordings:
         name = digest("hand", str(id(recording)))
         return self.opened.put(name, Opened(name, recording, title, model or _model_of(recording), "in hand"))
 
+    def add_text(self, recording: Recording, model: str, text: str) -> Opened:
+        """Open the recording of a text as if it had been typed into the page."""
+        name = recording_id(model, text)
+        return self.opened.put(name, Opened(name, recording, text[:TITLE], model, "typed", written=text))
+
     def _open_file(self, file: str) -> Opened:
         def opened() -> Opened:
             recording = open_recording(self.workspace.file_of(file))
