@@ -162,7 +162,7 @@ def offset_mass(offset: int) -> list[Statistic]:
     """The weight at one distance, over the rows that see a key there, and its chance level."""
 
     def finish(facts: Facts) -> PerText:
-        return facts.over_rows(facts[BAND][..., OFFSETS.index(offset)], has_key(facts, offset))
+        return facts.over_rows(at_offset(facts, offset), has_key(facts, offset))
 
     def even(facts: Facts) -> PerText:
         return facts.over_rows((1 / facts.visible.clamp_min(1))[:, None], has_key(facts, offset))
@@ -174,6 +174,14 @@ def offset_mass(offset: int) -> list[Statistic]:
     source = f"Clark et al. 2019, section 3.1; {OF_ROWS}"
     mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (BAND,), finish, cells=cells)
     return [mass, uniform(mass, even)]
+
+
+def at_offset(facts: Facts, offset: int) -> Float[Tensor, "b h q"]:
+    """Each row's weight on the key `offset` away, 0 where there is none."""
+    # Offset by offset in memory, once for a layer: every statistic of places reads it, and of each row one number.
+    if BAND not in facts.of_layer:
+        facts.of_layer[BAND] = facts[BAND].movedim(-1, 0).contiguous()
+    return facts.of_layer[BAND][OFFSETS.index(offset)]
 
 
 def has_key(facts: Facts, offset: int) -> Bool[Tensor, "b q"]:
@@ -442,7 +450,7 @@ def tops() -> list[Statistic]:
         even = facts.once("even words", lambda: facts.uniform(ordinary.double()))
         seeing = facts.once("rows of words", lambda: ordinary & (even > 0) & facts.rows)
         least_top = facts[Maximum()] * (1 - ROUNDING)
-        on_word = _largest(facts, tokens.real & ~ordinary) < least_top
+        on_word = _largest(facts, "specials", lambda: tokens.real & ~ordinary) < least_top
         out = {
             "word_top": facts.over_rows(on_word.double(), seeing),
             "word_top.uniform": facts.over_rows(even[:, None], seeing),
@@ -452,7 +460,7 @@ def tops() -> list[Statistic]:
             chance = facts.once(f"{name} even", lambda members=members: facts.uniform(members.double()))
             rows = seeing & (chance > 0)
             word_rows = on_word & rows[:, None]
-            hits = word_rows & (_largest(facts, members) >= least_top)
+            hits = word_rows & (_largest(facts, name, lambda members=members: members) >= least_top)
             share = members.sum(-1).double() / ordinary.sum(-1).clamp_min(1)
             count = word_rows.sum(-1).double()
             out[name] = PerText(hits.sum(-1).double(), count)
@@ -483,16 +491,23 @@ def rarest(tokens: Tokens, kinds: int) -> Bool[Tensor, "b k"]:
     return out
 
 
-def _largest(facts: Facts, members: Bool[Tensor, "b k"]) -> Float[Tensor, "b h q"]:
-    """Each row's largest weight on some keys, 0 where it sees none of them."""
-    layer, count = facts.layer, int(members.sum(-1).max())
+def _largest(facts: Facts, name: str, find: Callable[[], Bool[Tensor, "b k"]]) -> Float[Tensor, "b h q"]:
+    """Each row's largest weight on some keys, by their name, 0 where it sees none of them."""
+
+    def chosen() -> tuple[Int[Tensor, "b c"], Bool[Tensor, "b c"]]:
+        members = find()
+        count = int(members.sum(-1).max())
+        # Texts have different numbers of these keys: theirs first, then others to fill up, which are masked out below.
+        keys = members.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :count]
+        return keys, members.gather(1, keys)
+
+    layer, (keys, is_member) = facts.layer, facts.once((name, "keys"), chosen)
+    count = keys.shape[1]
     if not count:
         return torch.zeros_like(facts[Maximum()])
     assert layer is not None, "whoever measures hands the layer on"
     out = torch.zeros_like(facts[Maximum()], device=layer.q.device)
-    # Texts have different numbers of these keys: theirs first, then others to fill up, which are masked out below.
-    keys = members.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :count]
-    is_member = members.gather(1, keys).to(out.device, non_blocking=True)
+    is_member = is_member.to(out.device, non_blocking=True)
     step = max(1, CHUNK_CELLS // max(1, out.numel()))
     for begin in range(0, count, step):
         chunk = slice(begin, begin + step)
