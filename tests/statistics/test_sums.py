@@ -504,6 +504,7 @@ def test_sinks_found_in_the_same_pass_give_the_same_numbers_to_the_last_bit(name
     found = mh.measure(lm, texts, statistics)
     assert found.sinks.names
     monkeypatch.setattr(loop, "KEPT_NUMBERS", 0)
+    monkeypatch.setattr(loop, "READ_TWICE", 1)
     before = mh.measure(lm, texts, statistics)
     assert before.sinks == found.sinks
     for other in (before, mh.measure(lm, texts, statistics, sinks=found.sinks)):
@@ -515,7 +516,7 @@ def test_sinks_found_in_the_same_pass_give_the_same_numbers_to_the_last_bit(name
 @pytest.mark.parametrize("statistics", [OF_SINKS, "default", "all", ("entropy",)])
 def test_each_text_is_read_once_also_where_sinks_are_looked_for(statistics, fresh, monkeypatch):
     lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
-    texts = [written_text(fresh, 7 + n % 23) for n in range(70)]
+    texts = [written_text(fresh, 7 + n % 23) for n in range(110)]
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
     reading = read_texts(lm, texts)
     assert len(shapes) == len(batches(reading)) and sum(count for count, _ in shapes) == len(texts)
@@ -523,6 +524,8 @@ def test_each_text_is_read_once_also_where_sinks_are_looked_for(statistics, fres
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
     looks = statistics != ("entropy",)
     assert sum(count for count, _ in shapes) == len(texts) + looks * PROBE_TEXTS
+    shapes = shapes_read(lm, lambda: mh.measure(lm, texts[:50], statistics))  # but not half of them
+    assert sum(count for count, _ in shapes) == 50
 
 
 def test_a_list_and_the_same_texts_as_a_corpus_have_the_same_sinks(minilm, fresh):

@@ -28,7 +28,8 @@ from manyheads.statistics.sums.batch_sums import BatchSums
 from manyheads.statistics.sums.one_batch import BatchReader, Progress, requests_of
 from manyheads.texts import Sinks
 
-KEPT_NUMBERS = 1 << 25  # of float32, 128 MB: most that is kept of layers until the sinks are known
+KEPT_NUMBERS = 1 << 25  # of float32, 128 MB: so many are kept of layers until the sinks are known ...
+READ_TWICE = 0.25  # ... and more, where finding sinks before would read more than this share of all tokens once more
 UNKNOWN_RARITY: tuple[Tensor | None, str] = (None, "")
 
 Run = Callable[[Given, Observer], Tap]
@@ -117,8 +118,9 @@ def find_sinks(lm: LoadedModel, reading: Reading) -> Sinks:
 def sinks_or_search(lm: LoadedModel, reading: Reading, statistics: Sequence[Statistic]) -> Sinks | SinkSearch:
     """How a reading comes by its sinks: none where nothing asks for them, a search in the same pass, or found before.
 
-    They are found before where more would be kept than `KEPT_NUMBERS`; and with a statistic of the caller's own, which
-    may read `tokens.sink` in its requests.
+    They are found before where much would be kept (`KEPT_NUMBERS`, `READ_TWICE`): of few texts that is less than what a
+    model itself holds of them. And they are with a statistic of the caller's own, which may read `tokens.sink` in its
+    requests.
     """
     of_sinks = [statistic for statistic in statistics if "sinks" in statistic.asks]
     if not of_sinks:
@@ -126,6 +128,8 @@ def sinks_or_search(lm: LoadedModel, reading: Reading, statistics: Sequence[Stat
     if all(named(statistic.name) is statistic for statistic in statistics):
         arrays = len(set(requests_of(of_sinks, tokens_of(reading, [0], None, ""))))
         arrays += any("values" in statistic.asks for statistic in of_sinks)
-        if arrays * sum(site.num_heads for site in lm.spec.sites) * reading.num_tokens <= KEPT_NUMBERS:
+        kept = arrays * sum(site.num_heads for site in lm.spec.sites) * reading.num_tokens
+        again = sum(len(reading.pieces[place].ids) for place in probed(reading.pieces))
+        if kept <= KEPT_NUMBERS or again > READ_TWICE * reading.num_tokens:
             return SinkSearch.of(lm, reading)
     return find_sinks(lm, reading)
