@@ -1,5 +1,6 @@
 """Sums add: however texts are split into batches, files and machines, in whatever order, the numbers are the same."""
 
+import copy
 import hashlib
 import unicodedata
 from dataclasses import replace
@@ -480,6 +481,18 @@ def test_one_text_that_is_longer_than_the_bound_is_looked_at_whole(fresh, monkey
 OF_SINKS = ("sink_mass", "sink_mass.uniform", "sink_norm_mass", "induction_unsunk_mass")
 
 
+def in_halves(model):
+    """A BERT whose second layer attends within either half of its positions, which are then no tokens of the texts."""
+    attend = model.encoder.layer[1].attention.self.forward
+
+    def forward(hidden, *_, **__):
+        folded = attend(hidden.unflatten(1, (2, -1)).flatten(0, 1), None)
+        return (folded[0].unflatten(0, (-1, 2)).flatten(1, 2), *folded[1:])
+
+    model.encoder.layer[1].attention.self.forward = forward
+    return model
+
+
 def models_with_sinks(fresh):
     """Models with sinks, by name: a special token, the first place, those of an encoder and of its decoder."""
     return {
@@ -511,6 +524,20 @@ def test_sinks_found_in_the_same_pass_give_the_same_numbers_to_the_last_bit(name
         assert other.notes == found.notes
         for array in ("num", "den", "moments", "maxima"):
             np.testing.assert_array_equal(getattr(other.sums, array), getattr(found.sums, array))
+
+
+def test_a_layer_whose_positions_are_no_tokens_of_the_text_has_no_sinks(minilm):
+    """Of three texts of 8 tokens it reads six of 4, which have no names."""
+    lm = replace(minilm, model=in_halves(copy.deepcopy(minilm.model)))
+    texts = ["the cat sat on the mat", "a dog ran on the road", "the old cat ran after it"]
+    found = mh.measure(lm, texts, ["sink_mass", "sink_norm_mass"])
+    assert found.sinks.names == ("[CLS]",)
+    given_ones = mh.measure(lm, texts, ["sink_mass", "sink_norm_mass"], sinks=found.sinks)
+    for name in ("num", "den"):
+        np.testing.assert_array_equal(getattr(given_ones.sums, name), getattr(found.sums, name))
+    of_layer = np.array([head.layer for head in found.heads])
+    assert np.isnan(found.column("sink_mass")[of_layer == 1]).all()
+    assert (found.column("sink_mass")[of_layer != 1] > 0).all()
 
 
 @pytest.mark.parametrize("statistics", [OF_SINKS, "default", "all", ("entropy",)])

@@ -170,7 +170,8 @@ class BatchReader:
         plans: dict[int, Pass] = {}  # of tokens that know their sinks; layers of one stack share what it remembers
         for module, (columns, answers, mask, norms, tokens) in self.kept.items():
             if id(tokens) not in plans:
-                plans[id(tokens)] = prepare(tokens.with_sinks(sinks), ())
+                # Positions that are no tokens of the texts have no sinks.
+                plans[id(tokens)] = prepare(tokens.with_sinks(sinks) if tokens.ids is not None else tokens, ())
             site, numbers = self.values[module]
             facts = Facts(Reduced(answers, plans[id(tokens)], mask, ""), norms)
             self.values[module] = (site, numbers.beside(self._finished(facts, columns, site)))
