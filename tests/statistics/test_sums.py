@@ -4,6 +4,7 @@ import copy
 import hashlib
 import unicodedata
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
 from manyheads.inputs import batches, read_texts
 from manyheads.measurement import loop, measure
+from manyheads.measurement import sinks as sinks_module
 from manyheads.measurement.loop import find_sinks
 from manyheads.measurement.sinks import PROBE_TEXTS, judge
 from manyheads.recording import Layer, Maximum, prepare
@@ -24,6 +26,7 @@ from manyheads.recording.exact_map.requests import Linear
 from manyheads.reference import statistics as reference
 from manyheads.statistics import STATISTICS, Facts, HeadTable, Sums
 from manyheads.statistics.defined import masses as tops
+from manyheads.statistics.sums import one_batch
 from manyheads.statistics.sums import token_kinds as kinds_module
 from manyheads.statistics.sums.sums import HALVES, REPLICATES, text_weights
 from manyheads.statistics.sums.token_kinds import TokenKinds
@@ -553,6 +556,18 @@ def test_each_text_is_read_once_also_where_sinks_are_looked_for(statistics, fres
     assert sum(count for count, _ in shapes) == len(texts) + looks * PROBE_TEXTS
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts[:50], statistics))  # but not half of them
     assert sum(count for count, _ in shapes) == 50
+
+
+def test_nothing_as_large_as_a_map_is_kept_until_the_sinks_are_known(minilm, monkeypatch):
+    passes, alive = [], []
+    plan, judged = one_batch.prepare, sinks_module.judge
+    monkeypatch.setattr(one_batch, "prepare", lambda *given: passes.append(ref(made := plan(*given))) or made)
+    monkeypatch.setattr(
+        sinks_module, "judge", lambda *given: alive.append([x() for x in passes if x() is not None]) or judged(*given)
+    )
+    monkeypatch.setattr(loop, "batches", lambda reading: batches(reading, 40))
+    mh.measure(minilm, list(SENTENCES), "all")
+    assert len(passes) > 3 and alive == [[]]
 
 
 def test_a_list_and_the_same_texts_as_a_corpus_have_the_same_sinks(minilm, fresh):

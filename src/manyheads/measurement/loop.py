@@ -60,6 +60,7 @@ def sums_of(
         if search is None:
             yield reader.finish(tap)
         else:
+            reader.wait()
             waiting.append((reader, tap))
     for reader, tap in waiting:
         assert search is not None

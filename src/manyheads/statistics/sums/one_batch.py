@@ -108,7 +108,8 @@ class BatchReader:
     kept: dict[str, Kept] = field(default_factory=dict)
     with_kinds: bool = False
     kinds: list[KindCounts] = field(default_factory=list)
-    plans: dict[tuple[int, int | None], tuple[Tokens, Pass]] = field(default_factory=dict)
+    plans: dict[tuple[int, int | None], Pass] = field(default_factory=dict)
+    read: list[Tokens] = field(default_factory=list)  # by the layers, those of a stack once
     left_out: list[str] = field(default_factory=list)
     seeds: tuple[int, ...] = ()  # of what is measured, where its tokens are no words that would give them
     dtype: torch.dtype = torch.float32  # in which the pass computed
@@ -131,8 +132,9 @@ class BatchReader:
             if place not in self.plans:
                 keys = self.texts.keys_of(call, layer.mask) if call.crosses else None
                 received = [Received()] * (self.with_kinds or searched is not None)
-                self.plans[place] = (tokens, prepare(tokens, requests_of(statistics, tokens) + received, keys))
-            plan = self.plans[place][1]
+                self.plans[place] = prepare(tokens, requests_of(statistics, tokens) + received, keys)
+                self.read.append(tokens)
+            plan = self.plans[place]
             layer = layer if plan.keys is None else layer.first_keys(plan.keys.longest)
             reduced = plan.run(layer)
             if layer.q.device.type != "cpu":  # on the CPU there is nothing to choose
@@ -152,13 +154,18 @@ class BatchReader:
                 later = tuple(index for index in chosen if "sinks" in self.statistics[index].asks)
                 chosen = [index for index in chosen if index not in later]
                 of_sinks = [self.statistics[index] for index in later]
-                # Answers and norms alone, with an axis of keys: a view of q, k or the plan would hold the whole batch.
-                answers = {request: reduced[request] for request in requests_of(of_sinks, tokens)}
+                # Copies: on a GPU all answers of a layer come in one piece, which a view of it would hold.
+                answers = {request: reduced[request].clone() for request in requests_of(of_sinks, tokens)}
                 norms_kept = norms if any("values" in statistic.asks for statistic in of_sinks) else None
                 self.kept[call.site.module] = Kept(later, answers, reduced.mask, norms_kept, tokens)
             numbers = self._finished(Facts(reduced, norms, layer), chosen, call.site)
         assert call.site.module not in self.values, "a module called again is a site of its own"
         self.values[call.site.module] = (call.site, numbers)
+
+    def wait(self) -> None:
+        """Drop what only the pass needs, until the sinks are known: plans remember as many numbers as a map has."""
+        self.plans = {}
+        self.texts = CallTexts(self.texts.main, self.texts.decoder)
 
     def _finished(self, facts: Facts, columns: Sequence[int], site: Site) -> Finished:
         """The statistics in these columns of one layer; nothing counts in the others."""
@@ -190,8 +197,7 @@ class BatchReader:
         if sinks is not None:
             self._with_sinks(sinks)
         # A layer that attends within windows has as many "texts" as windows: the fewest are the texts themselves.
-        tokens_read = [tokens for tokens, _ in self.plans.values()]
-        tokens = self.texts.main.tokens if self.texts.main else min(tokens_read, key=lambda tokens: tokens.num_texts)
+        tokens = self.texts.main.tokens if self.texts.main else min(self.read, key=lambda tokens: tokens.num_texts)
         seeds, layers = self.seeds or tokens.seeds, list(self.values.values())
         # By head in one layer is by head in the whole batch: the
         # tensors of all layers must be of one width to be joined.
