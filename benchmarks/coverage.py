@@ -38,7 +38,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,16 +47,16 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora import open_corpus
-from manyheads.inputs import CallTexts, read_batches, read_texts
+from manyheads.inputs import read_texts
 from manyheads.inputs.reading import rarity_table
-from manyheads.measurement.sinks import find_sinks
+from manyheads.measurement import batches_of, by_model, sums_of
+from manyheads.measurement.loop import find_sinks
 from manyheads.roles.claims import REPORT, Half
 from manyheads.roles.compare import Comparison
 from manyheads.roles.rules import FIXED_RULES, rule_of, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, mean_interval
 from manyheads.statistics.defined import survey_syntax, syntax_statistics
-from manyheads.statistics.sums.one_batch import Measured
 from manyheads.texts import Sinks
 
 TEXTS = (20, 50, 200, 800)
@@ -134,19 +133,14 @@ def measured(name: str, texts: list[Any], plain: Sequence[str], syntax: Sequence
     sinks = find_sinks(lm, read_texts(lm, texts, "windows"))
     for model in (lm, replace(lm, model=noisy)):
         reading, nums, dens = read_texts(model, texts, "windows"), [], []
-        measuring = partial(measure_batch, model, sinks, chosen)
-        for batch in read_batches(model, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
-            part = batch.watcher.contribution(batch.tap)
+        read = batches_of(model, reading, rarity_table(reading, lm.spec.vocab_size or 0))
+        for part in sums_of(by_model(model), read, chosen, sinks=sinks):
             nums.append(part.num[:, ::HEADS_APART].double())
             dens.append(part.own_of(range(len(chosen)))[:, ::HEADS_APART].double())
         sums.append((torch.cat(nums), torch.cat(dens)))
     names = (*NAMES, *(one.name for one in syntax if one.name.partition(".")[2] in SYNTAX))
     (num, den), changed = sums
     return Population(name, num, den, chosen, names, changed)
-
-
-def measure_batch(lm: Any, sinks: Sinks, chosen: tuple[Statistic, ...], tokens: Any) -> Measured:
-    return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen)
 
 
 def natural(folder: Path) -> Iterator[Population]:

@@ -103,6 +103,18 @@ def test_its_numbers_are_those_of_measure(run, minilm):
         assert found["text"][name] == pytest.approx(table["L1H8", name], abs=1e-6)
 
 
+@pytest.mark.parametrize("options", [(), ("--json",), ("--plot", "head.png", "--leave-out-sinks")])
+def test_a_text_is_read_once(options, run, minilm):
+    run("head", "L1H8", TEXT)  # labels are remembered from here on
+    shapes = []
+    hook = minilm.model.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    ran = run("head", "L1H8", TEXT, *options)
+    hook.remove()
+    assert ran.code == 0 and shapes == [(1, 14)], ran.err
+
+
 def test_top_says_how_many_keys_are_shown(run):
     wide = section(run("head", "L0H0", TEXT, "--top", "1").lines, "Where each token looks")
     assert all(line.count("%") == 1 for line in wide[1:])

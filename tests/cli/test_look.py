@@ -21,12 +21,13 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look.ask_word import BAR
-from manyheads.cli.look.command import Looked, _finding
+from manyheads.cli.look.command import Looked, _finding, beginning_of
 from manyheads.cli.roles.role_words import column_figures, letter_of
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
 from manyheads.heads import Head
+from manyheads.inputs import read_texts
 from manyheads.models import BUNDLED
 from manyheads.roles import label_page
 from manyheads.statistics import DEFAULT, STATISTICS
@@ -309,6 +310,74 @@ def test_all_statistics_can_be_asked_for(run):
     assert set(document["heads"][0]["text"]) == set(STATISTICS)
     said = run("look", TEXT, "--statistics", "all").out
     assert f"Shown are 4 of {len(STATISTICS)} statistics of your text: --json and --save hold all." in said
+
+
+# ------------------------------------------------------------------------------------------------------- one reading
+
+
+@pytest.fixture
+def passes(minilm, labels, monkeypatch):
+    """The shapes of the ids in each forward pass of minilm, its labels being remembered, and no studio being served."""
+    shapes = []
+    minilm.spec  # noqa: B018  a pass of its own, at the first use
+    monkeypatch.setattr("manyheads.cli.look.command.open_studio", lambda talk, desk, view: desk.close())
+    hook = minilm.model.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    yield shapes
+    hook.remove()
+
+
+FILES = ("--plot", "grid.png", "--html", "page.html", "--save", "table.csv")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--json",),
+        ("--all", "--statistics", "all"),
+        ("--plot", "grid.png"),
+        ("--html", "page.html"),
+        ("--open",),
+        (*FILES, "--open"),
+        (*FILES, "--exact", "--json"),
+        ("--from", "Grace#2"),
+    ],
+)
+def test_a_text_is_read_once_whatever_is_asked_of_it(options, run, passes):
+    ran = run("look", TEXT, *options)
+    assert ran.code == 0, ran.err
+    assert passes == [(1, 14)]
+
+
+def test_each_window_of_a_long_text_is_read_once_too(run, passes, minilm, long_text, tmp_path):
+    (tmp_path / "long.txt").write_text(long_text)
+    windows = read_texts(minilm, long_text).pieces
+    assert len(windows) > 1
+    ran = run("look", "--file", "long.txt", *FILES, "--open")
+    assert ran.code == 0, ran.err
+    assert sum(count for count, _ in passes) == len(windows)
+    passes.clear()
+    assert run("look", "--file", "long.txt", "--truncate", *FILES).code == 0
+    assert passes == [(1, 512)]
+
+
+def test_the_sample_of_a_long_text_is_its_beginning_as_the_model_read_it_there(run, minilm, tmp_path):
+    """Its words are numbered within the beginning, which are the first ones of the whole text, too."""
+    text = " ".join([SENTENCE, "The street was closed to it, and so it slept."] * 6)
+    (tmp_path / "long.txt").write_text(text)
+    said = " ".join(run("look", "--file", "long.txt").out.split())
+    match = re.search(r"Where your text begins, (\S+) looks from .(\S+). to .(\S+). with (\d+)% of its", said)
+    assert match is not None, said
+    begin = beginning_of(text)
+    assert 150 < len(begin) <= 300 and begin.endswith(".") and text.startswith(begin)
+    query, key = (name if "#" in name else f"{name}#1" for name in match.groups()[1:3])
+    for name in (query, key):
+        word, _, number = name.partition("#")
+        assert begin.count(word) >= int(number)
+    links = mh.record(minilm, text).heads_linking(query, key)
+    assert f"{links[match[1]].weight:.0%}" == f"{match[4]}%"
 
 
 # -------------------------------------------------------------------------------------------------------- long texts

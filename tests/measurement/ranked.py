@@ -47,16 +47,16 @@ def sentences() -> list[str]:
 
 def count_batches(lm, rank: int, kill: str) -> list[int]:
     """Note each batch that this process measures; die before a certain one."""
-    real, own = workers.measure_batch, []
+    real, own = workers.sums_of, []
     victim, after = map(int, kill.split(":")) if kill else (-1, 0)
 
-    def counted(model, tokens, *rest):
+    def counted(run, batches, *rest, **how):
         if rank == victim and len(own) == after:
             os.kill(os.getpid(), signal.SIGKILL)
-        own.append(tokens.num_texts)
-        return real(model, tokens, *rest)
+        own.append(sum(batch.texts.main.tokens.num_texts for batch in batches))
+        return real(run, batches, *rest, **how)
 
-    workers.measure_batch = counted
+    workers.sums_of = counted
     return own
 
 

@@ -81,7 +81,7 @@ def test_with_one_chunk_a_stream_is_a_list_to_the_last_bit(fresh):
 def test_chunks_are_whole_and_in_order_whatever_their_limits(small, monkeypatch):
     documents = [Document("x" * size, str(at), at=10 * (at + 1)) for at, size in enumerate([3, 9, 1, 50, 2, 2] * 5)]
     monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 20)
-    found = list(chunks.chunks(documents))
+    found = list(chunks.chunks_of(documents))
     assert [each for chunk in found for each in chunk.documents] == documents
     assert [chunk.number for chunk in found] == list(range(len(found))) and len(found) > 5
     assert [chunk.begin for chunk in found] == [int(chunk.documents[0].name) for chunk in found]
@@ -91,7 +91,7 @@ def test_chunks_are_whole_and_in_order_whatever_their_limits(small, monkeypatch)
         assert len(chunk.documents) <= CHUNK and (
             len(chunk.documents) == 1 or sum(len(each.text) for each in chunk.documents) <= 20
         )
-    assert list(chunks.chunks([])) == []
+    assert list(chunks.chunks_of([])) == []
 
 
 def test_no_more_than_a_few_chunks_are_held_however_long_the_corpus(small, monkeypatch):

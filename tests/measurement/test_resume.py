@@ -54,7 +54,7 @@ class Stopped(BaseException):
     """Whatever ends a process; nobody catches it."""
 
 
-def stopping_after(count: int, monkeypatch, module=workers, name: str = "measure_batch"):
+def stopping_after(count: int, monkeypatch, module=workers, name: str = "sums_of"):
     """Let `count` calls through; the next is the end."""
     real, left = getattr(module, name), [count]
 
@@ -153,13 +153,13 @@ def test_what_is_being_written_when_the_end_comes_is_whole_or_not_there(name, lm
 
 def test_only_the_batch_in_hand_is_measured_again(lm, tmp_path, monkeypatch):
     texts, measured = some_texts(3 * CHUNK), []
-    real = workers.measure_batch
+    real = workers.sums_of
 
-    def counted(lm, tokens, *rest):
-        measured.extend(tokens.texts)
-        return real(lm, tokens, *rest)
+    def counted(run, batches, *rest, **how):
+        measured.extend(text for batch in batches for text in batch.texts.main.tokens.texts)
+        return real(run, batches, *rest, **how)
 
-    monkeypatch.setattr(workers, "measure_batch", counted)
+    monkeypatch.setattr(workers, "sums_of", counted)
     with monkeypatch.context() as patch:
         stopping_after(7, patch)
         with pytest.raises(Stopped):
@@ -187,16 +187,16 @@ def test_a_chunk_that_is_done_is_not_even_tokenised(lm, tmp_path, monkeypatch):
 
 def test_ctrl_c_says_how_to_go_on_and_goes_through(lm, tmp_path, monkeypatch, caplog):
     texts, count = some_texts(2 * CHUNK), [4]
-    real = workers.measure_batch
+    real = workers.sums_of
 
-    def interrupted(*args):
+    def interrupted(*args, **how):
         count[0] -= 1
         if not count[0]:
             raise KeyboardInterrupt
-        return real(*args)
+        return real(*args, **how)
 
     with monkeypatch.context() as patch, caplog.at_level("WARNING", logger="manyheads"):  # where it is off, too
-        patch.setattr(workers, "measure_batch", interrupted)
+        patch.setattr(workers, "sums_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             mh.measure(lm, texts, ["entropy"], resume=tmp_path)
     said = caplog.text
@@ -361,7 +361,7 @@ def test_a_batch_that_several_parts_cover_counts_once(merged, lm, tmp_path, monk
     monkeypatch.setattr(store, "_remove", lambda path: None)
     batches = [path for path in sorted(tmp_path.glob("part-*")) if "sum" not in path.name]
     for chosen in (batches[:merged], batches[2:4]):
-        total = store.Total()
+        total = store.RunTotal()
         for path in chosen:
             part, inputs = store.read_part(path)
             total.add(part)

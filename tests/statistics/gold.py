@@ -15,10 +15,10 @@ import torch
 from numpy import ndarray
 
 from manyheads.corpora import Document
-from manyheads.inputs import batches, read_texts, tokens_of
+from manyheads.inputs import batches, read_texts
+from manyheads.measurement.loop import batch_of, by_model, sums_of
 from manyheads.statistics import Statistic
-from manyheads.statistics.sums.one_batch import measure_batch
-from manyheads.texts import ROOT, Gold, GoldWord
+from manyheads.texts import ROOT, Gold, GoldWord, Sinks
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import value_norms_of
 
@@ -132,7 +132,8 @@ def said(lm: Any, texts: Sequence[Text], statistics: Sequence[Statistic], batch_
     reading = read_texts(lm, [Document(each.text, "", each.gold) for each in texts])
     assert len(reading.pieces) == len(texts)
     groups = batches(reading, batch_tokens)
-    made = [measure_batch(lm, tokens_of(reading, each, None, ""), tuple(statistics), False) for each in groups]
+    read = (batch_of(lm, reading, each) for each in groups)
+    made = [*sums_of(by_model(lm), read, tuple(statistics), sinks=Sinks())]
     back = np.argsort([text for group in groups for text in group])
     num = torch.cat([batch.num for batch in made]).numpy()[back]
     den = torch.cat([batch.own_of(range(len(statistics))) for batch in made]).numpy()[back]

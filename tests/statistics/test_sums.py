@@ -1,7 +1,10 @@
 """Sums add: however texts are split into batches, files and machines, in whatever order, the numbers are the same."""
 
+import copy
 import hashlib
 import unicodedata
+from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -13,14 +16,18 @@ import manyheads as mh
 from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
 from manyheads.inputs import batches, read_texts
-from manyheads.measurement import measure
-from manyheads.measurement.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
+from manyheads.measurement import loop, measure
+from manyheads.measurement import sinks as sinks_module
+from manyheads.measurement.loop import find_sinks
+from manyheads.measurement.sinks import PROBE_TEXTS, judge
 from manyheads.recording import Layer, prepare
 from manyheads.recording.exact_map import Maximum
 from manyheads.recording.exact_map.one_pass import key_weights
+from manyheads.recording.exact_map.requests import Linear
 from manyheads.reference import statistics as reference
 from manyheads.statistics import STATISTICS, Facts, HeadTable, Sums
 from manyheads.statistics.defined import masses as tops
+from manyheads.statistics.sums import one_batch
 from manyheads.statistics.sums import token_kinds as kinds_module
 from manyheads.statistics.sums.sums import HALVES, REPLICATES, text_weights
 from manyheads.statistics.sums.token_kinds import TokenKinds
@@ -155,7 +162,7 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     one_by_one = [measured(lm, text).sums for text in shuffled]
     assert_same_measurement(sum(one_by_one[1:], one_by_one[0]), whole.sums)
     groups = []
-    monkeypatch.setattr("manyheads.inputs.passes.batches", lambda read: groups.extend(batches(read, 45)) or groups)
+    monkeypatch.setattr(loop, "batches", lambda read: groups.extend(batches(read, 45)) or groups)
     assert_same_measurement(measured(lm, texts).sums, whole.sums)
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 
@@ -412,7 +419,8 @@ def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkey
     assert table.sinks.names == ("[CLS]",) and table.notes["sinks"] == table.sinks.because
     torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))  # [CLS] stands first, once
     assert table.column("sink_mass").max() > 0.3
-    monkeypatch.setattr("manyheads.measurement.sinks.find_sinks", lambda *_: pytest.fail("looked again"))
+    monkeypatch.setattr(loop, "find_sinks", lambda *_: pytest.fail("looked again"))
+    monkeypatch.setattr(loop.SinkSearch, "of", lambda *_: pytest.fail("looked again"))
     again = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass"], sinks=table.sinks)
     torch.testing.assert_close(again.column("sink_mass"), table.column("sink_mass"))
     mh.measure(minilm, SENTENCES[:3], statistics=["entropy"])  # asks for none
@@ -442,17 +450,149 @@ def test_a_random_model_has_no_sink_and_says_so(make, fresh):
     assert bool(torch.isnan(torch.tensor(table.column("sink_mass"))).all())  # nothing to measure: not 0
 
 
-def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, monkeypatch):
-    lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=400), tokenizer=tiny_tokenizer(special_tokens=False))
-    shapes = []
-    hook = lm.model.transformer.register_forward_pre_hook(
+def shapes_read(lm, call) -> list[tuple[int, ...]]:
+    """The shapes of the ids in each forward pass that a call makes."""
+    shapes: list[tuple[int, ...]] = []
+    lm.spec  # noqa: B018  a pass of its own, at the first use
+    hook = lm.model.base_model.register_forward_pre_hook(  # a head of a language model is not run
         lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
+    try:
+        call()
+    finally:
+        hook.remove()
+    return shapes
+
+
+@pytest.mark.parametrize("most", [10_000, 310])
+def test_sinks_are_looked_for_on_whole_texts_of_a_bounded_number_of_tokens(most, fresh, monkeypatch):
+    monkeypatch.setattr("manyheads.measurement.sinks.PROBE_TOKENS", most)
+    lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=400), tokenizer=tiny_tokenizer(special_tokens=False))
     reading = read_texts(lm, [written_text(fresh, 280), *words_of(fresh, 60)])
-    find_sinks(lm, reading)
-    hook.remove()
-    ((texts, tokens),) = shapes
-    assert texts <= PROBE_TEXTS and tokens <= PROBE_TOKENS
+    shapes = shapes_read(lm, lambda: find_sinks(lm, reading))
+    texts, longest = sum(texts for texts, _ in shapes), max(longest for _, longest in shapes)
+    assert longest == len(reading.pieces[0].ids) > 270
+    assert texts == PROBE_TEXTS if most == 10_000 else 1 <= texts < 5
+
+
+def test_one_text_that_is_longer_than_the_bound_is_looked_at_whole(fresh, monkeypatch):
+    monkeypatch.setattr("manyheads.measurement.sinks.PROBE_TOKENS", 5)
+    lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
+    table = mh.measure(lm, words_of(fresh, 3), ["sink_mass"])
+    assert table.sinks.first and "(1 texts)" in table.notes["sinks"]
+
+
+OF_SINKS = ("sink_mass", "sink_mass.uniform", "sink_norm_mass", "induction_unsunk_mass")
+
+
+def in_halves(model):
+    """A BERT whose second layer attends within either half of its positions, which are then no tokens of the texts."""
+    attend = model.encoder.layer[1].attention.self.forward
+
+    def forward(hidden, *_, **__):
+        folded = attend(hidden.unflatten(1, (2, -1)).flatten(0, 1), None)
+        return (folded[0].unflatten(0, (-1, 2)).flatten(1, 2), *folded[1:])
+
+    model.encoder.layer[1].attention.self.forward = forward
+    return model
+
+
+def models_with_sinks(fresh):
+    """Models with sinks, by name: a special token, the first place, those of an encoder and of its decoder."""
+    return {
+        "minilm": (mh.load("minilm"), list(SENTENCES)),
+        "rigged": (mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False)), words_of(fresh)),
+        "t5": (mh.load(tiny_t5(seed=draw(fresh)), tokenizer=tiny_tokenizer()), words_of(fresh)),
+        "t5 with targets": (
+            mh.load(tiny_t5(seed=draw(fresh)), tokenizer=tiny_tokenizer()),
+            [*zip(words_of(fresh), words_of(fresh), strict=True)],
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["minilm", "rigged", "t5", "t5 with targets"])
+@pytest.mark.parametrize("statistics", [OF_SINKS, "all"])
+def test_sinks_found_in_the_same_pass_give_the_same_numbers_to_the_last_bit(name, statistics, fresh, monkeypatch):
+    """As those that are given, and as those found in a pass before."""
+    monkeypatch.setattr(loop, "batches", lambda reading: batches(reading, 40))
+    for limit, low in (("MASS", 0.01), ("EXCESS", 0.9)):  # so that every model has some
+        monkeypatch.setattr(f"manyheads.measurement.sinks.SINK_{limit}", low)
+    lm, texts = models_with_sinks(fresh)[name]
+    found = mh.measure(lm, texts, statistics)
+    assert found.sinks.names
+    monkeypatch.setattr(loop, "KEPT_NUMBERS", 0)
+    monkeypatch.setattr(loop, "READ_TWICE", 1)
+    before = mh.measure(lm, texts, statistics)
+    assert before.sinks == found.sinks
+    for other in (before, mh.measure(lm, texts, statistics, sinks=found.sinks)):
+        assert other.notes == found.notes
+        for array in ("num", "den", "moments", "maxima"):
+            np.testing.assert_array_equal(getattr(other.sums, array), getattr(found.sums, array))
+
+
+def test_a_layer_whose_positions_are_no_tokens_of_the_text_has_no_sinks(minilm):
+    """Of three texts of 8 tokens it reads six of 4, which have no names."""
+    lm = replace(minilm, model=in_halves(copy.deepcopy(minilm.model)))
+    texts = ["the cat sat on the mat", "a dog ran on the road", "the old cat ran after it"]
+    found = mh.measure(lm, texts, ["sink_mass", "sink_norm_mass"])
+    assert found.sinks.names == ("[CLS]",)
+    given_ones = mh.measure(lm, texts, ["sink_mass", "sink_norm_mass"], sinks=found.sinks)
+    for name in ("num", "den"):
+        np.testing.assert_array_equal(getattr(given_ones.sums, name), getattr(found.sums, name))
+    of_layer = np.array([head.layer for head in found.heads])
+    assert np.isnan(found.column("sink_mass")[of_layer == 1]).all()
+    assert (found.column("sink_mass")[of_layer != 1] > 0).all()
+
+
+@pytest.mark.parametrize("statistics", [OF_SINKS, "default", "all", ("entropy",)])
+def test_each_text_is_read_once_also_where_sinks_are_looked_for(statistics, fresh, monkeypatch):
+    lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
+    texts = [written_text(fresh, 7 + n % 23) for n in range(110)]
+    shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
+    reading = read_texts(lm, texts)
+    assert len(shapes) == len(batches(reading)) and sum(count for count, _ in shapes) == len(texts)
+    monkeypatch.setattr(loop, "KEPT_NUMBERS", 1)  # too little: then once more, those that are probed
+    shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
+    looks = statistics != ("entropy",)
+    assert sum(count for count, _ in shapes) == len(texts) + looks * PROBE_TEXTS
+    shapes = shapes_read(lm, lambda: mh.measure(lm, texts[:50], statistics))  # but not half of them
+    assert sum(count for count, _ in shapes) == 50
+
+
+def test_nothing_as_large_as_a_map_is_kept_until_the_sinks_are_known(minilm, monkeypatch):
+    passes, alive = [], []
+    plan, judged = one_batch.prepare, sinks_module.judge
+    monkeypatch.setattr(one_batch, "prepare", lambda *given: passes.append(ref(made := plan(*given))) or made)
+    monkeypatch.setattr(
+        sinks_module, "judge", lambda *given: alive.append([x() for x in passes if x() is not None]) or judged(*given)
+    )
+    monkeypatch.setattr(loop, "batches", lambda reading: batches(reading, 40))
+    mh.measure(minilm, list(SENTENCES), "all")
+    assert len(passes) > 3 and alive == [[]]
+
+
+def test_a_list_and_the_same_texts_as_a_corpus_have_the_same_sinks(minilm, fresh):
+    rigged = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
+    for lm, texts in ((minilm, [*SENTENCES, " ".join(SENTENCES * 5)]), (rigged, words_of(fresh, 61))):
+        listed, streamed = mh.measure(lm, texts, ["sink_mass"]), mh.measure(lm, iter(texts), ["sink_mass"])
+        assert (listed.sinks.first, listed.sinks.ids) == (streamed.sinks.first, streamed.sinks.ids)
+        assert listed.sinks.names
+        np.testing.assert_allclose(listed.column("sink_mass"), streamed.column("sink_mass"), rtol=1e-5)
+
+
+def test_a_statistic_of_ones_own_may_read_the_sinks_in_its_requests(fresh):
+    """Then the sinks must be known before the pass: they are looked for first."""
+    lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
+    request = Linear(lambda tokens: tokens.sink.double())
+    own = replace(
+        STATISTICS["entropy"],
+        name="own",
+        needs=lambda _: (request,),
+        finish=lambda facts: facts.over_rows(facts[request]),
+    )
+    table = mh.measure(lm, words_of(fresh), ["sink_mass", own])
+    assert table.sinks.first
+    np.testing.assert_allclose(table.column("own"), table.column("sink_mass"), rtol=1e-6)
 
 
 def test_judging_compares_with_the_even_share(fresh):

@@ -292,7 +292,7 @@ def _show_list(
 ) -> None:
     """The statistics by name with what each is, a line each; the treebank's where one was given."""
     # All import torch, for which --help is not to wait.
-    from manyheads.measurement.chunks import SURVEY_TEXTS
+    from manyheads.measurement import SURVEY_TEXTS
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
     from manyheads.statistics.defined import NAMES  # as above
 
@@ -499,7 +499,7 @@ def merge(
     For example: manyheads merge part-*.sums --out table.parquet
     """
     # Imports torch, for which --help is not to wait.
-    from manyheads.measurement.head_sums import merged_sums, require_whole
+    from manyheads.measurement import merged_sums, require_whole
 
     talk = Talk()
     check_output(out, "--out", (*SUMS_ENDINGS, *TABLE_ENDINGS))

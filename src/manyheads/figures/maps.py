@@ -22,7 +22,7 @@ from manyheads.errors import HeadError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, drawable, flow, kind_of, text_width
 from manyheads.heads import Head
-from manyheads.measurement.pooling import PooledMaps
+from manyheads.measurement import PooledMaps
 from manyheads.roles import HeadRole
 from manyheads.roles.words import INK, NO_ROLE, ROLES, RoleStyle, role_style
 from manyheads.spec import Site

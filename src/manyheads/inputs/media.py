@@ -64,13 +64,15 @@ Samples = Float32[ndarray, "samples"]
 class Given:
     """Pictures or sounds as the model's inputs, the tokens that its layers will read, and their provenance.
 
-    `seeds`: a number for each picture or sound, made from its pixels or samples alone.
+    `seeds`: a number for each picture or sound, made from its pixels or samples alone. `places`: of texts, where each
+    stands among all that are read.
     """
 
     inputs: dict[str, Tensor]
     texts: CallTexts
     provenance: dict[str, object]
     seeds: tuple[int, ...]
+    places: tuple[int, ...] = ()
 
     def batches(self, size: int) -> list[Given]:
         """The same in parts of `size`: all in one where some input is not laid out one by one."""

@@ -8,7 +8,7 @@ of the keepers of all batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -26,6 +26,7 @@ from manyheads.inputs.reading import (
     DECODER,
     CallTexts,
     Long,
+    Reading,
     batches,
     decoder_story,
     decoder_tokens,
@@ -90,7 +91,7 @@ def record(
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
     FileAccessError, ShapeError and RecordingError too.
     """
-    tensors = _tensors_to_keep(keep)
+    tensors = tensors_to_keep(keep)
     if options and generate is None:
         raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
     if answer is not None and generate is not None:
@@ -113,23 +114,40 @@ def record(
     # Texts as they are, those of like length together, so that little of a batch is padding.
     reading = read_texts(lm, texts, long, pairs=True)
     rarity = rarity_table(reading, lm.spec.vocab_size or 0)
-    tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
     groups = batches(reading)
     # A single batch needs no joining, so it keeps the order in which the texts came.
     groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
-    about, by_stack, longest = {**model_facts(lm), "windows": reading.because}, {"": tokens}, tokens.longest
-    if (target := decoder_tokens(lm, tokens)) is not None:
-        about["decoder"] = decoder_story(lm, reading)
-        by_stack |= {DECODER: target, CROSS: target}
-        longest = max(longest, target.longest)
     keepers, states = [], []
-    with _room(lm, tokens.num_texts, longest, tensors):
+    with room_for(lm, reading, tensors):
         for batch in read_batches(
             lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
         ):
             keepers.append(batch.watcher)
             states.append(batch.tap)
-        return recording_of(keepers, groups, by_stack, lm.model, states, about)
+        return recording_of_texts(lm, reading, rarity, groups, keepers, states)
+
+
+def recording_of_texts(
+    lm: Any,
+    reading: Reading,
+    rarity: tuple[Tensor | None, str],
+    groups: Sequence[Sequence[int]],
+    keepers: Sequence[Keeper],
+    states: Sequence[Tap],
+) -> Recording:
+    """One recording of a whole reading, from what was kept of its batches; `groups` are the pieces of each."""
+    tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
+    about, by_stack = {**model_facts(lm), "windows": reading.because}, {"": tokens}
+    if (target := decoder_tokens(lm, tokens)) is not None:
+        about["decoder"] = decoder_story(lm, reading)
+        by_stack |= {DECODER: target, CROSS: target}
+    return recording_of(keepers, groups, by_stack, lm.model, states, about)
+
+
+def room_for(lm: Any, reading: Reading, tensors: frozenset[str]) -> AbstractContextManager[None]:
+    """Room for a recording of a whole reading: its size is logged, and one that would not fit is refused."""
+    ids = [piece.ids for piece in reading.pieces] + [piece.target.ids for piece in reading.pieces if piece.target]
+    return _room(lm, len(reading.pieces), max(map(len, ids)), tensors)
 
 
 def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
@@ -144,7 +162,7 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k",
         with torch.no_grad():
             module(*args, **kwargs)
 
-    keeper, name = Keeper(texts, _tensors_to_keep(keep)), type(module).__name__
+    keeper, name = Keeper(texts, tensors_to_keep(keep)), type(module).__name__
     state = watch(module, name, call, keeper.observe)
     return recording_of([keeper], [], None, module, [state], {"model": name})
 
@@ -187,7 +205,7 @@ def _generation_facts(count: int, options: Mapping[str, Any]) -> dict[str, objec
     return {"tokens": count, **{name: repr(value) for name, value in options.items()}}
 
 
-def _tensors_to_keep(keep: Sequence[Keep]) -> frozenset[str]:
+def tensors_to_keep(keep: Sequence[Keep]) -> frozenset[str]:
     unknown = [name for name in keep if name not in KEEP]
     missing = [name for name in ("q", "k", "lse") if name not in keep]
     if unknown or missing:
@@ -286,7 +304,7 @@ def recording_of(
     `tokens` is None where only the calls know the texts.
     """
     stacks = keepers[0].stacks
-    if tokens is not None and len(keepers) > 1:
+    if tokens is not None and (len(keepers) > 1 or list(groups[0]) != sorted(groups[0])):
         stacks = {
             stack: [
                 together([keeper.stacks[stack][index] for keeper in keepers], groups, tokens.get(stack, tokens[""]))

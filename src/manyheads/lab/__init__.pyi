@@ -5,3 +5,4 @@ from . import lessons as lessons
 from . import reproductions as reproductions
 from . import room as room
 from . import training as training
+from .design.patterns import HeadDesign as HeadDesign

@@ -58,7 +58,7 @@ from manyheads.plan import Ablate, Plan
 from manyheads.spec import CROSS
 from manyheads.statistics import mean_interval, number
 from manyheads.statistics.defined import distant_mass
-from manyheads.statistics.sums.one_batch import Measured
+from manyheads.statistics.sums import BatchReader
 
 By = Literal["effect", "needle_effect", "distant_mass", "needle"]
 SHARES = tuple(share / 10 for share in range(1, 11))  # of the curve
@@ -412,17 +412,17 @@ def _distant(
     sums: dict[int, Float64[Tensor, "two h"]] = {}
     visible: dict[int, int] = {}
 
-    def see(call: AttentionCall, measured: Measured) -> None:
+    def see(call: AttentionCall, reader: BatchReader) -> None:
         if call.site.stack == stack:
-            measured.observe(call)
+            reader.observe(call)
             # One number a layer and batch, of runs that are the host's.
             visible[call.site.layer] = max(visible.get(call.site.layer, 0), int(call.mask.counts().max()))
 
     for group in batches(half.reading, num_tokens):
         tokens = tokens_of(half.reading, group, None, "")
-        measured = Measured(CallTexts.of(lm, tokens), (distant_mass(sink, recent),))
-        observe(lm, tokens, partial(see, measured=measured))
-        for site, finished in measured.values.values():
+        reader = BatchReader(CallTexts.of(lm, tokens), (distant_mass(sink, recent),))
+        observe(lm, tokens, partial(see, reader=reader))
+        for site, finished in reader.values.values():
             totals = torch.stack([finished.num[..., 0], finished.own_of([0])[..., 0]], 1).sum(0)
             sums[site.layer] = sums.get(site.layer, 0.0) + totals
     masses = {layer: (num / den.clamp_min(1)).numpy() for layer, (num, den) in sums.items()}

@@ -9,7 +9,7 @@ of, which statistics it has, and which shard of which corpus it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -19,10 +19,10 @@ from manyheads.errors import StatisticError
 from manyheads.inputs import Long
 from manyheads.inputs.reading import story
 from manyheads.measurement.chunks import Learned, differences
+from manyheads.models import LoadedModel
 from manyheads.spec import MOST
 from manyheads.statistics import HeadTable, Statistic, described
-from manyheads.statistics.sums.one_batch import two_sided
-from manyheads.statistics.sums.running_sums import Gathered
+from manyheads.statistics.sums import RunningSums, two_sided
 from manyheads.texts import Sinks
 
 ALWAYS_NOTED = ("model", "loaded", "corpus", "surveyed", "rarity", "sinks")
@@ -42,7 +42,12 @@ class Basis:
 
     @staticmethod
     def of(
-        lm: Any, inputs: dict[str, str], statistics: tuple[Statistic, ...], learned: Learned, kinds: bool, origin: str
+        lm: LoadedModel,
+        inputs: dict[str, str],
+        statistics: tuple[Statistic, ...],
+        learned: Learned,
+        kinds: bool,
+        origin: str,
     ) -> Basis:
         """The basis of a run. `inputs` are its folder's; what was learned must agree, too, where parts are added."""
         parked = [*["first token"][: learned.sinks.first], *(f"token {number}" for number in learned.sinks.ids)]
@@ -106,11 +111,7 @@ class Basis:
         return Basis(inputs, statistics, sinks, notes, None if positions is None else int(positions))
 
     def table(
-        self,
-        gathered: Gathered,
-        counts: dict[str, int],
-        failures: Failures,
-        notes: dict[str, str],
+        self, sums: RunningSums, counts: Mapping[str, int], failures: Failures, notes: dict[str, str]
     ) -> HeadTable:
         """The table of sums that rest on this. `notes` are further ones."""
         read, cut = counts.get("texts", 0), counts.get("cut", 0)
@@ -128,7 +129,7 @@ class Basis:
             **notes,
             **basis_notes,
         }
-        return gathered.table(self.statistics, self.sinks, notes, failures=failures)
+        return sums.table(self.statistics, self.sinks, notes, failures=failures)
 
 
 def named_shards(numbers: Sequence[int]) -> str:

@@ -38,7 +38,9 @@ from manyheads.corpora import WHOLE, Corpus, Document, Failure, Shard, is_about_
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, Long, Piece, Reading, batches
 from manyheads.inputs.reading import encoded, fault_in, is_long, pieces_of, rarity_of
-from manyheads.measurement.sinks import find_sinks, probed
+from manyheads.measurement.loop import find_sinks
+from manyheads.measurement.sinks import probed
+from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, Survey
 from manyheads.texts import Sinks
 
@@ -64,7 +66,7 @@ class Chunk:
         return max(self.begin_at, self.documents[-1].at)
 
 
-def chunks(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[Chunk]:
+def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[Chunk]:
     """Documents in chunks of at most `CHUNK_TEXTS` texts and `CHUNK_CHARACTERS` characters, at least one text each."""
     # Within a file shard, texts are numbered as they come: where its files lie in the corpus, nobody has counted.
     first, step = (place.index, place.of) if place.by == "text" else (0, 1)
@@ -122,7 +124,7 @@ class Chunked:
         return _failure(self.chunk, piece.source, error, f" (from its character {piece.begin:,})" * (piece.begin > 0))
 
 
-def read_chunk(lm: Any, chunk: Chunk, long: Long) -> Chunked:
+def read_chunk(lm: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
     """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
     failures: list[Failure] = []
     readable: list[int] = []
@@ -165,7 +167,7 @@ def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") 
     )
 
 
-def _encoded(lm: Any, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str, Any] | Exception]:
+def _encoded(lm: LoadedModel, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str, Any] | Exception]:
     """Every text tokenised, or the tokenizer's error in its place."""
     # All at once is several times as fast. But one bad text fails the whole call: only then one by one, to name it.
     texts = [chunk.documents[index].text for index in readable]
@@ -217,7 +219,7 @@ class Head:
         return chain(self.chunks, self.rest)
 
 
-def read_head(lm: Any, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> Head:
+def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> Head:
     """Chunks until they hold enough to learn from; `num_documents`: as many as an earlier run had, not tokenised."""
     first_chunks: list[Chunk] = []
     read: dict[int, Chunked] = {}
@@ -269,7 +271,7 @@ class Learned:
         return Learned(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), because, texts)
 
 
-def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:
+def learn(lm: LoadedModel, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:
     """Count tokens, and look for sinks where they are not given and some statistic asks for them.
 
     Cost: one forward pass over 24 texts spread over the head. Errors: as the model's, where it can read none of them.
@@ -290,10 +292,10 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
     return Learned(rarity.float(), because, sinks, count, source, digest.hexdigest())
 
 
-def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
+def _sinks(lm: LoadedModel, pieces: Sequence[Piece]) -> Sinks:
     """Sinks, of those of the probed texts that the model can read."""
     # A sample, not the whole head: a sink is the model's, not the corpus', and one pass over a few texts shows it.
-    probes = tuple(probed(pieces))
+    probes = tuple(pieces[place] for place in probed(pieces))
     try:
         return find_sinks(lm, Reading(probes, ""))
     except Exception as error:
@@ -340,7 +342,7 @@ SHOWN = 48  # characters of an input in an error
 
 
 def inputs_of(
-    lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: Long, sinks: Sinks | None, kinds: bool
+    lm: LoadedModel, corpus: Corpus, statistics: Sequence[Statistic], long: Long, sinks: Sinks | None, kinds: bool
 ) -> dict[str, str]:
     """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
     definitions = [(x.name, x.source, x.meaning, x.column, x.block and x.block.name) for x in statistics]

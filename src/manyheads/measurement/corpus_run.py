@@ -1,6 +1,6 @@
 """Measuring a corpus of two hundred sentences or ten million: streamed, stopped and gone on with, by many processes.
 
-Memory does not grow with the corpus: one chunk of it is held (`chunks`), and sums of a fixed size. With a folder to
+Memory does not grow with the corpus: one chunk of it is held (`chunks_of`), and sums of a fixed size. With a folder to
 resume from, each batch is on the disk when the next begins (`store`): whatever ends the process costs the batch in
 hand, and nothing counts twice. Several processes take batches of their own and add up in the end.
 
@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from manyheads.base import Progress
 from manyheads.corpora import WHOLE, Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.inputs import Long, tokens_of
+from manyheads.inputs import Long
 from manyheads.inputs.reading import require_reader
 from manyheads.machine import ALONE, Ranks, is_split, joined_processes
 from manyheads.measurement import store
@@ -32,7 +32,7 @@ from manyheads.measurement.chunks import (
     Head,
     Learned,
     Wanted,
-    chunks,
+    chunks_of,
     inputs_of,
     learn,
     read_chunk,
@@ -40,44 +40,54 @@ from manyheads.measurement.chunks import (
     require_same,
     texts_of,
 )
+from manyheads.measurement.loop import batch_of, by_model, sums_of
+from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, choose
-from manyheads.statistics.sums.batch_sums import Contribution
-from manyheads.statistics.sums.one_batch import has_cross, measure_batch
+from manyheads.statistics.sums import BatchSums, has_cross
 from manyheads.texts import Sinks
 
 log = logging.getLogger("manyheads")
 
 
+@dataclass(frozen=True, eq=False)
+class RunRequest:
+    """What runs over several corpora have in common, where their sums are to be added; the same in all processes.
+
+    `survey`: the corpus whose head is surveyed instead of each one's own. `keyed`: whether all inputs are named, a
+    digest of the weights among them. `reading` names what is read.
+    """
+
+    lm: LoadedModel
+    statistics: Wanted
+    long: Long = "windows"
+    sinks: Sinks | None = None
+    kinds: bool = False
+    survey: Corpus | None = None
+    keyed: bool = False
+    reading: str = "texts"
+
+
 def corpus_sums(
-    lm: Any,
+    what: RunRequest,
     texts: str | Iterable[Any] | Corpus,
-    statistics: Wanted,
-    long: Long = "windows",
-    sinks: Sinks | None = None,
-    kinds: bool = False,
+    *,
     progress: Progress | None = None,
     resume: str | Path | None = None,
     ranks: Ranks | None = None,
-    survey: Corpus | None = None,
-    prepared: Prepared | None = None,
-    keyed: bool = False,
-    reading: str = "texts",
-) -> CorpusSums:
-    """The sums of a corpus, or of a shard of one.
+    before: CorpusRun | None = None,
+) -> CorpusRun:
+    """Run over a corpus, or over a shard of one, to its end.
 
-    `survey`: the corpus whose head is surveyed instead of this one's own; of a shard, it is the whole corpus' head.
-    `prepared`: what an earlier call made of that head, which is not read then. `keyed`: whether all inputs are named,
-    a digest of the weights among them.
+    `before`: an earlier run of the same request, whose survey serves this one too: that corpus is not read again.
     """
-    require_reader(lm, long)
+    require_reader(what.lm, what.long)
     corpus = as_corpus(texts)
-    survey = survey or corpus.whole
     if resume is not None and not corpus.key:
         raise StatisticError(
             f"resume= needs texts that can be read again, and {corpus.origin} can be read once only: give a list, or a "
             f"corpus of files."
         )
-    divided = is_split(lm.model)
+    divided = is_split(what.lm.model)
     if divided and resume is not None:
         raise StatisticError(
             "resume= is for a model that each process has whole: processes that hold parts of one model must stop and "
@@ -85,75 +95,56 @@ def corpus_sums(
         )
     with ExitStack() as stack:
         together = ALONE if divided else ranks or stack.enter_context(joined_processes())
-        folder = None if resume is None else Path(resume)
-        run = _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack, survey, prepared, keyed, reading)
-        return run.sums(statistics)
-
-
-class CorpusSums(NamedTuple):
-    """What a run comes to: sums, what they rest on, what a table notes of how it went, and what a further run needs."""
-
-    total: store.Total
-    basis: Basis
-    notes: dict[str, str]
-    prepared: Prepared
-
-
-class Prepared(NamedTuple):
-    """What a run makes of the head of its corpus before it measures anything."""
-
-    statistics: tuple[Statistic, ...]
-    learned: Learned
-    inputs: dict[str, str]
+        run = CorpusRun(what, corpus, together, None if resume is None else Path(resume), progress)
+        run.measure(before, stack)
+    return run
 
 
 @dataclass(eq=False)
-class _Run:
-    """One run, as one of its processes sees it. `files` is the first process' alone, `inputs` those of the folder."""
+class CorpusRun:
+    """One run, as one of its processes sees it, and in the end what it comes to: `total`, its `basis`, and `notes`.
 
-    lm: Any
+    `statistics` and `learned` are from the head of the corpus that was surveyed, `inputs` all that the numbers depend
+    on, where that is named. `files`: the folder, of the first process alone.
+    """
+
+    what: RunRequest
     corpus: Corpus
-    long: Long
-    sinks: Sinks | None
-    kinds: bool
     ranks: Ranks
     folder: Path | None
     progress: Progress | None
-    stack: ExitStack
-    survey: Corpus | None
-    prepared: Prepared | None
-    keyed: bool
-    reading: str
-    files: store.RunFolder | None = None
+    statistics: tuple[Statistic, ...] = ()
+    learned: Learned = field(init=False)
     inputs: dict[str, str] = field(default_factory=dict)
+    files: store.RunFolder | None = None
+    total: store.RunTotal = field(default_factory=store.RunTotal)
+    basis: Basis = field(init=False)
+    notes: dict[str, str] = field(default_factory=dict)
 
-    def sums(self, requested: Wanted) -> CorpusSums:
-        """What an earlier run left, the survey, the batches, the sum over all processes."""
-        known = self._known()
+    def measure(self, before: CorpusRun | None, stack: ExitStack) -> None:
+        """What an earlier run left, the survey, the batches, the sum over all processes. `stack` holds the folder."""
+        what, known = self.what, self._known(stack)
+        survey = what.survey or self.corpus.whole
         place, origin = self.corpus.place or WHOLE, (self.corpus.whole or self.corpus).origin
-        if self.prepared is not None:
-            head, statistics = None, self.prepared.statistics
+        if before is not None:
+            head, self.statistics = None, before.statistics
         else:
-            head = read_head(
-                self.lm,
-                chunks((self.survey or self.corpus).open()),
-                self.long,
-                None if known is None else known[1].num_documents,
-            )
+            num_documents = None if known is None else known[1].num_documents
+            head = read_head(what.lm, chunks_of((survey or self.corpus).open()), what.long, num_documents)
             if not head.chunks:
                 empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
-                why = "the list is empty" if empty_list else f"{(self.survey or self.corpus).origin} holds none"
+                why = "the list is empty" if empty_list else f"{(survey or self.corpus).origin} holds none"
                 raise TextError(f"no text was given: {why}.")
-            request = requested(head.survey) if callable(requested) else requested
-            statistics = choose(request, head.survey, crosses=has_cross(self.lm) and not self.kinds)
-        if head is not None and self.survey is None:
+            request = what.statistics(head.survey) if callable(what.statistics) else what.statistics
+            self.statistics = choose(request, head.survey, crosses=has_cross(what.lm) and not what.kinds)
+        if head is not None and survey is None:
             stream, read = head.stream(), head.read
         else:
             # What was surveyed is not what is measured, though it may be a part of it: that is read again.
-            stream, read = chunks(self.corpus.open(), place), {}
-        learned = self._learned(known, head, statistics)
-        basis = Basis.of(self.lm, self.inputs, statistics, learned, self.kinds, origin)
-        prepared = Prepared(statistics, learned, self.inputs)
+            stream, read = chunks_of(self.corpus.open(), place), {}
+        self.learned = self._learned(known, head, before)
+        self.basis = Basis.of(what.lm, self.inputs, self.statistics, self.learned, what.kinds, origin)
+        self.notes = {"processes": f"{self.ranks.world}" if self.ranks.world > 1 else "", "resumed": ""}
 
         def finished() -> bytes:
             total = None if self.files is None else self.files.finished()
@@ -163,12 +154,11 @@ class _Run:
         # another model or corpus must not be handed out as this one's.
         if self.folder is not None and (data := self.ranks.first(finished)):
             self._report(None, 1.0)
-            total = store.Total.read(*store.unpacked(data))
-            return CorpusSums(total, basis, self._notes(f"finished before, read back from {self.folder}"), prepared)
-        total, keep, before, done = self._begun(basis)
-        worker = Worker(
-            self.lm, self.long, self.kinds, statistics, learned, total, before, keep, self.ranks.rank, self.ranks.world
-        )
+            self.total = store.RunTotal.read(*store.unpacked(data))
+            self.notes["resumed"] = f"finished before, read back from {self.folder}"
+            return
+        total, keep, num_before, done = self._begun()
+        worker = Worker(self, total, num_before, keep)
         try:
             worker.measure(stream, read, done, self._report)
         except (KeyboardInterrupt, LostProcessError):
@@ -179,28 +169,24 @@ class _Run:
                     self.folder,
                 )
             raise
-        everything = store.everywhere(total, self.ranks)
+        self.total = store.everywhere(total, self.ranks)
         # A shard may hold no text, or none that can be read: the others have what there is.
-        if not everything.num_texts and place == WHOLE:
-            reasons = str(everything.failures).rstrip(".")
+        if not self.total.num_texts and place == WHOLE:
+            reasons = str(self.total.failures).rstrip(".")
             raise TextError(f"no text of {self.corpus.origin} could be measured: {reasons}.")
-        everything.parts = {str(place): everything.counts.get("texts", 0)}
+        self.total.parts = {str(place): self.total.counts.get("texts", 0)}
         if self.files is not None:
-            self.files.finish(everything, basis)
+            self.files.finish(self.total, self.basis)
         self._report(None, 1.0)
-        resumed = f"gone on with after {before:,} texts" if before else ""
-        return CorpusSums(everything, basis, self._notes(resumed), prepared)
+        self.notes["resumed"] = f"gone on with after {num_before:,} texts" if num_before else ""
 
-    def _notes(self, resumed: str) -> dict[str, str]:
-        return {"processes": f"{self.ranks.world}" if self.ranks.world > 1 else "", "resumed": resumed}
-
-    def _known(self) -> tuple[dict[str, str], Learned] | None:
+    def _known(self, stack: ExitStack) -> tuple[dict[str, str], Learned] | None:
         """The inputs of an earlier run in the folder, and what it learned. None where there is none."""
         if (folder := self.folder) is None:
             return None
 
         def compute() -> bytes:
-            self.files = self.stack.enter_context(store.RunFolder.opened(folder))
+            self.files = stack.enter_context(store.RunFolder.opened(folder))
             begun = self.files.begun()
             if begun is None:
                 return b""
@@ -210,33 +196,34 @@ class _Run:
         data = self.ranks.first(compute)
         if self.ranks.rank:
             # Only now: the first process has made the folder, and has seen that no older run is at work in it.
-            self.stack.enter_context(store.RunFolder.opened(folder, self.ranks.rank))
+            stack.enter_context(store.RunFolder.opened(folder, self.ranks.rank))
         if not data:
             return None
         tensors, words = store.unpacked(data)
         return words["inputs"], Learned.read(tensors, words["learned"])
 
     def _learned(
-        self, known: tuple[dict[str, str], Learned] | None, head: Head | None, statistics: tuple[Statistic, ...]
+        self, known: tuple[dict[str, str], Learned] | None, head: Head | None, before: CorpusRun | None
     ) -> Learned:
         """What the head of the corpus shows, from an earlier run where there is one; the same for all processes."""
+        what = self.what
         # A digest of all weights is worth its time only where there is something to compare it with.
-        if self.prepared is not None:
-            self.inputs = {**self.prepared.inputs, **texts_of(self.corpus)}
-        elif self.keyed or self.folder is not None or self.ranks.world > 1:
-            named = inputs_of(self.lm, self.corpus, statistics, self.long, self.sinks, self.kinds)
-            self.inputs = {**named, "reading": self.reading}
+        if before is not None:
+            self.inputs = {**before.inputs, **texts_of(self.corpus)}
+        elif what.keyed or self.folder is not None or self.ranks.world > 1:
+            named = inputs_of(what.lm, self.corpus, self.statistics, what.long, what.sinks, what.kinds)
+            self.inputs = {**named, "reading": what.reading}
 
         def compute() -> bytes:
             if known is not None and self.folder is not None:
                 require_same(self.inputs, known[0], self.folder)
                 learned = known[1]
             else:
-                if self.prepared is not None:
-                    learned = self.prepared.learned
+                if before is not None:
+                    learned = before.learned
                 else:
-                    assert head is not None, "a head is read where nothing is prepared"
-                    learned = learn(self.lm, head, self.sinks, statistics)
+                    assert head is not None, "a head is read where no earlier run has surveyed one"
+                    learned = learn(what.lm, head, what.sinks, self.statistics)
                 if self.files is not None:
                     self.files.begin(self.inputs, learned)
             return store.packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.words()})
@@ -249,23 +236,23 @@ class _Run:
             )
         return Learned.read(tensors, words["learned"])
 
-    def _begun(self, basis: Basis) -> tuple[store.Total, Callable[[store.Batch], None], int, store.Done]:
+    def _begun(self) -> tuple[store.RunTotal, Callable[[store.BatchPart], None], int, store.Done]:
         """What this process adds to, and how; how many texts are measured already, and which batches these were.
 
         The first process goes on with all that earlier ones left, however many they were; the others begin empty.
         """
         if (folder := self.folder) is None:
-            total = store.Total()
+            total = store.RunTotal()
             return total, total.add, 0, {}
-        parts = store.Parts(folder, basis)
+        parts = store.Parts(folder, self.basis)
 
         def compute() -> bytes:
             nonlocal parts
-            parts = store.Parts.opened(folder, basis)
+            parts = store.Parts.opened(folder, self.basis)
             return store.packed({"done": parts.total.covered()}, {"texts": parts.total.num_texts})
 
         tensors, words = store.unpacked(self.ranks.first(compute))
-        earlier = store.Total()
+        earlier = store.RunTotal()
         earlier.count_done(tensors["done"])
         return parts.total, parts.add, words["texts"], earlier.done
 
@@ -281,21 +268,15 @@ class _Run:
 
 @dataclass(eq=False)
 class Worker:
-    """What one process needs to measure batches. `keep` adds each to `total` as it is done.
+    """What one process of a run measures batch by batch. `keep` adds each to `total` as it is done.
 
     `before`: how many texts were measured when this run began, by whichever process.
     """
 
-    lm: Any
-    long: Long
-    kinds: bool
-    statistics: tuple[Statistic, ...]
-    learned: Learned
-    total: store.Total
+    run: CorpusRun
+    total: store.RunTotal
     before: int
-    keep: Callable[[store.Batch], None]
-    rank: int
-    world: int
+    keep: Callable[[store.BatchPart], None]
 
     def measure(
         self,
@@ -304,15 +285,16 @@ class Worker:
         done: store.Done,
         report: Callable[[Chunk, float], None],
     ) -> None:
-        """Every batch that is this process' own and not done yet. `read` has chunks that are tokenised already.
+        """Every batch that is this process's own and not done yet. `read` has chunks that are tokenised already.
 
         The batches of a chunk that are left are dealt out in turns; the next chunk begins with the next process.
         """
+        what, rank, world = self.run.what, self.run.ranks.rank, self.run.ranks.world
         for chunk in stream:
             # -1 is nobody's number of batches, so a chunk that nobody began can never look finished.
             of, finished = done.get(chunk.number, (-1, set()))
             if len(finished) != of:  # a chunk that is done is not even tokenised
-                chunked = read.pop(chunk.number, None) or read_chunk(self.lm, chunk, self.long)
+                chunked = read.pop(chunk.number, None) or read_chunk(what.lm, chunk, what.long)
                 if of not in (-1, len(chunked.batches)):
                     raise StatisticError(
                         f"the corpus is not what it was when this run began: its texts from number {chunk.begin:,} on "
@@ -321,7 +303,7 @@ class Worker:
                 # What is left is dealt out anew: a run may go on with more processes than began it, or fewer.
                 left = [batch for batch in range(len(chunked.batches)) if batch not in finished]
                 # Turned by the chunk's number: else the first process would get the odd batch of every chunk.
-                batches = left[(self.rank - chunk.number) % self.world :: self.world]
+                batches = left[(rank - chunk.number) % world :: world]
                 for count, number in enumerate(batches):
                     report(chunk, count / len(batches))
                     adds, failed = self._measured(chunked, chunked.batches[number])
@@ -332,14 +314,14 @@ class Worker:
                         failed += chunked.failures
                         counts = {name: getattr(chunked, name) for name in store.COUNTED}
                     failures = Failures.of(failed)
-                    self.keep(store.Batch(chunk.number, number, len(chunked.batches), adds, failures, counts))
+                    self.keep(store.BatchPart(chunk.number, number, len(chunked.batches), adds, failures, counts))
             report(chunk, 1.0)
 
     @property
     def _nothing_measured(self) -> bool:
         return not (self.before or self.total.num_texts)
 
-    def _measured(self, chunked: Chunked, pieces: list[int]) -> tuple[Contribution | None, list[Failure]]:
+    def _measured(self, chunked: Chunked, pieces: list[int]) -> tuple[BatchSums | None, list[Failure]]:
         """What a batch adds, and which of its texts failed; text by text where some do."""
         if not pieces:
             return None, []
@@ -347,11 +329,11 @@ class Worker:
             return self._run(chunked, pieces), []
         except Exception as error:
             # Processes that hold parts of one model call it together: one that ran texts again would wait for ever.
-            if not is_about_texts(error) or is_split(self.lm.model):
+            if not is_about_texts(error) or is_split(self.run.what.lm.model):
                 raise
             # Under a name of its own: Python deletes `error` at the end of the except block.
             first = error
-        measured: list[Contribution] = []
+        measured: list[BatchSums] = []
         failed: list[Failure] = []
         for piece in pieces:
             try:
@@ -362,9 +344,11 @@ class Worker:
                 failed.append(chunked.failure(piece, error))
         if not measured and self._nothing_measured:
             raise first
-        return Contribution.after(measured) if measured else None, failed
+        return BatchSums.after(measured) if measured else None, failed
 
-    def _run(self, chunked: Chunked, pieces: list[int]) -> Contribution:
-        learned = self.learned
-        tokens = tokens_of(chunked.reading, pieces, learned.rarity, learned.rarity_because).with_sinks(learned.sinks)
-        return measure_batch(self.lm, tokens, self.statistics, self.kinds)
+    def _run(self, chunked: Chunked, pieces: list[int]) -> BatchSums:
+        run, learned = self.run, self.run.learned
+        lm = run.what.lm
+        batch = batch_of(lm, chunked.reading, pieces, (learned.rarity, learned.rarity_because))
+        (adds,) = sums_of(by_model(lm), [batch], run.statistics, sinks=learned.sinks, kinds=run.what.kinds)
+        return adds

@@ -26,11 +26,12 @@ from manyheads.machine import ALONE, splits_heads
 from manyheads.measurement import store
 from manyheads.measurement.basis import ANY, Basis, named_shards
 from manyheads.measurement.chunks import Wanted
-from manyheads.measurement.corpus_run import Prepared, corpus_sums
+from manyheads.measurement.corpus_run import CorpusRun, RunRequest, corpus_sums
 from manyheads.measurement.split_heads import whole_table
+from manyheads.models import LoadedModel
 from manyheads.recording.file import read_state
 from manyheads.statistics import HeadTable
-from manyheads.statistics.sums.running_sums import Tally
+from manyheads.statistics.sums import RunningSums
 from manyheads.texts import Sinks
 
 
@@ -55,7 +56,7 @@ class HeadSums:
 
     def __init__(
         self,
-        lm: Any,
+        lm: LoadedModel,
         statistics: Wanted = "default",
         *,
         survey: str | Iterable[str | Document] | Corpus | None = None,
@@ -65,16 +66,14 @@ class HeadSums:
         reading: str = "texts",
     ) -> None:
         require_reader(lm, long)
-        self._statistics, self._sinks, self._kinds = statistics, sinks, kinds
-        self._long: Long = long
-        self._survey = None if survey is None else as_corpus(survey)
-        self._begin(lm, reading)
+        of_survey = None if survey is None else as_corpus(survey)
+        self._begin(RunRequest(lm, statistics, long, sinks, kinds, of_survey, True, reading), reading)
 
-    def _begin(self, lm: Any, reading: str) -> None:
-        self._lm, self.reading = lm, reading
-        self._prepared: Prepared | None = None
+    def _begin(self, what: RunRequest | None, reading: str) -> None:
+        self._what, self.reading = what, reading
+        self._before: CorpusRun | None = None
         self._basis: Basis | None = None
-        self._total = store.Total()
+        self._total = store.RunTotal()
         # Of the texts that came without a shard, the sum of their digests, and how many there are: it does not depend
         # on the order in which they came.
         self._given = self._num_given = 0
@@ -96,13 +95,14 @@ class HeadSums:
         call it with the same texts, and each has the sums of all heads: save those of one of them.
         A text that cannot be measured is named and counted (`table().failures`).
         """
-        if self._lm is None:
+        what = self._what
+        if what is None:
             raise StatisticError(
                 "these sums came from a file, from another process or from +, without their model: make "
                 "HeadSums(lm, ...) for further texts, and add the two."
             )
-        divided = splits_heads(self._lm.model)
-        if divided and self._kinds:
+        divided = splits_heads(what.lm.model)
+        if divided and what.kinds:
             raise StatisticError(
                 "kinds= needs all heads in one process, and tensor parallelism divides them: leave it out, or load the "
                 "model whole."
@@ -116,21 +116,24 @@ class HeadSums:
                 digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
                 yield document
 
-        survey = self._survey or corpus.whole or reading_of(self._lm.name).corpus()
-        total, basis, notes, self._prepared = corpus_sums(
-            self._lm, corpus if corpus.key else replace(corpus, open=digested), self._statistics, self._long,
-            self._sinks, self._kinds, progress, resume, ranks, survey, self._prepared, True, self.reading,
+        survey = what.survey or corpus.whole or reading_of(what.lm.name).corpus()
+        run = corpus_sums(
+            replace(what, survey=survey), corpus if corpus.key else replace(corpus, open=digested),
+            progress=progress, resume=resume, ranks=ranks, before=self._before,
         )  # fmt: skip
+        total, basis, self._before = run.total, run.basis, run
+        run.total = store.RunTotal()  # the next run needs the survey of this one, and its sums are added here
         inputs = basis.inputs
         origin: dict[str, str] = {}
         if corpus.place is None:
             origin = {"corpus": f"texts {ANY}"}
             inputs = inputs | {"texts": ANY, "shard": ANY}
             total.done, total.parts = {}, {}
-        basis = replace(basis, inputs=inputs, notes={**basis.notes, **notes, **origin})
-        if divided and total.gathered.tally is not None:
-            table = whole_table(self._lm.model, basis.table(total.gathered, total.counts, total.failures, {}))
-            total.gathered.tally = Tally.of(table)
+        basis = replace(basis, inputs=inputs, notes={**basis.notes, **run.notes, **origin})
+        if divided and total.num_texts:
+            table = whole_table(what.lm.model, basis.table(total.sums, total.counts, total.failures, {}))
+            how = {name: getattr(total.sums, name) for name in ("backend", "guard_error", "edited")}
+            total.sums = replace(RunningSums.of(table), **how)
         self._add(total, basis)
         if corpus.place is None:
             self._given += int(digest.hexdigest(), 16)
@@ -161,7 +164,9 @@ class HeadSums:
         """`sum(parts)` begins with 0."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
-    def _add(self, total: store.Total, basis: Basis, first: str = "these sums", second: str = "what is added") -> None:
+    def _add(
+        self, total: store.RunTotal, basis: Basis, first: str = "these sums", second: str = "what is added"
+    ) -> None:
         if self._basis is None:
             self._total, self._basis, self.reading = total, basis, basis.inputs["reading"]
             return
@@ -208,19 +213,18 @@ class HeadSums:
         Errors: StatisticError where there are none.
         """
         total, missing = self._total, self.missing
-        if self._basis is None or total.gathered.tally is None:
+        if self._basis is None or not total.num_texts:
             reasons = f": {total.failures}" if total.failures.count else ""
             raise StatisticError(f"these sums are of no text, so there is no table of them{reasons}.")
         of, parts = self._basis.num_shards, len(self.parts)
         has = f"{of - len(missing):,} of {of:,}, without {named_shards(missing)}" if missing else f"{parts:,}"
         notes = {"parts": has} if missing or parts > 1 else {}
-        return self._basis.table(deepcopy(total.gathered), total.counts, total.failures, notes)
+        return self._basis.table(deepcopy(total.sums), total.counts, total.failures, notes)
 
     def __repr__(self) -> str:
         if self._basis is None:
             return "HeadSums(of no text)"
-        tally, names = self._total.gathered.tally, len(self._basis.statistics)
-        heads = 0 if tally is None else tally.num.shape[1]
+        heads, names = self._total.sums.num.shape[1], len(self._basis.statistics)
         of = self._basis.num_shards
         extent = (
             f"{of - len(self.missing)} of {of} shards"
@@ -269,7 +273,7 @@ class HeadSums:
         total = self._whole()
         return _unpickled, (store.packed(total.tensors(), {**self._basis.words(), **total.words()}),)
 
-    def _whole(self) -> store.Total:
+    def _whole(self) -> store.RunTotal:
         """The sums with the names of all their parts."""
         return replace(self._total, parts=self.parts)
 
@@ -326,7 +330,7 @@ def _read(tensors: dict[str, Any], words: dict[str, Any], name: str) -> HeadSums
     """Sums as `save` wrote them. Errors: StatisticError for anything else."""
     try:
         part, basis = store.as_part(tensors, words)
-        total, sums = store.Total(), _without_model("")
+        total, sums = store.RunTotal(), _without_model("")
         total.add(part)
         sums._add(total, basis)
     except store.NOT_AS_WRITTEN as error:

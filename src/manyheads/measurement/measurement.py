@@ -6,7 +6,7 @@ square of their length. Cost: the forward pass and one more product of q and k; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,28 +17,28 @@ from torch import nn
 from manyheads.base import Progress
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError, TextError
-from manyheads.inputs import CallTexts, Long, observe, read_batches, read_texts, watch
+from manyheads.inputs import Long, watch
 from manyheads.inputs.media import Given
-from manyheads.inputs.reading import rarity_table, texts_of_call
-from manyheads.inputs.vision_language import beside_tower, inputs_given
-from manyheads.machine import Ranks
+from manyheads.inputs.reading import texts_of_call
+from manyheads.inputs.vision_language import inputs_given
+from manyheads.machine import Ranks, processes_of_heads
 from manyheads.measurement.chunks import Wanted
-from manyheads.measurement.corpus_run import corpus_sums
-from manyheads.measurement.sinks import Parked, find_sinks
+from manyheads.measurement.corpus_run import RunRequest, corpus_sums
+from manyheads.measurement.loop import by_model, sums_of
+from manyheads.measurement.sinks import Parked, SinkSearch
 from manyheads.measurement.split_heads import whole_table
-from manyheads.models.taps import Aligner, left_out
-from manyheads.recording import prepare
-from manyheads.recording.exact_map import Received
+from manyheads.measurement.table_and_recording import study
+from manyheads.models import LoadedModel
+from manyheads.models.taps import Observer, Tap
 from manyheads.statistics import HeadTable, Statistic, choose, may_need_survey
-from manyheads.statistics.sums.one_batch import UNSEEN, WORDY, Measured, crossing_notes, has_cross, two_sided
-from manyheads.statistics.sums.running_sums import Gathered
-from manyheads.texts import Sinks, Tokens
+from manyheads.statistics.sums import WORDY, RunningSums, has_cross, without
+from manyheads.texts import Sinks
 
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
 
 
 def measure(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Iterable[str | Document | tuple[str, str]] | Corpus | None = None,
     statistics: Wanted = "default",
     *,
@@ -101,83 +101,71 @@ def measure(
             )
         streamed |= annotated
     if not media and texts is not None and streamed:
-        total, basis, notes, _ = corpus_sums(lm, texts, statistics, long, sinks, kinds, progress, resume, ranks)
+        what = RunRequest(lm, statistics, long, sinks, kinds)
+        run = corpus_sums(what, texts, progress=progress, resume=resume, ranks=ranks)
+        total, basis = run.total, run.basis
         if not total.num_texts:
             reasons = str(total.failures).rstrip(".") or "it is empty"
             raise TextError(f"no text of this shard of {basis.notes['corpus']} could be measured: {reasons}.")
-        return whole_table(lm.model, basis.table(total.gathered, total.counts, total.failures, notes))
+        return whole_table(lm.model, basis.table(total.sums, total.counts, total.failures, run.notes))
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
     with_text = image is not None and texts is not None
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds, images=with_text)
-    pictures_or_sounds = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
-    if pictures_or_sounds is not None:
-        if kinds or (sinks is not None and not with_text):
-            raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
-        by_name = statistics not in ("default", "all")
-        return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress, sinks=sinks)
-    reading = read_texts(lm, cast(Any, texts), long, pairs=True)
-    if sinks is None:
-        sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
-    rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
-
-    def measuring(tokens: Tokens) -> Measured:
-        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen, with_kinds=kinds)
-
-    for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
-        gathered.add(batch.watcher.contribution(batch.tap))
-    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
-    table = gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm, chosen, kinds, reading)})
-    return whole_table(lm.model, table)
+    given = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
+    if given is None:
+        texts = cast("str | Sequence[str | Document | tuple[str, str]]", texts)
+        how = {"long": long, "sinks": sinks, "kinds": kinds, "progress": progress}
+        return study(lm, texts, chosen, keep=(), **how).table
+    if kinds or (sinks is not None and not with_text):
+        raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
+    return _measure_media(lm, given, chosen, statistics not in ("default", "all"), progress, sinks)
 
 
 def _measure_media(
-    lm: Any,
-    media: Given,
+    lm: LoadedModel,
+    given: Given,
     requested: tuple[Statistic, ...],
     by_name: bool,
     progress: Progress | None,
-    sinks: Sinks | None = None,
+    sinks: Sinks | None,
 ) -> HeadTable:
     """Every statistic that needs no words, over pictures or sounds; over a text with pictures, those of words too."""
-    main = media.texts.main
+    main = given.texts.main
     has_words = main is not None and bool(main.tokens.images) and main.tokens.special is not None
-    chosen, wordy = (requested, "") if has_words else _without_words(requested)
+    chosen, wordy = (requested, "") if has_words else without(requested, WORDY)
     if wordy and (by_name or not chosen):
         raise StatisticError(
             f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
             f"statistics out, or name others."
         )
+    sought: Sinks | SinkSearch = sinks or Sinks()
     if main is not None and has_words:
+        given = replace(given, places=(0,))
         if sinks is None and any("sinks" in statistic.asks for statistic in chosen):
-            parked, plan = Parked(), prepare(main.tokens, [Received()])
-            aligner = Aligner(main.first, main.tokens.lengths)
-            observe(lm, media.inputs, beside_tower(lambda call: parked.add(plan.run(aligner.layer(call)))))
-            sinks = parked.sinks(main.tokens)
-        sinks = sinks or Sinks()
-        media = replace(media, texts=CallTexts(main._replace(tokens=main.tokens.with_sinks(sinks))))
-    gathered, done, batch = Gathered(), 0, Measured(media.texts, chosen)
-    crossing: dict[str, None] = {}
-    for part in media.batches(MEDIA_BATCH):
-        batch = Measured(part.texts, chosen, seeds=part.seeds)
-        state = observe(lm, part.inputs, beside_tower(batch.observe))
-        gathered.add(batch.contribution(state))
-        crossing |= dict.fromkeys(batch.left_out)
-        done += len(part.seeds)
-        if progress is not None:
-            progress(done, len(media.seeds))
+            sought = SinkSearch({0: 0}, {"": Parked(main.tokens)}, processes_of_heads(lm.model))
+
+    def batches() -> Iterator[Given]:
+        done = 0
+        for part in given.batches(MEDIA_BATCH):
+            yield part
+            done += len(part.seeds)
+            if progress is not None:
+                progress(done, len(given.seeds))
+
+    total = RunningSums()
+    for part in sums_of(by_model(lm), batches(), chosen, sinks=sought):
+        total.add(part)
+    found = sought.sinks if isinstance(sought, SinkSearch) else sought
     notes = {
         "model": lm.name,
         "loaded": lm.because,
-        "decoder": str(media.provenance.get("decoder", "")),
-        "prompt": str(media.provenance.get("prompt", "")),
-        "vision tower": str(media.provenance.get("vision tower", "")),
+        **{name: str(given.provenance.get(name, "")) for name in ("decoder", "prompt", "vision tower")},
         "left out, for want of words": wordy,
-        "sinks": sinks.because if has_words and sinks is not None else "",
-        **crossing_notes(crossing, chosen, batch.crossed),
-        UNSEEN: left_out(state.by_hand),
+        "sinks": found.because if has_words else "",
+        **total.notes(chosen),
     }
-    return whole_table(lm.model, gathered.table(chosen, sinks or Sinks(), notes))
+    return whole_table(lm.model, total.table(chosen, found, notes))
 
 
 def measure_call(
@@ -190,28 +178,19 @@ def measure_call(
     Errors: StatisticError where none is left; ModelError, GuardError.
     """
     encoder_decoder = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
-    chosen, wordy = _without_words(choose(statistics, crosses=encoder_decoder))
+    chosen, wordy = without(choose(statistics, crosses=encoder_decoder), WORDY)
     if not chosen:
         raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
-    batch = Measured(texts_of_call(args, kwargs), chosen)
 
     def call() -> None:
         with torch.no_grad():
             module(*args, **kwargs)
 
-    state = watch(module, type(module).__name__, call, batch.observe)
-    notes = {
-        "model": type(module).__name__,
-        "left out, for want of a tokenizer": wordy,
-        **crossing_notes(batch.left_out, chosen, batch.crossed),
-        UNSEEN: left_out(state.by_hand),
-    }
-    gathered = Gathered()
-    gathered.add(batch.contribution(state))
-    return whole_table(module, gathered.table(chosen, Sinks(), notes))
+    def run(_: Given, observer: Observer) -> Tap:
+        return watch(module, type(module).__name__, call, observer)
 
-
-def _without_words(requested: tuple[Statistic, ...]) -> tuple[tuple[Statistic, ...], str]:
-    """The statistics that need no words, and the names of the others."""
-    chosen = tuple(statistic for statistic in requested if not statistic.asks & WORDY)
-    return chosen, ", ".join(statistic.name for statistic in requested if statistic.asks & WORDY)
+    total = RunningSums()
+    for part in sums_of(run, [Given({}, texts_of_call(args, kwargs), {}, ())], chosen, sinks=Sinks()):
+        total.add(part)
+    notes = {"model": type(module).__name__, "left out, for want of a tokenizer": wordy, **total.notes(chosen)}
+    return whole_table(module, total.table(chosen, Sinks(), notes))

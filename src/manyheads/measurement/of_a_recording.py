@@ -21,8 +21,8 @@ from manyheads.measurement.sinks import Parked
 from manyheads.recording import LayerRecord, MaskLike, Recording, one_text, prepare, record_tensors, spread_evenly
 from manyheads.recording.exact_map import Received
 from manyheads.statistics import Facts, HeadTable, Statistic, Sums, choose
-from manyheads.statistics.sums.one_batch import UNSEEN, WORDY, finish, maximum_columns, requests_of
-from manyheads.texts import Sinks, Tokens
+from manyheads.statistics.sums import HIDDEN_NOTE, WORDY, finish, maximum_columns, requests_of, without
+from manyheads.texts import Sinks
 
 EVERY_ROW = "every row"
 VALUES = frozenset({"values"})
@@ -55,8 +55,7 @@ def measure_recording(
     wordless = tokens.ids is None or tokens.special is None
     # A recording holds values and not the weights of W_O, on which the length of what a value moves depends.
     requested, barred = choose(statistics, images=bool(tokens.images)), VALUES | (WORDY if wordless else frozenset())
-    chosen = tuple(statistic for statistic in requested if not statistic.asks & barred)
-    refused = ", ".join(statistic.name for statistic in requested if statistic.asks & barred)
+    chosen, refused = without(requested, barred)
     if not chosen:
         raise StatisticError(
             f"{refused}: asked of words or of the model's weights, which this recording does not hold."
@@ -97,7 +96,7 @@ def measure_recording(
         "rows": rows_read,
         "sinks": sinks.because,
         "left out, for want of words or of the model's weights": refused,
-        UNSEEN: str(recording.provenance.get("left out", "")),
+        HIDDEN_NOTE: str(recording.provenance.get("left out", "")),
     }
     notes = {key: value for key, value in notes.items() if value}
     return HeadTable(tuple(layer.site for layer in layers), chosen, sums, sinks, notes)
@@ -141,16 +140,16 @@ def statistics_of(
 
 def sinks_of(recording: Recording, text: int = 0) -> Sinks:
     """Where one text's attention parks, by what every token receives over all heads (as `find_sinks` of a model)."""
-    parked = Parked()
-    tokens: Tokens | None = None
     layers = _layers(recording)
+    tokens = layers[0].tokens.text(text) if layers else recording.tokens
+    if not layers or tokens.ids is None or tokens.special is None:
+        return Sinks()
+    parked = Parked(tokens)
     for layer in layers:
         if layer.site.stack == layers[0].site.stack:  # another stack may read another text
-            tokens = layer.tokens.text(text)
-            parked.add(prepare(tokens, [Received()]).run(one_text(layer, text)))
-    if tokens is None or tokens.ids is None or tokens.special is None:
-        return Sinks()
-    return parked.sinks(tokens)
+            read = prepare(layer.tokens.text(text), [Received()])
+            parked.add([0], [0], read.run(one_text(layer, text)))
+    return parked.sinks()
 
 
 def _layers(recording: Recording) -> list[LayerRecord]:

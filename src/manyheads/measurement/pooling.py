@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -21,13 +21,14 @@ from numpy import ndarray
 from manyheads.base import Progress, one_of
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.inputs import Long, Piece, Reading, read_batches, read_texts, tokens_of
-from manyheads.models import AttentionCall
-from manyheads.models.taps import Aligner
+from manyheads.inputs import Long, Piece, Reading, batches, read_texts, tokens_of
+from manyheads.inputs.media import Given
+from manyheads.measurement.loop import batch_of, by_model
+from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models.taps import Aligner, Observer, unwatched
 from manyheads.recording import head_place, prepare
-from manyheads.recording.exact_map import Pass, Pooled
+from manyheads.recording.exact_map import Pooled
 from manyheads.spec import Site
-from manyheads.texts import Tokens
 
 Pooling = Literal["mean", "max"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -59,7 +60,7 @@ class PooledMaps:
 
 
 def pooled_maps(
-    lm: Any,
+    lm: LoadedModel,
     texts: str | Sequence[str],
     *,
     size: int = 32,
@@ -76,95 +77,111 @@ def pooled_maps(
     Cost: one forward pass and one pass over the maps' tiles; O(tile + heads * size^2) memory besides the model's.
     Errors: TextError, ShapeError, StatisticError, ModelError, GuardError.
     """
-    one_of("how", how, POOLINGS, StatisticError, "is not a way to pool")
-    if size < 1:
-        raise ShapeError(f"{size=}: a map has at least one block a side.")
     reading = read_texts(lm, texts, long)
-    pieces = full_length(reading.pieces)
-    chosen = Reading(pieces, reading.because)
-    # No more blocks than the shortest text has tokens: a block without a token would be absent in that text alone.
-    blocks = min(size, *(len(piece.ids) for piece in pieces))
-    sums = _Sums(Pooled(blocks, how))
-    for _ in read_batches(lm, chosen, sums.begin, progress=progress):
-        pass  # `sums` has observed the batch
-    sites, maps = sums.maps()
-    heads = tuple(head for site in sites for head in site.heads)
-    # What a cell of the maps is, in words.
-    lengths = sorted({len(piece.ids) for piece in pieces})
-    if len(lengths) > 1:
-        because = f"each in {blocks} x {blocks} blocks"
-    elif lengths[0] == blocks:
-        because = "every cell"
-    else:
-        few, more = lengths[0] // blocks, -(-lengths[0] // blocks)
-        because = f"{how} of {few} x {few} cells" if few == more else f"{how} of blocks of {few} or {more} cells a side"
-    if len(pieces) > 1:
-        times = Counter(piece.source for piece in reading.pieces)
-        windowed = sum(count > 1 for count in times.values())
-        noun = "windows" if windowed == len(times) else "texts and windows" if windowed else "texts"
-        span = " to ".join(map(str, dict.fromkeys([lengths[0], lengths[-1]])))
-        because = f"{how} over {len(pieces)} {noun} of {span} tokens, {because}"
-        if left := len(reading.pieces) - len(pieces):
-            because += f" ({left} shorter window{'s' * (left > 1)} left out)"
-    if long == "truncate" and reading.because:
-        because = f"{because}; {reading.because}"
-    words: tuple[str, ...] = ()
-    if len(pieces) == 1:  # as it was written; pieces of which nothing is written (line breaks) as they are
-        tokens = tokens_of(chosen, [0], None, "")
-        words = tuple(tokens.surface(0, place) or piece for place, piece in enumerate(pieces[0].pieces))
-    return PooledMaps(sites, heads, maps, chosen.num_tokens, words, because)
+    pooling = MapPooling(reading, size, how)
+    done = 0
+    for group in batches(pooling.pooled):
+        batch = batch_of(lm, reading, [pooling.places[index] for index in group])
+        by_model(lm)(batch, pooling(batch))
+        done += sum(len(pooling.pooled.pieces[index].ids) for index in group)
+        if progress is not None:
+            progress(done, pooling.pooled.num_tokens)
+    return pooling.maps(long)
 
 
-def full_length(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Every text that was read in one, and the full-length windows of those that were not."""
+def full_length(pieces: Sequence[Piece]) -> list[int]:
+    """The places of every text that was read in one, and of the full-length windows of those that were not."""
     # A short last window would be stretched over all blocks: its tokens would stand beside places they are not at.
     longest: dict[int, int] = {}
     for piece in pieces:
         longest[piece.source] = max(longest.get(piece.source, 0), len(piece.ids))
-    return tuple(piece for piece in pieces if len(piece.ids) == longest[piece.source])
+    return [place for place, piece in enumerate(pieces) if len(piece.ids) == longest[piece.source]]
 
 
-@dataclass(eq=False)
-class _Sums:
-    """Sums (or maxima) of the texts' maps, and how many texts each block is made of; a few numbers a head."""
+class MapPooling:
+    """Pools the maps of the full-length pieces of a reading, batch by batch, while the model reads them.
 
-    request: Pooled
-    totals: dict[str, tuple[Site, Float64[ndarray, "h p p"], Float64[ndarray, "h p p"]]] = field(default_factory=dict)
-    called: set[str] = field(default_factory=set)
-    plan: Pass | None = None
-    aligner: Aligner | None = None
+    Called with a batch, it returns the observer of its calls, as `study` takes it; `maps` are the maps in the end.
+    Errors: StatisticError for another `how`, ShapeError.
+    """
 
-    def begin(self, tokens: Tokens) -> _Sums:
-        """Turn to the next batch."""
-        self.plan = prepare(tokens, [self.request])
-        self.aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
-        self.called = set()
-        return self
+    def __init__(self, reading: Reading, size: int = 32, how: Pooling = "mean") -> None:
+        one_of("how", how, POOLINGS, StatisticError, "is not a way to pool")
+        if size < 1:
+            raise ShapeError(f"{size=}: a map has at least one block a side.")
+        self.reading, self.places = reading, full_length(reading.pieces)
+        self.pooled = Reading(tuple(reading.pieces[place] for place in self.places), reading.because)
+        # No more blocks than the shortest text has tokens: a block without a token would be absent in that text alone.
+        self.request = Pooled(min(size, *(len(piece.ids) for piece in self.pooled.pieces)), how)
+        # Sums (or maxima) of the texts' maps, and how many texts each block is made of; a few numbers a head.
+        self.totals: dict[str, tuple[Site, Float64[ndarray, "h p p"], Float64[ndarray, "h p p"]]] = {}
 
-    def observe(self, call: AttentionCall) -> None:
-        """Pool one layer's maps and drop its tensors. Cross-attention, whose rows and keys differ, is left out."""
-        assert self.plan is not None and self.aligner is not None
-        if call.crosses:
-            return
-        module = call.site.module
-        if module in self.called:
-            raise StatisticError(f"{module} attended twice in one call: its maps cannot be told apart.")
-        self.called.add(module)
-        maps = self.plan.run(self.aligner.layer(call))[self.request].double().cpu().numpy()
-        visible = ~np.isnan(maps)
-        combine = np.add if self.request.how == "mean" else np.maximum
-        # 0 for what nobody can see changes neither: it adds nothing to a sum, and no weight is below it in a maximum.
-        total, count = combine.reduce(np.where(visible, maps, 0)), visible.sum(0).astype(np.float64)
-        if module in self.totals:
-            _, before, times = self.totals[module]
-            total, count = combine(before, total), times + count
-        self.totals[module] = (call.site, total, count)
+    def __call__(self, batch: Given) -> Observer:
+        assert batch.texts.main is not None
+        tokens = batch.texts.main.tokens
+        plan, aligner = prepare(tokens, [self.request]), Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
+        texts = [text for text, place in enumerate(batch.places) if place in self.places]
+        called: set[str] = set()
 
-    def maps(self) -> tuple[tuple[Site, ...], Float32[ndarray, "head p p"]]:
+        def observe(call: AttentionCall) -> None:
+            """Pool one layer's maps and drop its tensors. Cross-attention, whose rows and keys differ, is left out."""
+            if call.crosses or not texts:
+                return
+            module = call.site.module
+            if module in called:
+                raise StatisticError(f"{module} attended twice in one call: its maps cannot be told apart.")
+            called.add(module)
+            with unwatched():  # many small operations, none of them the model's
+                maps = plan.run(aligner.layer(call))[self.request][texts].double().cpu().numpy()
+            visible = ~np.isnan(maps)
+            combine = np.add if self.request.how == "mean" else np.maximum
+            # 0 for what nobody can see changes neither: it adds nothing to a sum, and no weight is below it in a
+            # maximum.
+            total, count = combine.reduce(np.where(visible, maps, 0)), visible.sum(0).astype(np.float64)
+            if module in self.totals:
+                _, before, times = self.totals[module]
+                total, count = combine(before, total), times + count
+            self.totals[module] = (call.site, total, count)
+
+        return observe
+
+    def maps(self, long: Long = "windows") -> PooledMaps:
+        """The maps of all batches. Errors: StatisticError for a model without self-attention."""
         if not self.totals:
             raise StatisticError("no layer of this model attends from a text to itself: there is no map to show.")
         maps = []
         for _, total, count in self.totals.values():
             pooled = total / np.maximum(count, 1) if self.request.how == "mean" else total
             maps.append(np.where(count > 0, pooled, np.nan))
-        return tuple(site for site, _, _ in self.totals.values()), np.concatenate(maps).astype(np.float32)
+        sites = tuple(site for site, _, _ in self.totals.values())
+        heads = tuple(head for site in sites for head in site.heads)
+        pieces, words = self.pooled.pieces, ()
+        if len(pieces) == 1:  # as it was written; pieces of which nothing is written (line breaks) as they are
+            tokens = tokens_of(self.pooled, [0], None, "")
+            words = tuple(tokens.surface(0, place) or piece for place, piece in enumerate(pieces[0].pieces))
+        joined = np.concatenate(maps).astype(np.float32)
+        return PooledMaps(sites, heads, joined, self.pooled.num_tokens, words, self._because(long))
+
+    def _because(self, long: Long) -> str:
+        """What a cell of the maps is, in words."""
+        pieces, blocks, how = self.pooled.pieces, self.request.size, self.request.how
+        lengths = sorted({len(piece.ids) for piece in pieces})
+        if len(lengths) > 1:
+            because = f"each in {blocks} x {blocks} blocks"
+        elif lengths[0] == blocks:
+            because = "every cell"
+        else:
+            few, more = lengths[0] // blocks, -(-lengths[0] // blocks)
+            one_size = few == more
+            because = (
+                f"{how} of {few} x {few} cells" if one_size else f"{how} of blocks of {few} or {more} cells a side"
+            )
+        if len(pieces) > 1:
+            times = Counter(piece.source for piece in self.reading.pieces)
+            windowed = sum(count > 1 for count in times.values())
+            noun = "windows" if windowed == len(times) else "texts and windows" if windowed else "texts"
+            span = " to ".join(map(str, dict.fromkeys([lengths[0], lengths[-1]])))
+            because = f"{how} over {len(pieces)} {noun} of {span} tokens, {because}"
+            if left := len(self.reading.pieces) - len(pieces):
+                because += f" ({left} shorter window{'s' * (left > 1)} left out)"
+        return f"{because}; {self.reading.because}" if long == "truncate" and self.reading.because else because

@@ -1,7 +1,7 @@
 """Finding a model's own sinks: where attention goes that has nothing better to do.
 
 Not assumed: a BERT may park on [CLS], on [SEP] or on full stops, a decoder on its first token whatever that is. On a
-few short texts the attention that every token receives is added up over all heads, by token and by being first. What
+few texts, whole, the attention that every token receives is added up over all heads, by token and by being first. What
 receives more than `SINK_MASS` of all attention, and more than `SINK_EXCESS` times its even share, is a sink.
 """
 
@@ -10,88 +10,116 @@ receives more than `SINK_MASS` of all attention, and more than `SINK_EXCESS` tim
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from manyheads.inputs import CallTexts, Piece, Reading, tokens_of
-from manyheads.inputs import observe as observe_batch
 from manyheads.inputs.reading import DECODER
-from manyheads.machine import processes_of_heads
-from manyheads.models import AttentionCall
-from manyheads.models.taps import Aligner
-from manyheads.recording import prepare
+from manyheads.machine import ALONE, Ranks, processes_of_heads
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.recording.exact_map import Received, Reduced
 from manyheads.statistics import evenly
 from manyheads.texts import Sinks, Tokens
 
 PROBE_TEXTS = 24
-PROBE_TOKENS = 192  # the start of a text is enough: sinks draw from its first row on
+PROBE_TOKENS = 16_384  # of all probed texts together: of long ones fewer are read, at least one
 SINK_MASS = 0.05  # of all attention, mean over heads: below it, no head's figures depend on the token
 SINK_EXCESS = 3.0  # times the even share
 
 
-def find_sinks(lm: Any, reading: Reading) -> Sinks:
-    """The sinks of a loaded model on some texts. Cost: one forward pass over at most 24 x 192 tokens."""
-    fields = ("ids", "pieces", "special", "offsets")
-    starts = tuple(
-        replace(piece, **{name: getattr(piece, name)[:PROBE_TOKENS] for name in fields})
-        for piece in probed(reading.pieces)
-    )
-    tokens = tokens_of(Reading(starts, ""), range(len(starts)), None, "")
-    texts = CallTexts.of(lm, tokens)
-    # A decoder that reads targets has sinks of its own: they are judged apart, and named together.
-    apart = (
-        {"": tokens} if tokens.target is None or texts.decoder is None else {"": tokens, DECODER: texts.decoder.tokens}
-    )
-    plans = {stack: prepare(read, [Received()]) for stack, read in apart.items()}
-    parked = {stack: Parked() for stack in apart}
-    aligners = {stack: Aligner(torch.zeros_like(read.lengths), read.lengths) for stack, read in apart.items()}
-
-    def observe(call: AttentionCall) -> None:
-        if not call.crosses:
-            stack = call.site.stack if call.site.stack in apart else ""
-            parked[stack].add(plans[stack].run(aligners[stack].layer(call)))
-
-    observe_batch(lm, tokens, observe)
-    ranks, sinks = processes_of_heads(lm.model), []
-    for stack, read in apart.items():
-        ranks.add(parked[stack].received)
-        # The mean over all heads is that of the processes' means: each has as many.
-        parked[stack].received /= ranks.world
-        sinks.append(parked[stack].sinks(read))
-    if len(sinks) == 1:
-        return sinks[0]
-    ids, names = (tuple(dict.fromkeys(sum((getattr(part, name) for part in sinks), ()))) for name in ("ids", "names"))
-    because = "; ".join(f"{stack or 'encoder'}: {part.because}" for stack, part in zip(apart, sinks, strict=True))
-    return Sinks(any(part.first for part in sinks), ids, names, because)
+def probed(pieces: Sequence[Piece]) -> Sequence[int]:
+    """The places of at most `PROBE_TEXTS` of the pieces, spread over all, with at most `PROBE_TOKENS` tokens."""
+    for count in range(PROBE_TEXTS, 0, -1):
+        places = range(0, len(pieces), max(1, len(pieces) // count))[:count]
+        if sum(len(pieces[place].ids) for place in places) <= PROBE_TOKENS:
+            return places
+    return range(min(1, len(pieces)))
 
 
 @dataclass(eq=False)
 class Parked:
-    """What every token receives of all rows' attention, and would receive by an even spread: sums over layers."""
+    """What every token of some texts receives of all rows' attention, and would by an even spread, over all layers."""
 
-    received: Tensor = field(default_factory=lambda: torch.zeros(1))
-    even: Tensor = field(default_factory=lambda: torch.zeros(1))
+    tokens: Tokens
+    received: Float64[Tensor, "b k"] = field(init=False)
+    even: Float64[Tensor, "b k"] = field(init=False)
     rows: int = 0
 
-    def add(self, reduced: Reduced) -> None:
-        mask, tokens = reduced.mask, reduced.tokens
+    def __post_init__(self) -> None:
+        self.received, self.even = (torch.zeros(self.tokens.real.shape, dtype=torch.float64) for _ in range(2))
+
+    def add(self, texts: Sequence[int], rows: Sequence[int], reduced: Reduced) -> None:
+        """Add texts of one layer's batch to these `rows`."""
+        texts, rows = list(texts), list(rows)
         # Added over layers, heads in the mean: layers of more heads must not weigh more than others.
-        self.received = self.received + reduced[Received()].mean(1)
-        self.even = self.even + reduced.plan.once(mask, "even", lambda: evenly(mask, tokens))
-        self.rows += int(reduced.rows.sum())
+        received = reduced[Received()][texts].mean(1)
+        even = reduced.plan.once(reduced.mask, "even", lambda: evenly(reduced.mask, reduced.tokens))[texts]
+        width = min(received.shape[1], self.received.shape[1])  # a batch is padded to its longest text
+        self.received[rows, :width] += received[:, :width]
+        self.even[rows, :width] += even[:, :width]
+        self.rows += int(reduced.rows[texts].sum())
 
-    def sinks(self, tokens: Tokens) -> Sinks:
-        return judge(tokens, self.received / max(self.rows, 1), self.even / max(self.rows, 1))
+    def sinks(self) -> Sinks:
+        return judge(self.tokens, self.received / max(self.rows, 1), self.even / max(self.rows, 1))
 
 
-def probed(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """At most `PROBE_TEXTS` of the pieces, spread over all of them."""
-    return pieces[:: max(1, len(pieces) // PROBE_TEXTS)][:PROBE_TEXTS]
+@dataclass(eq=False)
+class SinkSearch:
+    """Looks for a model's sinks while some texts are read: `add` is shown each layer, `sinks` are what was found.
+
+    `probes`: of the pieces that are probed, by their places among all, their rows in `tokens`. A decoder that reads
+    targets has sinks of its own: they are judged apart, by stack, and named together.
+    """
+
+    probes: Mapping[int, int]
+    parked: Mapping[str, Parked]
+    ranks: Ranks = ALONE
+
+    @staticmethod
+    def of(lm: LoadedModel, reading: Reading) -> SinkSearch:
+        """A search on some of the texts of a reading."""
+        places = probed(reading.pieces)
+        pieces = tuple(reading.pieces[place] for place in places)
+        tokens = tokens_of(Reading(pieces, ""), range(len(pieces)), None, "")
+        texts = CallTexts.of(lm, tokens)
+        apart = {"": tokens}
+        if tokens.target is not None and texts.decoder is not None:
+            apart[DECODER] = texts.decoder.tokens
+        probes = {place: row for row, place in enumerate(places)}
+        return SinkSearch(probes, {stack: Parked(part) for stack, part in apart.items()}, processes_of_heads(lm.model))
+
+    def add(self, places: Sequence[int], call: AttentionCall, reduced: Reduced) -> None:
+        """Add one layer's answers of a batch, whose texts have these places in the reading."""
+        probes = [(text, self.probes[place]) for text, place in enumerate(places) if place in self.probes]
+        if probes and reduced.tokens.num_texts == len(places):  # else the layer attends within windows
+            stack = call.site.stack if call.site.stack in self.parked else ""
+            texts, rows = zip(*probes, strict=True)
+            self.parked[stack].add(texts, rows, reduced)
+
+    @cached_property
+    def sinks(self) -> Sinks:
+        """The sinks, when all texts have been read. Processes that hold parts of one model must all ask for them."""
+        sinks = []
+        for parked in self.parked.values():
+            self.ranks.add(parked.received)
+            # The mean over all heads is that of the processes' means: each has the same number.
+            parked.received /= self.ranks.world
+            sinks.append(parked.sinks())
+        if len(sinks) == 1:
+            return sinks[0]
+        ids, names = (
+            tuple(dict.fromkeys(sum((getattr(part, name) for part in sinks), ()))) for name in ("ids", "names")
+        )
+        because = "; ".join(
+            f"{stack or 'encoder'}: {part.because}" for stack, part in zip(self.parked, sinks, strict=True)
+        )
+        return Sinks(any(part.first for part in sinks), ids, names, because)
 
 
 class _Place(NamedTuple):
@@ -111,7 +139,7 @@ class _Place(NamedTuple):
         return f"{self.name} draws {self.mass:.0%} of all attention, {times:.1f} times its even share"
 
 
-def judge(tokens: Tokens, received: Tensor, even: Tensor) -> Sinks:
+def judge(tokens: Tokens, received: Float[Tensor, "b k"], even: Float[Tensor, "b k"]) -> Sinks:
     """The sinks, by what each token (and the first place) received beside its even share."""
     assert tokens.ids is not None
     received, even = received * tokens.real, even * tokens.real

@@ -25,7 +25,7 @@ from manyheads.measurement.store import packed, unpacked
 from manyheads.models.weights import is_transposed, output_projection
 from manyheads.spec import Site
 from manyheads.statistics import HeadTable
-from manyheads.statistics.sums.token_kinds import TokenKinds
+from manyheads.statistics.sums import TokenKinds
 
 JOINED = "heads joined"
 OF_HEADS = ("num", "den", "moments", "maxima")  # of sums, what has an axis of heads

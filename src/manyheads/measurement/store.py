@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -44,9 +45,7 @@ from manyheads.machine import Ranks
 from manyheads.measurement.basis import Basis
 from manyheads.measurement.chunks import Learned, require_same
 from manyheads.recording.file import bytes_of, read_state, write_state
-from manyheads.statistics.sums.batch_sums import Contribution, agreed, counted, read_sites
-from manyheads.statistics.sums.running_sums import SUMS, Gathered, Tally
-from manyheads.statistics.sums.token_kinds import KindCounts, KindTally
+from manyheads.statistics.sums import BatchSums, KindCounts, KindTally, RunningSums
 
 # Before 5, a part did not say what it rests on; before 4, sums had no maxima; before 3, no moments; version 1 kept a
 # journal. None of these is read.
@@ -72,7 +71,7 @@ Done = dict[int, tuple[int, set[int]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class BatchPart:
     """One measured batch: number `number` of the `of` that its chunk has. `adds` is None where every text failed.
 
     `counts` are of the chunk and come with its first batch: its documents, those that were cut, and so on.
@@ -81,7 +80,7 @@ class Batch:
     chunk: int
     number: int
     of: int
-    adds: Contribution | None
+    adds: BatchSums | None
     failures: Failures
     counts: dict[str, int]
 
@@ -94,14 +93,14 @@ class Batch:
 
     def words(self) -> dict[str, Any]:
         """All but the numbers, as JSON takes it."""
-        adds = None if self.adds is None else self.adds.to_dict()
+        adds = None if self.adds is None else self.adds.words()
         return {"holds": "batch", "adds": adds, "failures": self.failures.to_dict(), "counts": self.counts}
 
     @staticmethod
-    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Batch:
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> BatchPart:
         ((chunk, of, number),) = tensors["done"].tolist()
-        adds = None if words["adds"] is None else Contribution.read(tensors, words["adds"])
-        return Batch(chunk, number, of, adds, Failures.read(words["failures"]), _read_counts(words["counts"]))
+        adds = None if words["adds"] is None else BatchSums.read(tensors, words["adds"])
+        return BatchPart(chunk, number, of, adds, Failures.read(words["failures"]), _read_counts(words["counts"]))
 
     def covered(self) -> Int64[Tensor, "batch three"]:
         """The batches of this part, as (chunk, of, batch)."""
@@ -109,25 +108,24 @@ class Batch:
 
 
 @dataclass(eq=False)
-class Total:
-    """The sum of many batches, and which these are. `parts`: what is whole in it, and of how many texts: shards of a
+class RunTotal:
+    """The sums of many batches, and which these are. `parts`: what is whole in it, and of how many texts: shards of a
     corpus ("17/512"), or texts that came without one, by their digest."""
 
-    gathered: Gathered = field(default_factory=Gathered)
+    sums: RunningSums = field(default_factory=RunningSums)
     failures: Failures = field(default_factory=Failures)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     done: Done = field(default_factory=dict)
     parts: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_texts(self) -> int:
-        return 0 if self.gathered.tally is None else self.gathered.tally.num_texts
+        return self.sums.num_texts
 
     @property
     def num_bytes(self) -> int:
         """About how much of the disk it takes."""
-        tally = self.gathered.tally
-        return 0 if tally is None else sum(tensor.nbytes for tensor in tally.tensors().values())
+        return sum(tensor.nbytes for tensor in self.sums.tensors().values())
 
     @property
     def file_name(self) -> str:
@@ -135,15 +133,15 @@ class Total:
         count = sum(len(batches) for _, batches in self.done.values())
         return f"part-{first:06}-{min(self.done[first][1]):04}-sum-of-{count}.safetensors"
 
-    def add(self, part: Batch | Total) -> None:
+    def add(self, part: BatchPart | RunTotal) -> None:
         """Add what other batches come to."""
-        if isinstance(part, Total):
-            self.gathered.merge(part.gathered)
+        if isinstance(part, RunTotal):
+            self.sums.merge(part.sums)
             self.parts |= part.parts
         elif part.adds is not None:
-            self.gathered.add(part.adds)
+            self.sums.add(part.adds)
         self.failures += part.failures
-        self.counts = counted((self.counts, part.counts))
+        self.counts.update(part.counts)
         self.count_done(part.covered())
 
     def count_done(self, rows: Int64[Tensor, "batch three"]) -> None:
@@ -160,28 +158,17 @@ class Total:
         return any(chunk in self.done and batch in self.done[chunk][1] for chunk, _, batch in rows.tolist())
 
     def tensors(self) -> dict[str, Tensor]:
-        tally = self.gathered.tally
-        return {"done": self.covered()} | ({} if tally is None else tally.tensors())
+        return {"done": self.covered(), **self.sums.tensors()}
 
     def words(self) -> dict[str, Any]:
         """All but the numbers, as JSON takes it."""
-        tally, gathered = self.gathered.tally, self.gathered
-        return {
-            "holds": "sums",
-            "tally": None if tally is None else tally.to_dict(),
-            "backend": gathered.backend,
-            "guard_error": gathered.guard_error,
-            "edited": gathered.edited,
-            "failures": self.failures.to_dict(),
-            "counts": self.counts,
-            "parts": self.parts,
-        }
+        of_texts = {"failures": self.failures.to_dict(), "counts": self.counts, "parts": self.parts}
+        return {"holds": "sums", **self.sums.words(), **of_texts}
 
     @staticmethod
-    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Total:
-        tally = None if words["tally"] is None else Tally.read(tensors, words["tally"])
-        gathered = Gathered(tally, dict(words["backend"]), float(words["guard_error"]), bool(words["edited"]))
-        total = Total(gathered, Failures.read(words["failures"]), _read_counts(words["counts"]))
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> RunTotal:
+        counts = Counter(_read_counts(words["counts"]))
+        total = RunTotal(RunningSums.read(tensors, words), Failures.read(words["failures"]), counts)
         total.count_done(tensors["done"])
         total.parts = {str(name): int(count) for name, count in words["parts"].items()}
         return total
@@ -203,7 +190,7 @@ class Parts:
 
     folder: Path
     basis: Basis
-    total: Total = field(default_factory=Total)
+    total: RunTotal = field(default_factory=RunTotal)
     paths: list[Path] = field(default_factory=list)
     num_bytes: int = 0  # of all files but the last merged one: what merging saves the next start
 
@@ -241,7 +228,7 @@ class Parts:
             parts.paths.append(path)
         return parts
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: BatchPart) -> None:
         """Add a batch. When this returns, the batch outlives the process."""
         self.total.add(batch)
         path = self.folder / batch.file_name
@@ -266,12 +253,12 @@ class Parts:
 _SUM = re.compile(r"-sum-of-(\d{1,18})\.")
 
 
-def write_part(path: Path, part: Batch | Total, basis: Basis, flushed: bool = True) -> None:
+def write_part(path: Path, part: BatchPart | RunTotal, basis: Basis, flushed: bool = True) -> None:
     """Write one part, whole or not at all. Errors: FileAccessError."""
     write_state(path, FORMAT, VERSION, part.tensors(), {**basis.words(), **part.words()}, flushed=flushed)
 
 
-def read_part(path: Path) -> tuple[Batch | Total, Basis]:
+def read_part(path: Path) -> tuple[BatchPart | RunTotal, Basis]:
     """A part, and what it rests on. Errors: FileAccessError; StatisticError for what is not as it was written."""
     tensors, words = left_in(path)
     with as_written(path):
@@ -292,9 +279,9 @@ def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, words
 
 
-def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[Batch | Total, Basis]:
+def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[BatchPart | RunTotal, Basis]:
     """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is no part."""
-    kind = {"batch": Batch, "sums": Total}[words["holds"]]
+    kind = {"batch": BatchPart, "sums": RunTotal}[words["holds"]]
     part, basis = kind.read(tensors, words), Basis.read(words)
     if "num" in tensors and tensors["num"].shape[2] != len(basis.statistics):
         raise ValueError(f"it describes {len(basis.statistics)} statistics, and holds {tensors['num'].shape[2]}")
@@ -385,19 +372,19 @@ class RunFolder:
         words = {"inputs": inputs, "learned": learned.words()}
         write_state(self.path / "run.safetensors", FORMAT, VERSION, learned.tensors(), words)
 
-    def finished(self) -> Total | None:
+    def finished(self) -> RunTotal | None:
         """All of a run that came to its end; None where it did not."""
         path = self.path / FINISHED
         if not path.exists():
             return None
         total, _ = read_part(path)
         with as_written(path):
-            if not isinstance(total, Total):
+            if not isinstance(total, RunTotal):
                 raise TypeError("it holds one batch, no sums")
         self._tidy()
         return total
 
-    def finish(self, total: Total, basis: Basis) -> None:
+    def finish(self, total: RunTotal, basis: Basis) -> None:
         """Keep everything as one part, and delete the parts that it was added up from."""
         # Flushed and in its place before any part goes: a process killed between the two leaves a whole run either way.
         write_part(self.path / FINISHED, total, basis)
@@ -423,7 +410,7 @@ def unpacked(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(bytes(bytes_of(tensors.pop(WORDS))))
 
 
-def everywhere(total: Total, ranks: Ranks) -> Total:
+def everywhere(total: RunTotal, ranks: Ranks) -> RunTotal:
     """The sum of all processes' totals, on each of them. With one process, the total itself.
 
     Sums are added in place over the network (float64, 50 MB for 400 statistics of 72 heads); the few words about them
@@ -433,49 +420,28 @@ def everywhere(total: Total, ranks: Ranks) -> Total:
         return total
     words = [json.loads(data) for data in ranks.gather(json.dumps(total.words()).encode())]
     rows = [unpacked(data)[0]["done"] for data in ranks.gather(packed({"done": total.covered()}, {}))]
-    gathered = Gathered(
-        _tally_everywhere(total.gathered.tally, [process["tally"] for process in words], ranks),
-        counted(process["backend"] for process in words),
-        max(process["guard_error"] for process in words),
-        any(process["edited"] for process in words),
-    )
-    failures = sum((Failures.read(process["failures"]) for process in words), Failures())
-    everything = Total(gathered, failures, counted(process["counts"] for process in words))
+    everything = RunTotal(total.sums, sum((Failures.read(process["failures"]) for process in words), Failures()))
+    for process in words:
+        everything.counts.update(process["counts"])
     everything.count_done(torch.cat(rows))
     everything.parts = total.parts
-    return everything
-
-
-def _tally_everywhere(tally: Tally | None, words: list[dict[str, Any] | None], ranks: Ranks) -> Tally | None:
-    """Sums of all processes; one that measured nothing adds zeros of the others' shape."""
+    sums = everything.sums
     # From here on every process makes the same calls over the network in the same order: one that measured nothing adds
-    # zeros, since one that returned early would leave the others waiting.
-    measured = [process for process in words if process is not None]
-    if not measured:
-        return None
-    sites = agreed(read_sites(process["sites"]) for process in measured)
-    columns = tuple(sorted({column for process in measured for column in process["columns"]}))
-    maximum_columns = tuple(measured[0]["maximum_columns"])
-    total = tally or Tally.empty(sites, measured[0]["size"], columns, measured[0]["kinds"], maximum_columns)
-    # Before sums are added, every process must have denominators by head of the same statistics: shapes must agree.
-    total.widen(columns)
-    for name in SUMS:
-        ranks.add(getattr(total, name))
-    if maximum_columns:
+    # zeros of the others' shape, since one that returned early would leave the others waiting.
+    for tensor in sums.widened_to(words):
+        ranks.add(tensor)
+    if sums.maximum_columns:
         # A few numbers a head: every process takes the largest of all by itself.
-        maxima = [unpacked(data)[0]["maxima"] for data in ranks.gather(packed({"maxima": total.maxima}, {}))]
-        total.maxima = torch.stack(maxima).amax(0)
-    total.sites = sites
-    total.num_texts = sum(process["num_texts"] for process in measured)
-    total.num_tokens = sum(process["num_tokens"] for process in measured)
-    if total.kinds is not None:
+        maxima = [unpacked(data)[0]["maxima"] for data in ranks.gather(packed({"maxima": sums.maxima}, {}))]
+        sums.maxima = torch.stack(maxima).amax(0)
+    if sums.kinds is not None:
         # Every process counts over the kinds that any of them met, and these are added.
-        counts = total.kinds.counts()
+        counts = sums.kinds.counts()
         ids = [unpacked(data)[0]["ids"] for data in ranks.gather(packed({"ids": counts.ids}, {}))]
         wide = counts.over(torch.cat(ids).unique())
         # As numbers: a kind is marked where any process marked it, which is a sum above 0.
         marks = wide.mark.int()
         for tensor in (marks, wide.mass, wide.even):
             ranks.add(tensor)
-        total.kinds = KindTally.of(total.kinds.layers, KindCounts(wide.ids, marks > 0, wide.mass, wide.even))
-    return total
+        sums.kinds = KindTally.of(sums.kinds.layers, KindCounts(wide.ids, marks > 0, wide.mass, wide.even))
+    return everything

@@ -213,9 +213,9 @@ class SpacedWord(NamedTuple):
     aside: bool
 
 
-def spaced_words(words: Words, text: int = 0) -> list[SpacedWord]:
-    """The units of a text in a row, to draw it as a sentence."""
-    units, pieces, end, last = words.units(text), readable(words.tokens, text), 0, -1
+def spaced_words(words: Words, text: int = 0, num_units: int | None = None) -> list[SpacedWord]:
+    """The units of a text in a row, to draw it as a sentence; of a long one the first `num_units`."""
+    units, pieces, end, last = words.units(text)[:num_units], readable(words.tokens, text), 0, -1
     spaced: list[SpacedWord] = []
     for name, unit in zip(names_of(units), units, strict=True):
         begin, stop = unit.span
@@ -244,14 +244,25 @@ def telling_link(recording_layers: Iterable[LayerRecord], text: int = 0) -> Head
     log2 of the distance in words, as a neighbour is a likely target of any head. It is at least twice the link's
     chance. Marks and special tokens are no words here. Cost: O(words^2) for each head.
     """
-    best: tuple[float, HeadLink] | None = None
-    words_of: dict[int, Words] = {}
+    search, words_of = TellingSearch(), dict[int, Words]()
     for layer in recording_layers:
-        if layer.crosses:
-            continue
-        words = words_of.setdefault(id(layer.tokens), Words.of(layer.tokens))
-        units = words.units(text)
-        weights = layer.word_weights(text=text, words=words).weights.double().cpu()
+        if not layer.crosses:
+            search.add(layer, words_of.setdefault(id(layer.tokens), Words.of(layer.tokens)), text)
+    return search.link
+
+
+@dataclass(eq=False)
+class TellingSearch:
+    """The search of `telling_link`, layer by layer; of a long text among the first `num_units` of its words alone."""
+
+    num_units: int | None = None
+    link: HeadLink | None = None
+    score: float = 0.0
+
+    def add(self, layer: LayerRecord, words: Words, text: int = 0) -> None:
+        """Look in one more layer, whose `words` these are."""
+        units, window = words.units(text)[: self.num_units], slice(self.num_units)
+        weights = layer.word_weights(text=text, words=words, queries=window, keys=window).weights.double().cpu()
         even, count = _even_spread(layer, text, units, units), len(units)
         place = torch.arange(count, device="cpu")
         offset = place[None] - place[:, None]
@@ -266,13 +277,12 @@ def telling_link(recording_layers: Iterable[LayerRecord], text: int = 0) -> Head
         untold = ~(spoken[:, None] & spoken[None]) | (even == 0) | (weights < 2 * even)
         telling = telling.masked_fill(untold, -torch.inf)
         score, cell = telling.flatten().max(0)
-        if math.isfinite(score) and float(score) > 0 and (best is None or float(score) > best[0]):
+        if math.isfinite(score) and float(score) > self.score:
             head, query, key = (int(x) for x in torch.unravel_index(cell, telling.shape))
             names = names_of(units)
-            chance = float(even.expand_as(weights)[head, query, key])
-            link = HeadLink(layer.site.heads[head], float(weights[head, query, key]), names[query], names[key], chance)
-            best = (float(score), link)
-    return best and best[1]
+            chance, weight = (float(x.expand_as(weights)[head, query, key]) for x in (even, weights))
+            self.score = float(score)
+            self.link = HeadLink(layer.site.heads[head], weight, names[query], names[key], chance)
 
 
 # ------------------------------------------------------------------------------------------------------- of one layer

@@ -46,13 +46,7 @@ from manyheads.roles.rules import (
     rule_of,
 )
 from manyheads.statistics import HeadTable
-from manyheads.statistics.sums.intervals import (
-    Spread,
-    replicate_error,
-    share_difference_interval,
-    wilson_interval,
-)
-from manyheads.statistics.sums.sums import REPLICATES
+from manyheads.statistics.sums import REPLICATES, Spread, replicate_error, share_difference_interval, wilson_interval
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
 MAX_FALSE = 0.05  # the share of false claims among those that hold, at most, on average

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,12 +32,10 @@ from manyheads.base import Progress
 from manyheads.corpora import Corpus, Document, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import CallTexts, Piece, Reading, read_batches, read_texts, record
+from manyheads.inputs import Piece, Reading, batches, read_texts, record
 from manyheads.inputs.reading import rarity_table
 from manyheads.machine import is_split, own_rank, require_all_heads, splits_heads
-from manyheads.measurement import HeadSums, measure
-from manyheads.measurement.chunks import Wanted
-from manyheads.measurement.store import require_own
+from manyheads.measurement import HeadSums, Wanted, batches_of, by_model, measure, require_own, sums_of
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
@@ -57,7 +55,6 @@ from manyheads.statistics.defined import (
     syntax_statistics,
     targets,
 )
-from manyheads.statistics.sums.one_batch import Measured
 from manyheads.texts import ROOT, Gold, Sinks, Tokens, WordMap, Words, text_seed
 
 log = logging.getLogger("manyheads")
@@ -356,17 +353,13 @@ def find_examples(
     columns = sorted({number[search.statistic] for search in wants})
     measured = tuple(statistics[column] for column in columns)
 
-    def measuring(tokens: Tokens) -> Measured:
-        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), measured)
-
-    nums, dens, order = [], [], []
-    for batch in read_batches(lm, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
-        sums = batch.watcher.contribution(batch.tap)
-        nums.append(sums.num)
-        dens.append(sums.own_of(range(len(measured))))
-        order += batch.indices
+    read = batches_of(lm, reading, rarity_table(reading, lm.spec.vocab_size or 0))
+    nums, dens = [], []
+    for part in sums_of(by_model(lm), read, measured, sinks=sinks):
+        nums.append(part.num)
+        dens.append(part.own_of(range(len(measured))))
     # Batches are made of texts of like length: back to the texts' own order, [text, head, statistic].
-    back = torch.tensor(order).argsort()
+    back = torch.tensor([*chain.from_iterable(batches(reading))]).argsort()
     num, den = torch.cat(nums)[back], torch.cat(dens)[back]
     best: dict[Search, list[tuple[float, int]]] = {}
     for search in wants:

@@ -24,8 +24,7 @@ from manyheads.base import Progress, no_access, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
-from manyheads.measurement import measure
-from manyheads.measurement.chunks import code_digest, config_digest
+from manyheads.measurement import code_digest, config_digest, measure
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
 from manyheads.roles.rules import (

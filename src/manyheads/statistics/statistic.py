@@ -67,7 +67,7 @@ class Facts:
         return {}
 
     @cached_property
-    def of_layer(self) -> dict[str, Any]:
+    def of_layer(self) -> dict[object, Any]:
         """Values that blocks compute for this layer and share with each other."""
         return {}
 

@@ -212,19 +212,24 @@ def desk_with(lm: LoadedModel | None = None, labels: PageLabels | None = None) -
     return desk
 
 
-def open_text(desk: Desk, lm: LoadedModel, text: str, long: Long = "windows") -> Opened:
+def open_text(
+    desk: Desk, lm: LoadedModel, text: str, long: Long = "windows", recording: Recording | None = None
+) -> Opened:
     """Record a text through the model that the desk was made with, under the id that the page would give it.
 
+    `recording`: that of this very text, where it was made already; then the model is not run.
     Errors: TextError above the page's limit; whatever `record` raises.
     """
     if len(text) > MAX_TEXT:
         raise TextError(
             f"the text has {len(text):,} characters, above the studio's {MAX_TEXT:,}: record() it, and show that."
         )
-    if long == "windows":
-        opened = desk.recordings.open(RecordingAsk(model=lm.name, text=text), lambda *_: None)
+    if long != "windows":
+        opened = desk.recordings.add(recording or record(lm, text, long=long), text[:TITLE], lm.name)
+    elif recording is not None:
+        opened = desk.recordings.add_text(recording, lm.name, text)
     else:
-        opened = desk.recordings.add(record(lm, text, long=long), text[:TITLE], lm.name)
+        opened = desk.recordings.open(RecordingAsk(model=lm.name, text=text), lambda *_: None)
     desk.first = opened.id
     return opened
 

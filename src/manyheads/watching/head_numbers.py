@@ -33,7 +33,7 @@ from manyheads.recording.exact_map import Maximum, Pass
 from manyheads.spec import CROSS
 from manyheads.statistics import OF_CROSS, SELF, STATISTICS, Facts, Statistic, named
 from manyheads.statistics.defined import IMAGES
-from manyheads.statistics.sums.one_batch import WORDY, requests_of
+from manyheads.statistics.sums import WORDY, requests_of
 from manyheads.texts import Tokens
 from manyheads.watching.batch_texts import BatchTexts, CrossTexts
 

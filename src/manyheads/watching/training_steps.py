@@ -38,7 +38,7 @@ from manyheads.base import whole
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import own_rank
-from manyheads.measurement.split_heads import place_of
+from manyheads.measurement import place_of
 from manyheads.models import AttentionCall
 from manyheads.models.taps import log
 from manyheads.recording import PerHeadResult

@@ -181,10 +181,10 @@ def gather(
     labels = label_heads(talk, lm, remember=remember)
     role = role_of(labels, head)
     with talk.step("reading your text"):
-        record = inputs.record(lm, text, long=long)
-        layer = record.stacks[head.stack][head.layer]
         names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
-        table = measurement.measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
+        table, record = measurement.study(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
+        assert record is not None, "it was asked for"
+        layer = record.stacks[head.stack][head.layer]
         layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
     written = []
     if plot is not None:

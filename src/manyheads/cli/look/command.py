@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, inputs, measurement, recording, studio, texts
+from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
 from manyheads.base import users_home
 from manyheads.cli.arguments import (
@@ -97,11 +97,11 @@ SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 
 @dataclass(frozen=True)
 class Looked:
-    """All that one look found: the labels from the page, the table of your text, and what it took.
+    """All that one look found: the labels from the page, the table of your text, a sentence of it, and what it took.
 
     `names` are the statistics that were asked for; the table may hold more. `written` are the files, in words, and
     `options` those that asked for them; `seconds` are those of the steps: loading the model, the labels, the text, and
-    all.
+    all. `recording` is that of the text, where something that was asked for needs one.
     """
 
     lm: LoadedModel
@@ -113,6 +113,8 @@ class Looked:
     written: tuple[str, ...]
     seconds: dict[str, float]
     options: tuple[str, ...] = ()
+    sample: Sample | None = None
+    recording: Any = None
 
 
 def look(
@@ -177,16 +179,19 @@ def look(
         answer = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
         return show_word(answer, as_json, complete)
     looked = gather(
-        talk, source, choice, statistics, long, save=save, plot=plot, html=html, exact=exact, remember=not no_cache
-    )
+        talk, source, choice, statistics, long, save=save, plot=plot, html=html, exact=exact, open_page=open_page,
+        remember=not no_cache,
+    )  # fmt: skip
     if as_json:
         emit_document(document(looked))
     else:
-        print_page(looked, read_sample(talk, looked), complete or statistics != "default")
+        print_page(looked, complete or statistics != "default")
     if open_page:
         with talk.step("starting the studio"):
             desk = studio.desk_with(looked.lm, looked.labels)
-            studio.open_text(desk, looked.lm, source.text)
+            # The page reads a text in windows: one that was cut is read anew.
+            known = looked.recording if long == "windows" else None
+            studio.open_text(desk, looked.lm, source.text, recording=known)
         open_studio(talk, desk, view=studio.address_of(looked.lm.name, source.text))
 
 
@@ -201,9 +206,10 @@ def gather(
     plot: Path | None = None,
     html: Path | None = None,
     exact: bool = False,
+    open_page: bool = False,
     remember: bool = True,
 ) -> Looked:
-    """Load, label and measure, and write the files that were asked for."""
+    """Load, label and read the text once, and write the files that were asked for."""
     times = [time.perf_counter()]
     with talk.step("starting"):  # misspelt statistics are refused before a model is loaded
         # Imports torch, for which --help is not to wait: within the step, so that the wait is announced.
@@ -222,27 +228,43 @@ def gather(
     measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *evenness)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
-        table = measurement.measure(lm, source.given, measured, long=long, sinks=sinks, progress=progress)
+        reading = inputs.read_texts(lm, source.given, long, pairs=True)
+        begin = beginning_of(reading.pieces[0].text)
+        sentence, pooling = measurement.SampleLink(len(begin)), None
+        watching: list[measurement.Beside] = [sentence]
+        if plot is not None:
+            watching.append(pooling := measurement.MapPooling(reading))
+        # Longer texts are read by the page by themselves, as far as it reads them.
+        kept = html is not None and len(source.text) <= studio.MOST_CHARS
+        kept |= open_page and long == "windows" and len(source.text) <= studio.MAX_TEXT
+        keep = ("q", "k", "lse") if kept else ()
+        table, record = measurement.study(
+            lm, reading, measured, keep=keep, sinks=sinks, beside=watching, progress=progress
+        )
+        sample = None
+        if sentence.link is not None:
+            sample = Sample(begin, tuple(sentence.words), sentence.link, begin == source.text)
     times.append(time.perf_counter())
     written = []
     if save is not None:
         recording.write_frame(frame(labels, table, names), save)
         written.append(f"{save}, a row a head: its role, and {len(names)} statistics of your text")
-    if plot is not None:
-        with talk.step("reading your text for the maps") as progress:
-            maps = measurement.pooled_maps(lm, source.text, long=long, progress=progress)
+    if plot is not None and pooling is not None:
         with talk.step(f"drawing {plot.name}"):
+            maps = pooling.maps(long)
             note = f"Roles rest on {labels.num_texts:,} {labels.texts_are}." if labels.roles else ""
             figures.save_grid(maps, labels.roles or None, plot, title=f"{lm.name}: {len(maps.heads)} heads", note=note)
         written.append(f"{plot}, the map of every head: {maps.because}")
     if html is not None:
         with talk.step(f"writing {html.name}") as progress:
-            words = studio.write_report(html, lm, source.text, labels=labels, long=long, progress=progress, exact=exact)
+            words = studio.write_report(
+                html, lm, source.text, labels=labels, long=long, progress=progress, exact=exact, recording=record
+            )
         written.append(f"{html}, a page for any browser, without a network: {words}")
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}
     options = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
-    return Looked(lm, model, source, labels, table, names, tuple(written), seconds, options)
+    return Looked(lm, model, source, labels, table, names, tuple(written), seconds, options, sample, record)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -268,24 +290,17 @@ class Sample:
     whole: bool
 
 
-def read_sample(talk: Talk, looked: Looked) -> Sample | None:
-    """The text, or the beginning of a long one as a text of its own; None where no two words of it see each other."""
-    text = looked.source.text
-    if len(text) > SAMPLE_LENGTH:
-        sentences = re.match(r".*[.!?](?=\s)", text[:SAMPLE_LENGTH], re.DOTALL)
-        text = sentences[0] if sentences else text[:SAMPLE_LENGTH].rsplit(None, 1)[0]
-    with talk.step("reading a sentence of your text"):
-        record = inputs.record(looked.lm, text, long="truncate")
-        link = recording.telling_link([layer for stack in record.stacks.values() for layer in stack])
-    if link is None:
-        return None
-    words = recording.spaced_words(texts.Words.of(record.tokens))
-    return Sample(text, tuple(words), link, text == looked.source.text)
+def beginning_of(text: str) -> str:
+    """The text, or the first sentences of a long one, for a sentence to show."""
+    if len(text) <= SAMPLE_LENGTH:
+        return text
+    sentences = re.match(r".*[.!?](?=\s)", text[:SAMPLE_LENGTH], re.DOTALL)
+    return sentences[0] if sentences else text[:SAMPLE_LENGTH].rsplit(None, 1)[0]
 
 
-def print_page(looked: Looked, sample: Sample | None, complete: bool) -> None:
+def print_page(looked: Looked, complete: bool) -> None:
     """`complete`: with the evidence, a row for each head, and where every number is from."""
-    console = stdout_console()
+    console, sample = stdout_console(), looked.sample
     labels, table, source, spec = looked.labels, looked.table, looked.source, looked.lm.spec
     # Which model it is, and all that whoever reads on must know: what was cut or written, and why there is no role.
     millions = spec.num_parameters / 1e6

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from manyheads.base import one_of
 from manyheads.errors import PlanError
-from manyheads.statistics.sums.intervals import t_95
+from manyheads.statistics.sums import t_95
 
 SEED_STRIDE = 1_000_003  # a prime: no two seeds share a step's random numbers within a million steps
 HELD_OUT_STEP = 10**9  # no training is that long: its batch is of texts that no step sees

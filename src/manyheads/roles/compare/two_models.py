@@ -35,16 +35,14 @@ from manyheads.heads import Head
 from manyheads.inputs import CallTexts, Long, observe, tokens_of
 from manyheads.inputs.reading import require_reader
 from manyheads.machine import require_all_heads
-from manyheads.measurement import measure
-from manyheads.measurement.chunks import Chunk, Chunked, chunks, read_chunk
+from manyheads.measurement import Chunk, Chunked, chunks_of, measure, read_chunk
 from manyheads.models import LoadedModel, load
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, block_size, row_divergences, sharing_around
 from manyheads.roles.labels import HeadRole, label
 from manyheads.roles.rules import NEEDED
 from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, Survey, choose, may_need_survey, number
-from manyheads.statistics.sums.one_batch import has_cross
-from manyheads.statistics.sums.sums import paired_interval
+from manyheads.statistics.sums import has_cross, paired_interval
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -322,7 +320,7 @@ def compare(
             f"corpus of files."
         )
     # Before the long readings: tokens that differ in one text differ in most.
-    for chunk in islice(chunks(corpus.open()), 1):
+    for chunk in islice(chunks_of(corpus.open()), 1):
         _read_alike(first, second, chunk, long)
     begins = on_reading or (lambda name: None)
     requested: tuple[str, ...] = ()
@@ -448,7 +446,7 @@ class _Maps:
 
     def read(self, corpus: Corpus, progress: Progress | None) -> None:
         """Read the texts by both models, batch by batch. Texts that fail were counted by the tables."""
-        for chunk in chunks(corpus.open()):
+        for chunk in chunks_of(corpus.open()):
             chunked = _read_alike(self.first, self.second, chunk, self.long)
             groups = [group for group in chunked.batches if group]
             for done, group in enumerate(groups, 1):

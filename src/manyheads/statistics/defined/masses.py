@@ -46,6 +46,7 @@ from manyheads.recording.exact_map import (
     Match,
     MatchReceived,
     Maximum,
+    Received,
     Request,
     RowsReceived,
     key_weights,
@@ -79,15 +80,19 @@ Class = Callable[[Tokens], Bool[Tensor, "b k"]]
 
 
 def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Sequence[str] = ("tokens",)) -> Statistic:
-    """The mean weight on a class of tokens, over the rows that see one of them. Needs column sums only.
+    """The mean weight on a class of tokens, over the rows that see one of them. Needs column sums only; of sinks all of
+    them, as sinks may be found in the same pass.
 
     In cross-attention the tokens are the source's. The model's sinks are not: they were found in texts' attention to
     themselves, so that a class of them has a meaning there alone.
     """
-    received = KeySum(members)
+    received = Received() if "sinks" in asks else KeySum(members)
 
     def finish(facts: Facts) -> PerText:
-        return PerText(facts[received], row_count(seeing(facts, members)))
+        mass = facts[received]
+        if "sinks" in asks:
+            mass = (mass * members(facts.keys).double()[:, None]).sum(-1)
+        return PerText(mass, row_count(seeing(facts, members)))
 
     def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         return members(tokens)[text][None].expand(tokens.longest, -1)
@@ -166,7 +171,7 @@ def offset_mass(offset: int) -> list[Statistic]:
     """The weight at one distance, over the rows that see a key there, and its chance level."""
 
     def finish(facts: Facts) -> PerText:
-        return facts.over_rows(facts[BAND][..., OFFSETS.index(offset)], has_key(facts, offset))
+        return facts.over_rows(at_offset(facts, offset), has_key(facts, offset))
 
     def even(facts: Facts) -> PerText:
         return facts.over_rows((1 / facts.visible.clamp_min(1))[:, None], has_key(facts, offset))
@@ -178,6 +183,14 @@ def offset_mass(offset: int) -> list[Statistic]:
     source = f"Clark et al. 2019, section 3.1; {OF_ROWS}"
     mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (BAND,), finish, cells=cells)
     return [mass, uniform(mass, even)]
+
+
+def at_offset(facts: Facts, offset: int) -> Float[Tensor, "b h q"]:
+    """Each row's weight on the key `offset` away, 0 where there is none."""
+    # Offset by offset in memory, once for a layer: every statistic of places reads it, and of each row one number.
+    if BAND not in facts.of_layer:
+        facts.of_layer[BAND] = facts[BAND].movedim(-1, 0).contiguous()
+    return facts.of_layer[BAND][OFFSETS.index(offset)]
 
 
 def has_key(facts: Facts, offset: int) -> Bool[Tensor, "b q"]:
@@ -446,7 +459,7 @@ def tops() -> list[Statistic]:
         even = facts.once("even words", lambda: facts.uniform(ordinary.double()))
         seeing = facts.once("rows of words", lambda: ordinary & (even > 0) & facts.rows)
         least_top = facts[Maximum()] * (1 - ROUNDING)
-        on_word = _largest(facts, tokens.real & ~ordinary) < least_top
+        on_word = _largest(facts, "specials", lambda: tokens.real & ~ordinary) < least_top
         out = {
             "word_top": facts.over_rows(on_word.double(), seeing),
             "word_top.uniform": facts.over_rows(even[:, None], seeing),
@@ -456,7 +469,7 @@ def tops() -> list[Statistic]:
             chance = facts.once(f"{name} even", lambda members=members: facts.uniform(members.double()))
             rows = seeing & (chance > 0)
             word_rows = on_word & rows[:, None]
-            hits = word_rows & (_largest(facts, members) >= least_top)
+            hits = word_rows & (_largest(facts, name, lambda members=members: members) >= least_top)
             share = members.sum(-1).double() / ordinary.sum(-1).clamp_min(1)
             count = word_rows.sum(-1).double()
             out[name] = PerText(hits.sum(-1).double(), count)
@@ -487,16 +500,23 @@ def rarest(tokens: Tokens, kinds: int) -> Bool[Tensor, "b k"]:
     return out
 
 
-def _largest(facts: Facts, members: Bool[Tensor, "b k"]) -> Float[Tensor, "b h q"]:
-    """Each row's largest weight on some keys, 0 where it sees none of them."""
-    layer, count = facts.layer, int(members.sum(-1).max())
+def _largest(facts: Facts, name: str, find: Callable[[], Bool[Tensor, "b k"]]) -> Float[Tensor, "b h q"]:
+    """Each row's largest weight on some keys, by their name, 0 where it sees none of them."""
+
+    def chosen() -> tuple[Int[Tensor, "b c"], Bool[Tensor, "b c"]]:
+        members = find()
+        count = int(members.sum(-1).max())
+        # Texts have different numbers of these keys: theirs first, then others to fill up, which are masked out below.
+        keys = members.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :count]
+        return keys, members.gather(1, keys)
+
+    layer, (keys, is_member) = facts.layer, facts.once((name, "keys"), chosen)
+    count = keys.shape[1]
     if not count:
         return torch.zeros_like(facts[Maximum()])
     assert layer is not None, "whoever measures hands the layer on"
     out = torch.zeros_like(facts[Maximum()], device=layer.q.device)
-    # Texts have different numbers of these keys: theirs first, then others to fill up, which are masked out below.
-    keys = members.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :count]
-    is_member = members.gather(1, keys).to(out.device, non_blocking=True)
+    is_member = is_member.to(out.device, non_blocking=True)
     step = max(1, CHUNK_CELLS // max(1, out.numel()))
     for begin in range(0, count, step):
         chunk = slice(begin, begin + step)

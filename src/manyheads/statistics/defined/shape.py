@@ -27,7 +27,8 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, arange, stack
+from torch import Tensor, stack
+from torch.nn.functional import pad
 
 from manyheads.attention import LargestScores, largest_scores
 from manyheads.errors import StatisticError
@@ -289,30 +290,41 @@ def offset_and_class_shares(facts: Facts) -> dict[str, PerText]:
     norms = facts.value_norms.double()
     even = facts.once("even keys", lambda: evenly(facts.reduced.mask, facts.tokens).double())
     moved, spread = facts[Received()] * norms, even[:, None] * norms
-    even_share = (1 / facts.visible.clamp_min(1))[:, None]
-    place, out = arange(norms.shape[-1]), {}
+    moved_in_all, spread_in_all = moved.sum(-1), spread.sum(-1)
+    even_share = facts.once("even share", lambda: (1 / facts.visible.clamp_min(1))[:, None])
+    reach, num_keys, out = max(masses.OFFSETS), norms.shape[-1], {}
+    padded = pad(norms, (reach, reach))  # a row's key at an offset that is not there counts as 0
     for offset in masses.OFFSETS:
         name, rows = weighted_name(masses.offset_name(offset)), masses.has_key(facts, offset)
-        # The norm of each row's key at this offset. Rows without such a key read some other place and count as 0.
-        key_norms = norms[..., (place + offset).clamp(0, len(place) - 1)] * rows[:, None]
-        out[name] = _ratio(facts[masses.BAND][..., masses.OFFSETS.index(offset)] * key_norms, moved, rows)
-        out[f"{name}.uniform"] = _ratio(even_share * key_norms, spread, rows)
+        texts = facts.once((name, "texts"), lambda rows=rows: rows.any(-1)[:, None])
+        # The norm of each row's key at this offset, of rows that see it.
+        key_norms = padded[..., reach + offset : reach + offset + num_keys] * rows[:, None]
+        out[name] = _ratio(masses.at_offset(facts, offset) * key_norms, moved_in_all, texts)
+        out[f"{name}.uniform"] = _ratio(even_share * key_norms, spread_in_all, texts)
     for group in WEIGHTED:
-        name, rows = weighted_name(f"{group.name}_mass"), masses.seeing(facts, group.members)
-        column, ordinary = group.members(facts.tokens).double(), facts.tokens.ordinary.double()
-        out[name] = _ratio(moved * column[:, None], moved, rows)
-        out[f"{name}.uniform"] = _ratio(spread * column[:, None], spread, rows)
+        name = weighted_name(f"{group.name}_mass")
+        texts, column, placed = facts.once((name, "columns"), lambda group=group: _columns(facts, group))
+        out[name] = _ratio(moved * column, moved_in_all, texts)
+        out[f"{name}.uniform"] = _ratio(spread * column, spread_in_all, texts)
         if group.movable:
-            share = (column * ordinary).sum(-1) / ordinary.sum(-1).clamp_min(1)
-            placed = ordinary * share[:, None] + column * (1 - ordinary)
-            out[f"{name}.relabelled"] = _ratio(moved * placed[:, None], moved, rows)
+            out[f"{name}.relabelled"] = _ratio(moved * placed, moved_in_all, texts)
     return out
 
 
-def _ratio(part: Float[Tensor, "b h k"], total: Float[Tensor, "b h k"], rows: Bool[Tensor, "b q"]) -> PerText:
+def _columns(
+    facts: Facts, group: masses.TokenClass
+) -> tuple[Bool[Tensor, "b one"], Float[Tensor, "b one k"], Float[Tensor, "b one k"]]:
+    """The texts that have a row for a class of tokens; its keys, and its share of each key if words were shuffled."""
+    texts = masses.seeing(facts, group.members).any(-1)[:, None]
+    column, ordinary = group.members(facts.tokens).double(), facts.tokens.ordinary.double()
+    share = (column * ordinary).sum(-1) / ordinary.sum(-1).clamp_min(1)
+    placed = ordinary * share[:, None] + column * (1 - ordinary)
+    return texts, column[:, None], placed[:, None]
+
+
+def _ratio(part: Float[Tensor, "b h k"], total: Float[Tensor, "b h"], texts: Bool[Tensor, "b one"]) -> PerText:
     """A part of what is moved over all of it, for the texts that have a row for it."""
-    counts = rows.any(-1)[:, None]
-    return PerText(part.sum(-1) * counts, total.sum(-1) * counts)
+    return PerText(part.sum(-1) * texts, total * texts)
 
 
 def norm_matches() -> list[Statistic]:

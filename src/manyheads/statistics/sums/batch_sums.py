@@ -11,8 +11,9 @@ that was written down and read again adds to the last bit what it would have add
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,11 +25,12 @@ from manyheads.statistics.sums.token_kinds import KindCounts
 
 
 @dataclass(frozen=True, eq=False)
-class Contribution:
+class BatchSums:
     """Two numbers a text, head and statistic of one batch, and how they were computed.
 
     `den` holds one for each layer; of the statistics in `columns`, `own` holds one for each head instead. Those in
-    `maximum_columns` are maxima (`Statistic.maximum`).
+    `maximum_columns` are maxima (`Statistic.maximum`). `left_out`: the layers from one text to another that were not
+    measured; `by_hand`: the modules that attend where no tap sees it. Neither is written to the disk.
     """
 
     sites: tuple[Site, ...]
@@ -39,10 +41,12 @@ class Contribution:
     columns: tuple[int, ...] = ()
     kinds: KindCounts | None = None
     num_tokens: int = 0
-    backend: dict[str, int] | None = None
+    backend: Mapping[str, int] = field(default_factory=dict)
     guard_error: float = 0.0
     edited: bool = False
     maximum_columns: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+    by_hand: Mapping[str, str] = field(default_factory=dict)
 
     def own_of(self, columns: Sequence[int]) -> Float[Tensor, "t h o"]:
         """Denominators by head of these columns, whether their heads have their own or share their layer's."""
@@ -55,13 +59,16 @@ class Contribution:
         return shared
 
     @staticmethod
-    def after(parts: Sequence[Contribution]) -> Contribution:
+    def after(parts: Sequence[BatchSums]) -> BatchSums:
         """Texts of one batch that were read one by one."""
         first = parts[0]
         # Texts that were run alone may differ in which columns have denominators by head: without the union, `cat`
         # would set the numbers of different statistics under each other.
         columns = tuple(sorted({column for part in parts for column in part.columns}))
         kinds = [part.kinds for part in parts if part.kinds is not None]
+        backend: Counter[str] = Counter()
+        for part in parts:
+            backend.update(part.backend)
         return replace(
             first,
             sites=agreed(part.sites for part in parts),
@@ -72,7 +79,7 @@ class Contribution:
             columns=columns,
             kinds=KindCounts.after(kinds) if kinds else None,
             num_tokens=sum(part.num_tokens for part in parts),
-            backend=counted(part.backend or {} for part in parts),
+            backend=backend,
             guard_error=max(part.guard_error for part in parts),
             edited=any(part.edited for part in parts),
         )
@@ -82,18 +89,19 @@ class Contribution:
         out = {"seeds": torch.tensor(self.seeds), "num": self.num, "den": self.den, "own": self.own}
         return out | ({} if self.kinds is None else self.kinds.tensors())
 
-    def to_dict(self) -> dict[str, Any]:
+    def words(self) -> dict[str, Any]:
         """Everything but the tensors, as plain data for JSON."""
         names = ("columns", "num_tokens", "backend", "guard_error", "edited", "maximum_columns")
         return {"sites": site_fields(self.sites), **{name: getattr(self, name) for name in names}}
 
     @staticmethod
-    def read(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Contribution:
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> BatchSums:
+        """Raises LookupError, TypeError or ValueError for what is not of that kind."""
         numbers = {name: tensors[name] for name in ("num", "den", "own")}
-        columns = {name: _columns(facts[name], tensors["num"]) for name in ("columns", "maximum_columns")}
-        facts = {**facts, "sites": read_sites(facts["sites"]), **columns}
+        columns = {name: read_columns(words[name], tensors["num"]) for name in ("columns", "maximum_columns")}
+        words = {**words, "sites": read_sites(words["sites"]), **columns}
         seeds = tuple(tensors["seeds"].tolist())
-        return Contribution(seeds=seeds, **numbers, **facts, kinds=KindCounts.read(tensors))
+        return BatchSums(seeds=seeds, **numbers, **words, kinds=KindCounts.read(tensors))
 
 
 def layers_of(sites: Sequence[Site]) -> tuple[int, ...]:
@@ -107,20 +115,11 @@ def agreed(many: Iterable[tuple[Site, ...]]) -> tuple[Site, ...]:
     return tuple(replace(views[0], causal=any(site.causal for site in views)) for views in zip(*many, strict=True))
 
 
-def counted(many: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Counts by name, added."""
-    out: dict[str, int] = {}
-    for counts in many:
-        for name, count in counts.items():
-            out[name] = out.get(name, 0) + count
-    return out
-
-
 def site_fields(sites: Sequence[Site]) -> list[dict[str, Any]]:
     return [vars(site) for site in sites]
 
 
-def _columns(stored: Sequence[int], num: Tensor) -> tuple[int, ...]:
+def read_columns(stored: Sequence[int], num: Tensor) -> tuple[int, ...]:
     """Errors: ValueError for what are no columns of `num`."""
     if any(type(column) is not int or not 0 <= column < num.shape[2] for column in stored):
         raise ValueError("it names statistics that it does not hold")

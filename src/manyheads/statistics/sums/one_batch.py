@@ -1,7 +1,9 @@
 """One batch being read: each layer's map is reduced while its tensors are there, finished, and dropped.
 
-What is left of a layer is two numbers a text, head and statistic; of the batch, a `Contribution` that adds to others.
-All ways of measuring (texts in memory, a corpus, pictures, a recording) come here, and share the words of their notes.
+What is left of a layer is two numbers a text, head and statistic; of the batch, `BatchSums` that add to others. Where
+the model's sinks are still looked for, in the same pass, what statistics of sinks need of a layer is kept too: a few
+numbers for each head and key. All ways of measuring (texts in memory, a corpus, pictures, a recording) come here, and
+share the words of their notes.
 """
 
 # device: words, tokens and a pass's answers are the host's
@@ -9,30 +11,31 @@ All ways of measuring (texts in memory, a corpus, pictures, a recording) come he
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
+from manyheads.attention import Mask
 from manyheads.errors import StatisticError
-from manyheads.inputs import CallTexts, observe
+from manyheads.inputs import CallTexts
 from manyheads.inputs.reading import Reading, decoder_story
-from manyheads.models import AttentionCall
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import Tap, unwatched
 from manyheads.recording import prepare
-from manyheads.recording.exact_map import Pass, Received, Request
+from manyheads.recording.exact_map import Pass, Received, Reduced, Request
 from manyheads.spec import CROSS, Site
 from manyheads.statistics.statistic import SELF, Facts, PerText, Statistic, evenly
-from manyheads.statistics.sums.batch_sums import Contribution
+from manyheads.statistics.sums.batch_sums import BatchSums
 from manyheads.statistics.sums.token_kinds import KindCounts, Places
-from manyheads.texts import Tokens
+from manyheads.texts import Sinks, Tokens
 
 CROSSING = "left out, since queries and keys are not the same tokens"
 NOT_OF_CROSS = "not of cross-attention, whose rows and keys are different tokens"
-UNSEEN = "left out, since nobody can see it"
+HIDDEN_NOTE = "left out, since nobody can see it"
 WORDY = frozenset({"tokens", "sinks"})  # of what a statistic may ask, that which needs a text's tokens
 
 
@@ -50,6 +53,10 @@ class Finished(NamedTuple):
         num, den = (part.new_zeros(*part.shape[:-1], size) for part in (self.num, self.den))
         num[..., columns], den[..., columns] = self.num, self.den
         return Finished(num, den, {columns[column]: part for column, part in self.own.items()})
+
+    def beside(self, other: Finished) -> Finished:
+        """Both, each of other columns of one table."""
+        return Finished(self.num + other.num, self.den + other.den, self.own | other.own)
 
     def num_of_texts(self, count: int, maxima: Sequence[int]) -> Float64[Tensor, "t h s"]:
         """Numerators, of which those of maxima are only in the first of a text's windows, where it has several."""
@@ -71,16 +78,33 @@ class Finished(NamedTuple):
         return out
 
 
+class Kept(NamedTuple):
+    """What is kept of a layer until the sinks are known: the answers that statistics of sinks read, and norms."""
+
+    columns: tuple[int, ...]
+    answers: dict[Request, Float[Tensor, "b h k"]]
+    mask: Mask
+    value_norms: Float[Tensor, "b h k"] | None
+    tokens: Tokens
+
+
 @dataclass(eq=False)
-class Measured:
-    """One batch being read: per-text values of each layer as its call comes by."""
+class BatchReader:
+    """One batch being read: per-text values of each layer as its call comes by.
+
+    `search`: what looks for the sinks in the pass over each layer, where these are not known yet. Statistics that ask
+    for sinks are then finished by `finish`, the others at once.
+    """
 
     texts: CallTexts
     statistics: tuple[Statistic, ...]
+    search: Callable[[AttentionCall, Reduced], None] | None = None
     values: dict[str, tuple[Site, Finished]] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
     with_kinds: bool = False
     kinds: list[KindCounts] = field(default_factory=list)
-    plans: dict[tuple[int, int | None], tuple[Tokens, Pass]] = field(default_factory=dict)
+    plans: dict[tuple[int, int | None], Pass] = field(default_factory=dict)
+    read: list[Tokens] = field(default_factory=list)  # by the layers, those of a stack once
     left_out: list[str] = field(default_factory=list)
     seeds: tuple[int, ...] = ()  # of what is measured, where its tokens are no words that would give them
     dtype: torch.dtype = torch.float32  # in which the pass computed
@@ -94,6 +118,7 @@ class Measured:
             self.left_out.append(call.site.module)
             return
         statistics = [self.statistics[index] for index in chosen]
+        searched = self.search if kind == SELF else None
         with unwatched():  # hundreds of small operations, none of them the model's
             tokens, aligner = self.texts.read_by(call)
             layer = aligner.layer(call)
@@ -101,9 +126,10 @@ class Measured:
             place = (id(tokens), call.k.shape[2] if call.crosses else None)
             if place not in self.plans:
                 keys = self.texts.keys_of(call, layer.mask) if call.crosses else None
-                requests = requests_of(statistics, tokens) + [Received()] * self.with_kinds
-                self.plans[place] = (tokens, prepare(tokens, requests, keys))
-            plan = self.plans[place][1]
+                received = [Received()] * (self.with_kinds or searched is not None)
+                self.plans[place] = prepare(tokens, requests_of(statistics, tokens) + received, keys)
+                self.read.append(tokens)
+            plan = self.plans[place]
             layer = layer if plan.keys is None else layer.first_keys(plan.keys.longest)
             reduced = plan.run(layer)
             if layer.q.device.type != "cpu":  # on the CPU there is nothing to choose
@@ -118,26 +144,55 @@ class Measured:
             # numbers to float32 would lose what the pass computed.
             if layer.q.dtype == torch.float64:
                 self.dtype = torch.float64
-            numbers = finished(Facts(reduced, norms, layer), statistics, call.site.num_heads)
-            numbers = numbers.among(chosen, len(self.statistics))
+            if searched is not None:
+                searched(call, reduced)
+                later = tuple(index for index in chosen if "sinks" in self.statistics[index].asks)
+                chosen = [index for index in chosen if index not in later]
+                of_sinks = [self.statistics[index] for index in later]
+                # Copies: on a GPU all answers of a layer come in one piece, which a view of it would hold.
+                answers = {request: reduced[request].clone() for request in requests_of(of_sinks, tokens)}
+                norms_kept = norms if any("values" in statistic.asks for statistic in of_sinks) else None
+                self.kept[call.site.module] = Kept(later, answers, reduced.mask, norms_kept, tokens)
+            numbers = self._finished(Facts(reduced, norms, layer), chosen, call.site)
         assert call.site.module not in self.values, "a module called again is a site of its own"
         self.values[call.site.module] = (call.site, numbers)
 
-    @property
-    def crossed(self) -> bool:
-        """Whether cross-attention was measured, too."""
-        return any(site.stack == CROSS for site, _ in self.values.values())
+    def wait(self) -> None:
+        """Drop what only the pass needs, until the sinks are known: plans remember as many numbers as a map has."""
+        self.plans = {}
+        self.texts = CallTexts(self.texts.main, self.texts.decoder)
 
-    def contribution(self, state: Tap) -> Contribution:
-        """What the batch adds. Errors: StatisticError where no layer attends from a text to itself."""
+    def _finished(self, facts: Facts, columns: Sequence[int], site: Site) -> Finished:
+        """The statistics in these columns of one layer; nothing counts in the others."""
+        statistics = [self.statistics[column] for column in columns]
+        return finished(facts, statistics, site.num_heads).among(columns, len(self.statistics))
+
+    def _with_sinks(self, sinks: Sinks) -> None:
+        """Finish what was kept of each layer until the sinks were known."""
+        plans: dict[int, Pass] = {}  # of tokens that know their sinks; layers of one stack share what it remembers
+        for module, (columns, answers, mask, norms, tokens) in self.kept.items():
+            if id(tokens) not in plans:
+                # Positions that are no tokens of the texts have no sinks.
+                plans[id(tokens)] = prepare(tokens.with_sinks(sinks) if tokens.ids is not None else tokens, ())
+            site, numbers = self.values[module]
+            facts = Facts(Reduced(answers, plans[id(tokens)], mask, ""), norms)
+            self.values[module] = (site, numbers.beside(self._finished(facts, columns, site)))
+        self.kept = {}
+
+    def finish(self, tap: Tap, sinks: Sinks | None = None) -> BatchSums:
+        """What the batch adds; `sinks` are those that `search` has found.
+
+        Errors: StatisticError where no layer attends from a text to itself.
+        """
         if not self.values:
             raise StatisticError(
                 f"no layer of this call attends from a text to itself ({', '.join(self.left_out)}): record_call keeps "
                 f"what such layers do."
             )
+        if sinks is not None:
+            self._with_sinks(sinks)
         # A layer that attends within windows has as many "texts" as windows: the fewest are the texts themselves.
-        tokens_read = [tokens for tokens, _ in self.plans.values()]
-        tokens = self.texts.main.tokens if self.texts.main else min(tokens_read, key=lambda tokens: tokens.num_texts)
+        tokens = self.texts.main.tokens if self.texts.main else min(self.read, key=lambda tokens: tokens.num_texts)
         seeds, layers = self.seeds or tokens.seeds, list(self.values.values())
         # By head in one layer is by head in the whole batch: the
         # tensors of all layers must be of one width to be joined.
@@ -151,7 +206,7 @@ class Measured:
                 lambda layer: layer.own_of(columns),
             )
         )
-        return Contribution(
+        return BatchSums(
             sites=tuple(site for site, _ in layers),
             seeds=seeds,
             num=num,
@@ -160,11 +215,19 @@ class Measured:
             columns=tuple(columns),
             kinds=KindCounts.beside(self.kinds) if self.kinds else None,
             num_tokens=int(tokens.lengths.sum()),
-            backend={**state.because, **self.passes},
-            guard_error=state.guard_error,
-            edited=state.edited,
+            backend={**tap.because, **self.passes},
+            guard_error=tap.guard_error,
+            edited=tap.edited,
             maximum_columns=maxima,
+            left_out=tuple(self.left_out),
+            by_hand=tap.by_hand,
         )
+
+
+def without(requested: Sequence[Statistic], barred: frozenset[str]) -> tuple[tuple[Statistic, ...], str]:
+    """The statistics that ask for nothing of what is `barred`, and the names of the others."""
+    chosen = tuple(statistic for statistic in requested if not statistic.asks & barred)
+    return chosen, ", ".join(statistic.name for statistic in requested if statistic.asks & barred)
 
 
 def maximum_columns(statistics: Sequence[Statistic]) -> tuple[int, ...]:
@@ -172,13 +235,15 @@ def maximum_columns(statistics: Sequence[Statistic]) -> tuple[int, ...]:
     return tuple(index for index, statistic in enumerate(statistics) if statistic.maximum)
 
 
-def has_cross(lm: Any) -> bool:
+def has_cross(lm: LoadedModel) -> bool:
     """Whether a loaded model has layers from one text to another."""
     # What is no loaded model is told so where it is read, with its own words.
     return any(site.stack == CROSS for site in getattr(getattr(lm, "spec", None), "sites", ()))
 
 
-def two_sided(lm: Any, statistics: Sequence[Statistic], kinds: bool, reading: Reading | None = None) -> dict[str, str]:
+def two_sided(
+    lm: LoadedModel, statistics: Sequence[Statistic], kinds: bool, reading: Reading | None = None
+) -> dict[str, str]:
     """Notes about the decoder of an encoder-decoder: how it was fed, and what is left out of cross-attention.
 
     "" where there is nothing to say.
@@ -192,12 +257,6 @@ def crossing_notes(left_out: Iterable[str], statistics: Sequence[Statistic], cro
     """Layers that were left out, and what means nothing in the cross-attention that was measured."""
     without = [statistic.name for statistic in statistics if CROSS not in statistic.maps] if crossed else []
     return {CROSSING: ", ".join(left_out), NOT_OF_CROSS: ", ".join(without)}
-
-
-def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
-    """The numbers that one batch of texts adds. Cost: one forward pass and one over the maps' tiles."""
-    batch = Measured(CallTexts.of(lm, tokens), statistics, with_kinds=kinds)
-    return batch.contribution(observe(lm, tokens, batch.observe))
 
 
 def _by_text(values: Float64[Tensor, "w h s"], count: int, site: Site) -> Float64[Tensor, "t h s"]:

@@ -103,6 +103,7 @@ def write_report(
     long: Long = "windows",
     progress: Progress | None = None,
     exact: bool | str = False,
+    recording: Recording | None = None,
 ) -> str:
     """Write one HTML file, whole or not at all. Returns in words what it holds.
 
@@ -112,7 +113,8 @@ def write_report(
     With `exact` the page holds q, k and each row's log-sum-exp, and computes any cell of any map: in float32 where that
     is small, else in float16 (72 heads of 512 tokens: under 6 MB); "float16" or "float32" chooses. The returned words
     and the page say how far from the recording the weights are.
-    `progress` is called with heads done and heads in all.
+    `progress` is called with heads done and heads in all. `recording`: the model's of the whole text, where it was made
+    already; then the model is not run, unless the text is too long to be read whole here.
     Errors: FileAccessError, TextError, RecordingError for an exact page that would be too large, what recording raises.
     """
     cut = ""
@@ -123,7 +125,8 @@ def write_report(
             desk.labels.known[opened.model] = labels
     else:
         desk, text = desk_with(what, labels), reading_of(what.name).sentence if text is None else text
-        opened = open_text(desk, what, text[:MOST_CHARS], long)
+        known = recording if len(text) <= MOST_CHARS else None
+        opened = open_text(desk, what, text[:MOST_CHARS], long, known)
         cut = f"of a text of {len(text):,} characters, {MOST_CHARS:,} were read" if len(text) > MOST_CHARS else ""
     try:
         page, words = page_of(desk, opened, progress, cut, exact)

@@ -22,7 +22,7 @@ from manyheads.edits import applied
 from manyheads.errors import ManyHeadsError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import record
-from manyheads.measurement.of_a_recording import sinks_of
+from manyheads.measurement import sinks_of
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import LayerRecord, Recording, open_recording
 from manyheads.roles.compare import sharing_around
@@ -164,6 +164,11 @@ class Recordings:
         # object gets its address while it is open.
         name = digest("hand", str(id(recording)))
         return self.opened.put(name, Opened(name, recording, title, model or _model_of(recording), "in hand"))
+
+    def add_text(self, recording: Recording, model: str, text: str) -> Opened:
+        """Open the recording of a text as if it had been typed into the page."""
+        name = recording_id(model, text)
+        return self.opened.put(name, Opened(name, recording, text[:TITLE], model, "typed", written=text))
 
     def _open_file(self, file: str) -> Opened:
         def opened() -> Opened:

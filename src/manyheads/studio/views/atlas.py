@@ -14,7 +14,7 @@ import torch
 from manyheads.edits import METRICS
 from manyheads.heads import Head
 from manyheads.interventions import Importance
-from manyheads.measurement.of_a_recording import EVERY_ROW, measure_recording
+from manyheads.measurement import EVERY_ROW, measure_recording
 from manyheads.recording import LayerRecord
 from manyheads.roles import HeadRole, PageLabels, label_page
 from manyheads.roles.words import CAVEAT, group_of

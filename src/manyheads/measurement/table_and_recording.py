@@ -1,0 +1,147 @@
+"""Several questions about some texts, answered by one pass: their statistics, a recording, small maps, a telling link.
+
+`study` measures and records. Whoever wants more of the same pass gives it something to watch each batch: `MapPooling`
+(`pooling`) for the map of every head, `SampleLink` for a sentence with its most telling link.
+"""
+
+# device: words, tokens and a pass's answers are the host's
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from manyheads.base import Progress
+from manyheads.corpora import Document
+from manyheads.inputs import Long, Reading, read_texts
+from manyheads.inputs.media import Given
+from manyheads.inputs.reading import DECODER, rarity_table
+from manyheads.inputs.recorder import Keep, Keeper, recording_of_texts, room_for, tensors_to_keep
+from manyheads.measurement.loop import batches_of, by_model, sinks_or_search, sums_of
+from manyheads.measurement.sinks import SinkSearch
+from manyheads.measurement.split_heads import whole_table
+from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models.taps import Observer, Tap
+from manyheads.recording import HeadLink, LayerRecord, Recording, SpacedWord, TellingSearch, spaced_words
+from manyheads.statistics import HeadTable, Statistic, choose
+from manyheads.statistics.sums import RunningSums, has_cross, two_sided
+from manyheads.texts import Sinks, Words
+
+Beside = Callable[[Given], Observer | None]
+"""What else watches a batch: the observer of its calls, or None."""
+
+
+class Study(NamedTuple):
+    """What one pass over some texts shows: the table of their statistics, and a recording where one was asked for."""
+
+    table: HeadTable
+    recording: Recording | None
+
+
+def study(
+    lm: LoadedModel,
+    texts: str | Sequence[str | Document | tuple[str, str]] | Reading,
+    statistics: str | Sequence[str | Statistic] = "default",
+    *,
+    long: Long = "windows",
+    keep: Sequence[Keep] = ("q", "k", "lse"),
+    sinks: Sinks | None = None,
+    kinds: bool = False,
+    beside: Iterable[Beside] = (),
+    progress: Progress | None = None,
+) -> Study:
+    """Measure some texts and record them, in one forward pass over each: what `measure` and `record` give.
+
+    - lm: a loaded model.
+    - texts: a text or several, as in `record`, or what `read_texts` made of them.
+    - statistics: by name, as in `measure`.
+    - long: how a text beyond the model's positions is read, as in `record`.
+    - keep: the tensors of the recording, as in `record`; () makes none.
+    - sinks: those of an earlier table; without them they are found on some of the texts.
+    - kinds: whether to count what each kind of token receives.
+    - beside: what else watches the batches.
+    - progress: called with the tokens read so far, and those in all.
+
+    Cost: one forward pass, and one pass over the maps' tiles. Errors: as of `measure` and `record`.
+    """
+    tensors = tensors_to_keep(keep) if keep else frozenset[str]()
+    chosen = choose(statistics, crosses=has_cross(lm) and not kinds)
+    reading = texts if isinstance(texts, Reading) else read_texts(lm, texts, long, pairs=True)
+    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
+    sought = sinks_or_search(lm, reading, chosen) if sinks is None else sinks
+    keepers: list[Keeper] = []
+    taps: list[Tap] = []
+    groups: list[Sequence[int]] = []
+    run_model = by_model(lm)
+
+    def run(batch: Given, reader: Observer) -> Tap:
+        watching = [reader, *(observer for watch in beside if (observer := watch(batch)) is not None)]
+        if tensors:
+            keepers.append(Keeper(batch.texts, tensors))
+            groups.append(batch.places)
+            watching.append(keepers[-1].observe)
+
+        def observe(call: AttentionCall) -> None:
+            for observer in watching:
+                observer(call)
+
+        tap = run_model(batch, observe)
+        taps.append(tap)
+        return tap
+
+    total = RunningSums()
+    with room_for(lm, reading, tensors) if tensors else nullcontext():
+        for part in sums_of(run, batches_of(lm, reading, rarity, progress), chosen, sinks=sought, kinds=kinds):
+            total.add(part)
+        recording = recording_of_texts(lm, reading, rarity, groups, keepers, taps) if tensors else None
+    found = sought.sinks if isinstance(sought, SinkSearch) else sought
+    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
+    notes |= {"sinks": found.because, **two_sided(lm, chosen, kinds, reading)}
+    return Study(whole_table(lm.model, total.table(chosen, found, notes)), recording)
+
+
+@dataclass(eq=False)
+class SampleLink:
+    """The most telling link between words of the beginning of a reading's first piece, as the model read it there.
+
+    `end`: how many characters that beginning has. `words` are its words, and `link` is None where no two of them see
+    each other. To be given to `study` as what watches beside.
+    """
+
+    end: int
+    words: list[SpacedWord] = field(default_factory=list)
+    search: TellingSearch = field(default_factory=TellingSearch)
+
+    @property
+    def link(self) -> HeadLink | None:
+        return self.search.link
+
+    def __call__(self, batch: Given) -> Observer | None:
+        main = batch.texts.main
+        if main is None or 0 not in batch.places:
+            return None
+        text = batch.places.index(0)
+        words_of = {id(main.tokens): Words.of(main.tokens)}
+        words = words_of[id(main.tokens)]
+        units = words.units(text)
+        beyond = (index for index, unit in enumerate(units) if unit.span[1] > self.end)
+        self.search.num_units = next(beyond, len(units))
+        self.words = spaced_words(words, text, self.search.num_units)
+
+        def observe(call: AttentionCall) -> None:
+            # A decoder that reads targets has other words, and cross-attention words of two texts.
+            if call.crosses or (call.site.stack == DECODER and main.tokens.target is not None):
+                return
+            tokens, aligner = batch.texts.read_by(call)
+            layer = aligner.layer(call)
+            record = LayerRecord(
+                call.site, layer.q, layer.k, None, layer.lse, layer.mask, layer.rule, tokens.lengths, tokens,
+                call.because,
+            )  # fmt: skip
+            if id(tokens) not in words_of:
+                words_of[id(tokens)] = Words.of(tokens)
+            self.search.add(record, words_of[id(tokens)], text)
+
+        return observe

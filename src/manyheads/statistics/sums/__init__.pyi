@@ -1,0 +1,22 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .batch_sums import BatchSums as BatchSums
+from .intervals import Spread as Spread
+from .intervals import replicate_error as replicate_error
+from .intervals import share_difference_interval as share_difference_interval
+from .intervals import t_95 as t_95
+from .intervals import wilson_interval as wilson_interval
+from .one_batch import HIDDEN_NOTE as HIDDEN_NOTE
+from .one_batch import WORDY as WORDY
+from .one_batch import BatchReader as BatchReader
+from .one_batch import finish as finish
+from .one_batch import has_cross as has_cross
+from .one_batch import maximum_columns as maximum_columns
+from .one_batch import requests_of as requests_of
+from .one_batch import two_sided as two_sided
+from .one_batch import without as without
+from .running_sums import RunningSums as RunningSums
+from .sums import REPLICATES as REPLICATES
+from .sums import paired_interval as paired_interval
+from .token_kinds import KindCounts as KindCounts
+from .token_kinds import KindTally as KindTally
+from .token_kinds import TokenKinds as TokenKinds
