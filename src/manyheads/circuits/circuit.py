@@ -34,7 +34,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import whole
+from manyheads.base import Json, brief, whole
 from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
@@ -100,10 +100,10 @@ class Circuit(PerHeadResult):
 
         return pd.DataFrame({**self.head_columns(), "cost": self.costs})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {
-            "heads": self.to_pandas().to_dict("records"),
+            "heads": self.rows(),
             "keep": self.keep,
             "metric": self.metric,
             "unit": self.unit,
@@ -127,7 +127,8 @@ class Circuit(PerHeadResult):
         names = ", ".join(map(str, self.heads)) or "no head"
         total = len(self.spec.heads)
         beside = f"; random sets {np.mean(self.random):.2f}" if self.random else ""
-        return f"Circuit({names}: {len(self.heads)} of {total} heads keep {self.faithfulness:.2f} of the gap{beside})"
+        keep = f"{len(self.heads)} of {total} heads keep {self.faithfulness:.2f} of the gap{beside}"
+        return brief(f"Circuit({keep}: {names})")
 
 
 def find_circuit(

@@ -36,7 +36,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
-from manyheads.base import one_of, whole
+from manyheads.base import Json, brief, one_of, whole
 from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import Calls, Runner, read_under
 from manyheads.edits.edits import BLOCK_CELLS, weights_of
@@ -310,13 +310,31 @@ class Patching(PerHeadResult):
         effect = abs(float(self.by_head[self.head_place(head)]))
         return float(np.mean([abs(value) >= effect for value in self.control])) if self.control else None
 
-    def __getitem__(self, head: str | Head) -> Any:
-        """A head's value; where each position was patched, an array of them."""
+    def __getitem__(self, head: str | Head) -> float:
+        """A head's value. Errors: HeadError; StatisticError where each position was patched: `by_position`."""
+        value = self._of_head(head)
+        if value.ndim:
+            raise StatisticError(
+                f"patching[{str(head)!r}]: each position was patched, so a head has {len(value)} values: ask "
+                f"patching.by_position({str(head)!r})."
+            )
+        return float(value)
+
+    def by_position(self, head: str | Head) -> Float64[ndarray, "position"]:
+        """A head's values, one for each of `positions`. Errors: HeadError; StatisticError where there is one value."""
+        value = self._of_head(head)
+        if not value.ndim:
+            raise StatisticError(
+                f"by_position({str(head)!r}): a head has one value here, patching[{str(head)!r}]: patch(..., "
+                f"positions='each') has one for each position."
+            )
+        return value
+
+    def _of_head(self, head: str | Head) -> Float64[ndarray, "*shape"]:
         heads = self.spec.select(head)
         if len(heads) != 1:
             raise HeadError(f"{head!r} is {len(heads)} heads: ask for one, as in patching['L3H7'].")
-        value = self.values[self.head_place(heads.heads[0])]
-        return float(value) if value.ndim == 0 else value
+        return np.asarray(self.values[self.head_place(heads.heads[0])])
 
     def agreement(self, other: Patching) -> float:
         """Spearman's rank correlation of two patchings of the same heads and positions. Errors: StatisticError."""
@@ -347,9 +365,8 @@ class Patching(PerHeadResult):
             }
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
-        frame = self.to_pandas().astype(object)
         return {
             "what": self.what,
             "direction": self.direction,
@@ -359,7 +376,7 @@ class Patching(PerHeadResult):
             "texts": self.num_texts,
             "clean": float(self.clean.mean()),
             "corrupted": float(self.corrupted.mean()),
-            "heads": frame.where(frame.notna(), None).to_dict("records"),
+            "heads": self.rows(),
             "control": list(self.control),
             "notes": self.notes,
         }
@@ -368,7 +385,7 @@ class Patching(PerHeadResult):
         place = {head: index for index, head in enumerate(self.heads)}
         top = ", ".join(f"{head} {self.by_head[place[head]]:+.2f}" for head in self.ranking()[:MOST_SHOWN])
         how = f"{self.what}, {self.direction}, {self.metric} on {self.num_texts} pair{'s' * (self.num_texts > 1)}"
-        return f"Patching({len(self.heads)} heads, {how}; largest: {top})"
+        return brief(f"Patching({len(self.heads)} heads, {how}; largest: {top})")
 
 
 # ------------------------------------------------------------------------------------------------------------- patching

@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import one_of
+from manyheads.base import Json, brief, one_of
 from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
@@ -79,6 +79,27 @@ class PathEffect:
     def _ends(self) -> tuple[float | None, float | None]:
         low, high = (float(end[0]) for end in mean_interval(self.per_text[:, None]))
         return (None, None) if np.isnan(low) else (low, high)
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {
+            "senders": [str(head) for head in self.senders],
+            "receiver": str(self.receiver),
+            "channel": self.channel,
+            "direction": self.direction,
+            "metric": self.metric,
+            "unit": self.unit,
+            "texts": len(self.per_text),
+            "effect": self.value,
+            "low": self.low,
+            "high": self.high,
+            "clean": self.clean,
+            "corrupted": self.corrupted,
+            "notes": self.notes,
+        }
+
+    def __repr__(self) -> str:
+        return brief(f"PathEffect({self})")
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.senders))

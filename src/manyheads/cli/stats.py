@@ -20,7 +20,7 @@ from rich.text import Text
 
 from manyheads import corpora, measurement
 from manyheads import roles as role_finder
-from manyheads import statistics as measures
+from manyheads.base import Json
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     SUMS_ENDINGS,
@@ -260,23 +260,10 @@ def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:
     return pd.concat([tables[0].to_pandas(), *columns], axis=1)
 
 
-def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
-    """Everything, as data: of each statistic what it means, on what it rests, and every head's value and interval."""
-    number, rows = measures.number, []
-    for table in tables:
-        for statistic in table.statistics:
-            columns = (table.column(statistic.name), *table.interval(statistic.name))
-            heads: dict[str, dict[str, Any]] = {
-                str(head): dict(zip(("value", "low", "high"), map(number, values), strict=True))
-                for head, *values in zip(table.heads, *columns, strict=True)
-            }
-            for head, figures in heads.items():
-                if figures["low"] is None:
-                    figures["no_interval"] = table.no_interval(statistic.name, head)
-            about = {"name": statistic.name, "unit": statistic.unit, "kind": statistic.kind, "is": statistic.meaning}
-            rows.append({**about, "texts": table.sums.num_texts, "tokens": table.sums.num_tokens, "heads": heads})
+def document(tables: Sequence[HeadTable]) -> Json:
+    """The tables of several readings as one: the statistics of all, and the first table's notes before the others'."""
     notes = {key: note for table in reversed(tables) for key, note in table.notes.items()}
-    return {"statistics": rows, "notes": notes}
+    return {"statistics": [row for table in tables for row in table.statistic_rows()], "notes": notes}
 
 
 def _show_list(
@@ -524,7 +511,7 @@ def merge(
         if out is not None:
             labelled.save(out)
         if as_json:
-            emit_document({"loaded": notes["loaded"], **about, **of_roles.document(labelled, origin)})
+            emit_document({"loaded": notes["loaded"], **about, "origin": origin, **labelled.to_dict()})
             return
         print_whole(of_roles.page(labelled, origin, ModelChoice(model), None, complete=complete))
     else:

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.base import percent
+from manyheads.base import Json, brief, percent
 from manyheads.errors import ShapeError, TextError
 from manyheads.heads import Head
 from manyheads.recording.layer import LayerRecord
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 
 NUMBER = re.compile(r"(.+)#([1-9][0-9]{0,8})", re.DOTALL)
 LISTED = 6  # occurrences, or words of the text, that an error names
-SHOWN = 5  # heads that a printed result names
+SHOWN = 3  # heads that a printed result names
 
 
 class HeadLink(NamedTuple):
@@ -94,6 +94,11 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
         names = ("query", "key", "weight", "chance")
         return pd.DataFrame({**self.head_columns(), **{name: [getattr(x, name) for x in self] for name in names}})
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the words, a row for each head, the heaviest first, and what was read."""
+        about = {"query": self.query, "key": self.key, "text": self.text}
+        return {**about, "heads": self.rows(), "because": self.because}
+
     def __repr__(self) -> str:
         visible = [link for link in self.links if not math.isnan(link.weight)]
         words = f"{self.query or 'any word'!r} -> {self.key or 'any word'!r}".replace("'any word'", "any word")
@@ -102,9 +107,9 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
             f"{link.head} {link.weight:.1%}" + ("" if one_pair else f" {link.query!r} -> {link.key!r}")
             for link in visible[:SHOWN]
         )
-        even = f"; {percent(visible[0].chance)} if spread evenly" if one_pair and visible else ""
+        even = f"; even: {percent(visible[0].chance)}" if one_pair and visible else ""
         dots = " ..." if len(visible) > SHOWN else ""
-        return f"HeadLinks({words}: {', '.join(heaviest)}{dots} of {len(self.links)} heads, on one text{even})"
+        return brief(f"HeadLinks({words}: {', '.join(heaviest)}{dots} of {len(self.links)} heads, one text{even})")
 
 
 def heads_linking(

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import no_access, private_names, replacing, users_folder
+from manyheads.base import Json, brief, no_access, plain, private_names, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
@@ -87,8 +87,10 @@ class HeadRole:
     name: str
     evidence: Evidence
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"head": str(self.head), "role": self.name, **asdict(self.evidence)}
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the head, its role, and the fields of the evidence."""
+        evidence = {name: plain(value) for name, value in asdict(self.evidence).items()}
+        return {"head": str(self.head), "role": self.name, **evidence}
 
 
 def label(table: HeadTable) -> list[HeadRole]:
@@ -192,6 +194,27 @@ class PageLabels:
     because: str
     texts_are: str = "bundled texts"
 
+    @property
+    def basis(self) -> Json:
+        """What the labels rest on, as plain data."""
+        return {
+            "texts": self.num_texts,
+            "texts_are": self.texts_are,
+            "tokens": self.num_tokens,
+            "because": self.because,
+            "sinks": list(self.sinks.names),
+            "notes": dict(self.notes),
+        }
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: `basis`, each head's label, and its default statistics by name."""
+        return {**self.basis, "heads": [role.to_dict() for role in self.roles], "values": self.values}
+
+    def __repr__(self) -> str:
+        named = sum(role.name != UNLABELLED for role in self.roles)
+        texts = f"{self.num_texts:,} {self.texts_are}, {self.num_tokens:,} tokens"
+        return brief(f"PageLabels({named} of {len(self.roles)} heads named, {texts})")
+
 
 def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
     """The labels of a loaded model's heads on the bundled texts. Cost: seconds the first time, then milliseconds."""
@@ -259,7 +282,9 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
     """Write the labels, whole or not at all; returns in words whether that worked. `path`: or why there is none."""
     if isinstance(path, FileAccessError):
         return f"measured now, and not remembered: {str(path).removesuffix('.')}"
-    data = {**asdict(labels), "roles": [role.to_dict() for role in labels.roles]}
+    # Not by `to_dict`, in which an interval that is not known is no NaN.
+    rows = [{"head": str(role.head), "role": role.name, **asdict(role.evidence)} for role in labels.roles]
+    data = {**asdict(labels), "roles": rows}
     # Of what a reader will get: JSON knows no tuples.
     data[DIGEST] = _digest(json.loads(json.dumps(data)))
     try:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from manyheads.base import divisors, plural, units
+from manyheads.base import Json, brief, divisors, plural, units
 from manyheads.errors import ModelError, ShapeError
 from manyheads.sizing.architecture.architecture import (
     LAST,
@@ -148,10 +148,10 @@ class Sizing:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} in {self.ask.dtype}"
+        weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} {self.ask.dtype}"
         texts = f"{plural(self.ask.batch, 'text')} of {plural(self.ask.context, 'token')}"
-        cache = f", {units.gib(self.cache.steady)} of cache" if self.cache else ""
-        return f"Sizing({self.name}: {weights}; {texts}{cache})"
+        cache = f", {units.gib(self.cache.steady)} cache" if self.cache else ""
+        return brief(f"Sizing({self.name}: {weights}; {texts}{cache})")
 
     @property
     def name(self) -> str:
@@ -290,7 +290,7 @@ class Sizing:
             positions=architecture.max_positions,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Everything, as plain data for JSON.
 
         Keys: name, family, because, notes, untold, asked, shape, parameters, flops, cache, variants, decoding.

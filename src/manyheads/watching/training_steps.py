@@ -34,7 +34,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import Mask
-from manyheads.base import whole
+from manyheads.base import Json, whole
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine.processes import own_rank
@@ -90,6 +90,10 @@ class WatchedStep(PerHeadResult):
             raise StatisticError(f"this watch has no {name!r}, only {', '.join(self.names)}: name it in statistics=.")
         column = self.values[:, self.names.index(name)]
         return column.copy() if head is None else float(column[self.head_place(head)])
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: a row for each head, None where it has no number."""
+        return {"step": self.step, "heads": self.rows(), "because": self.because}
 
     def summary(self, layers: bool = True) -> dict[str, float]:
         """Numbers for a logger: each statistic over all heads, and over each layer's; never one for each head."""

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import inputs, recording, statistics, texts
-from manyheads.base import percent
+from manyheads.base import Json, percent
 from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
 from manyheads.cli.roles.role_words import link_colour, role_of
 from manyheads.cli.terminal.console import (
@@ -55,6 +55,33 @@ class WordAnswer:
     labels: Any
     written: tuple[str, ...]
     seconds: float
+
+    def to_dict(self) -> Json:
+        """Every head with its link, the heaviest first; null where the head cannot see the word."""
+        links, heads = self.links, []
+        for link in links:
+            role = role_of(self.labels, link.head)
+            heads.append({
+                "head": str(link.head),
+                "stack": link.head.stack,
+                "layer": link.head.layer,
+                "index": link.head.index,
+                "from": link.query,
+                "to": link.key,
+                "weight": statistics.number(link.weight),
+                "even": statistics.number(link.chance),
+                "role": None if role is None else role.name,
+            })  # fmt: skip
+        return {
+            "model": self.model.loaded(self.lm),
+            "text": {"origin": self.source.origin, "text": links.text},
+            "from": links.query or None,
+            "to": links.key or None,
+            "heads": heads,
+            "notes": {"links": links.because, "labels": self.labels.because, "one_text": ONE_TEXT},
+            "written": list(self.written),
+            "seconds": round(self.seconds, 3),
+        }
 
 
 def ask_word(
@@ -108,7 +135,7 @@ def ask_word(
 def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     """Print the page, of `complete` with every head, or the document."""
     if as_json:
-        return emit_document(document(answer))
+        return emit_document(answer.to_dict())
     console, links, drawn = stdout_console(), answer.links, answer.drawn
     # The finding: the heaviest links, in words.
     pair = bool(links.query and links.key)
@@ -205,32 +232,3 @@ def _by_word(answer: WordAnswer, console: Console, complete: bool) -> list[Text]
     if len(groups) > most:
         lines.append(Text(f"  and {len(groups) - most} more words: --all", style="dim"))
     return lines
-
-
-def document(answer: WordAnswer) -> dict[str, Any]:
-    """Every head with its link, the heaviest first; null where the head cannot see the word."""
-    lm, links = answer.lm, answer.links
-    heads = []
-    for link in links:
-        role = role_of(answer.labels, link.head)
-        heads.append({
-            "head": str(link.head),
-            "stack": link.head.stack,
-            "layer": link.head.layer,
-            "index": link.head.index,
-            "from": link.query,
-            "to": link.key,
-            "weight": statistics.number(link.weight),
-            "even": statistics.number(link.chance),
-            "role": None if role is None else role.name,
-        })  # fmt: skip
-    return {
-        "model": {"asked": answer.model.name, "name": lm.name, "because": lm.because},
-        "text": {"origin": answer.source.origin, "text": links.text},
-        "from": links.query or None,
-        "to": links.key or None,
-        "heads": heads,
-        "notes": {"links": links.because, "labels": answer.labels.because, "one_text": ONE_TEXT},
-        "written": list(answer.written),
-        "seconds": round(answer.seconds, 3),
-    }

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio, texts
 from manyheads import statistics as measures
-from manyheads.base import users_home
+from manyheads.base import Json, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -94,7 +94,7 @@ SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 
 
 @dataclass(frozen=True)
-class Looked:
+class LookResult:
     """All that one look found: the labels from the page, the table of your text, and what it took.
 
     `names` are the statistics that were asked for; the table may hold more. `written` are the files, in words, and
@@ -111,6 +111,42 @@ class Looked:
     written: tuple[str, ...]
     seconds: dict[str, float]
     options: tuple[str, ...] = ()
+
+    def to_dict(self) -> Json:
+        """Everything; null where there is no number."""
+        lm, labels, table, source = self.lm, self.labels, self.table, self.source
+        columns = {name: table.column(name) for name in table.names}
+        heads = []
+        for index, head in enumerate(table.heads):
+            role = role_of(labels, head)
+            heads.append({
+                "head": str(head),
+                "stack": head.stack,
+                "layer": head.layer,
+                "index": head.index,
+                "role": None if role is None else role.name,
+                "evidence": None if role is None else evidence_of(role),
+                "page": labels.values.get(str(head)),
+                "text": {name: measures.number(column[index]) for name, column in columns.items()},
+            })  # fmt: skip
+        return {
+            "model": {"asked": self.model.name, "because": lm.because, **lm.spec.to_dict()},
+            "text": {
+                "origin": source.origin,
+                "text": source.text,
+                "tokens_read": table.sums.num_tokens,
+                "texts_or_windows": table.sums.num_texts,
+            },
+            "page": labels.basis,
+            "statistics": {
+                statistic.name: {"unit": statistic.unit, "meaning": statistic.meaning, "source": statistic.source}
+                for statistic in table.statistics
+            },
+            "heads": heads,
+            "notes": {**table.notes, "caveat": CAVEAT},
+            "written": list(self.written),
+            "seconds": {step: round(value, 3) for step, value in self.seconds.items()},
+        }
 
 
 def look(
@@ -178,7 +214,7 @@ def look(
         talk, source, choice, statistics, long, save=save, plot=plot, html=html, exact=exact, remember=not no_cache
     )
     if as_json:
-        emit_document(document(looked))
+        emit_document(looked.to_dict())
     else:
         print_page(looked, read_sample(talk, looked), complete or statistics != "default")
     if open_page:
@@ -200,7 +236,7 @@ def gather(
     html: Path | None = None,
     exact: bool = False,
     remember: bool = True,
-) -> Looked:
+) -> LookResult:
     """Load, label and measure, and write the files that were asked for."""
     times = [time.perf_counter()]
     with talk.step("starting"):  # misspelt statistics are refused before a model is loaded
@@ -240,7 +276,7 @@ def gather(
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}
     options = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
-    return Looked(lm, model, source, labels, table, names, tuple(written), seconds, options)
+    return LookResult(lm, model, source, labels, table, names, tuple(written), seconds, options)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -266,7 +302,7 @@ class Sample:
     whole: bool
 
 
-def read_sample(talk: Talk, looked: Looked) -> Sample | None:
+def read_sample(talk: Talk, looked: LookResult) -> Sample | None:
     """The text, or the beginning of a long one as a text of its own; None where no two words of it see each other."""
     text = looked.source.text
     if len(text) > SAMPLE_LENGTH:
@@ -281,7 +317,7 @@ def read_sample(talk: Talk, looked: Looked) -> Sample | None:
     return Sample(text, tuple(words), link, text == looked.source.text)
 
 
-def print_page(looked: Looked, sample: Sample | None, complete: bool) -> None:
+def print_page(looked: LookResult, sample: Sample | None, complete: bool) -> None:
     """`complete`: with the evidence, a row for each head, and where every number is from."""
     console = stdout_console()
     labels, table, source, spec = looked.labels, looked.table, looked.source, looked.lm.spec
@@ -346,7 +382,7 @@ def _facts(facts: list[tuple[str, str]], console: Console) -> list[Text]:
     return [line for label, value in labelled for line in hanging(label, value, console.width)]
 
 
-def _finding(looked: Looked, console: Console) -> list[Text]:
+def _finding(looked: LookResult, console: Console) -> list[Text]:
     """The grid of role letters, with a line for each role beside it, or below where there is no room."""
     labels = looked.labels
     if not labels.roles:
@@ -379,7 +415,7 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     return [title, *body, *(Text(line, style="dim") for line in textwrap.wrap(clean(remarks), console.width))]
 
 
-def _grid(looked: Looked, console: Console) -> tuple[list[Text], str]:
+def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
     """A letter for each head, coloured as its role; and what had no room, in words."""
     names = {role.head: role.name for role in looked.labels.roles}
     by_layer: dict[tuple[str, int], dict[int, str]] = {}
@@ -435,7 +471,7 @@ def badge(name: str) -> str:
     return "dim" if name == UNLABELLED else f"bold #ffffff on {hue(name)}"
 
 
-def _summary(looked: Looked, against: str) -> list[Text]:
+def _summary(looked: LookResult, against: str) -> list[Text]:
     """A line for each role: how many heads have it, its letter, the strongest of them, and what chance would give."""
     groups = by_role(looked.labels)
     wide = max(len(clean(name)) for name in groups)
@@ -456,7 +492,7 @@ def _summary(looked: Looked, against: str) -> list[Text]:
     return lines
 
 
-def _offers(looked: Looked, sample: Sample | None, complete: bool) -> list[tuple[str, str]]:
+def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[tuple[str, str]]:
     """What to type next, with this text and a telling head."""
     source, model = looked.source, looked.model.arguments
     arguments = source.arguments and f" {source.arguments}"
@@ -501,7 +537,7 @@ def home(text: str) -> str:
     return clean(text) if folder is None else clean(text).replace(f"{folder}/", "~/")
 
 
-def _remarks(looked: Looked, console: Console) -> list[Text]:
+def _remarks(looked: LookResult, console: Console) -> list[Text]:
     """The evidence of the strongest head of each role, in words, and where the model parks attention."""
     labels = looked.labels
     if not labels.roles:
@@ -523,7 +559,7 @@ def _remarks(looked: Looked, console: Console) -> list[Text]:
     return [*lines, Text()] + [Text(line) for remark in remarks for line in textwrap.wrap(clean(remark), console.width)]
 
 
-def _table(looked: Looked, console: Console) -> list[Text]:
+def _table(looked: LookResult, console: Console) -> list[Text]:
     """A row for each head, a rule before each layer; what the columns mean stands above, what had no room below."""
     labels, table = looked.labels, looked.table
     everything = set(looked.names) in (set(measures.DEFAULT), set(measures.STATISTICS))
@@ -599,50 +635,6 @@ def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The same as data: one JSON document, and a frame with a row a head.
-
-
-def document(looked: Looked) -> dict[str, Any]:
-    """Everything; null where there is no number."""
-    lm, labels, table, source = looked.lm, looked.labels, looked.table, looked.source
-    columns = {name: table.column(name) for name in table.names}
-    heads = []
-    for index, head in enumerate(table.heads):
-        role = role_of(labels, head)
-        heads.append({
-            "head": str(head),
-            "stack": head.stack,
-            "layer": head.layer,
-            "index": head.index,
-            "role": None if role is None else role.name,
-            "evidence": None if role is None else evidence_of(role),
-            "page": labels.values.get(str(head)),
-            "text": {name: measures.number(column[index]) for name, column in columns.items()},
-        })  # fmt: skip
-    return {
-        "model": {"asked": looked.model.name, "because": lm.because, **lm.spec.to_dict()},
-        "text": {
-            "origin": source.origin,
-            "text": source.text,
-            "tokens_read": table.sums.num_tokens,
-            "texts_or_windows": table.sums.num_texts,
-        },
-        "page": {
-            "texts": labels.num_texts,
-            "texts_are": labels.texts_are,
-            "tokens": labels.num_tokens,
-            "because": labels.because,
-            "sinks": list(labels.sinks.names),
-            "notes": dict(labels.notes),
-        },
-        "statistics": {
-            statistic.name: {"unit": statistic.unit, "meaning": statistic.meaning, "source": statistic.source}
-            for statistic in table.statistics
-        },
-        "heads": heads,
-        "notes": {**table.notes, "caveat": CAVEAT},
-        "written": list(looked.written),
-        "seconds": {step: round(value, 3) for step, value in looked.seconds.items()},
-    }
 
 
 def evidence_of(role: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import whole
+from manyheads.base import Json, brief, whole
 from manyheads.base.text import plural
 from manyheads.edits import Runner, metrics, plan_edits
 from manyheads.errors import StatisticError
@@ -62,7 +62,7 @@ class Effect:
         """The share of random sets that changed at least as much: a small one is unusual. None without controls."""
         return float(np.mean([change >= self.change for change in self.control])) if self.control else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {
             "plan": self.plan.to_dict(),
@@ -78,6 +78,9 @@ class Effect:
             "share_of_controls_above": self.share_of_controls_above,
             "notes": self.notes,
         }
+
+    def __repr__(self) -> str:
+        return brief(f"Effect({self})")
 
     def __str__(self) -> str:
         controls = "no control"

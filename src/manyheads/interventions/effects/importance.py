@@ -41,7 +41,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import one_of, whole
+from manyheads.base import Json, brief, one_of, whole
 from manyheads.edits import Runner, metrics, plan_edits, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
@@ -145,6 +145,16 @@ class Importance(PerHeadResult):
             raise StatisticError("these two estimates are of different heads: compare estimates of one model.")
         return rank_correlation(self.values, other.values)
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: what was measured, and a row for each head as in `to_pandas`."""
+        return {
+            "estimator": self.estimator,
+            "metric": self.metric,
+            "unit": self.unit,
+            "heads": self.rows(),
+            "notes": self.notes,
+        }
+
     def to_pandas(self) -> pd.DataFrame:
         """A row for each head: its name and place, importance, low, high, normalised, rank (0 = least important)."""
         import pandas as pd
@@ -165,7 +175,7 @@ class Importance(PerHeadResult):
     def __repr__(self) -> str:
         top = ", ".join(str(head) for head in self.ranking()[::-1][:3])
         source = f"{len(self.heads)} heads by {self.estimator}, {self.metric} on {len(self.per_text)} texts"
-        return f"Importance({source}; most important: {top})"
+        return brief(f"Importance({source}; most important: {top})")
 
 
 def importance(
@@ -372,7 +382,11 @@ class Lowest:
     unit: str
     num_texts: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        least = f"{self.way or 'each by itself'}; {self.metric} on {self.num_texts} texts"
+        return brief(f"Lowest({self.heads}: {least})")
+
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         fields = {name: getattr(self, name) for name in ("way", "because", "ways", "metric", "unit")}
         groups = [{"heads": str(heads), "worth": worth} for heads, worth in self.groups.items()]

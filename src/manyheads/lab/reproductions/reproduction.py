@@ -19,12 +19,11 @@ from typing import Any
 import torch
 
 from manyheads.lab.training import Outcome, carry_out
-from manyheads.lab.training.charts import AnyChart
+from manyheads.lab.training.charts import FIGURE, AnyChart
 from manyheads.lab.training.presets.preset import Preset
 from manyheads.lab.training.runs import Progress, mean_and_interval
 
 COMES_OUT, FAILS, UNDECIDED, NOT_JUDGED = "comes out", "does not come out", "undecided", "not judged"
-FIGURE = "figure.svg"
 
 
 @dataclass(frozen=True)

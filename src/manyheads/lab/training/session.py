@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from manyheads.base import PartsFolder, no_access, read_bytes, replacing
+from manyheads.base import Json, PartsFolder, brief, no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
-from manyheads.lab.training.charts import Chart
+from manyheads.lab.training.charts import FIGURE, Chart
 from manyheads.lab.training.checkpoints import heads_table, metrics_table
 from manyheads.lab.training.loop import Trained, train
 from manyheads.lab.training.presets.preset import Findings, Preset, Setup, Training
@@ -34,6 +34,7 @@ from manyheads.machine import choose_device, torchrun
 from manyheads.plan import SEEDS
 
 BEGUN, REPORT, HEADS = "run.json", "report.json", "heads"
+FILES = (REPORT, FIGURE, "metrics.parquet", "heads.parquet", HEADS, "model", "texts.jsonl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,18 @@ class Outcome:
     trained: dict[str, Trained]
     report: dict[str, Any]
     rank: int = 0
+
+    @property
+    def files(self) -> list[str]:
+        """What is in the folder for a reader: not what the training keeps for itself."""
+        return [name for name in FILES if (self.folder / name).exists()]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the report, and where everything is."""
+        return {**self.report, "folder": str(self.folder), "files": self.files}
+
+    def __repr__(self) -> str:
+        return brief(f"Outcome({', '.join(self.trained)}: {'; '.join(self.findings.lines[:1])})")
 
 
 NOTHING_FOUND = Findings({}, (), Chart("", "", ()))

@@ -14,7 +14,7 @@ Benjamini and Hochberg 1995 (q).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import whole
+from manyheads.base import Json, brief, plain, whole
 from manyheads.edits import Editor, Runner, choose_metric, plan_edits, read_corpus
 from manyheads.edits.metrics import require_loaded
 from manyheads.errors import PlanError, StatisticError
@@ -73,8 +73,9 @@ class HeadChange:
     q: float
     backup: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "head": str(self.head)}
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {name: plain(value) for name, value in vars(self).items()} | {"head": str(self.head)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +125,7 @@ class BackupHeads(PerHeadResult):
             frame[name] = [float(np.mean(values)) if values else None for values in known]
         return frame
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "targets": [str(head) for head in self.targets],
@@ -135,7 +136,9 @@ class BackupHeads(PerHeadResult):
     def __repr__(self) -> str:
         backups = ", ".join(f"{change.head} {change.interaction:+.3g}" for change in self.backups[:5]) or "none"
         targets = ", ".join(map(str, self.targets))
-        return f"BackupHeads(of {targets}: {backups}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
+        return brief(
+            f"BackupHeads(of {targets}: {backups}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
+        )
 
 
 def backup_heads(

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import whole
+from manyheads.base import Json, brief, plain, plural, whole
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import CallTexts, Long, Reading, read_batches, read_texts
@@ -83,6 +83,18 @@ class Diversity:
     layers: tuple[LayerDiversity, ...]
     num_rows: int
     because: str
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {
+            "value": self.value,
+            "layers": [plain(vars(layer)) for layer in self.layers],
+            "num_rows": self.num_rows,
+            "because": self.because,
+        }
+
+    def __repr__(self) -> str:
+        return brief(f"Diversity({self.value:.3f} over {plural(len(self.layers), 'layer')}; {self.num_rows:,} rows)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +166,7 @@ class HeadFamilies(PerHeadResult):
             }
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {
             "model": self.model,
@@ -174,10 +186,10 @@ class HeadFamilies(PerHeadResult):
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        largest = ", ".join(f"{len(family.heads)} like {family.medoid}" for family in self.families[:4])
-        more = ", ..." if len(self.families) > 4 else ""
+        largest = ", ".join(f"{len(family.heads)} like {family.medoid}" for family in self.families[:2])
+        more = ", ..." if len(self.families) > 2 else ""
         summary = f"{len(self.heads)} heads in {len(self.families)} families: {largest}{more}"
-        return f"HeadFamilies({summary}; {self.num_rows:,} rows of {self.num_texts} texts)"
+        return brief(f"HeadFamilies({summary}; {self.num_rows:,} rows of {self.num_texts} texts)")
 
 
 def head_families(

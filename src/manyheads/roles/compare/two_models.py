@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.base import plural, whole
+from manyheads.base import Json, brief, plural, whole
 from manyheads.corpora import Corpus, Document, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
@@ -106,7 +106,7 @@ class HeadComparison:
     label_after: str | None
     differences: tuple[Difference, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         rows = {}
         for difference in self.differences:
@@ -244,7 +244,7 @@ class Comparison(PerHeadResult):
             columns[f"{name} low"], columns[f"{name} high"] = self.interval(name)
         return pd.DataFrame(columns)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON: every head, in the models' order."""
         return {
             "models": list(self.models),
@@ -277,7 +277,7 @@ class Comparison(PerHeadResult):
         more = ", ..." if len(self.changed) > SHOWN else ""
         most_changed = f": {', '.join(words)}{more}" if words else ""
         texts = f"{plural(self.num_texts, 'text')}, {self.before.sums.num_tokens:,} tokens"
-        return f"Comparison({self.models[0]} and {self.models[1]}: {self.summary}{most_changed}; {texts})"
+        return brief(f"Comparison({self.models[0]} and {self.models[1]}: {self.summary}{most_changed}; {texts})")
 
 
 def compare(

@@ -30,7 +30,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import grouped_scores
-from manyheads.base import one_of
+from manyheads.base import Json, brief, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import watch
 from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
@@ -63,6 +63,10 @@ class Trial:
     score: Float64[ndarray, "head"]
     chance: Float64[ndarray, "head"]
 
+    def __repr__(self) -> str:
+        counts = "counted" if self.counted else "not counted"
+        return brief(f"Trial({self.length:,} tokens at depth {self.depth:g}: recall {self.recall:.2f}, {counts})")
+
 
 @dataclass(frozen=True, eq=False)
 class RetrievalScores:
@@ -76,6 +80,19 @@ class RetrievalScores:
     @property
     def num_counted(self) -> int:
         return sum(trial.counted for trial in self.trials)
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the scores over the trials that counted, and every trial."""
+        return {
+            "variant": self.variant,
+            "words": self.words,
+            **self.scores.to_dict(),
+            "trials": [plain(vars(trial)) for trial in self.trials],
+        }
+
+    def __repr__(self) -> str:
+        trials = f"{self.num_counted} of {plural(len(self.trials), 'trial')} counted"
+        return brief(f"RetrievalScores({len(self.scores)} heads, {trials}; {self.scores.highest})")
 
 
 def retrieval_scores(

@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
+from manyheads.base import Json, plain, plural
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import Entropy, LayerRecord, Received, Request
 from manyheads.recording.exact_map.requests import Linear, Mass, Strongest
@@ -47,6 +48,14 @@ class Alignment:
 
     monotonic: Float64[Tensor, "b h"]
     sharp: Float64[Tensor, "b h"]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: of each text a number for each head, None where it is not defined."""
+        return {"monotonic": plain(self.monotonic), "sharp": plain(self.sharp)}
+
+    def __repr__(self) -> str:
+        texts, heads = self.monotonic.shape
+        return f"Alignment({plural(texts, 'text')}, {plural(heads, 'head')})"
 
 
 def alignment(layer: LayerRecord, rows: Bool[Tensor, "b q"] | None = None) -> Alignment:
