@@ -200,13 +200,16 @@ class Attribution:
             if len(rows) < len(self.values)
             else ""
         )
-        return html_table(["component", "kind", "value"], rows, caption=repr(self), note=note)
+        return html_table(["component", "kind", "value"], rows, caption=str(self), note=note)
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         best = ", ".join(f"{head} {self[head]:+.3g}" for head in self.ranking()[:3])
         named = self.answers[0] if len(set(self.answers)) == 1 else f"{len(self.answers)} answers"
         logit = f"logit of {named}: {self.logit.mean():.4g} over {plural(len(self.logit), 'text')}"
-        return brief(f"Attribution({self.spec.name}, {logit}; {best})")
+        return f"Attribution({self.spec.name}, {logit}; {best})"
 
 
 def logit_attribution(

@@ -124,11 +124,13 @@ class Circuit(PerHeadResult):
         }
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         names = ", ".join(map(str, self.heads)) or "no head"
         total = len(self.spec.heads)
         beside = f"; random sets {np.mean(self.random):.2f}" if self.random else ""
-        keep = f"{len(self.heads)} of {total} heads keep {self.faithfulness:.2f} of the gap{beside}"
-        return brief(f"Circuit({keep}: {names})")
+        return f"Circuit({names}: {len(self.heads)} of {total} heads keep {self.faithfulness:.2f} of the gap{beside})"
 
 
 def find_circuit(

@@ -382,10 +382,13 @@ class Patching(PerHeadResult):
         }
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         place = {head: index for index, head in enumerate(self.heads)}
         top = ", ".join(f"{head} {self.by_head[place[head]]:+.2f}" for head in self.ranking()[:MOST_SHOWN])
         how = f"{self.what}, {self.direction}, {self.metric} on {self.num_texts} pair{'s' * (self.num_texts > 1)}"
-        return brief(f"Patching({len(self.heads)} heads, {how}; largest: {top})")
+        return f"Patching({len(self.heads)} heads, {how}; largest: {top})"
 
 
 # ------------------------------------------------------------------------------------------------------------- patching

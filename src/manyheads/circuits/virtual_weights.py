@@ -141,9 +141,11 @@ class Composition:
         return {"model": self.spec.name, "chance": self.chance, "pairs": pairs, "notes": self.notes}
 
     def __repr__(self) -> str:
-        best = ", ".join(f"{w} -> {r} by {kind} (z {z:.1f})" for w, r, kind, _, z in self.strongest(count=1))
-        words = f"{len(self.heads)} heads; furthest above chance: {best or 'no pairs'}"
-        return brief(f"Composition({self.spec.name}, {words})")
+        return brief(str(self))
+
+    def __str__(self) -> str:
+        best = ", ".join(f"{w} -> {r} by {kind} (z {z:.1f})" for w, r, kind, _, z in self.strongest(count=3))
+        return f"Composition({self.spec.name}, {len(self.heads)} heads; furthest above chance: {best or 'no pairs'})"
 
 
 def composition(

@@ -222,7 +222,7 @@ class HeadSplit:
     def __repr__(self) -> str:
         kept = sum(map(sum, (layer.kept for layer in self.layers)))
         total = sum(layer.num_kv_heads for layer in self.layers)
-        rest = f"the others keep {self.sink} first and {self.recent} last positions"
+        rest = f"the others {self.sink} + {self.recent} positions"
         return brief(f"HeadSplit({self.model}: {kept} of {total} key/value heads keep all, {rest})")
 
     def to_dict(self) -> Json:

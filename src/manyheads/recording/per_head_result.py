@@ -85,7 +85,7 @@ class PerHeadResult:
         more = frame.shape[1] - table.shape[1]
         note = f"{more} more columns: to_pandas() has them all." if more else ""
         columns = [str(name).replace("_", " ") for name in table.columns]
-        return html_table(columns, table.values.tolist(), caption=repr(self), note=note)
+        return html_table(columns, table.values.tolist(), caption=str(self), note=note)
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:

@@ -208,12 +208,15 @@ class Recording:
         save_recording(path, self.stacks, self.tokens, self.provenance)
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         stacks = ", ".join(f"{name or 'layers'}: {len(layers)}" for name, layers in self.stacks.items())
         lengths = self.tokens.lengths.tolist()
         least, most = min(lengths, default=0), max(lengths, default=0)
         span = plural(most, "token") if least == most else f"{least:,}-{plural(most, 'token')}"
         size = f"{plural(len(lengths), 'text')} of {span}, {self.num_bytes / 1e6:.1f} MB"
-        return brief(f"Recording({stacks}; {size}{'; layers are counted: .numbering' if self.numbering else ''})")
+        return f"Recording({stacks}; {size}{self.numbering and f'; {self.numbering}'})"
 
     def _repr_html_(self) -> str:
         """A notebook's view: a row a layer, and how the first text begins."""
@@ -230,8 +233,7 @@ class Recording:
         text = self.tokens.texts[0] if self.tokens.texts else ""
         dots = "..." if len(text) > SHOWN_TEXT else ""
         note = f"The text begins: {text[:SHOWN_TEXT]}{dots}" if text else ""
-        caption = f"{self!r}: {self.numbering}" if self.numbering else repr(self)
-        return html_table(columns, rows, caption=caption, note=note)
+        return html_table(columns, rows, caption=str(self), note=note)
 
 
 def open_recording(path: str | os.PathLike[str]) -> Recording:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 
 NUMBER = re.compile(r"(.+)#([1-9][0-9]{0,8})", re.DOTALL)
 LISTED = 6  # occurrences, or words of the text, that an error names
-SHOWN = 3  # heads that a printed result names
+SHOWN = 5  # heads that a printed result names
 
 
 class HeadLink(NamedTuple):
@@ -100,6 +100,9 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
         return {**about, "heads": self.rows(), "because": self.because}
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         visible = [link for link in self.links if not math.isnan(link.weight)]
         words = f"{self.query or 'any word'!r} -> {self.key or 'any word'!r}".replace("'any word'", "any word")
         one_pair = bool(self.query and self.key)
@@ -107,9 +110,9 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
             f"{link.head} {link.weight:.1%}" + ("" if one_pair else f" {link.query!r} -> {link.key!r}")
             for link in visible[:SHOWN]
         )
-        even = f"; even: {percent(visible[0].chance)}" if one_pair and visible else ""
+        even = f"; {percent(visible[0].chance)} if spread evenly" if one_pair and visible else ""
         dots = " ..." if len(visible) > SHOWN else ""
-        return brief(f"HeadLinks({words}: {', '.join(heaviest)}{dots} of {len(self.links)} heads, one text{even})")
+        return f"HeadLinks({words}: {', '.join(heaviest)}{dots} of {len(self.links)} heads, on one text{even})"
 
 
 def heads_linking(

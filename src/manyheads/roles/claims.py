@@ -116,8 +116,8 @@ class Claim:
         """How far it is from its chance level, comparable between questions (`rules.distance`)."""
         return distance(self.tested, self.chance)
 
-    def to_dict(self) -> dict[str, Any]:
-        """One flat row, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
+    def row(self) -> dict[str, Any]:
+        """A row of a table, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
         row = {**asdict(self), "head": str(self.head)}
         parts = {"chance": row.pop("chances"), "guess": row.pop("baselines"), "also": row.pop("beyond")}
         return row | {

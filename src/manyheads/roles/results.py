@@ -177,7 +177,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return pd.DataFrame(
             {
                 "kind": "claim",
-                **claim.to_dict(),
+                **claim.row(),
                 "label": label.name,
                 "named": claim.role == label.name,
                 "effect": EFFECT,
@@ -241,7 +241,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         rows = [[str(label.head), label.name, shown_share(label), label.evidence.words] for label in named[:SHOWN]]
         more = max(0, len(named) - SHOWN)
         note = f"{more} more: to_pandas() has them all." if more else ""
-        return html_table(["head", "role", "score", "evidence"], rows, caption=repr(self), note=note)
+        return html_table(["head", "role", "score", "evidence"], rows, caption=str(self), note=note)
 
 
 def shown_share(label: HeadRole) -> float:

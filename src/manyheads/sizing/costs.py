@@ -148,10 +148,13 @@ class Sizing:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} {self.ask.dtype}"
+        return brief(str(self))
+
+    def __str__(self) -> str:
+        weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} in {self.ask.dtype}"
         texts = f"{plural(self.ask.batch, 'text')} of {plural(self.ask.context, 'token')}"
-        cache = f", {units.gib(self.cache.steady)} cache" if self.cache else ""
-        return brief(f"Sizing({self.name}: {weights}; {texts}{cache})")
+        cache = f", {units.gib(self.cache.steady)} of cache" if self.cache else ""
+        return f"Sizing({self.name}: {weights}; {texts}{cache})"
 
     @property
     def name(self) -> str:

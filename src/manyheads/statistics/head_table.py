@@ -170,7 +170,7 @@ class HeadTable(PerHeadResult):
         rows = [[str(head), *map(float, row)] for head, row in zip(self.heads, values, strict=True)]
         more = len(self.names) - len(names)
         note = f"{more} more statistics: to_pandas() has them all." if more else ""
-        return html_table(columns, rows, caption=repr(self), note=note)
+        return html_table(columns, rows, caption=str(self), note=note)
 
     def __len__(self) -> int:
         return len(self.heads)

@@ -131,8 +131,11 @@ class HeadCurves:
         }
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         sizes = f"{plural(len(self.steps), 'step')}, {plural(len(self.heads), 'head')}"
-        return brief(f"HeadCurves({sizes}; {', '.join(self.statistics)}: {str(self.path)!r})")
+        return f"HeadCurves({str(self.path)!r}: {sizes}; {', '.join(self.statistics)})"
 
 
 def open_history(path: str | os.PathLike[str]) -> HeadCurves:

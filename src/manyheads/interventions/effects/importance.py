@@ -173,9 +173,12 @@ class Importance(PerHeadResult):
         )
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         top = ", ".join(str(head) for head in self.ranking()[::-1][:3])
         source = f"{len(self.heads)} heads by {self.estimator}, {self.metric} on {len(self.per_text)} texts"
-        return brief(f"Importance({source}; most important: {top})")
+        return f"Importance({source}; most important: {top})"
 
 
 def importance(

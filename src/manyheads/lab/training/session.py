@@ -61,7 +61,7 @@ class Outcome:
         return {**self.report, "folder": str(self.folder), "files": self.files}
 
     def __repr__(self) -> str:
-        return brief(f"Outcome({', '.join(self.trained)}: {'; '.join(self.findings.lines[:1])})")
+        return brief(f"Outcome({self.report.get('preset', 'not the first process')}: {' '.join(self.findings.lines)})")
 
 
 NOTHING_FOUND = Findings({}, (), Chart("", "", ()))

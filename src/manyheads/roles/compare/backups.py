@@ -75,7 +75,7 @@ class HeadChange:
 
     def to_dict(self) -> Json:
         """Plain data for JSON."""
-        return {name: plain(value) for name, value in vars(self).items()} | {"head": str(self.head)}
+        return {name: plain(value) for name, value in {**vars(self), "head": str(self.head)}.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +134,12 @@ class BackupHeads(PerHeadResult):
         }
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         backups = ", ".join(f"{change.head} {change.interaction:+.3g}" for change in self.backups[:5]) or "none"
         targets = ", ".join(map(str, self.targets))
-        return brief(
-            f"BackupHeads(of {targets}: {backups}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
-        )
+        return f"BackupHeads(of {targets}: {backups}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
 
 
 def backup_heads(

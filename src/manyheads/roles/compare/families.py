@@ -186,10 +186,13 @@ class HeadFamilies(PerHeadResult):
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        largest = ", ".join(f"{len(family.heads)} like {family.medoid}" for family in self.families[:2])
-        more = ", ..." if len(self.families) > 2 else ""
+        return brief(str(self))
+
+    def __str__(self) -> str:
+        largest = ", ".join(f"{len(family.heads)} like {family.medoid}" for family in self.families[:4])
+        more = ", ..." if len(self.families) > 4 else ""
         summary = f"{len(self.heads)} heads in {len(self.families)} families: {largest}{more}"
-        return brief(f"HeadFamilies({summary}; {self.num_rows:,} rows of {self.num_texts} texts)")
+        return f"HeadFamilies({summary}; {self.num_rows:,} rows of {self.num_texts} texts)"
 
 
 def head_families(

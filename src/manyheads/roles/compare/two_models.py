@@ -269,6 +269,9 @@ class Comparison(PerHeadResult):
         return f"{len(self.changed)} of {len(self.heads)} heads differ{labels}"
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         words = []
         for head in self.changed[:SHOWN]:
             most = self.largest(head.head)
@@ -277,7 +280,7 @@ class Comparison(PerHeadResult):
         more = ", ..." if len(self.changed) > SHOWN else ""
         most_changed = f": {', '.join(words)}{more}" if words else ""
         texts = f"{plural(self.num_texts, 'text')}, {self.before.sums.num_tokens:,} tokens"
-        return brief(f"Comparison({self.models[0]} and {self.models[1]}: {self.summary}{most_changed}; {texts})")
+        return f"Comparison({self.models[0]} and {self.models[1]}: {self.summary}{most_changed}; {texts})"
 
 
 def compare(

@@ -133,7 +133,7 @@ class RepeatProbe:
         }
 
     def __repr__(self) -> str:
-        variant = f"{self.variant.length} tokens {self.variant.repeats} times, {plural(self.num_samples, 'sample')}"
+        variant = f"{self.variant.length} tokens {self.variant.repeats} times"
         return brief(f"RepeatProbe({len(self.after)} heads, {variant}; {self.after.highest})")
 
     def name(self, head: str | Head) -> str:
