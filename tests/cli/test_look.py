@@ -22,13 +22,14 @@ import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look.ask_word import BAR
 from manyheads.cli.look.command import LookResult, _finding
-from manyheads.cli.roles.role_words import column_figures, letter_of
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.models import BUNDLED
 from manyheads.roles import label_page
+from manyheads.roles.words.label_words import column_figures
+from manyheads.roles.words.role_table import letter_of
 from manyheads.statistics import DEFAULT, STATISTICS
 from tests.cli.conftest import TEXT, assert_refused
 

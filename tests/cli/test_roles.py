@@ -14,7 +14,6 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice
 from manyheads.cli.roles.command import page, ranking, write_report
-from manyheads.cli.roles.role_words import example_head
 from manyheads.corpora import page_texts
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.roles import RULES, failing
@@ -22,6 +21,7 @@ from manyheads.roles.labels import evidence_of
 from manyheads.roles.probes import all as probing
 from manyheads.roles.results import Example
 from manyheads.roles.rules import ASKED, SINK_RULE, syntax_rules
+from manyheads.roles.words.label_words import example_head
 from tests.figures.pictures import HOSTILE
 from tests.figures.test_roles import claim_of, label_of, roles_of
 from tests.refusals import refuses

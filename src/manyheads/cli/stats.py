@@ -50,7 +50,6 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.roles import command as of_roles
-from manyheads.cli.roles.role_words import ABSENT, column_figures, figure, hue, span
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -72,6 +71,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
+from manyheads.roles.words.label_words import ABSENT, column_figures, figure, hue, span
 from manyheads.roles.words.role_table import UNLABELLED
 
 if TYPE_CHECKING:

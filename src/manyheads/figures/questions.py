@@ -21,8 +21,8 @@ from manyheads.figures.palette import FADED, HAIRLINE, PAPER
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Point, Sheet, flow, kind_of, text_width
 from manyheads.roles import MAX_FALSE, Claim, Roles, by_family, family_of
 from manyheads.roles.rules import UNASKED
-from manyheads.roles.words.claim_words import counted, guesses, left_out, percent, words_and_name
-from manyheads.roles.words.role_table import INK, NOT_EFFECT
+from manyheads.roles.words.claim_words import counted, left_out, percent, words_and_name
+from manyheads.roles.words.role_table import INK, NOT_EFFECT, ONLY_READS
 
 WIDTH, MARGIN = 1_120, 36
 ROW, LINE = 22, 20
@@ -38,7 +38,7 @@ PALE = "#8D8F94"  # marks of a claim that does not hold
 CAVEATS = (
     "What counts is how far a dot lies to the right of its ticks: on a tick, the head does no better than a guess that "
     "never saw the sentence.",
-    f"{NOT_EFFECT.capitalize()}: this says what a head reads, not what is lost without it.",
+    f"{NOT_EFFECT.capitalize()}: this says {ONLY_READS}.",
 )
 
 
@@ -106,7 +106,7 @@ def _draw_row(sheet: Sheet, marks: Marks, claim: Claim, y: Pixels) -> None:
         return
     for name, value in claim.chances.items():
         (evenly if name == "uniform" else shuffled)(marks, _x(value), y, pale)
-    for name, value in guesses(claim).items():
+    for name, value in claim.guesses.items():
         (rule_guess if name == "rule" else fixed_guess)(marks, _x(value), y, pale)
     if family_of(claim.statistic).accuracy:
         diamond(marks, _x(claim.score), y, pale)
@@ -126,7 +126,7 @@ def _x(share: float) -> float:
 def _key(claims: Sequence[Claim]) -> list[tuple[str, Draw, str]]:
     """The legend: every mark that occurs, in words."""
     chances = {name for claim in claims for name in claim.chances}
-    fixed = {name for claim in claims for name in guesses(claim)}
+    fixed = {name for claim in claims for name in claim.guesses}
     accurate = any(family_of(claim.statistic).accuracy for claim in claims)
     alike = " (syntax, reference: one of the right part of speech, by place)" if accurate else ""
     marks: list[tuple[bool, str, Draw, str]] = [

@@ -60,6 +60,11 @@ OVER_BASELINE = 1.1  # an accuracy is a tenth above fixed guesses ...
 OVER_BASELINE_BY = 0.03  # ... and three points above them, and above chance
 
 
+GUESSES = {  # fixed ones, which know nothing of the sentence
+    "mode": "offset", "rule": "nearest by part of speech", "nearest": "nearest mention", "same_word": "same word",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Claim:
     """One head asked one question; all figures are of the reporting half.
@@ -104,6 +109,12 @@ class Claim:
     def tested(self) -> float:
         """What is held against chance: an accuracy among words, a mass as it is."""
         return self.given if self.given is not None and self.baselines else self.score
+
+    @property
+    def guesses(self) -> dict[str, float]:
+        """The score of each fixed guess by its name, one of `GUESSES`, as far as it is known."""
+        scores = {name.rpartition(".")[2]: value for name, value in (self.baselines | self.beyond).items()}
+        return {name: scores[name] for name in GUESSES if not np.isnan(scores.get(name, np.nan))}
 
     @property
     def excess(self) -> float:
@@ -359,10 +370,6 @@ def _known(value: float) -> float | None:
 
 
 # ------------------------------------------------------------------------------------------------------------- in words
-
-GUESSES = {  # fixed ones, by name
-    "mode": "offset", "rule": "nearest by part of speech", "nearest": "nearest mention", "same_word": "same word",
-}  # fmt: skip
 
 WORDS = {
     "cases": "under {margin} cases",

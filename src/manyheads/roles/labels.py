@@ -39,13 +39,13 @@ from manyheads.roles.rules import (
     Rule,
     distance,
 )
-from manyheads.roles.words.role_table import NOT_EFFECT, UNLABELLED
+from manyheads.roles.words.role_table import NOT_EFFECT, ONLY_READS, UNLABELLED
 from manyheads.statistics import DEFAULT, HeadTable, Progress
 from manyheads.statistics.head_table import number
 from manyheads.texts import Sinks
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
-NO_EFFECT = f"{NOT_EFFECT}: a role says what a head reads, not what is lost without it (manyheads ablate)"
+NO_EFFECT = f"{NOT_EFFECT}: a role says {ONLY_READS} (manyheads ablate)"
 """The note about labels in every result that holds some."""
 
 
@@ -70,6 +70,10 @@ class Evidence:
     norm: float | None = None
     q_value: float | None = None
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the fields, None where there is no interval."""
+        return {name: plain(value) for name, value in vars(self).items()}
+
     @property
     def distance(self) -> float:
         """How far the score is from its chance level (`rules.distance`): of several labels the furthest is the surest.
@@ -88,9 +92,8 @@ class HeadRole:
     evidence: Evidence
 
     def to_dict(self) -> Json:
-        """Plain data for JSON: the head, its role, and the fields of the evidence."""
-        evidence = {name: plain(value) for name, value in asdict(self.evidence).items()}
-        return {"head": str(self.head), "role": self.name, **evidence}
+        """Plain data for JSON: the head, its role, and the evidence."""
+        return {"head": str(self.head), "role": self.name, **self.evidence.to_dict()}
 
 
 def label(table: HeadTable) -> list[HeadRole]:
@@ -193,6 +196,10 @@ class PageLabels:
     num_tokens: int
     because: str
     texts_are: str = "bundled texts"
+
+    def role_of(self, head: Head) -> HeadRole | None:
+        """The label of a head; None where it has none (a head that reads another text)."""
+        return next((role for role in self.roles if role.head == head), None)
 
     @property
     def basis(self) -> Json:

@@ -41,8 +41,7 @@ from manyheads.cli.arguments import (
     typed_source,
 )
 from manyheads.cli.head.picture import Question, look_at_picture
-from manyheads.cli.look.command import evidence_of, home
-from manyheads.cli.roles.role_words import ABSENT, figure, hue, link_colour, role_of, span, unit_of
+from manyheads.cli.look.command import home
 from manyheads.cli.terminal.console import (
     LINK_COLOUR,
     Column,
@@ -54,6 +53,7 @@ from manyheads.cli.terminal.console import (
     knows_blocks,
     lay_out,
     legend,
+    link_colour,
     offered,
     print_sections,
     shades_of,
@@ -63,6 +63,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
+from manyheads.roles.words.label_words import ABSENT, figure, hue, span, unit_of
 from manyheads.roles.words.role_table import UNLABELLED
 from manyheads.spec import CROSS
 
@@ -106,7 +107,7 @@ class HeadResult:
             "model": self.model.loaded(self.lm),
             "head": str(self.head),
             "role": None if role is None else role.name,
-            "evidence": None if role is None else evidence_of(role),
+            "evidence": None if role is None else role.evidence.to_dict(),
             "page": self.labels.values.get(str(self.head)),
             "text": {name: statistics.number(table.column(name)[index]) for name in table.names},
             "window": {"shown": self.window, "of": self.num_windows},
@@ -201,7 +202,7 @@ def gather(
         raise TextError(f"--window {window}: the text has {count}.")
     text, long = (source.given, "whole") if len(pieces) == 1 else (pieces[window - 1].text, "truncate")
     labels = label_heads(talk, lm, remember=remember)
-    role = role_of(labels, head)
+    role = labels.role_of(head)
     with talk.step("reading your text"):
         record = inputs.record(lm, text, long=long)
         layer = record.stacks[head.stack][head.layer]

@@ -21,11 +21,11 @@ from rich.text import Text
 from manyheads import inputs, recording, statistics, texts
 from manyheads.base import Json, percent
 from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
-from manyheads.cli.roles.role_words import link_colour, role_of
 from manyheads.cli.terminal.console import (
     clean,
     emit_document,
     knows_blocks,
+    link_colour,
     linked_sentence,
     offered,
     print_sections,
@@ -60,7 +60,7 @@ class WordAnswer:
         """Every head with its link, the heaviest first; null where the head cannot see the word."""
         links, heads = self.links, []
         for link in links:
-            role = role_of(self.labels, link.head)
+            role = self.labels.role_of(link.head)
             heads.append({
                 "head": str(link.head),
                 "stack": link.head.stack,
@@ -184,7 +184,7 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
 
 
 def _colour(answer: WordAnswer, link: Any) -> str:
-    return link_colour(role_of(answer.labels, link.head))
+    return link_colour(answer.labels.role_of(link.head))
 
 
 def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
@@ -193,7 +193,7 @@ def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]
     wide = max(len(str(link.head)) for link in links)
     bar, lines = "█" if knows_blocks(console) else "#", []
     for link in links:
-        role = role_of(answer.labels, link.head)
+        role = answer.labels.role_of(link.head)
         name = "" if role is None else clean(role.name)
         if math.isnan(link.weight):
             lines.append(Text.assemble((f"  {link.head!s:<{wide}}", "bold"), "       –  cannot see it from there"))

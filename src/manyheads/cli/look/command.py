@@ -49,21 +49,6 @@ from manyheads.cli.arguments import (
     way_to_read,
 )
 from manyheads.cli.look.ask_word import ask_word, show_word
-from manyheads.cli.roles.role_words import (
-    ABSENT,
-    by_role,
-    column_figures,
-    example_head,
-    figure,
-    hue,
-    letter_of,
-    link_colour,
-    nearest_role,
-    plain,
-    role_of,
-    span,
-    unit_of,
-)
 from manyheads.cli.studio import open_studio
 from manyheads.cli.terminal.console import (
     Column,
@@ -71,6 +56,7 @@ from manyheads.cli.terminal.console import (
     emit_document,
     hanging,
     lay_out_heads,
+    link_colour,
     linked_sentence,
     offered,
     print_sections,
@@ -80,7 +66,18 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
-from manyheads.roles.words.role_table import CAVEAT, UNLABELLED
+from manyheads.roles.words.label_words import (
+    ABSENT,
+    by_role,
+    column_figures,
+    example_head,
+    figure,
+    hue,
+    nearest_role,
+    span,
+    unit_of,
+)
+from manyheads.roles.words.role_table import CAVEAT, UNLABELLED, letter_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,14 +115,14 @@ class LookResult:
         columns = {name: table.column(name) for name in table.names}
         heads = []
         for index, head in enumerate(table.heads):
-            role = role_of(labels, head)
+            role = labels.role_of(head)
             heads.append({
                 "head": str(head),
                 "stack": head.stack,
                 "layer": head.layer,
                 "index": head.index,
                 "role": None if role is None else role.name,
-                "evidence": None if role is None else evidence_of(role),
+                "evidence": None if role is None else role.evidence.to_dict(),
                 "page": labels.values.get(str(head)),
                 "text": {name: measures.number(column[index]) for name, column in columns.items()},
             })  # fmt: skip
@@ -340,7 +337,7 @@ def print_page(looked: LookResult, sample: Sample | None, complete: bool) -> Non
             f"{link.weight:.0%} of its attention ({link.chance:.0%} by chance)."
         )
         lines = [Text(line, style="bold") for line in textwrap.wrap(clean(words), console.width)]
-        colour = link_colour(role_of(labels, link.head))
+        colour = link_colour(labels.role_of(link.head))
         label = f"{link.head} {link.weight:.0%}"
         sections.append([*lines, *linked_sentence(sample.words, link, label, colour, console)])
     if complete:
@@ -579,7 +576,7 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
     figures_of = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
     for index, head in enumerate(table.heads):
         yours = {name: float(column[index]) for name, column in values.items()}
-        of_role = _role_cells(role_of(labels, head), yours, bool(labels.roles))
+        of_role = _role_cells(labels.role_of(head), yours, bool(labels.roles))
         cells.append([*of_role, *(Text(figures[index]) for figures in figures_of)])
     lines, remark = lay_out_heads(columns, table.heads, cells, console)
     if not remark and set(names) < set(looked.names):
@@ -637,10 +634,6 @@ def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text
 # The same as data: one JSON document, and a frame with a row a head.
 
 
-def evidence_of(role: Any) -> dict[str, Any]:
-    return {key: value for key, value in plain(role.to_dict()).items() if key not in ("head", "role")}
-
-
 def frame(labels: Any, table: Any, names: tuple[str, ...]) -> pd.DataFrame:
     """A row a head: role and evidence from the page, then the statistics of the text by these names."""
     import pandas as pd
@@ -649,7 +642,7 @@ def frame(labels: Any, table: Any, names: tuple[str, ...]) -> pd.DataFrame:
     from manyheads.roles.labels import Evidence
 
     columns = table.to_pandas()
-    roles = [role_of(labels, head) for head in table.heads]
+    roles = [labels.role_of(head) for head in table.heads]
     evidence = pd.DataFrame([{} if role is None else asdict(role.evidence) for role in roles])
     evidence = evidence.reindex(columns=list(Evidence.__dataclass_fields__)).add_prefix("page_")
     evidence.insert(0, "role", [None if role is None else role.name for role in roles])

@@ -44,12 +44,12 @@ from manyheads.cli.arguments import (
     save_sums,
     to_file,
 )
-from manyheads.cli.roles.role_words import ABSENT, figure, q_words, span
 from manyheads.cli.terminal.console import WIDTH, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora.lines import KINDS
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles.words import glossary
+from manyheads.roles.words.label_words import ABSENT, figure, q_words, span
 from manyheads.roles.words.role_table import NOT_EFFECT, UNLABELLED
 
 if TYPE_CHECKING:
@@ -425,7 +425,7 @@ def _by_question(labelled: Roles) -> list[Text]:
         alike.setdefault((claim.head, claim.score, str(claim.low), claim.chance, claim.num_queries), []).append(claim)
     for claims in alike.values():
         claim, role = claims[0], clean(" = ".join(question.role for question in claims))
-        guesses = f"{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}" * guessed
+        guesses = _guesses(claim) * guessed
         levels = f"{_share(claim.chance):>7}{guesses}{_interval(claim):>9}"
         figures = f"{claim.head!s:<8}{_both(claim)}{levels}{claim.num_queries:>9,}{_elsewhere(claim)}"
         lines.append(Text.assemble("  ", (f"{role:<28}", "bold"), figures))
@@ -455,14 +455,10 @@ def _both(claim: Claim) -> str:
     return "".join(f"{_share(value) + ('*' if tested else ' '):>8}" for value, tested in figures)
 
 
-def _guess(claim: Claim) -> float | None:
-    """The best of the fixed guesses that an accuracy must beat."""
-    return max(claim.baselines.values(), default=None)
-
-
-def _rule(claim: Claim) -> float | None:
-    """What the nearest word of one part of speech on one side gets, where that is known."""
-    return next((value for name, value in claim.beyond.items() if name.endswith(".rule")), None)
+def _guesses(claim: Claim) -> str:
+    """The best of the fixed guesses that an accuracy must beat, and what the nearest word of one kind gets."""
+    best, rule = max(claim.baselines.values(), default=None), claim.guesses.get("rule")
+    return f"{_share(best):>7}{_share(rule):>6}"
 
 
 def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
@@ -502,7 +498,7 @@ def ranked(labelled: Roles, role: str, top: int) -> list[Text]:
         above = ABSENT  # how far above chance on the same texts, in points: the 95 % interval
         if not math.isnan(claim.over_low) and not math.isnan(claim.over_high):
             above = f"{round(100 * claim.over_low):+d}…{round(100 * claim.over_high):+d}"
-        shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}"
+        shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_guesses(claim)}"
         line = f"{_both(claim)}{shares}{above:>11}{_interval(claim):>9}{claim.num_queries:>9,}"
         lines.append(Text(f"  {claim.head!s:<8}{line}{q_words(claim.q_value):>8}{_elsewhere(claim)}"))
         if not claim.holds:
