@@ -220,10 +220,10 @@ class HeadSplit:
         return pd.DataFrame(rows, columns=["layer", "kv_head", "query_heads", "score", "keeps_everything"])
 
     def __repr__(self) -> str:
-        kept = sum(map(sum, (layer.kept for layer in self.layers)))
+        num_kept = sum(map(sum, (layer.kept for layer in self.layers)))
         total = sum(layer.num_kv_heads for layer in self.layers)
         rest = f"the others {self.sink} + {self.recent} positions"
-        return brief(f"HeadSplit({self.model}: {kept} of {total} key/value heads keep all, {rest})")
+        return brief(f"HeadSplit({self.model}: {num_kept} of {total} key/value heads keep all, {rest})")
 
     def to_dict(self) -> Json:
         """Plain data for JSON, which `from_dict` reads."""
