@@ -414,22 +414,32 @@ def patch(
 ) -> Patching:
     """Every head's effect on an answer when it takes its numbers from another run.
 
-    `clean`, `corrupted`: two texts of as many tokens, or a list of each for many pairs; also ready inputs (mappings).
-    `metric`: "logit_diff" (of `answers`, right and wrong), "logit", "prob" and "loss" (-log probability) of the right
-    answer, "kl" (KL of the clean run's prediction to this one), or a function (outputs, inputs) that returns one number
-    a text. `answers`: ("Mary", "John") for all pairs, or a list with one entry for each; as words they are the tokens
-    that continue the text (a space goes before a word after a word, else write it), as numbers token ids; `notes` says
-    which were read. Masked models answer at their mask. `what`: "out", "q", "k", "v" or "weights" (the other run's
-    weights with the head's own values). `direction`: "denoise", clean numbers into the corrupted run, or "noise", the
-    other way. `positions`: "all" at once, "each" by itself, or a list (negative ones count from the end): rows of out,
-    q and weights, keys of k and v. `heads`: these alone. `controls`: so many heads, drawn by `seed`, get the numbers
-    that they have on a text of random tokens of the same length: what patching any head with anything does.
+    - `lm`: a loaded model.
+    - `clean`: a text, or a list of texts for many pairs; also ready inputs (mappings).
+    - `corrupted`: the same for the corrupted run; each text has as many tokens as its clean one.
+    - `metric`: "logit_diff" (of `answers`, right and wrong), "logit", "prob" and "loss" (-log probability) of the right
+      answer, "kl" (KL of the clean run's prediction to this one), or a function (outputs, inputs) that returns one
+      number a text.
+    - `answers`: ("Mary", "John") for all pairs, or a list with one entry for each. Words are the tokens that continue
+      the text (a space goes before a word after a word, else write it), numbers are token ids; `notes` says which were
+      read. Masked models answer at their mask.
+    - `what`: "out", "q", "k", "v" or "weights" (the other run's weights with the head's own values).
+    - `direction`: "denoise", clean numbers into the corrupted run, or "noise", the other way.
+    - `positions`: "all" at once, "each" by itself, or a list (negative ones count from the end): rows of out, q and
+      weights, keys of k and v.
+    - `heads`: these alone; None: all.
+    - `estimator`: "exact", or "gradient", the first-order estimate.
+    - `first_token`: read the first token of an answer that has several.
+    - `controls`: how many heads get the numbers that they have on a text of random tokens of the same length: what
+      patching any head with anything does.
+    - `seed`: draws the controls, and their texts.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how many batches of pairs are read, and of how many.
 
     Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
     "each"; "gradient": one forward and one backward pass and one forward pass more, and no controls.
-    Errors: TextError for texts that do not align, or answers of several tokens (`first_token` reads the first one);
-    StatisticError for metrics that this model cannot give, and pairs whose metrics do not differ; HeadError,
-    ModelError.
+    Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
+    model cannot give, and pairs whose metrics do not differ; HeadError, ModelError.
     """
     for name, value, known in (
         ("what", what, WHAT), ("direction", direction, DIRECTIONS), ("estimator", estimator, ESTIMATORS),
@@ -510,7 +520,18 @@ def sweep_patches(
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> SweptPatches:
-    """The change that each patch makes in the run into which it goes, each text's own."""
+    """The change that each patch makes in the run into which it goes, each text's own.
+
+    - `lm`: a loaded model.
+    - `pairs`: clean and corrupted texts, in batches.
+    - `patches`: heads that take their numbers together, and where.
+    - `what`: which numbers: a key of `PATCHED`.
+    - `metric`: what is read of each run.
+    - `direction`: "denoise" or "noise".
+    - `seed`: draws the random texts of patches with a `row`.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how many batches of pairs are read, and of how many.
+    """
     edits = Patches(tuple(patches), what)
     runner = Runner.of(lm, edits, metric, num_tokens=num_tokens)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")

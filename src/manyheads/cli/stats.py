@@ -216,7 +216,14 @@ def _measured(
 ) -> list[Any]:
     """The statistics of the texts, and those of coreference, of passages: a table for each reading that is needed.
 
-    Of a shard, sums in place of tables.
+    - `talk`: the line on stderr.
+    - `lm`: the loaded model.
+    - `texts`: what is read.
+    - `passages`: stretches with gold coreference; None: there are none.
+    - `request`: the statistics, as --statistics names them.
+    - `origin`: what the texts are called.
+    - `place`: which shard is read; then there are sums in place of tables.
+    - `resume`: the folder of a run that may be stopped.
     """
     # All import torch, for which --help is not to wait.
     from manyheads.statistics.defined.coreference import NAMES  # as above
@@ -276,7 +283,17 @@ def _show_list(
     request: Any,
     as_json: bool,
 ) -> None:
-    """The statistics by name with what each is, a line each; the treebank's where one was given."""
+    """The statistics by name with what each is, a line each; the treebank's where one was given.
+
+    - `talk`: the line on stderr.
+    - `words`: of the text, which is refused here.
+    - `file`: of the text, which is refused here.
+    - `lines`: each line of a file is a text.
+    - `corpus`: files of a treebank.
+    - `model`: whose own texts are meant where none are given.
+    - `request`: the statistics, as --statistics names them.
+    - `as_json`: print one JSON document.
+    """
     # All import torch, for which --help is not to wait.
     from manyheads.measurement.chunks import SURVEY_TEXTS
     from manyheads.statistics.defined.coreference import NAMES  # as above

@@ -95,7 +95,19 @@ def ask_word(
     save: Path | None = None,
     remember: bool = True,
 ) -> WordAnswer:
-    """Load, record, and read off the rows of the words. Errors: TextError for words that the text has not."""
+    """Load, record, and read off the rows of the words.
+
+    - `talk`: the line on stderr.
+    - `source`: the text, and what names it on a command line.
+    - `model`: which model to load, and where.
+    - `query`: the word that looks; None: any.
+    - `key`: the word that is looked at; None: any.
+    - `long`: what becomes of a text over the model's positions.
+    - `save`: where the table goes.
+    - `remember`: take labels that are known, and store those that are not.
+
+    Errors: TextError for words that the text has not.
+    """
     begun = time.perf_counter()
     lm = load_model(talk, model)
     if long == "windows" and (count := len(inputs.read_texts(lm, source.text).pieces)) > 1:

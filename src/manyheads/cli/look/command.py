@@ -234,7 +234,19 @@ def gather(
     exact: bool = False,
     remember: bool = True,
 ) -> LookResult:
-    """Load, label and measure, and write the files that were asked for."""
+    """Load, label and measure, and write the files that were asked for.
+
+    - `talk`: the line on stderr.
+    - `source`: the text, and what names it on a command line.
+    - `model`: which model to load, and where.
+    - `statistics`: those of --statistics, as typed.
+    - `long`: what becomes of a text over the model's positions.
+    - `save`: where the table goes.
+    - `plot`: where the picture of all maps goes.
+    - `html`: where the page with every head goes.
+    - `exact`: that page holds q, k and lse.
+    - `remember`: take labels that are known, and store those that are not.
+    """
     times = [time.perf_counter()]
     with talk.step("starting"):  # misspelt statistics are refused before a model is loaded
         # Imports torch, for which --help is not to wait: within the step, so that the wait is announced.

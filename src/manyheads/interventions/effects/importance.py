@@ -196,11 +196,18 @@ def importance(
 ) -> Importance:
     """How much each head is worth on these texts.
 
-    `estimator`: "ablation" takes each head away (`kind` as in `Ablate`; "mean" and "resample" take their values from
-    `corpus`, or from the texts themselves, as `notes` then records) and is exact; "gradient" is Michel et al. 2019,
-    with the absolute value taken per "token", "example" or "batch" (`reduce`), or, for a metric that is flat at the
-    unedited model, the squared derivative of the output. `metric` and `labels` as in `effect`. `num_tokens`: the size
-    of a batch, padding included.
+    - `lm`: a loaded model.
+    - `texts`: what is read, as in `effect`.
+    - `estimator`: "ablation" takes each head away, and is exact; "gradient" is Michel et al. 2019, or, for a metric
+      that is flat at the unedited model, the squared derivative of the output.
+    - `metric`: as in `effect`.
+    - `labels`: as in `effect`.
+    - `kind`: how a head is taken away, as in `Ablate`.
+    - `corpus`: texts from which "mean" and "resample" take their values; None: the texts themselves, as `notes`
+      records.
+    - `reduce`: where the gradient's absolute value is taken: per "token", "example" or "batch".
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how much is read, and of how much.
 
     Cost: for ablation, about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers: half of what
     one ablation after another takes. For gradients, one forward and one backward pass (16 backward for a flat metric).

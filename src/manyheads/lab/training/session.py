@@ -83,10 +83,17 @@ def carry_out(
 
     Under torchrun, every process calls this with the same arguments, and they share the rows of every batch.
 
-    `steps` replaces each run's own number, `seeds` how many seeds the preset trains. `data`: what to learn from, where
-    the preset takes it. `device` None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the
-    CPU. `progress(words)` is called with the name of the next part of the work, and returns a function that is then
-    called with its steps.
+    - `preset`: a preset, or its name.
+    - `folder`: where it is written; a training that was stopped there goes on.
+    - `seed`: of weights and data.
+    - `quick`: a trial of seconds, which learns nothing.
+    - `steps`: replaces each run's own number of steps.
+    - `seeds`: how many seeds the preset trains.
+    - `data`: what to learn from, where the preset takes it.
+    - `device`: None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU.
+    - `progress`: called with the name of the next part of the work; returns a function that is then called with its
+      steps.
+
     Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError;
     LostProcessError where one of several processes is gone.
     """

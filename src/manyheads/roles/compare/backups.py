@@ -160,10 +160,20 @@ def backup_heads(
 ) -> BackupHeads:
     """What each other head becomes once `targets` are ablated together: what it looks at, and what it is worth.
 
-    `kind` is how heads are taken away, targets and others alike (as in `Ablate`; "mean" and "resample" take their
-    values from `corpus`, or from the texts themselves, which is said, in the model as it then is). `metric`, `labels`
-    as in `effect`. `among`: the heads that are looked at (None: all). `rows` as in `head_families`. `controls`: how
-    many random targets of the same layers to set beside them, drawn by `seed`.
+    - `lm`: a loaded model.
+    - `texts`: what is read.
+    - `targets`: the heads that are taken away together.
+    - `metric`: as in `effect`.
+    - `labels`: as in `effect`.
+    - `kind`: how heads are taken away, targets and others alike, as in `Ablate`.
+    - `corpus`: texts from which "mean" and "resample" take their values, in the model as it then is; None: the texts
+      themselves, which `notes` says.
+    - `among`: the heads that are looked at; None: all.
+    - `rows`: at most so many rows of each text, as in `head_families`.
+    - `controls`: how many random targets of the same layers to set beside them.
+    - `seed`: draws these.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how much is read, and of how much.
 
     Cost: 2 + `controls` times what `importance` costs, (L + 1) / 2 forward passes a head of a layer, and as many
     readings for the rows: of `minilm`'s 72 heads 200 forward passes. `among` and `controls=0` make it less.

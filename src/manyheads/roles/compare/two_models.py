@@ -297,12 +297,20 @@ def compare(
 ) -> Comparison:
     """What differs between the heads of two models of the same shape, on the same texts: `b` beside `a`.
 
-    `a` and `b` are loaded models, or what `load` takes: a bundled name, a folder, a hub id. Both must have as many
-    heads in each layer, and must cut the texts into the same tokens. `statistics` as in `measure`; sinks are looked for
-    in `a` and meant in both. `labels`: also which roles heads have in either; they need some hundreds of texts, else
-    most heads are unlabelled in both. `rows`: compare at most so many rows of each text, drawn by its words; None: all.
-    Rows that see fewer than two keys are the same in all heads, and left out. `long` as in `record`. `on_reading` is
-    called with the name of each reading as it begins (`READINGS`), `progress` with how far it is.
+    Both must have as many heads in each layer, and must cut the texts into the same tokens.
+
+    - `a`: a loaded model, or what `load` takes: a bundled name, a folder, a hub id. Sinks are looked for in it, and
+      meant in both.
+    - `b`: the model beside it.
+    - `texts`: what both read.
+    - `statistics`: as in `measure`.
+    - `labels`: also which roles heads have in either; they need some hundreds of texts, else most heads are unlabelled
+      in both.
+    - `rows`: compare at most so many rows of each text, drawn by its words; None: all. Rows that see fewer than two
+      keys are the same in all heads, and left out.
+    - `long`: as in `record`.
+    - `progress`: called with how far a reading is.
+    - `on_reading`: called with the name of each reading as it begins (`READINGS`).
 
     A model with itself, and with a copy of itself, has no head that differs. Differences within rounding of float32 are
     none; bfloat16 beside float32 does differ.

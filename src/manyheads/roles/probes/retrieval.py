@@ -109,9 +109,18 @@ def retrieval_scores(
 ) -> RetrievalScores:
     """How much each head of a causal language model retrieves.
 
-    `contexts` are joined and cut to each of `lengths` (in tokens, without needle and question); the needle goes in at
-    each of `depths`, 0 the start, 1 the end; `question` follows. Each part is tokenised by itself: give the blanks and
-    line ends that belong between them. `generate`: how many tokens an answer may have (8 more than the needle has).
+    Each part is tokenised by itself: give the blanks and line ends that belong between them.
+
+    - `lm`: a loaded model.
+    - `contexts`: texts, which are joined and cut.
+    - `needle`: the fact that goes into them.
+    - `question`: follows the text; the model goes on with the answer.
+    - `lengths`: of the texts, in tokens, without needle and question.
+    - `depths`: where the needle goes in each: 0 the start, 1 the end.
+    - `generate`: how many tokens an answer may have; None: 8 more than the needle has.
+    - `variant`: how looks are counted: "code", or "paper" (each token of the needle once).
+    - `min_recall`: the share of the needle's words (0 to 1) that an answer must exceed to count.
+
     Errors: ModelError for a model that is no causal writer; TextError, StatisticError for what does not fit.
     """
     one_of("variant", variant, VARIANTS, StatisticError, "is no way to count")

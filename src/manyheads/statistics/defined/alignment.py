@@ -118,6 +118,17 @@ def alignments() -> list[Statistic]:
         name: str, unit: str, limits: tuple[float, float], source: str, meaning: str, needs: tuple[Request, ...],
         finish: Finish, by_row: bool = False,
     ) -> Statistic:  # fmt: skip
+        """A statistic of cross-attention.
+
+        - `name`: of the statistic.
+        - `unit`: of its values.
+        - `limits`: the least and the largest value.
+        - `source`: who defined it.
+        - `meaning`: in words.
+        - `needs`: what the pass over tiles is asked for.
+        - `finish`: makes the values of the pass's answers.
+        - `by_row`: each row's number is its own, wherever it stands.
+        """
         return Statistic(name, unit, limits, source, meaning, lambda _: needs, finish, maps=CROSS_ONLY, by_row=by_row)
 
     tachibana = "Tachibana et al. 2018, section 3, at the row's strongest key"
