@@ -159,7 +159,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         claims = self.claims_to_pandas()
         names = {str(label.head): label.name for label in self.labels}
         probes = pd.DataFrame(
-            {"kind": "probe", **row, "label": names[row["head"]], "named": False, "effect": EFFECT}
+            {"kind": "probe", **row, "label": names[str(row["head"])], "named": False, "effect": EFFECT}
             for probe in self.probes.values()
             for row in probe.rows()
         )

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -83,6 +83,10 @@ class WatchedStep(PerHeadResult):
     def heads(self) -> tuple[Head, ...]:
         return tuple(head for site in self.sites for head in site.heads)
 
+    @overload
+    def __getitem__(self, key: str) -> Float64[ndarray, "head"]: ...
+    @overload
+    def __getitem__(self, key: tuple[str | Head, str]) -> float: ...
     def __getitem__(self, key: str | tuple[str | Head, str]) -> Float64[ndarray, "head"] | float:
         """`step["entropy"]` is a column; `step["L0H2", "entropy"]` one number. Errors: HeadError, StatisticError."""
         head, name = (None, key) if isinstance(key, str) else key

@@ -65,7 +65,7 @@ class Probe:
     def asks(self) -> str:
         return PROBES[self.name]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Json]:
         """A flat row a head, with a claim's names for what both have; `also_z` where scores have no interval."""
         if self.scores is None:
             return []

@@ -357,7 +357,7 @@ class HeadScores:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def rows(self, **columns: str) -> list[dict[str, Any]]:
+    def rows(self, **columns: str) -> list[Json]:
         """A flat row a head: its `HeadScore`, `columns` of the caller's, and each chance level by name."""
         return [
             {**score._asdict(), "head": str(score.head), **columns}
