@@ -1,7 +1,8 @@
 """Everything that is returned can be pickled, and used in a fresh process as here, with the same numbers.
 
-Which classes these are, the return annotations of the faces' functions say, and those of the methods of what they
-return: a new result class without a case fails. One fresh process reads them all.
+A result is also frozen, plain data by `to_dict`, and one short line by `repr`. Which classes these are, the return
+annotations of the faces' functions say, and those of the methods of what they return: a new result class without a case
+fails. One fresh process reads them all.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import copy
 import dataclasses
 import importlib
 import inspect
+import json
 import os
 import pickle
 import re
@@ -43,6 +45,12 @@ from manyheads import (
 )
 from manyheads import nn as mnn
 from manyheads.attention import max_logits
+from manyheads.interventions.effects.removal_curve import removal_curve
+from manyheads.lab import lessons, reproductions, training
+from manyheads.lab.lessons.answers import Verdict
+from manyheads.lab.reproductions import reproduction
+from manyheads.lab.reproductions.table import reproduction_of
+from manyheads.lab.training.presets.preset import Findings
 from manyheads.recording import media
 from manyheads.texts.tokens import Grid, ImageSpan
 
@@ -63,6 +71,31 @@ LIVE = {
     "SwiGLU": "a layer: `state_dict`", "BatchRead": "has a tap", "NotFused": "stands where there is no weight",
 }  # fmt: skip
 """Classes that a function returns and that are no results, each with what it lives by."""
+
+NO_RESULTS = (
+    "attention",
+    "base",
+    "edits",
+    "figures",
+    "inputs",
+    "lab.commands",
+    "lab.room",
+    "machine",
+    "models",
+    "nn",
+    "studio",
+)
+"""Packages whose functions return what other functions take (tensors, layers, models, batches), or files and pages."""
+
+TAKEN = {
+    "Attended": "tensors that a model goes on with", "LoadedModel": "a model", "Corpus": "texts to be read",
+    "HeadSums": "a sum that grows: its table is the result", "Statistic": "what `measure` is asked for",
+    "Architecture": "what `size` is asked about", "AlertRule": "what `alerts` is asked for", "Head": "a name",
+    "Tokens": "what a model reads", "Table": "a part of a lesson's page", "Fact": "a part of a lesson's page",
+    "Right": "a part of a lesson's page", "Parameter": "a part of a lesson's page", "Values": "inputs of a cell",
+    "RulNet": "a model", "Document": "a text to be read",
+}  # fmt: skip
+"""Classes that a function of the other packages returns and that are no results either, each with what it is."""
 
 TEXTS = ["The cat sat on the mat, and it was warm.", "A dog ran. The dog was tired, because it ran.", "One two three."]
 
@@ -110,6 +143,25 @@ def result_classes():
     return found
 
 
+def listed_results():
+    """The classes that the faces' functions return: what somebody holds who asked for something."""
+    root, found = Path(mh.__file__).parent, {}
+    for stub in sorted(root.rglob("__init__.pyi")):
+        face = ".".join(stub.parent.relative_to(root).parts)
+        if face not in NO_RESULTS:
+            module = importlib.import_module(f"manyheads.{face}".rstrip("."))
+            functions = [value for name in module.__all__ if inspect.isfunction(value := getattr(module, name))]
+            # A tuple with names is a row of a result, and has no form of its own.
+            found |= {
+                f"{kind.__module__.removeprefix('manyheads.')}.{kind.__qualname__}": kind
+                for function in functions
+                if function.__module__.startswith("manyheads")
+                for kind in classes_in(function)
+                if not issubclass(kind, tuple) and kind.__name__ not in LIVE | TAKEN
+            }
+    return dict(sorted(found.items()))
+
+
 # ------------------------------------------------------------------------------------------------- a result in numbers
 
 
@@ -154,6 +206,24 @@ def assert_same(got, want, where):
         np.testing.assert_array_equal(got, want, err_msg=where)
     else:
         assert got == want, where
+
+
+def said(value):
+    """What a result says of itself: its plain data, and its line."""
+    return (value.to_dict(), repr(value)) if hasattr(type(value), "to_dict") else (None, repr(value))
+
+
+def assert_plain(value, where):
+    """It is of JSON's own types, and no subclass of them (np.float64 is a float)."""
+    if type(value) is dict:
+        for key, part in value.items():
+            assert type(key) is str, where
+            assert_plain(part, f"{where}.{key}")
+    elif type(value) in (list, tuple):
+        for index, part in enumerate(value):
+            assert_plain(part, f"{where}[{index}]")
+    else:
+        assert value is None or type(value) in (bool, int, float, str), (where, type(value))
 
 
 def used(value):
@@ -350,6 +420,25 @@ class World:
             watching.RULES,
             watching.alerts(steps_read.heads, ["max_logit"], [1, 2], np.full((2, len(steps_read.heads), 1), 1e6)),
             mh.Head.parse("L1H2"),
+            removal_curve(llama, [*TEXTS, *TEXTS]),
+            lessons.run_cell(lessons.lessons()["one-head"].cells["one-head"], {}, lessons.load),
+            *self.of_the_lab(),
+        ]
+
+    def of_the_lab(self):
+        """Trainings take seconds, and their models are a training's own: what they come to is plain data."""
+        chart = training.Chart("How it went", "by step", ())
+        (self.folder / "run").mkdir()
+        (self.folder / "run" / "report.json").write_text("{}")
+        row = reproduction.Row("collapsed runs", "3 of 3", (1.0, 0.5, 1.0), reproduction.Claim("over 0", low=0.0))
+        report = {"preset": "induction", "quick": True, "runs": {"plain": {"loss": 1.5}}}
+        made = reproduction_of("zhai-collapse")
+        return [
+            training.Outcome(self.folder / "run", Findings({}, ("The loss fell.",), chart), {}, report),
+            reproductions.Reproduced(
+                made, self.folder, reproduction.Result((row,), chart), {**made.to_dict(), "rows": [row.to_dict()]}
+            ),
+            Verdict.wrong("That is the width of one head."),
         ]
 
 
@@ -379,7 +468,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def read(minilm, page_labels, folder):
-    """`{place: (result, its numbers, its uses) as here, (numbers, uses, repr) as in a fresh process}`."""
+    """Each result as it is here, and of it in a fresh process the class' name, numbers, uses, plain data and line."""
     from tests import seeds
     from tests.models.eager import tiny_lm
 
@@ -410,7 +499,7 @@ def read_all(folder):
     (Path(folder) / "read").mkdir()
     for path in sorted((Path(folder) / "pickles").iterdir()):
         value = pickle.loads(path.read_bytes())
-        came = (type(value).__name__, numbers(value), used(value))
+        came = (type(value).__name__, numbers(value), used(value), said(value))
         (Path(folder) / "read" / path.name).write_bytes(pickle.dumps(came))
 
 
@@ -420,10 +509,41 @@ def test_every_class_that_is_returned_has_a_case(read):
 
 
 def test_every_result_is_used_in_a_fresh_process_with_the_same_numbers(read):
-    for part, (name, held, uses) in read:
+    for part, (name, held, uses, _) in read:
         assert name == type(part).__name__
         assert_same(held, numbers(part), name)
         assert_same(uses, used(part), f"{name}, used")
+
+
+RESULTS = listed_results()
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_result_is_frozen_plain_data_and_one_short_line_and_the_same_after_a_pickle(read, name):
+    kind = RESULTS[name]
+    assert dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
+    cases = [(part, of_it) for part, (*_, of_it) in read if type(part) is kind]
+    assert cases
+    for part, (data, line) in cases:
+        mine = part.to_dict()
+        assert_plain(mine, name)
+        assert json.loads(json.dumps(mine, allow_nan=False)) == json.loads(json.dumps(data))
+        assert line == repr(part) and line.startswith(f"{kind.__name__}(") and line.endswith(")")
+        assert len(line) <= 100 and "\n" not in line, line
+
+
+def test_parts_of_results_that_have_plain_data_have_the_same_after_a_pickle(read):
+    parts = [(part, data) for part, (*_, (data, _)) in read if data is not None]
+    assert {"ModelSpec", "Plan", "HeadRole", "HeadComparison", "Fit"} <= {type(part).__name__ for part, _ in parts}
+    for part, data in parts:
+        mine = part.to_dict()
+        assert_plain(mine, type(part).__name__)
+        assert json.loads(json.dumps(mine, allow_nan=False)) == json.loads(json.dumps(data))
+
+
+def test_package_whose_functions_return_no_results_and_class_that_is_none_are_there():
+    root = Path(mh.__file__).parent
+    assert all((root / package.replace(".", "/") / "__init__.pyi").exists() for package in NO_RESULTS)
 
 
 def refused_mask(model):

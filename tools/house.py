@@ -24,8 +24,9 @@ figure is counted:
 - `: Any`: arguments, variables and fields whose annotation is `Any`, and functions that return it.
 - Classes of input, classes that are sums, loops, bodies: what COUNTED names, where it is defined.
 - Docstrings: their lines, as a share of all lines.
-- Arguments that are not listed: functions of LONG_LIST or more arguments whose docstring has not a line for each that
-  begins with its name, as in "- `texts`: what is read".
+- Arguments that are not listed: functions of LONG_LIST or more arguments whose docstring (of `__init__`, the class')
+  has not a line for each that begins with its name, as in "- `texts`: what is read". A command's options each have
+  their help, which `--help` prints, and its docstring with it: they are listed.
 - Tests that run whole: functions of tests that have none of the marks PARTLY, nor a parameter that has.
 - Pronoun-like names: places that bind one of PRONOUNS, as a share of all places that bind a variable: assignment,
   `for`, `with`, `except`, the walrus, `match`, comprehensions and arguments; not self, cls, `_`, dunder names, and the
@@ -77,6 +78,7 @@ GLANCED = 12  # lines; with it, the walks of the house before its second plan co
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SENTENCE = "The committee that met on Monday sent its report to the mayor, who read it twice."  # not the bundled one
 FEW_TOKENS = 8
+HELPED = ("Option", "Argument")  # typer's, of which each has its help
 LONG_LIST = 8  # arguments, self and cls aside, from which on a docstring lists them
 PARTLY = {"slow", "thinned", "sampled", "turns"}  # marks of tests of which `make test` leaves cases out, or all
 
@@ -251,12 +253,17 @@ class Source:
 
     def without_list(self) -> Iterator[str]:
         """The functions of LONG_LIST or more arguments whose docstring does not list them, one a line."""
+        of_class = {id(part): owner for owner in self.classes for part in owner.body}
         for name, node in self.definitions():
             if not isinstance(node, FUNCTIONS):
                 continue
             inputs = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             names = [argument.arg for argument in inputs if argument.arg not in ("self", "cls")]
-            listed = set(re.findall(r"^\s*(?:[-*] )?`*(\w+)`*\b", ast.get_docstring(node) or "", re.MULTILINE))
+            described = of_class[id(node)] if node.name == "__init__" and id(node) in of_class else node
+            words = ast.get_docstring(described) or ""
+            listed = set(re.findall(r"^\s*(?:[-*] )?`*(\w+)`*\b", words, re.MULTILINE))
+            if any(isinstance(part, ast.Attribute) and part.attr in HELPED for part in ast.walk(node.args)):
+                continue
             if len(names) >= LONG_LIST and not listed.issuperset(names):
                 yield name
 

@@ -102,8 +102,9 @@ for what in ("q", "k", "v", "weights"):
     parts[what] = mh.patch(lm, clean, corrupted, answers=answers, what=what, heads=carrier, controls=0)[carrier]
 print(carrier, {what: round(value, 2) for what, value in parts.items()})
 each = mh.patch(lm, clean[0], corrupted[0], answers=answers[0], what="v", heads=carrier, positions="each", controls=0)
-place = int(np.abs(each[carrier]).argmax())
-print(f"by the values at token {place}, {each.positions[place]!r}: {each[carrier][place]:.2f} of this pair's gap")
+shares = each.by_position(carrier)
+place = int(np.abs(shares).argmax())
+print(f"by the values at token {place}, {each.positions[place]!r}: {shares[place]:.2f} of this pair's gap")
 
 # %% [markdown]
 # It looks at the same places in both texts. What differs is what it reads there: the attribute's name, at the very

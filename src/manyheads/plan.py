@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
-from manyheads.base import one_of
+from manyheads.base import Json, one_of
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import HeadsLike, written
 
@@ -220,7 +220,7 @@ class Plan:
     def without_positions(self) -> bool:
         return any(isinstance(step, SkipPositions) for step in self.steps)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON, without the fields that have their default."""
         steps: list[dict[str, Any]] = []
         for step in self.steps:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, SupportsIndex, TypeVar, cast, overload
 
-from manyheads.base import check_groups
+from manyheads.base import Json, check_groups
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head, HeadSet, HeadsLike, layer_name, parse_heads
 
@@ -253,7 +253,7 @@ class ModelSpec:
         (head,) = self.select(head)
         return next(site for site in self.sites if (site.stack, site.layer) == (head.stack, head.layer))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON, to be read back by `from_dict`."""
         return {**asdict(self), "sites": [asdict(site) for site in self.sites]}
 

@@ -1,5 +1,7 @@
 """A cache, locks and tables of HTML: what every floor above uses."""
 
+import json
+import math
 import os
 import re
 import signal
@@ -7,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import manyheads as mh
-from manyheads.base import Cache, PartsFolder, html_table, nearest, one_of, parts_folder, whole
+from manyheads.base import Cache, PartsFolder, brief, html_table, nearest, one_of, parts_folder, plain, whole
 from manyheads.base.parts_folder import locked
 from manyheads.errors import PlanError, ShapeError
 from tests.refusals import refuses
@@ -187,6 +191,24 @@ def test_the_nearest_names_are_those_that_a_misspelt_one_may_stand_for(name, kno
 
 
 HOSTILE = "</td><script>window.bad=1</script><img src=x onerror=bad()>\"'&"
+
+
+def test_plain_data_are_what_json_holds_and_anything_else_is_refused(fresh):
+    values = torch.randn(3, 2, generator=fresh).double().numpy()
+    held = {7: (True, np.int64(5), np.float32(0.5)), "path": Path("a/b"), "rows": values, "none": [np.nan, math.inf]}
+    assert plain(held) == {"7": [True, 5, 0.5], "path": "a/b", "rows": values.tolist(), "none": [None, None]}
+    assert json.loads(json.dumps(plain(held), allow_nan=False)) == plain(held)
+    assert plain(torch.tensor([[2.0, math.nan]])) == [[2.0, None]]
+    with pytest.raises(TypeError, match=r"^a function has no form as plain data: give it a to_dict\.$"):
+        plain({"x": [lambda: 3]})
+
+
+@pytest.mark.parametrize("length", [99, 100, 101, 102, 340])
+def test_a_line_over_100_characters_is_cut_and_says_so(length):
+    words = f"Roles({'x' * (length - 7)})"
+    line = brief(words)
+    assert len(line) <= 100 and (line == words) == (length <= 100)
+    assert line.endswith(")" if length <= 100 else "x ...)") and "\n" not in brief(f"Roles(a\nb{'c' * length})")
 
 
 def test_a_value_that_is_none_of_the_options_is_refused_with_all_of_them():

@@ -323,7 +323,7 @@ def test_a_table_has_a_row_for_each_component(fresh, tmp_path):
     assert len(known) > 8 and known["value"].between(known["low"], known["high"]).all()
     values = [result[head] for head in result.ranking()]
     assert values == sorted(values, reverse=True) and len(values) == 8
-    assert result.answers == ("'cat'",) * 6 and "logit of 'cat'" in repr(result)
+    assert result.answers == ("'cat'",) * 6 and "logit of 'cat'" in str(result)
     result.save(tmp_path / "rows.csv")
     assert pd.read_csv(tmp_path / "rows.csv")["value"].tolist() == pytest.approx(frame["value"].tolist())
     with pytest.raises(FileAccessError, match="end it in"):

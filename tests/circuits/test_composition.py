@@ -201,7 +201,7 @@ def test_a_table_has_a_row_for_each_pair_that_can_be(fresh):
     assert len(frame) == 3 * 3 * 36 and list(frame) == ["writer", "reader", "kind", "score", "z"]
     links = result.strongest("v", 7)
     assert [link.z for link in links] == sorted(frame.loc[frame["kind"] == "v", "z"], reverse=True)[:7]
-    assert "furthest above chance: L" in repr(result)
+    assert "furthest above chance: L" in str(result)
 
 
 def test_what_cannot_be_asked(fresh, minilm):

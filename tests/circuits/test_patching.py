@@ -3,6 +3,7 @@
 The oracle (`by_hooks`) shares no code with what it judges. All in float64, where the two differ by rounding alone.
 """
 
+import json
 import random
 
 import pytest
@@ -20,6 +21,7 @@ from tests.interventions.checkpoints import COMPACT, STOCK, VOCABULARY
 from tests.interventions.surgeries import loaded
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.refusals import refuses
 
 SAME = 1e-8  # of the largest change, in float64
 LENGTH, TEXTS = 9, 2
@@ -268,11 +270,18 @@ def test_each_position_has_its_token_and_a_row(fresh):
     # Before the texts differ nothing can be patched; in the last layer only the last row is read. In logits: of some
     # draws the whole gap is small.
     gap = abs(got.clean - got.corrupted).max()
-    assert abs(got.values[:, 0]).max() * gap < 1e-5 and abs(got["L2H1"][:-1]).max() * gap < 1e-5
-    strongest = abs(got["L0H2"]).max()
+    assert abs(got.values[:, 0]).max() * gap < 1e-5 and abs(got.by_position("L2H1")[:-1]).max() * gap < 1e-5
+    strongest = abs(got.by_position("L0H2")).max()
     assert abs(got.by_head[got.head_place("L0H2")]) == strongest
+    refuses(StatisticError, r"^patching\['L0H2'\]: each position was patched, so a head has 7 values: ask "
+            r"patching.by_position\('L0H2'\)\.$", lambda: got["L0H2"])  # fmt: skip
+    assert len(json.dumps(got.to_dict(), allow_nan=False)) > 84
     everywhere = mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0], positions=range(7), controls=0)
     assert everywhere.values == pytest.approx(mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0]).values, abs=1e-5)
+    refuses(StatisticError, r"by_position\('L0H2'\): a head has one value here, patching\['L0H2'\]: patch\(\.\.\., "
+            r"positions='each'\) has one for each position", everywhere.by_position, "L0H2")  # fmt: skip
+    with pytest.raises(HeadError, match="ask for one, as in patching"):
+        got.by_position("L1")
 
 
 # --------------------------------------------------------------------------------------------------------------- errors

@@ -21,8 +21,7 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look.ask_word import BAR
-from manyheads.cli.look.command import Looked, _finding, beginning_of
-from manyheads.cli.roles.role_words import column_figures, letter_of
+from manyheads.cli.look.command import LookResult, _finding
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
@@ -30,6 +29,8 @@ from manyheads.heads import Head
 from manyheads.inputs import read_texts
 from manyheads.models import BUNDLED
 from manyheads.roles import label_page
+from manyheads.roles.words.label_words import column_figures
+from manyheads.roles.words.role_table import letter_of
 from manyheads.statistics import DEFAULT, STATISTICS
 from tests.cli.conftest import TEXT, assert_refused
 
@@ -187,7 +188,7 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blo
     names = [Head("", layer, index) for layer in range(layers) for index in range(heads)]
     roles = tuple(replace(labels.roles[place % 72], head=head) for place, head in enumerate(names))
     everything = (replace(labels, roles=roles), SimpleNamespace(heads=names), (), (), {})
-    looked = Looked(None, ModelChoice("any"), Source("", "", ""), *everything)
+    looked = LookResult(None, ModelChoice("any"), Source("", "", ""), *everything)
     lines = [line.plain for line in _finding(looked, stdout_console())]
     assert max(map(len, lines)) <= 100 and len(lines) <= most
     rows = [line for line in lines if re.match(r"L\d+ ", line)]

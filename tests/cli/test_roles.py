@@ -13,8 +13,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice
-from manyheads.cli.roles.command import document, page, ranking, write_report
-from manyheads.cli.roles.role_words import example_head
+from manyheads.cli.roles.command import page, ranking, write_report
 from manyheads.corpora import page_texts
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.roles import RULES, failing
@@ -22,6 +21,7 @@ from manyheads.roles.labels import evidence_of
 from manyheads.roles.probes import all as probing
 from manyheads.roles.results import Example
 from manyheads.roles.rules import ASKED, SINK_RULE, syntax_rules
+from manyheads.roles.words.label_words import example_head
 from tests.figures.pictures import HOSTILE
 from tests.figures.test_roles import claim_of, label_of, roles_of
 from tests.refusals import refuses
@@ -210,7 +210,7 @@ def test_questions_that_come_to_the_same_are_one_row_and_the_head_of_a_word_is_i
     assert any(line.startswith(f"  {name} ") for line in shown) and not any("to head" in line for line in shown)
     found.save(tmp_path / "claims.csv")
     frame = pd.read_csv(tmp_path / "claims.csv")
-    claims = document(found, "some")["claims"]
+    claims = found.to_dict()["claims"]
     assert set(frame["role"]) == {claim["role"] for claim in claims} == {name} == {up.role}
     assert set(frame["statistic"]) == {"det.to_governor"} and found.role_named("Dependent to governor") == name
     refuses(StatisticError, "no head was asked for 'dependent to head'", found.role_named, "dependent to head")

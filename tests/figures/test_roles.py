@@ -21,7 +21,7 @@ from manyheads.roles.labels import Evidence
 from manyheads.roles.results import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, Rule, coreference_rules, syntax_rules
-from manyheads.roles.words.claim_words import OWN_STYLE, guesses, percent, style_of, words_and_name
+from manyheads.roles.words.claim_words import OWN_STYLE, percent, style_of, words_and_name
 from manyheads.roles.words.role_table import INK, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Sums
@@ -173,7 +173,7 @@ def test_chance_levels_guesses_and_both_scores_stand_where_their_values_are(monk
         ends[0][0]: (ends[0][1] - y, ends[1][1] - y) for ends in marks.lines[INK, 1.2, 3] if ends[0][0] == ends[1][0]
     }
     assert upright[x(0.1)] == (0, 7) and upright[x(0.3)] == (-7, 0)  # even spread below the line, shuffled above it
-    assert guesses(claim) == {"mode": 0.35, "rule": 0.8}
+    assert claim.guesses == {"mode": 0.35, "rule": 0.8}
 
 
 def test_an_attention_mass_has_one_score_only(monkeypatch, tmp_path):

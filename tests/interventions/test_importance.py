@@ -291,7 +291,7 @@ def test_the_table_is_written_in_three_kinds(fresh, tmp_path):
         back = read(tmp_path / f"worth.{ending}")
         assert np.allclose(back["importance"], found.values, atol=1e-6) and list(back["head"]) == list(table["head"])
     refuses(FileAccessError, "its folder does not exist", found.save, tmp_path / "none" / "worth.csv")
-    assert "10 heads by ablation, cosine on 8 texts; most important: " in repr(found)
+    assert "10 heads by ablation, cosine on 8 texts; most important: " in str(found)
 
 
 def test_agreement_is_spearmans_with_shared_ranks_for_ties(fresh):

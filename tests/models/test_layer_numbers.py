@@ -389,8 +389,10 @@ def test_a_recording_of_counted_layers_opens_and_says_so(fresh, tmp_path):
     rec = mh.open_recording(tmp_path / "old.heads")
     assert rec.layers.numbers == (0, 1, 2) and rec.layers[1].site.module == "model.layers.3.self_attn"
     with pytest.raises(AssertionError, match=SAYS):
-        raise AssertionError(f"{rec.numbering} {rec!r} {measure_recording(rec, ['entropy']).notes}")
-    assert rec.numbering in repr(rec) and measure_recording(rec, ["entropy"]).notes["layers"] == rec.numbering
+        raise AssertionError(f"{rec.numbering} {rec} {measure_recording(rec, ['entropy']).notes}")
+    assert rec.numbering in str(rec) and "L0 is model.layers.1.self_attn" in rec._repr_html_()
+    assert rec.to_dict()["numbering"] == rec.numbering
+    assert measure_recording(rec, ["entropy"]).notes["layers"] == rec.numbering
 
 
 def sites_of(*paths_and_layers):

@@ -187,7 +187,7 @@ def test_links_print_well_and_are_saved_as_other_tables_are(rec, tmp_path):
 
     links = rec.heads_linking("it", "animal")
     assert repr(links).startswith("HeadLinks('it' -> 'animal': L3H1 67.7%, L5H11 ")
-    assert repr(links).endswith("... of 72 heads, on one text; 6.3% if spread evenly)")
+    assert str(links).endswith("... of 72 heads, on one text; 6.3% if spread evenly)")
     assert "HeadLinks(any word -> 'animal': " in repr(rec.heads_linking(key="animal"))
     links.save(tmp_path / "links.csv")
     table = pd.read_csv(tmp_path / "links.csv")

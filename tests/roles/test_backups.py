@@ -138,7 +138,7 @@ def test_one_text_has_no_interval_and_proves_nothing(fresh):
     lm = loaded("gpt2", draw(fresh))
     found = backup_heads(lm, TEXTS[0], "L0H1", kind="zero", controls=1, among="L2")
     assert all(each.low is None and each.moved_high is None and each.p == each.q == 1 for each in found.changes)
-    assert found.backups == () and "none" in repr(found)
+    assert found.backups == () and "none" in str(found)
 
 
 # ------------------------------------------------------------------------------------------------------------- chance
@@ -308,7 +308,7 @@ def test_a_head_that_does_anothers_work_only_when_it_is_gone_is_found(fresh):
     assert max(backup.control) < 0.1
     assert backup.moved > 0.4 and backup.moved_q < 0.05 and max(backup.moved_control) < 0.01
     assert all(each.moved < 0.05 for each in others)
-    assert "L1H1" in repr(found)
+    assert "L1H1" in str(found)
 
 
 def test_a_mean_in_the_workers_place_goes_on_saying_that_it_is_said(fresh):

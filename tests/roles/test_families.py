@@ -249,7 +249,7 @@ def test_a_table_json_and_a_line_say_what_was_found(fresh, tmp_path):
     assert (tmp_path / "families.csv").read_text().startswith("head,stack,layer,index,family")
     data = json.loads(json.dumps(found.to_dict()))
     assert data["families"][0]["medoid"] in data["families"][0]["heads"] and len(data["diversity"]) == 3
-    assert "12 heads in 3 families" in repr(found) and "3 families, as asked" in found.because
+    assert "12 heads in 3 families" in str(found) and "3 families, as asked" in found.because
     refuses(FileAccessError, "what kind of table", found.save, tmp_path / "families.xyz")
 
 

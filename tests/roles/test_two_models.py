@@ -128,7 +128,7 @@ def test_differences_are_those_of_the_two_tables(fresh):
     )
     assert row["moved"] == pytest.approx(found.moved[found.head_place("L1H2")]) and "label_before" in row
     assert [head.head for head in found.changed] == [found.heads[index] for index in np.argsort(-found.moved)]
-    assert f"heads differ: {found.changed[0].head} " in repr(found)
+    assert f"heads differ: {found.changed[0].head} " in str(found)
     with pytest.raises(HeadError, match="no head L9H0 here: L0H0 to L2H3 were compared"):
         found["L9H0"]
     refuses(StatisticError, "this table has no 'self_mass'", found.interval, "self_mass")
@@ -154,7 +154,7 @@ def test_a_model_with_itself_or_a_copy_shows_nothing(fresh):
     for other in (a, mh.load(copy.deepcopy(a.model), tokenizer=a.tokenizer, name="copy")):
         found = mh.compare(a, other, TEXTS, labels=other is a)
         assert found.changed == found.relabelled == () and found.num_clear == 0 and not found.differs.any()
-        assert (found.moved == 0).all() and "no head differs; 3 texts" in repr(found)
+        assert (found.moved == 0).all() and "no head differs; 3 texts" in str(found)
         assert found.to_dict()["summary"] == "no head differs"
         assert len(found.labels) == len(found.heads) * (other is a)
 
@@ -202,7 +202,7 @@ def test_two_heads_in_each_others_place_are_the_only_ones_that_differ(step, mini
     assert most is not None and most.statistic == "previous_mass" and (most.difference or 0) < -0.5 and most.is_clear
     if step == 4:  # texts enough for labels
         assert one.label_before == "previous token" and len(found.relabelled) == 2
-        assert "2 of 72 heads differ, 2 labels changed: L0H2 0.368 nats (previous_mass -0.699)" in repr(found)
+        assert "2 of 72 heads differ, 2 labels changed: L0H2 0.368 nats (previous_mass -0.699)" in str(found)
 
 
 @pytest.mark.slow

@@ -13,11 +13,14 @@ from .grouping import divisors as divisors
 from .html import html_table as html_table
 from .parts_folder import PartsFolder as PartsFolder
 from .progress import Progress as Progress
+from .text import Json as Json
+from .text import brief as brief
 from .text import few as few
 from .text import first_line as first_line
 from .text import nearest as nearest
 from .text import one_of as one_of
 from .text import percent as percent
+from .text import plain as plain
 from .text import plural as plural
 from .text import whole as whole
 from .versions import newer_than_tested as newer_than_tested

@@ -1,16 +1,26 @@
 """Words that many messages need: a count with its noun, names like a misspelt one, what fits of a foreign message.
 
-And the two commonest refusals: of what is none of the options, and of what is no count.
+And the two commonest refusals: of what is none of the options, and of what is no count. And results as plain data, for
+JSON (`plain`), and in one line, for a terminal (`brief`).
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, TypeAlias
 
 from manyheads.errors import ManyHeadsError
 
+if TYPE_CHECKING:  # a type that names itself: beartype, which checks types under pytest, cannot follow it
+    JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+    Json: TypeAlias = dict[str, JsonValue]
+else:
+    JsonValue, Json = object, dict[str, object]
+
+REPR_CHARACTERS = 100  # a line of a terminal, or of a notebook
 FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
 
 
@@ -48,6 +58,40 @@ def first_line(error: BaseException, most: int = FOREIGN_CHARACTERS) -> str:
     The rest of a foreign message is usually advice for its own callers.
     """
     return (str(error).strip().splitlines() or [""])[0].rstrip()[:most]
+
+
+def plain(value: object) -> JsonValue:
+    """A value as JSON holds it: arrays and tuples as lists, a result as its `to_dict`, NaN and infinity as None.
+
+    Keys and paths become texts. Errors: TypeError for a value that is none of these.
+
+    >>> plain({3: (1, float("nan"))})
+    {'3': [1, None]}
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    for name in ("to_dict", "_asdict", "tolist"):  # a result; a row of one; an array, or a number of one
+        if (method := getattr(value, name, None)) is not None:
+            return plain(method())
+    if isinstance(value, Sequence):
+        return [plain(part) for part in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} has no form as plain data: give it a to_dict.")
+
+
+def brief(words: str) -> str:
+    """A repr in one line of at most 100 characters; what is longer is cut, and ends in "...)".
+
+    >>> brief(f"Sizing({'x' * 120})")[-8:]
+    'xxx ...)'
+    """
+    line = " ".join(words.splitlines())
+    return line if len(line) <= REPR_CHARACTERS else f"{line[: REPR_CHARACTERS - 5].rstrip(' ,;:')} ...)"
 
 
 def one_of(

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import exact_arithmetic
-from manyheads.base import html_table
+from manyheads.base import Json, brief, html_table, plural
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
 from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
@@ -169,7 +170,7 @@ class Attribution:
             }
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         ends = ([None if np.isnan(end) else float(end) for end in side] for side in self.interval)
         rows = zip(self.components, self.kinds, self.values.tolist(), *ends, strict=True)
@@ -187,10 +188,8 @@ class Attribution:
             "notes": self.notes,
         }
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        from pathlib import Path
-
         write_frame(self.to_pandas(), Path(path))
 
     def _repr_html_(self) -> str:
@@ -201,12 +200,15 @@ class Attribution:
             if len(rows) < len(self.values)
             else ""
         )
-        return html_table(["component", "kind", "value"], rows, caption=repr(self), note=note)
+        return html_table(["component", "kind", "value"], rows, caption=str(self), note=note)
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         best = ", ".join(f"{head} {self[head]:+.3g}" for head in self.ranking()[:3])
         named = self.answers[0] if len(set(self.answers)) == 1 else f"{len(self.answers)} answers"
-        logit = f"logit of {named}: {self.logit.mean():.4g} over {len(self.logit)} texts"
+        logit = f"logit of {named}: {self.logit.mean():.4g} over {plural(len(self.logit), 'text')}"
         return f"Attribution({self.spec.name}, {logit}; {best})"
 
 

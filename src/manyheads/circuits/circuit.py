@@ -34,7 +34,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Progress, whole
+from manyheads.base import Json, Progress, brief, whole
 from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
@@ -100,10 +100,10 @@ class Circuit(PerHeadResult):
 
         return pd.DataFrame({**self.head_columns(), "cost": self.costs})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {
-            "heads": self.to_pandas().to_dict("records"),
+            "heads": self.rows(),
             "keep": self.keep,
             "metric": self.metric,
             "unit": self.unit,
@@ -124,6 +124,9 @@ class Circuit(PerHeadResult):
         }
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         names = ", ".join(map(str, self.heads)) or "no head"
         total = len(self.spec.heads)
         beside = f"; random sets {np.mean(self.random):.2f}" if self.random else ""
@@ -148,11 +151,20 @@ def find_circuit(
 ) -> Circuit:
     """The fewest heads that keep a share of the clean answer when all others hold their corrupted outputs.
 
-    `clean`, `corrupted`, `metric`, `answers` and `first_token` as in `patch`. `keep`: the least faithfulness, above 0,
-    at most 1. `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it
-    found; True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
-    `random_sets`: so many sets of as many heads are measured beside the circuit. `edges`: measure every path between
-    two of its heads too, by denoising. `progress` counts heads that are decided, of all.
+    - `lm`: a loaded model.
+    - `clean`: the clean texts, as in `patch`.
+    - `corrupted`: the corrupted texts, as in `patch`.
+    - `metric`: what is read of an answer, as in `patch`.
+    - `answers`: the answers, as in `patch`.
+    - `keep`: the least faithfulness, above 0, at most 1.
+    - `first_token`: read the first token of an answer that has several.
+    - `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it found;
+      True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
+    - `random_sets`: how many sets of the same number of random heads are measured beside the circuit.
+    - `edges`: measure every path between two of its heads too, by denoising.
+    - `seed`: draws the pairs that are held out, and the random sets.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how many heads are decided, and of how many.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
     Edges: four forward passes for each two heads of different layers, and two for each head.
@@ -220,9 +232,19 @@ def measure_circuit(
 ) -> Circuit:
     """A circuit of your choice, measured as `find_circuit` measures what it found; nothing is searched for.
 
-    `heads` run alone: all others of the clean run hold their corrupted outputs. All else as in `find_circuit`; `keep`
-    is None, `found_with` the faithfulness. Cost: forward passes for each head, and two for each random set.
-    Errors: as `patch`; HeadError for heads that are not there.
+    - `lm`: a loaded model.
+    - `clean`: the clean texts, as in `patch`.
+    - `corrupted`: the corrupted texts, as in `patch`.
+    - `heads`: these run alone: all others of the clean run hold their corrupted outputs.
+    - `metric`: what is read of an answer, as in `patch`.
+    - `answers`: the answers, as in `patch`.
+    - `first_token`: read the first token of an answer that has several.
+    - `random_sets`: how many sets of the same number of random heads are measured beside it.
+    - `seed`: draws the random sets.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+
+    `keep` of the result is None, `found_with` the faithfulness. Cost: forward passes for each head, and two for each
+    random set. Errors: as `patch`; HeadError for heads that are not there.
     """
     whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")
     require_counts(num_tokens, seed)

@@ -36,7 +36,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
-from manyheads.base import Progress, one_of, whole
+from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
     BLOCK_CELLS,
@@ -313,13 +313,31 @@ class Patching(PerHeadResult):
         effect = abs(float(self.by_head[self.head_place(head)]))
         return float(np.mean([abs(value) >= effect for value in self.control])) if self.control else None
 
-    def __getitem__(self, head: str | Head) -> Any:
-        """A head's value; where each position was patched, an array of them."""
+    def __getitem__(self, head: str | Head) -> float:
+        """A head's value. Errors: HeadError; StatisticError where each position was patched: `by_position`."""
+        value = self._of_head(head)
+        if value.ndim:
+            raise StatisticError(
+                f"patching[{str(head)!r}]: each position was patched, so a head has {len(value)} values: ask "
+                f"patching.by_position({str(head)!r})."
+            )
+        return float(value)
+
+    def by_position(self, head: str | Head) -> Float64[ndarray, "position"]:
+        """A head's values, one for each of `positions`. Errors: HeadError; StatisticError where there is one value."""
+        value = self._of_head(head)
+        if not value.ndim:
+            raise StatisticError(
+                f"by_position({str(head)!r}): a head has one value here, patching[{str(head)!r}]: patch(..., "
+                f"positions='each') has one for each position."
+            )
+        return value
+
+    def _of_head(self, head: str | Head) -> Float64[ndarray, "*shape"]:
         heads = self.spec.select(head)
         if len(heads) != 1:
             raise HeadError(f"{head!r} is {len(heads)} heads: ask for one, as in patching['L3H7'].")
-        value = self.values[self.head_place(heads.heads[0])]
-        return float(value) if value.ndim == 0 else value
+        return np.asarray(self.values[self.head_place(heads.heads[0])])
 
     def agreement(self, other: Patching) -> float:
         """Spearman's rank correlation of two patchings of the same heads and positions. Errors: StatisticError."""
@@ -350,9 +368,8 @@ class Patching(PerHeadResult):
             }
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
-        frame = self.to_pandas().astype(object)
         return {
             "what": self.what,
             "direction": self.direction,
@@ -362,12 +379,15 @@ class Patching(PerHeadResult):
             "texts": self.num_texts,
             "clean": float(self.clean.mean()),
             "corrupted": float(self.corrupted.mean()),
-            "heads": frame.where(frame.notna(), None).to_dict("records"),
+            "heads": self.rows(),
             "control": list(self.control),
             "notes": self.notes,
         }
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         place = {head: index for index, head in enumerate(self.heads)}
         top = ", ".join(f"{head} {self.by_head[place[head]]:+.2f}" for head in self.ranking()[:MOST_SHOWN])
         how = f"{self.what}, {self.direction}, {self.metric} on {self.num_texts} pair{'s' * (self.num_texts > 1)}"
@@ -397,22 +417,32 @@ def patch(
 ) -> Patching:
     """Every head's effect on an answer when it takes its numbers from another run.
 
-    `clean`, `corrupted`: two texts of as many tokens, or a list of each for many pairs; also ready inputs (mappings).
-    `metric`: "logit_diff" (of `answers`, right and wrong), "logit", "prob" and "loss" (-log probability) of the right
-    answer, "kl" (KL of the clean run's prediction to this one), or a function (outputs, inputs) that returns one number
-    a text. `answers`: ("Mary", "John") for all pairs, or a list with one entry for each; as words they are the tokens
-    that continue the text (a space goes before a word after a word, else write it), as numbers token ids; `notes` says
-    which were read. Masked models answer at their mask. `what`: "out", "q", "k", "v" or "weights" (the other run's
-    weights with the head's own values). `direction`: "denoise", clean numbers into the corrupted run, or "noise", the
-    other way. `positions`: "all" at once, "each" by itself, or a list (negative ones count from the end): rows of out,
-    q and weights, keys of k and v. `heads`: these alone. `controls`: so many heads, drawn by `seed`, get the numbers
-    that they have on a text of random tokens of the same length: what patching any head with anything does.
+    - `lm`: a loaded model.
+    - `clean`: a text, or a list of texts for many pairs; also ready inputs (mappings).
+    - `corrupted`: the same for the corrupted run; each text has as many tokens as its clean one.
+    - `metric`: "logit_diff" (of `answers`, right and wrong), "logit", "prob" and "loss" (-log probability) of the right
+      answer, "kl" (KL of the clean run's prediction to this one), or a function (outputs, inputs) that returns one
+      number a text.
+    - `answers`: ("Mary", "John") for all pairs, or a list with one entry for each. Words are the tokens that continue
+      the text (a space goes before a word after a word, else write it), numbers are token ids; `notes` says which were
+      read. Masked models answer at their mask.
+    - `what`: "out", "q", "k", "v" or "weights" (the other run's weights with the head's own values).
+    - `direction`: "denoise", clean numbers into the corrupted run, or "noise", the other way.
+    - `positions`: "all" at once, "each" by itself, or a list (negative ones count from the end): rows of out, q and
+      weights, keys of k and v.
+    - `heads`: these alone; None: all.
+    - `estimator`: "exact", or "gradient", the first-order estimate.
+    - `first_token`: read the first token of an answer that has several.
+    - `controls`: how many heads get the numbers that they have on a text of random tokens of the same length: what
+      patching any head with anything does.
+    - `seed`: draws the controls, and their texts.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how many batches of pairs are read, and of how many.
 
     Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
     "each"; "gradient": one forward and one backward pass and one forward pass more, and no controls.
-    Errors: TextError for texts that do not align, or answers of several tokens (`first_token` reads the first one);
-    StatisticError for metrics that this model cannot give, and pairs whose metrics do not differ; HeadError,
-    ModelError.
+    Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
+    model cannot give, and pairs whose metrics do not differ; HeadError, ModelError.
     """
     for name, value, known in (
         ("what", what, WHAT), ("direction", direction, DIRECTIONS), ("estimator", estimator, ESTIMATORS),
@@ -493,7 +523,18 @@ def sweep_patches(
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> SweptPatches:
-    """The change that each patch makes in the run into which it goes, each text's own."""
+    """The change that each patch makes in the run into which it goes, each text's own.
+
+    - `lm`: a loaded model.
+    - `pairs`: clean and corrupted texts, in batches.
+    - `patches`: heads that take their numbers together, and where.
+    - `what`: which numbers: a key of `PATCHED`.
+    - `metric`: what is read of each run.
+    - `direction`: "denoise" or "noise".
+    - `seed`: draws the random texts of patches with a `row`.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how many batches of pairs are read, and of how many.
+    """
     edits = Patches(tuple(patches), what)
     runner = Runner.of(lm, edits, metric, num_tokens=num_tokens)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")

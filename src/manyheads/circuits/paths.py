@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Progress, one_of
+from manyheads.base import Json, Progress, brief, one_of
 from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
@@ -79,6 +79,27 @@ class PathEffect:
         low, high = (float(end[0]) for end in mean_interval(self.per_text[:, None]))
         return (None, None) if np.isnan(low) else (low, high)
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {
+            "senders": [str(head) for head in self.senders],
+            "receiver": str(self.receiver),
+            "channel": self.channel,
+            "direction": self.direction,
+            "metric": self.metric,
+            "unit": self.unit,
+            "texts": len(self.per_text),
+            "effect": self.value,
+            "low": self.low,
+            "high": self.high,
+            "clean": self.clean,
+            "corrupted": self.corrupted,
+            "notes": self.notes,
+        }
+
+    def __repr__(self) -> str:
+        return brief(f"PathEffect({self})")
+
     def __str__(self) -> str:
         names = ", ".join(map(str, self.senders))
         span = "" if self.low is None else f" ({self.low:.3f} to {self.high:.3f})"
@@ -126,10 +147,21 @@ def path_effect(
     first_token: bool = False,
     num_tokens: int = BATCH_TOKENS,
 ) -> PathEffect:
-    """The effect of one path: from `sender`, one head or several, to the `channel` ("q", "k", "v") of `receiver`.
+    """The effect of one path: from `sender` to the `channel` of `receiver`.
 
-    All else as in `patch`. Cost: four forward passes. Errors: as `patch`; HeadError for a sender that does not run
-    before the receiver.
+    - `lm`: a loaded model.
+    - `clean`: the clean texts, as in `patch`.
+    - `corrupted`: the corrupted texts, as in `patch`.
+    - `sender`: one head, or several together.
+    - `receiver`: the head that reads.
+    - `channel`: by what it reads: "q", "k" or "v".
+    - `metric`: what is read of an answer, as in `patch`.
+    - `answers`: the answers, as in `patch`.
+    - `direction`: "denoise" or "noise", as in `patch`.
+    - `first_token`: read the first token of an answer that has several.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+
+    Cost: four forward passes. Errors: as `patch`; HeadError for a sender that does not run before the receiver.
     """
     options: dict[str, Any] = {"direction": direction, "first_token": first_token, "num_tokens": num_tokens}
     return path_effects(lm, clean, corrupted, receiver, [sender], (channel,), metric, answers, **options)[0]
@@ -150,11 +182,23 @@ def path_effects(
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> tuple[PathEffect, ...]:
-    """Whom a head listens to: the paths from each sender (None: every earlier head) to each channel of `receiver`.
+    """Whom a head listens to: the paths from each sender to each channel of `receiver`.
+
+    - `lm`: a loaded model.
+    - `clean`: the clean texts, as in `patch`.
+    - `corrupted`: the corrupted texts, as in `patch`.
+    - `receiver`: the head that reads.
+    - `senders`: one head or several together, each; None: every earlier head by itself.
+    - `channels`: by what it reads: of "q", "k" and "v".
+    - `metric`: what is read of an answer, as in `patch`.
+    - `answers`: the answers, as in `patch`.
+    - `direction`: "denoise" or "noise", as in `patch`.
+    - `first_token`: read the first token of an answer that has several.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how many senders are done, and of how many.
 
     Sender after sender, each with its channels in their order; each path is that of `path_effect`. Senders run as one
-    batch. `progress` counts senders, of all. Cost: two forward passes, and one more for each sender and each path.
-    Errors: as `path_effect`.
+    batch. Cost: two forward passes, and one more for each sender and each path. Errors: as `path_effect`.
     """
     for channel in channels:
         one_of("channel", channel, CHANNELS, StatisticError)

@@ -36,7 +36,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import exact_arithmetic, log_sum_exp
-from manyheads.base import one_of
+from manyheads.base import Json, brief, one_of, plain
 from manyheads.circuits.residual import Branches, NormForm, norm_form
 from manyheads.edits import require_loaded, standing_in
 from manyheads.errors import HeadError, ModelError, StatisticError
@@ -133,7 +133,15 @@ class Composition:
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True)
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: a row for each pair and kind, as in `to_pandas`."""
+        pairs = [plain(row) for row in self.to_pandas().to_dict("records")]
+        return {"model": self.spec.name, "chance": self.chance, "pairs": pairs, "notes": self.notes}
+
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         best = ", ".join(f"{w} -> {r} by {kind} (z {z:.1f})" for w, r, kind, _, z in self.strongest(count=3))
         return f"Composition({self.spec.name}, {len(self.heads)} heads; furthest above chance: {best or 'no pairs'})"
 

@@ -444,6 +444,10 @@ class ModelChoice:
     device: str | None = None
     dtype: str | None = None
 
+    def loaded(self, lm: LoadedModel) -> dict[str, str]:
+        """Which model was asked for, which was loaded, and why, as plain data."""
+        return {"asked": self.name, "name": lm.name, "because": lm.because}
+
     @property
     def arguments(self) -> str:
         """What to add to a command so that it takes the same model in the same way; "" for what it takes anyway."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.text import Text
@@ -60,7 +60,7 @@ from manyheads.roles.words import TERMS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from manyheads.interventions import Curve, Effect, Importance, Lowest, Saved
+    from manyheads.interventions import Effect, Importance, Lowest, Saved
     from manyheads.interventions.convert import Converted
     from manyheads.interventions.save import PrunedModel
     from manyheads.models import LoadedModel
@@ -344,31 +344,17 @@ def importance(
             removed = removal_curve(lm, texts.texts, result.estimator, kind=ablated, metric=metric, progress=progress)
         figures.save_curve(removed, curve)
     if as_json:
-        emit_document({"loaded": lm.because, **importance_document(result, second, removed, texts)})
+        document = result.to_dict()
+        rows, notes = result.rows(), document.pop("notes")
+        for row, value in zip(rows, [] if second is None else second.values, strict=second is not None):
+            row["gradient"] = float(value)
+        document["heads"] = rows
+        document["agreement"] = None if second is None else result.agreement(second)
+        document["curve"] = None if removed is None else removed.to_dict()
+        emit_document({"loaded": lm.because, "origin": texts.origin, **document, "notes": notes})
     else:
         print_whole(importance_lines(result, second, texts, choice, stdout_console()))
         print_written(save, curve)
-
-
-def importance_document(
-    result: Importance, second: Importance | None, removed: Curve | None, texts: Texts
-) -> dict[str, Any]:
-    """Everything, as data. `second`: the same by gradients, where both were computed."""
-    table = result.to_pandas()
-    heads = table.astype(object).where(table.notna(), None).to_dict(orient="records")
-    if second is not None:
-        for row, value in zip(heads, second.values, strict=True):
-            row["gradient"] = float(value)
-    return {
-        "origin": texts.origin,
-        "estimator": result.estimator,
-        "metric": result.metric,
-        "unit": result.unit,
-        "heads": heads,
-        "agreement": None if second is None else result.agreement(second),
-        "curve": None if removed is None else removed.to_dict(),
-        "notes": result.notes,
-    }
 
 
 def importance_lines(
@@ -505,21 +491,11 @@ def prune(
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = pruned.save(out, evidence=evidence)
     if as_json:
-        document = pruned_document(pruned, saved)
-        emit_document(document if chosen is None else {**document, "lowest": chosen.to_dict()})
+        lowest_groups = {} if chosen is None else {"lowest": chosen.to_dict()}
+        emit_document({**pruned.to_dict(), "saved": saved.to_dict(), **lowest_groups})
     else:
         rows = [*pruned_lines(pruned, saved), *([] if chosen is None else lowest_lines(chosen))]
         print_whole(f"  {label:<{FACT_WIDTH}}{clean(text)}" if label else clean(text) for label, text in rows)
-
-
-def pruned_document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
-    """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
-    # Imports torch, for which --help is not to wait.
-    from manyheads.interventions.save import as_dict
-
-    facts = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
-    where = {key: str(value) if isinstance(value, Path) else value for key, value in vars(saved).items()}
-    return {"model": {**facts.pop("from"), "because": pruned.because}, **facts, "saved": where}
 
 
 def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
@@ -603,19 +579,11 @@ def convert(
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = converted.save(out)
     if as_json:
-        emit_document(converted_document(converted, saved))
+        where = saved.to_dict()
+        names = ("folder", "loads_as", "error", "tried_on")
+        emit_document({**converted.to_dict(), "saved": {name: where[name] for name in names}})
     else:
         print_whole(converted_lines(converted, saved))
-
-
-def converted_document(converted: Converted, saved: Saved) -> dict[str, Any]:
-    """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
-    # Imports torch, for which --help is not to wait.
-    from manyheads.interventions.convert import as_dict
-
-    facts = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
-    where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error, "tried_on": saved.tried_on}
-    return {"model": {**facts.pop("from"), "because": converted.because}, **facts, "saved": where}
 
 
 def converted_lines(converted: Converted, saved: Saved) -> list[str]:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from manyheads import corpora, measurement
 from manyheads import roles as role_finder
-from manyheads import statistics as measures
+from manyheads.base import Json
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     SUMS_ENDINGS,
@@ -50,7 +50,6 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.roles import command as of_roles
-from manyheads.cli.roles.role_words import ABSENT, column_figures, figure, hue, span
 from manyheads.cli.terminal.console import (
     Column,
     Row,
@@ -72,7 +71,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
-from manyheads.roles.words import UNLABELLED
+from manyheads.roles.words import ABSENT, UNLABELLED, column_figures, figure, hue, span
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,7 +216,14 @@ def _measured(
 ) -> list[Any]:
     """The statistics of the texts, and those of coreference, of passages: a table for each reading that is needed.
 
-    Of a shard, sums in place of tables.
+    - `talk`: the line on stderr.
+    - `lm`: the loaded model.
+    - `texts`: what is read.
+    - `passages`: stretches with gold coreference; None: there are none.
+    - `request`: the statistics, as --statistics names them.
+    - `origin`: what the texts are called.
+    - `place`: which shard is read; then there are sums in place of tables.
+    - `resume`: the folder of a run that may be stopped.
     """
     # All import torch, for which --help is not to wait.
     from manyheads.statistics import Survey, choose, matches  # as above
@@ -261,23 +267,10 @@ def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:
     return pd.concat([tables[0].to_pandas(), *columns], axis=1)
 
 
-def document(tables: Sequence[HeadTable]) -> dict[str, Any]:
-    """Everything, as data: of each statistic what it means, on what it rests, and every head's value and interval."""
-    number, rows = measures.number, []
-    for table in tables:
-        for statistic in table.statistics:
-            columns = (table.column(statistic.name), *table.interval(statistic.name))
-            heads: dict[str, dict[str, Any]] = {
-                str(head): dict(zip(("value", "low", "high"), map(number, values), strict=True))
-                for head, *values in zip(table.heads, *columns, strict=True)
-            }
-            for head, figures in heads.items():
-                if figures["low"] is None:
-                    figures["no_interval"] = table.no_interval(statistic.name, head)
-            about = {"name": statistic.name, "unit": statistic.unit, "kind": statistic.kind, "is": statistic.meaning}
-            rows.append({**about, "texts": table.sums.num_texts, "tokens": table.sums.num_tokens, "heads": heads})
+def document(tables: Sequence[HeadTable]) -> Json:
+    """The tables of several readings as one: the statistics of all, and the first table's notes before the others'."""
     notes = {key: note for table in reversed(tables) for key, note in table.notes.items()}
-    return {"statistics": rows, "notes": notes}
+    return {"statistics": [row for table in tables for row in table.statistic_rows()], "notes": notes}
 
 
 def _show_list(
@@ -290,7 +283,17 @@ def _show_list(
     request: Any,
     as_json: bool,
 ) -> None:
-    """The statistics by name with what each is, a line each; the treebank's where one was given."""
+    """The statistics by name with what each is, a line each; the treebank's where one was given.
+
+    - `talk`: the line on stderr.
+    - `words`: of the text, which is refused here.
+    - `file`: of the text, which is refused here.
+    - `lines`: each line of a file is a text.
+    - `corpus`: files of a treebank.
+    - `model`: whose own texts are meant where none are given.
+    - `request`: the statistics, as --statistics names them.
+    - `as_json`: print one JSON document.
+    """
     # All import torch, for which --help is not to wait.
     from manyheads.measurement import SURVEY_TEXTS
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
@@ -525,7 +528,7 @@ def merge(
         if out is not None:
             labelled.save(out)
         if as_json:
-            emit_document({"loaded": notes["loaded"], **about, **of_roles.document(labelled, origin)})
+            emit_document({"loaded": notes["loaded"], **about, "origin": origin, **labelled.to_dict()})
             return
         print_whole(of_roles.page(labelled, origin, ModelChoice(model), None, complete=complete))
     else:

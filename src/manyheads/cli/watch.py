@@ -160,26 +160,9 @@ def _open_page(talk: Talk, path: Path, browser: bool) -> None:
 
 
 def curves_document(curves: HeadCurves, rules: Sequence[AlertRule]) -> dict[str, Any]:
-    """Everything, as data: the run's facts, steps, every head's curves by statistic, and the alerts."""
-    import numpy as np  # a tenth of a second: not for --help
-
-    plain = np.where(np.isfinite(curves.values), curves.values, np.nan)
-    missing = np.isnan(plain)
-    objects = plain.astype(object)
-    objects[missing] = None
-    return {
-        "file": str(curves.path),
-        "facts": curves.facts,
-        "steps": curves.steps.tolist(),
-        "heads": {
-            str(head): {name: objects[:, column, index].tolist() for index, name in enumerate(curves.statistics)}
-            for column, head in enumerate(curves.heads)
-        },
-        "alerts": [
-            alert.to_dict()
-            for alert in watching.alerts(curves.heads, curves.statistics, curves.steps, curves.values, rules)
-        ],
-    }
+    """Everything, as data: the curves, and the alerts."""
+    raised = watching.alerts(curves.heads, curves.statistics, curves.steps, curves.values, rules)
+    return {**curves.to_dict(), "alerts": [alert.to_dict() for alert in raised]}
 
 
 def curves_page(

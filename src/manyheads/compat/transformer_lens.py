@@ -66,16 +66,21 @@ def detect_head(
 ) -> Float[Tensor, "layers heads"]:
     """How well each head fits a detection pattern: float32, as TransformerLens 4.3 gives it.
 
-    `detection_pattern` is "previous_token_head", "duplicate_token_head", "induction_head" or a lower-triangular
-    tensor as long as each text, its BOS included. `heads`: (layer, head) pairs, {layer: [heads]}, or the grammar of
-    `manyheads.heads`; the others are -1, and rows of layers without attention NaN. `exclude_bos` leaves out the first
-    key, whatever it is; `exclude_current_token` the diagonal. "mul" is 0 to 1 (NaN where nothing is left to count),
-    "abs" -1 to 1. `prepend_bos`: None is their default for the model's family. A recording is read as it was recorded.
+    - `lm_or_recording`: a loaded model, or a recording, which is read as it was recorded.
+    - `texts`: what the model reads; None with a recording.
+    - `detection_pattern`: "previous_token_head", "duplicate_token_head", "induction_head" or a lower-triangular tensor
+      as long as each text, its BOS included.
+    - `heads`: (layer, head) pairs, {layer: [heads]}, or the grammar of `manyheads.heads`; the others are -1, and rows
+      of layers without attention NaN.
+    - `exclude_bos`: leave out the first key, whatever it is.
+    - `exclude_current_token`: leave out the diagonal.
+    - `error_measure`: "mul" is 0 to 1 (NaN where nothing is left to count), "abs" -1 to 1.
+    - `prepend_bos`: whether a BOS is read first; None is their default for the model's family.
 
     Cost: a forward pass a text, and one pass over the tiles of each map.
-    Errors: StatisticError for an unknown name or measure, and for "abs" where rows look ahead; ShapeError for a
-    pattern that does not fit; TextError unless texts are longer than 1 token and shorter than the model's positions;
-    HeadError, ModelError, RecordingError.
+    Errors: StatisticError for an unknown name or measure, and for "abs" where rows look ahead; ShapeError for a pattern
+    that does not fit; TextError unless texts are longer than 1 token and shorter than the model's positions; HeadError,
+    ModelError, RecordingError.
     """
     question = Question.of(detection_pattern, error_measure, exclude_bos, exclude_current_token)
     if isinstance(lm_or_recording, Recording):

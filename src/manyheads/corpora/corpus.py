@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from manyheads.base import first_line, plural
+from manyheads.base import Json, first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
 from manyheads.texts import Gold, text_seed
 
@@ -227,7 +227,7 @@ class Failures:
     def __iter__(self) -> Iterator[Failure]:
         return iter(self.named)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {"count": self.count, "named": [list(failure) for failure in self.named]}
 

@@ -24,7 +24,7 @@ from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, drawable, flow, 
 from manyheads.heads import Head
 from manyheads.measurement import PooledMaps
 from manyheads.roles import HeadRole
-from manyheads.roles.words import INK, NO_ROLE, ROLES, RoleStyle, role_style
+from manyheads.roles.words import INK, NO_ROLE, ONLY_READS, ROLES, RoleStyle, role_style
 from manyheads.spec import Site
 
 SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest
@@ -47,7 +47,7 @@ INK_SAID = (
 BARE = "bare paper: nothing visible there, which is not 0"
 READING = "Rows are the words that look, columns the words they look at, both from first to last."
 GROUPS = "A bracket joins heads that share one key and value."
-CAVEAT = "A map shows what a head reads, not what is lost without it."
+CAVEAT = f"A map shows {ONLY_READS}."
 LEADS = {INK_SAID: 16 + BAR + 8, BARE: 19}  # pixels before these notes: the scale, a bare cell
 
 Entry = tuple[RoleStyle, str, str]

@@ -216,7 +216,19 @@ class Sheet:
         align: Literal["left", "center", "right"] = "left",
         turned: bool = False,
     ) -> float:
-        """Write `text` with its baseline at y, cut to `width`; how wide it came out. `turned`: upwards from (x, y)."""
+        """Write `text`; returns how wide it came out, in pixels.
+
+        - `x`: where it begins, ends or has its middle, as `align` says.
+        - `y`: its baseline.
+        - `text`: what is written.
+        - `size`: of its letters.
+        - `width`: it is cut to so much; None: it is not cut.
+        - `mono`: letters of one width.
+        - `weight`: "normal" or "bold".
+        - `colour`: of its letters.
+        - `align`: which end lies at `x`.
+        - `turned`: write upwards from (x, y).
+        """
         written = drawable(text) if width is None else fitted(text, width, size, mono, weight)
         if not written:
             return 0.0
@@ -312,11 +324,19 @@ class Sheet:
         up: Point | None = None,
         pads: tuple[Pixels, Pixels] = (10, 12),
     ) -> Axes:
-        """Axes in the units of what they show: hairlines at `rules` with their words on the left, `ticks` below.
+        """Axes in the units of what they show: hairlines with their words on the left, ticks below.
 
-        `across` are the ends of the x axis, `up` those of the y axis: the first and last rule where it is None.
-        `pads` are the pixels from the axes to the words on the left and below. What is drawn here lies under the
-        sheet's own words.
+        - `x`: the left edge.
+        - `y`: the upper edge.
+        - `width`: from the left edge to the right one.
+        - `height`: from the upper edge to the lower one.
+        - `across`: the ends of the x axis.
+        - `rules`: hairlines, by their place on the y axis, and their words.
+        - `ticks`: words below, by their place on the x axis.
+        - `up`: the ends of the y axis; None: the first and last rule.
+        - `pads`: pixels from the axes to the words on the left and below.
+
+        What is drawn here lies under the sheet's own words.
         """
         low, high = up or (min(rules), max(rules))
         place = (x / self.width, 1 - (y + height) / self.height, width / self.width, height / self.height)

@@ -47,8 +47,16 @@ def save_picture(
 ) -> None:
     """Draw weights `Float[rows columns]` on the pixels that each patch covers; .png, .svg or .pdf.
 
-    `pixels` gives each patch's place in the picture, `framed` is the patch that looks, `others` the weights of
-    positions that are no patches, by name. Errors: FileAccessError; ShapeError for weights that are no grid.
+    - `picture`: red, green and blue of each pixel, 0 to 255.
+    - `weights`: of each patch, 0 to 1.
+    - `pixels`: each patch's place in the picture, by its row and column.
+    - `path`: the file.
+    - `title`: above the drawing.
+    - `subtitle`: below the title.
+    - `framed`: row and column of the patch that looks.
+    - `others`: weights of positions that are no patches, by name.
+
+    Errors: FileAccessError; ShapeError for weights that are no grid.
     """
     kind_of(path)
     grid = np.asarray(on_host(weights), dtype=np.float64)

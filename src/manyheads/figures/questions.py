@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER
 from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Point, Sheet, flow, kind_of, text_width
 from manyheads.roles import MAX_FALSE, UNASKED, Claim, Roles, by_family, family_of
-from manyheads.roles.words import INK, NOT_EFFECT, counted, guesses, left_out, percent, words_and_name
+from manyheads.roles.words import INK, NOT_EFFECT, ONLY_READS, counted, left_out, percent, words_and_name
 
 WIDTH, MARGIN = 1_120, 36
 ROW, LINE = 22, 20
@@ -36,7 +36,7 @@ PALE = "#8D8F94"  # marks of a claim that does not hold
 CAVEATS = (
     "What counts is how far a dot lies to the right of its ticks: on a tick, the head does no better than a guess that "
     "never saw the sentence.",
-    f"{NOT_EFFECT.capitalize()}: this says what a head reads, not what is lost without it.",
+    f"{NOT_EFFECT.capitalize()}: this says {ONLY_READS}.",
 )
 
 
@@ -104,7 +104,7 @@ def _draw_row(sheet: Sheet, marks: Marks, claim: Claim, y: Pixels) -> None:
         return
     for name, value in claim.chances.items():
         (evenly if name == "uniform" else shuffled)(marks, _x(value), y, pale)
-    for name, value in guesses(claim).items():
+    for name, value in claim.guesses.items():
         (rule_guess if name == "rule" else fixed_guess)(marks, _x(value), y, pale)
     if family_of(claim.statistic).accuracy:
         diamond(marks, _x(claim.score), y, pale)
@@ -124,7 +124,7 @@ def _x(share: float) -> float:
 def _key(claims: Sequence[Claim]) -> list[tuple[str, Draw, str]]:
     """The legend: every mark that occurs, in words."""
     chances = {name for claim in claims for name in claim.chances}
-    fixed = {name for claim in claims for name in guesses(claim)}
+    fixed = {name for claim in claims for name in claim.guesses}
     accurate = any(family_of(claim.statistic).accuracy for claim in claims)
     alike = " (syntax, reference: one of the right part of speech, by place)" if accurate else ""
     marks: list[tuple[bool, str, Draw, str]] = [

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from manyheads.base import replacing
+from manyheads.base import Json, brief, replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadSet, layer_name, parse_heads
 from manyheads.long_context.head_list_formats import write_heads
@@ -220,7 +220,13 @@ class HeadSplit:
                 rows.append((number, index, str(parse_heads(heads, shape)), layer.scores[index], layer.kept[index]))
         return pd.DataFrame(rows, columns=["layer", "kv_head", "query_heads", "score", "keeps_everything"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        num_kept = sum(map(sum, (layer.kept for layer in self.layers)))
+        total = sum(layer.num_kv_heads for layer in self.layers)
+        rest = f"the others {self.sink} + {self.recent} positions"
+        return brief(f"HeadSplit({self.model}: {num_kept} of {total} key/value heads keep all, {rest})")
+
+    def to_dict(self) -> Json:
         """Plain data for JSON, which `from_dict` reads."""
         return {"kind": KIND, "format": FORMAT, **asdict(self)}
 

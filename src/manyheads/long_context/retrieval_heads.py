@@ -96,14 +96,24 @@ def split_heads(
 ) -> HeadSplit:
     """Which key/value heads of a decoder keep the whole context and which may stream, with evidence from other texts.
 
-    `texts`: strings, or sequences of token ids where there is no tokenizer; only those longer than `sink + recent`
-    count. Every other one chooses, the rest report. `keep`: the share of key/value heads of the whole model that keep
-    everything, those with the highest score `by`. Query heads that share a key/value head stream together ("effect",
-    "needle_effect"), or the highest of their scores counts. `also`: what else is computed, for `agreement`; distant
-    mass is always, and "needle" where needles fit. `needles`: those of a probe of your own, of which every other one
-    chooses; without them pass keys are hidden in the texts (random tokens, where there is no tokenizer). `context` and
-    `batch`: for the cache that is saved; by default all positions of the model. `random`: how many random splits,
-    drawn from `seed`.
+    - `lm`: a loaded model.
+    - `texts`: strings, or sequences of token ids where there is no tokenizer; only those longer than `sink + recent`
+      count. Every other one chooses, the rest report.
+    - `keep`: the share of key/value heads of the whole model that keep everything, 0 to 1: those with the highest
+      scores.
+    - `by`: what chooses. Query heads that share a key/value head stream together ("effect", "needle_effect"), or the
+      highest of their scores counts.
+    - `sink`: the first positions that a streaming head keeps.
+    - `recent`: the last positions that a streaming head keeps.
+    - `also`: what else is computed, for `agreement`; distant mass is always, and "needle" where needles fit.
+    - `needles`: those of a probe of your own, of which every other one chooses; None: pass keys are hidden in the texts
+      (random tokens, where there is no tokenizer).
+    - `context`: tokens for which the saved cache is counted; None: all positions of the model.
+    - `batch`: texts for which it is counted.
+    - `random`: how many random splits are set beside it.
+    - `seed`: draws these.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how much is done, and of how much.
 
     `evidence` of the result:
 

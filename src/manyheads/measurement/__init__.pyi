@@ -3,6 +3,7 @@ from .chunks import SURVEY_TEXTS as SURVEY_TEXTS
 from .chunks import Chunk as Chunk
 from .chunks import Chunked as Chunked
 from .chunks import Wanted as Wanted
+from .chunks import chunks_of as chunks_of
 from .chunks import code_digest as code_digest
 from .chunks import config_digest as config_digest
 from .chunks import read_chunk as read_chunk

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float32, Float64
 from numpy import ndarray
 
-from manyheads.base import Progress, one_of
+from manyheads.base import Json, Progress, brief, one_of, plain, plural
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import Long, Piece, Reading, batches, read_texts, tokens_of
@@ -53,6 +53,19 @@ class PooledMaps:
     def exact(self) -> bool:
         """Whether each cell is one weight of one text."""
         return len(self.tokens) == self.maps.shape[-1]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: each head's map, rows first; None where no row sees a key."""
+        return {
+            "tokens_read": self.num_tokens,
+            "tokens": list(self.tokens),
+            "maps": {str(head): plain(self[head]) for head in self.heads},
+            "because": self.because,
+        }
+
+    def __repr__(self) -> str:
+        size = self.maps.shape[-1]
+        return brief(f"PooledMaps({plural(len(self.heads), 'head')}, {size} x {size}: {self.because})")
 
     def __getitem__(self, head: str | Head) -> Float32[ndarray, "p p"]:
         """One head's map. Errors: HeadError for what names no head, or one that has no map here."""

@@ -89,19 +89,25 @@ def size(
     sink: int = 128,
     recent: int = 256,
 ) -> Sizing:
-    """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
+    """What an architecture costs for `batch` texts of `context` tokens.
 
-    `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
-    config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
-    `sizing.architecture.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of
-    transformers, or its config. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`:
-    the same with other key/value heads. `source`: tokens of what an encoder reads, as many as `context` unless said.
-    `cache_dtype`: as `dtype` unless said. `streaming`: the share of key/value heads (0 to 1) that keep the first `sink`
-    tokens and the last `recent` alone, as in a split of `mh.split_heads`: FLOPs, cache and what fits are then those of
-    `mh.streaming`.
+    - `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
+      config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
+      `sizing.architecture.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of
+      transformers, or its config.
+    - `context`: tokens of a text; None: 4,096, fewer where a model has fewer positions.
+    - `batch`: how many texts at once.
+    - `dtype`: of the weights ("fp16").
+    - `num_kv_heads`: the same with so many key/value heads.
+    - `source`: tokens of what an encoder reads; None: as many as `context`.
+    - `cache_dtype`: of the cache; None: `dtype`.
+    - `streaming`: the share of key/value heads (0 to 1) that stream, as in a split of `mh.split_heads`: FLOPs, cache
+      and what fits are then those of `mh.streaming`.
+    - `sink`: the first tokens that a streaming head keeps.
+    - `recent`: the last tokens that a streaming head keeps.
 
-    Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Families that have no
-    row there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
+    Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Families that have no row
+    there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
     """
     return size_of_architecture(
         _architecture(what), context, batch, dtype, num_kv_heads=num_kv_heads, source=source, cache_dtype=cache_dtype,

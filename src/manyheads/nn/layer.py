@@ -37,23 +37,53 @@ if TYPE_CHECKING:  # brings torch.distributed.tensor, which takes a while to loa
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: `head_i = softmax(scale * q_i k_i^T) v_i`, all heads side by side through `W^O`.
 
-    Sizes: `num_kv_heads` below `num_heads` is GQA, 1 is MQA: query head i reads key/value head `i // (h / g)`.
-    `head_dim` (default `embed_dim / num_heads`) is the width of q and k, `v_head_dim` that of v; `kdim` and `vdim` are
-    the widths of `key` and `value` inputs. Parameters: `m (h d + g d + g f) + h f m`, and biases: 4 m^2 for plain MHA.
+    Sizes. Parameters: `m (h d + g d + g f) + h f m`, and biases: 4 m^2 for plain MHA.
 
-    Parts: `bias` for all four projections, `q_bias` to `out_bias` for one. `qk_norm`: RMSNorm over each head's q and
-    k, with `qk_norm_eps`. `rope`: a `Rope`. `alibi`, `relative_bias` (T5's: a `RelativeBias`), `sinks` (one learned
-    logit a head), `softcap`. `scale`: a number or one a head (default `1 / sqrt(head_dim)`). `head_scale`: a learned
-    factor on each head's output. `add_bias_kv` and `add_zero_attn`: one more, learned or zero, key that everybody sees.
-    Order: projection, qk_norm, rope, scale, softcap, then ALiBi, relative bias and float masks, then what hides.
+    - `embed_dim`: numbers of a token's vector.
+    - `num_heads`: query heads.
+    - `num_kv_heads`: key/value heads; None: `num_heads`. Fewer is GQA, 1 is MQA: query head i reads key/value head
+      `i//(h/g)`.
+    - `head_dim`: width of q and k; None: `embed_dim / num_heads`.
+    - `v_head_dim`: width of v; None: `head_dim`.
+    - `kdim`: width of `key` inputs; None: `embed_dim`.
+    - `vdim`: width of `value` inputs; None: `embed_dim`.
+    - `batch_first`: inputs are `[b, q, m]` in place of torch's `[q, b, m]`.
 
-    Who sees what: `causal`; `window` counts keys, the query's own among them, to one side if causal, else to both.
-    Queries are the last of the keys' positions, so that with a cache new tokens follow the old. `mask_true` says what
-    True means in bool masks: "hide" (torch's layer) or "see" (torch's function). Rows that see nothing give 0.
-    `dropout` falls on the weights, in training only.
+    Parts. Order: projection, qk_norm, rope, scale, softcap, then ALiBi, relative bias and float masks, then what hides.
 
-    How: `projections` "fused" (one product), "split" (three), a mapping of your own modules q, k, v and out, or None
-    for fused where it can be. `attend`: a function with `mh.attend`'s arguments whose result has `.out`.
+    - `dropout`: of the weights, in training only.
+    - `bias`: of all four projections.
+    - `q_bias`: of the queries' projection; None: `bias`.
+    - `k_bias`: of the keys' projection; None: `bias`.
+    - `v_bias`: of the values' projection; None: `bias`.
+    - `out_bias`: of the output projection; None: `bias`.
+    - `add_bias_kv`: one more, learned, key that every row sees.
+    - `add_zero_attn`: one more key of zeros that every row sees.
+    - `qk_norm`: RMSNorm over each head's q and k.
+    - `qk_norm_eps`: its epsilon.
+    - `rope`: rotary positions.
+    - `alibi`: ALiBi's slopes.
+    - `relative_bias`: T5's table of biases.
+    - `sinks`: one learned logit a head in every denominator.
+    - `softcap`: softcap * tanh(scores / softcap).
+    - `scale`: of the scores, one number or one a head; None: `1 / sqrt(head_dim)`.
+    - `head_scale`: a learned factor on each head's output.
+
+    Who sees what. Queries are the last of the keys' positions, so that with a cache new tokens follow the old. Rows
+    that see nothing give 0.
+
+    - `causal`: no row sees a later key.
+    - `window`: how many keys a row sees, its own among them, to one side if causal, else to both.
+    - `mask_true`: what True means in bool masks: "hide" (torch's layer) or "see" (torch's function).
+
+    How.
+
+    - `projections`: "fused" (one product), "split" (three), a mapping of your own modules q, k, v and out, or None for
+      fused where it can be.
+    - `attend`: a function with `mh.attend`'s arguments whose result has `.out`.
+    - `device`: where the parameters are made.
+    - `dtype`: of the parameters.
+
     Errors: ShapeError. Cost: O(q * k) time, O(q + k) memory but where docs/reference/layer.md says otherwise.
     """
 
@@ -175,12 +205,19 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Float[Tensor, "..."] | None]:
         """`(out, weights)`: `[q, m]` or, batched, `[b, q, m]` (`[q, b, m]` unless `batch_first`), as the input was.
 
-        Without `key` this is self-attention; without `value`, `value` is `key`. Weights are `[b, q, k]`, averaged over
-        heads, or `[b, h, q, k]`; of `weight_heads` only where given, and no other head's are computed then. They are
-        the softmax itself, before dropout. `is_causal` makes this call causal, with or without `attn_mask`.
-        `attn_mask` is (q, k), (b * h, q, k) or (b, h, q, k), `key_padding_mask` (b, k): keys count cached ones.
-        `positions`, "q" or "b q", are the tokens' own for `rope`, where they are not simply the next ones.
-        A nested tensor as `query`, alone, is texts without padding: so is `out` then, and weights are 0 at padding.
+        - `query`: tokens that look. A nested tensor, alone, is texts without padding: so is `out` then, and weights are
+          0 at padding.
+        - `key`: tokens that are looked at; None: self-attention.
+        - `value`: what they hand over; None: `key`.
+        - `key_padding_mask`: (b, k), which keys are padding; keys count cached ones.
+        - `need_weights`: return weights: the softmax itself, before dropout, `[b, q, k]` or `[b, h, q, k]`.
+        - `attn_mask`: (q, k), (b * h, q, k) or (b, h, q, k); keys count cached ones.
+        - `average_attn_weights`: weights are the mean over heads.
+        - `is_causal`: make this call causal, with or without `attn_mask`.
+        - `cache`: keys and values of earlier calls.
+        - `positions`: "q" or "b q", the tokens' own for `rope`, where they are not simply the next ones.
+        - `weight_heads`: weights of these heads alone; no other head's are computed then.
+
         Errors: ShapeError.
         """
         if any(isinstance(x, Tensor) and x.is_nested for x in (query, key, value)):
@@ -321,7 +358,17 @@ class MultiHeadAttention(nn.Module):
         heads: list[int] | None,
         crosses: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Per-head outputs, and the weights that were asked for: one map for both where all heads' are."""
+        """Per-head outputs, and the weights that were asked for: one map for both where all heads' are.
+
+        - `q`: queries by head.
+        - `k`: keys by key/value head.
+        - `v`: values by key/value head.
+        - `view`: which keys each row may see.
+        - `rule`: how scores become weights.
+        - `need_weights`: whether weights are returned.
+        - `heads`: of these heads alone; None: of all.
+        - `crosses`: keys are of another text.
+        """
         hook = None if torch.compiler.is_compiling() else watching(self)
         dropout = self.dropout if self.training else 0.0
         # Before the outputs, which are then made of this map: two maps of n x n would be twice the memory and the time.
@@ -372,7 +419,18 @@ def _check_call(
     weight_heads: Sequence[int] | None,
     is_causal: bool,
 ) -> None:
-    """Refuse a call that cannot mean anything, by name. Errors: ShapeError."""
+    """Refuse a call that cannot mean anything, by name. Errors: ShapeError.
+
+    - `layer`: whose sizes the call must fit.
+    - `query`: tokens that look.
+    - `key`: tokens that are looked at; None: `query`, or those of a fixed cache.
+    - `value`: what they hand over; None: `key`.
+    - `cache`: keys and values of earlier calls.
+    - `positions`: the tokens' own, for a layer with `rope`.
+    - `need_weights`: weights are returned, without which `weight_heads` means nothing.
+    - `weight_heads`: the heads whose weights these are.
+    - `is_causal`: no row sees a later key.
+    """
     if not torch.compiler.is_compiling():
         for name, x in {"query": query, "key": key, "value": value, "positions": positions}.items():
             if x is not None and not isinstance(x, Tensor):

@@ -49,10 +49,21 @@ def record_tensors(
 ) -> Recording:
     """A recording of one layer, `q: [b, h, n, d]` and `k: [b, g, n, d]`, or of a list of layers.
 
-    Texts are left-aligned: text b has the first `lengths[b]` keys (all, unless given). Where there are fewer queries
-    than keys, they are the last ones of each text. `scale` is 1 / sqrt(d) unless given. An `lse` is checked on some
-    rows against q and k; without one it is computed, at the cost of one attention call without values. `sinks` and
-    `bias` as in `attend`, of every layer.
+    - `q`: queries. Where there are fewer than keys, they are the last ones of each text.
+    - `k`: keys. Texts are left-aligned.
+    - `lse`: each row's log-sum-exp (natural log), which is checked on some rows against q and k; None: it is computed,
+      at the cost of one attention call without values.
+    - `mask`: which keys a row may see, of each layer or of all.
+    - `scale`: of the scores; None: 1 / sqrt(d).
+    - `softcap`: of the scores, in every layer.
+    - `sinks`: as in `attend`, of every layer.
+    - `bias`: as in `attend`, of every layer.
+    - `lengths`: text b has the first `lengths[b]` keys; None: all.
+    - `tokens`: the words; None: positions alone.
+    - `modules`: the layers' names.
+    - `layer_numbers`: the layers' numbers; none: from 0.
+    - `provenance`: from what model this is, as plain data.
+
     Errors: ShapeError for tensors that do not fit each other; RecordingError for an lse that is not theirs.
     """
     qs, ks = _listed(q, "q"), _listed(k, "k")

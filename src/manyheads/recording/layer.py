@@ -130,12 +130,18 @@ class LayerRecord:
         keys: slice | None = None,
         drop: str = "none",
     ) -> WordMap:
-        """The exact map between the words of one text, `(queries, keys, weights)`: units, and `Float[q k]` between them
-        (`Float[h q k]` where `head` is None).
+        """The exact map between the words of one text, `(queries, keys, weights)`: units, and the weights between them.
 
-        `words` are `Words.of(layer.tokens)`, or the name of a way to find them; `how` as in `words.merge`; `drop` as in
-        `Words.units`: what is dropped is left out of the merged map, and the other weights stay as they are.
-        `queries` and `keys` slice the units that are left. Cross-attention needs `key_words`, of the text it looks at.
+        - `head`: whose map; None: all of the layer, `Float[h q k]` in place of `Float[q k]`.
+        - `text`: which text, from 0.
+        - `how`: how pieces of a word become one number, as in `words.merge`.
+        - `words`: `Words.of(layer.tokens)`, or the name of a way to find them.
+        - `key_words`: of cross-attention: the words of the text that it looks at.
+        - `queries`: a slice of the units that are left.
+        - `keys`: a slice of the units that are left.
+        - `drop`: as in `Words.units`: what is dropped is left out of the merged map, and the other weights stay as they
+          are.
+
         Cost: O(pieces * pieces * d) time for the window's pieces (for "max", every key), the answer's memory.
         Errors: WindowError above 1 GB, RecordingError for keys that are no text, TextError, ShapeError, StatisticError.
         """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from manyheads.base import html_table, replacing
+from manyheads.base import Json, html_table, plain, replacing
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.heads import Head
 
@@ -70,6 +70,10 @@ class PerHeadResult:
         """A row for each head; the columns are those of `head_columns`, then those of the result."""
         raise NotImplementedError
 
+    def rows(self) -> list[Json]:
+        """The table as plain data for JSON: a mapping from columns to values for each row, None where one is NaN."""
+        return [{str(name): plain(value) for name, value in row.items()} for row in self.to_pandas().to_dict("records")]
+
     def save(self, path: str | Path) -> None:
         """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
         write_frame(self.to_pandas(), Path(path))
@@ -81,7 +85,7 @@ class PerHeadResult:
         more = frame.shape[1] - table.shape[1]
         note = f"{more} more columns: to_pandas() has them all." if more else ""
         columns = [str(name).replace("_", " ") for name in table.columns]
-        return html_table(columns, table.values.tolist(), caption=repr(self), note=note)
+        return html_table(columns, table.values.tolist(), caption=str(self), note=note)
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:

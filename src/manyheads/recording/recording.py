@@ -15,7 +15,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -25,7 +25,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.base import html_table, plural
+from manyheads.base import Json, brief, html_table, plain, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
@@ -186,11 +186,31 @@ class Recording:
     def __copy__(self) -> Recording:
         return replace(self)
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the layers' sites, the texts with their tokens, and where it comes from.
+
+        The tensors are in none of it: `save` writes these, as safetensors. Cost: of a recording in a file, no layer is
+        read.
+        """
+        lengths, ids = self.tokens.lengths.tolist(), self.tokens.ids
+        return {
+            "stacks": {name: [plain(asdict(site)) for site in layers.sites] for name, layers in self.stacks.items()},
+            "lengths": lengths,
+            "texts": list(self.tokens.texts),
+            "ids": None if ids is None else [plain(row[:length]) for row, length in zip(ids, lengths, strict=True)],
+            "bytes": self.num_bytes,
+            "numbering": self.numbering,
+            "provenance": plain(self.provenance),
+        }
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
         save_recording(path, self.stacks, self.tokens, self.provenance)
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         stacks = ", ".join(f"{name or 'layers'}: {len(layers)}" for name, layers in self.stacks.items())
         lengths = self.tokens.lengths.tolist()
         least, most = min(lengths, default=0), max(lengths, default=0)
@@ -213,7 +233,7 @@ class Recording:
         text = self.tokens.texts[0] if self.tokens.texts else ""
         dots = "..." if len(text) > SHOWN_TEXT else ""
         note = f"The text begins: {text[:SHOWN_TEXT]}{dots}" if text else ""
-        return html_table(columns, rows, caption=repr(self), note=note)
+        return html_table(columns, rows, caption=str(self), note=note)
 
 
 def open_recording(path: str | os.PathLike[str]) -> Recording:

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.base import percent
+from manyheads.base import Json, brief, percent
 from manyheads.errors import ShapeError, TextError
 from manyheads.heads import Head
 from manyheads.recording.layer import LayerRecord
@@ -93,7 +93,15 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
         names = ("query", "key", "weight", "chance")
         return pd.DataFrame({**self.head_columns(), **{name: [getattr(x, name) for x in self] for name in names}})
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the words, a row for each head, the heaviest first, and what was read."""
+        about = {"query": self.query, "key": self.key, "text": self.text}
+        return {**about, "heads": self.rows(), "because": self.because}
+
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         visible = [link for link in self.links if not math.isnan(link.weight)]
         words = f"{self.query or 'any word'!r} -> {self.key or 'any word'!r}".replace("'any word'", "any word")
         one_pair = bool(self.query and self.key)

@@ -47,15 +47,22 @@ def attend(
     bias: Real[np.ndarray, "..."] | None = None,
     window: int | None = None,
 ) -> Attended:
-    """Scaled dot-product attention, softmax(scale * q k^T) v with scale = 1 / sqrt(d), and each row's log-sum-exp.
+    """Scaled dot-product attention, softmax(scale * q k^T) v, and each row's log-sum-exp.
 
-    Scores are made in this order: scale, soft cap `softcap * tanh(scores / softcap)`, bias, mask. `mask` (boolean or
-    0/1 integers, 1 = may look) and `bias` (added to the scores) broadcast to "b h q k". `causal` and `window` go by
-    position: query i of Q stands at i + K - Q (`visible_keys` says more). `sinks` is one more logit per head in every
-    denominator, its column dropped: such rows sum to less than 1. A row that may see nothing has weights 0, output 0,
-    lse -inf. Query head h reads key/value head h // (H / G).
+    - `q`: queries.
+    - `k`: keys. Query head h reads key/value head h // (H / G).
+    - `v`: values.
+    - `mask`: boolean or 0/1 integers, 1 = may look; broadcasts to "b h q k".
+    - `scale`: of the scores; None: 1 / sqrt(d).
+    - `causal`: by position: query i of Q stands at i + K - Q (`visible_keys` says more).
+    - `softcap`: softcap * tanh(scores / softcap).
+    - `sinks`: one more logit per head in every denominator, its column dropped: such rows sum to less than 1.
+    - `bias`: added to the scores; broadcasts to "b h q k".
+    - `window`: how many keys a row sees, its own the last, by position as `causal`.
 
-    Raises ShapeError for what does not fit. Source: Vaswani et al. 2017, equation 1; the cap: Gemma 2, 2024, section 2.
+    Scores are made in this order: scale, soft cap, bias, mask. A row that may see nothing has weights 0, output 0, lse
+    -inf. Raises ShapeError for what does not fit.
+    Source: Vaswani et al. 2017, equation 1; the cap: Gemma 2, 2024, section 2.
     """
     q, k, v = (np.asarray(array, np.float64) for array in (q, k, v))
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]

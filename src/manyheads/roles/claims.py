@@ -54,6 +54,11 @@ OVER_BASELINE = 1.1  # an accuracy is a tenth above fixed guesses ...
 OVER_BASELINE_BY = 0.03  # ... and three points above them, and above chance
 
 
+GUESSES = {  # fixed ones, which know nothing of the sentence
+    "mode": "offset", "rule": "nearest by part of speech", "nearest": "nearest mention", "same_word": "same word",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Claim:
     """One head asked one question; all figures are of the reporting half.
@@ -100,6 +105,12 @@ class Claim:
         return self.given if self.given is not None and self.baselines else self.score
 
     @property
+    def guesses(self) -> dict[str, float]:
+        """The score of each fixed guess by its name, one of `GUESSES`, as far as it is known."""
+        scores = {name.rpartition(".")[2]: value for name, value in (self.baselines | self.beyond).items()}
+        return {name: scores[name] for name in GUESSES if not np.isnan(scores.get(name, np.nan))}
+
+    @property
     def excess(self) -> float:
         """A mass above chance, an accuracy above the best fixed guess (for all heads the same); -1 of nothing."""
         against = max(self.baselines.values()) if self.baselines else self.chance
@@ -110,8 +121,8 @@ class Claim:
         """How far it is from its chance level, comparable between questions (`rules.distance`)."""
         return distance(self.tested, self.chance)
 
-    def to_dict(self) -> dict[str, Any]:
-        """One flat row, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
+    def row(self) -> dict[str, Any]:
+        """A row of a table, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
         row = {**asdict(self), "head": str(self.head)}
         parts = {"chance": row.pop("chances"), "guess": row.pop("baselines"), "also": row.pop("beyond")}
         return row | {
@@ -353,10 +364,6 @@ def _known(value: float) -> float | None:
 
 
 # ------------------------------------------------------------------------------------------------------------- in words
-
-GUESSES = {  # fixed ones, by name
-    "mode": "offset", "rule": "nearest by part of speech", "nearest": "nearest mention", "same_word": "same word",
-}  # fmt: skip
 
 WORDS = {
     "cases": "under {margin} cases",

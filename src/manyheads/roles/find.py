@@ -91,18 +91,25 @@ def find_roles(
 ) -> Roles:
     """What each head of a loaded model does on some texts: one role a head, in the model's order, and every claim.
 
-    `texts` are texts, Documents, or a Corpus (`corpora.open_corpus`); those with gold syntax are also asked for
-    every relation. `passages` are stretches of text with gold coreference, asked for antecedents alone. `patterns` are
-    your own roles, a function of a text's tokens each (`statistics.defined.own_pattern`). `elsewhere` is a second
-    corpus, on which every claim is tried again (`claim.elsewhere`): about one label in five does not travel. `examples`
-    texts are kept for every label, and for every question's best head. `probes` asks random repeats, copying and
-    retrieval, too (`roles.probes`; `roles.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the
-    first alone has examples and probes. Where processes hold heads of one model (tensor parallelism) all get all
-    roles, without examples, and probes are refused.
+    - `lm`: a loaded model.
+    - `texts`: texts, Documents, or a Corpus (`corpora.open_corpus`); those with gold syntax are also asked for every
+      relation.
+    - `passages`: stretches of text with gold coreference, asked for antecedents alone.
+    - `patterns`: your own roles by name, a function of a text's tokens each (`statistics.defined.own_pattern`).
+    - `elsewhere`: a second corpus, on which every claim is tried again (`claim.elsewhere`): about one label in five
+      does not travel.
+    - `examples`: how many texts are kept for every label, and for every question's best head.
+    - `probes`: ask random repeats, copying and retrieval, too (`roles.probes`; `roles.ask_probes`).
+    - `resume`: a folder, as in `measure`.
+    - `progress`: called with how far a reading is.
+    - `ranks`: as in `measure`; of several processes the first alone has examples and probes.
+    - `on_questions`: called with every role and its question as soon as the corpus' head tells them, before the long
+      reading: what it raises ends the run.
+    - `on_reading`: called with each reading's name as it begins: "texts", "passages", "second corpus", "examples",
+      "probes", as far as they are asked for.
 
-    `on_questions` is called with every role and its question as soon as the corpus' head tells them, before the long
-    reading: what it raises ends the run. `on_reading` is called with each reading's name as it begins: "texts",
-    "passages", "second corpus", "examples", "probes", as far as they are asked for.
+    Where processes hold heads of one model (tensor parallelism) all get all roles, without examples, and probes are
+    refused.
 
     Give some hundreds of texts: with few, most heads stay "unlabelled". Cost: as `measure`; docs/reference/roles.md.
     Errors: as `measure`; StatisticError for a pattern that is none; FileAccessError for a folder to resume from that
@@ -164,7 +171,18 @@ def role_sums(
 ) -> list[HeadSums]:
     """What `find_roles` measures, as sums that add: of the texts, then of passages. Give shards (`Corpus.shard`).
 
-    Those of all shards, added, make the roles (`roles_of`). Arguments, cost and errors as of `find_roles`.
+    Those of all shards, added, make the roles (`roles_of`).
+
+    - `lm`: a loaded model.
+    - `texts`: a corpus, or a shard of one.
+    - `passages`: as in `find_roles`, or a shard of them.
+    - `patterns`: as in `find_roles`.
+    - `resume`: as in `find_roles`.
+    - `progress`: as in `find_roles`.
+    - `on_questions`: as in `find_roles`.
+    - `on_reading`: as in `find_roles`.
+
+    Cost and errors as of `find_roles`.
     """
     check_resume(resume)
     questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads import private_names
-from manyheads.base import Progress, no_access, replacing, users_folder
+from manyheads.base import Json, Progress, brief, no_access, plain, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
@@ -40,12 +40,12 @@ from manyheads.roles.rules import (
     Rule,
     distance,
 )
-from manyheads.roles.words.role_table import NOT_EFFECT, UNLABELLED
+from manyheads.roles.words.role_table import NOT_EFFECT, ONLY_READS, UNLABELLED
 from manyheads.statistics import DEFAULT, HeadTable, number
 from manyheads.texts import Sinks
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
-NO_EFFECT = f"{NOT_EFFECT}: a role says what a head reads, not what is lost without it (manyheads ablate)"
+NO_EFFECT = f"{NOT_EFFECT}: a role says {ONLY_READS} (manyheads ablate)"
 """The note about labels in every result that holds some."""
 
 
@@ -70,6 +70,10 @@ class Evidence:
     norm: float | None = None
     q_value: float | None = None
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the fields, None where there is no interval."""
+        return {name: plain(value) for name, value in vars(self).items()}
+
     @property
     def distance(self) -> float:
         """How far the score is from its chance level (`rules.distance`): of several labels the furthest is the surest.
@@ -87,8 +91,9 @@ class HeadRole:
     name: str
     evidence: Evidence
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"head": str(self.head), "role": self.name, **asdict(self.evidence)}
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the head, its role, and the evidence."""
+        return {"head": str(self.head), "role": self.name, **self.evidence.to_dict()}
 
 
 def label(table: HeadTable) -> list[HeadRole]:
@@ -192,6 +197,31 @@ class PageLabels:
     because: str
     texts_are: str = "bundled texts"
 
+    def role_of(self, head: Head) -> HeadRole | None:
+        """The label of a head; None where it has none (a head that reads another text)."""
+        return next((role for role in self.roles if role.head == head), None)
+
+    @property
+    def basis(self) -> Json:
+        """What the labels rest on, as plain data."""
+        return {
+            "texts": self.num_texts,
+            "texts_are": self.texts_are,
+            "tokens": self.num_tokens,
+            "because": self.because,
+            "sinks": list(self.sinks.names),
+            "notes": dict(self.notes),
+        }
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: `basis`, each head's label, and its default statistics by name."""
+        return {**self.basis, "heads": [role.to_dict() for role in self.roles], "values": self.values}
+
+    def __repr__(self) -> str:
+        named = sum(role.name != UNLABELLED for role in self.roles)
+        texts = f"{self.num_texts:,} {self.texts_are}, {self.num_tokens:,} tokens"
+        return brief(f"PageLabels({named} of {len(self.roles)} heads named, {texts})")
+
 
 def label_page(lm: LoadedModel, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
     """The labels of a loaded model's heads on the bundled texts. Cost: seconds the first time, then milliseconds."""
@@ -259,7 +289,9 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
     """Write the labels, whole or not at all; returns in words whether that worked. `path`: or why there is none."""
     if isinstance(path, FileAccessError):
         return f"measured now, and not remembered: {str(path).removesuffix('.')}"
-    data = {**asdict(labels), "roles": [role.to_dict() for role in labels.roles]}
+    # Not by `to_dict`, in which an interval that is not known is no NaN.
+    rows = [{"head": str(role.head), "role": role.name, **asdict(role.evidence)} for role in labels.roles]
+    data = {**asdict(labels), "roles": rows}
     # Of what a reader will get: JSON knows no tuples.
     data[DIGEST] = _digest(json.loads(json.dumps(data)))
     try:

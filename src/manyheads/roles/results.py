@@ -18,7 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 
-from manyheads.base import html_table, nearest, plural
+from manyheads.base import Json, brief, html_table, nearest, plain, plural
+from manyheads.corpora import Failure
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.recording import PerHeadResult, write_frame
@@ -159,7 +160,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         claims = self.claims_to_pandas()
         names = {str(label.head): label.name for label in self.labels}
         probes = pd.DataFrame(
-            {"kind": "probe", **row, "label": names[row["head"]], "named": False, "effect": EFFECT}
+            {"kind": "probe", **row, "label": names[str(row["head"])], "named": False, "effect": EFFECT}
             for probe in self.probes.values()
             for row in probe.rows()
         )
@@ -177,7 +178,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         return pd.DataFrame(
             {
                 "kind": "claim",
-                **claim.to_dict(),
+                **claim.row(),
                 "label": label.name,
                 "named": claim.role == label.name,
                 "effect": EFFECT,
@@ -185,6 +186,42 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
             for label, claims in zip(self.labels, self.claims, strict=True)
             for claim in claims
         )
+
+    @property
+    def num_failed(self) -> int:
+        """Texts that could not be measured, over all readings."""
+        return sum(table.failures.count for table in self.tables)
+
+    @property
+    def failed_texts(self) -> list[Failure]:
+        """Those of them that are kept by name."""
+        return [failure for table in self.tables for failure in table.failures]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: labels, every claim without what is not known of it, examples, failures, and notes.
+
+        `failures` names the first texts that could not be measured; `probes` is there where they were asked.
+        """
+        claims = self.claims_to_pandas().to_dict(orient="records")
+        return {
+            "texts": self.table.sums.num_texts,
+            "tokens": self.table.sums.num_tokens,
+            "heads": [label.to_dict() for label in self.labels],
+            "claims": [
+                {str(key): known for key, value in row.items() if (known := plain(value)) is not None} for row in claims
+            ],
+            "examples": [
+                {"head": str(head), "role": role, **example._asdict()}
+                for (head, role), examples in self.examples.items()
+                for example in examples
+            ],
+            "failures": {
+                "count": self.num_failed,
+                "named": [failure._asdict() for failure in self.failed_texts],
+            },
+            **({"probes": [probe.to_dict() for probe in self.probes.values()]} if self.probes else {}),
+            "notes": self.notes,
+        }
 
     def save(self, path: str | Path) -> None:
         """Write every claim and probe by the path's ending: .parquet (with the notes: `attrs` of the frame that pandas
@@ -196,7 +233,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
     def __repr__(self) -> str:
         named = sum(label.name != UNLABELLED for label in self.labels)
         texts, tokens = self.table.sums.num_texts, self.table.sums.num_tokens
-        return f"Roles({named} of {len(self)} heads named, {texts:,} texts, {tokens:,} tokens)"
+        return brief(f"Roles({named} of {len(self)} heads named, {texts:,} texts, {tokens:,} tokens)")
 
     def _repr_html_(self) -> str:
         """A notebook's view: the surest labels, the furthest from chance, first."""
@@ -205,7 +242,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         rows = [[str(label.head), label.name, shown_share(label), label.evidence.words] for label in named[:SHOWN]]
         more = max(0, len(named) - SHOWN)
         note = f"{more} more: to_pandas() has them all." if more else ""
-        return html_table(["head", "role", "score", "evidence"], rows, caption=repr(self), note=note)
+        return html_table(["head", "role", "score", "evidence"], rows, caption=str(self), note=note)
 
 
 def shown_share(label: HeadRole) -> float:

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from manyheads import units
-from manyheads.base import divisors, plural
+from manyheads.base import Json, brief, divisors, plural
 from manyheads.errors import ModelError, ShapeError
 from manyheads.sizing.architecture.architecture import (
     LAST,
@@ -149,6 +149,9 @@ class Sizing:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} in {self.ask.dtype}"
         texts = f"{plural(self.ask.batch, 'text')} of {plural(self.ask.context, 'token')}"
         cache = f", {units.gib(self.cache.steady)} of cache" if self.cache else ""
@@ -291,7 +294,7 @@ class Sizing:
             positions=architecture.max_positions,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Everything, as plain data for JSON.
 
         Keys: name, family, because, notes, untold, asked, shape, parameters, flops, cache, variants, decoding.

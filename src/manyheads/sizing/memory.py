@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
 
 from manyheads import units
-from manyheads.base import plural
+from manyheads.base import Json, brief, plural
 from manyheads.errors import ShapeError
 
 GB, GIB = 10**9, 2**30
@@ -116,7 +115,10 @@ class Fit:
             sentences.append(f"Past {self.positions:,} tokens is beyond the positions that it is made for.")
         return " ".join(sentences)
 
-    def to_dict(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        return brief(f"Fit({self})")
+
+    def to_dict(self) -> Json:
         """As plain data for JSON: the fields, `fits` and `missing_bytes`."""
         document = {**asdict(self), "fits": self.fits, "missing_bytes": self.missing_bytes}
         return {

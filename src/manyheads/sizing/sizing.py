@@ -43,7 +43,21 @@ def size(
     sink: int = 128,
     recent: int = 256,
 ) -> Sizing:
-    """What an architecture costs, as `mh.size` says. Raises ModelError or ShapeError."""
+    """What an architecture costs, as `mh.size` says.
+
+    - `architecture`: what is sized.
+    - `context`: tokens of a text; None: 4,096, fewer where a model has fewer positions.
+    - `batch`: how many texts at once.
+    - `dtype`: of the weights.
+    - `num_kv_heads`: the same with so many key/value heads.
+    - `source`: tokens of what an encoder reads; None: `context`.
+    - `cache_dtype`: of the cache; None: `dtype`.
+    - `streaming`: the share of key/value heads that stream, 0 to 1.
+    - `sink`: the first tokens that a streaming head keeps.
+    - `recent`: the last tokens that a streaming head keeps.
+
+    Raises ModelError or ShapeError.
+    """
     if num_kv_heads is not None:
         whole("num_kv_heads", num_kv_heads, 1, ShapeError)
         architecture = architecture.with_kv_heads(num_kv_heads)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from manyheads.base import html_table
+from manyheads.base import Json, brief, html_table
 from manyheads.corpora import NONE_FAILED, Failures
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
@@ -106,6 +106,10 @@ class HeadTable(PerHeadResult):
             )
         return self.names.index(name)
 
+    @overload
+    def __getitem__(self, key: str) -> Float64[ndarray, "head"]: ...
+    @overload
+    def __getitem__(self, key: tuple[str | Head, str]) -> float: ...
     def __getitem__(self, key: str | tuple[str | Head, str]) -> Float64[ndarray, "head"] | float:
         """`table["entropy"]` is a column; `table["L0H2", "previous_mass"]` one number.
 
@@ -133,9 +137,29 @@ class HeadTable(PerHeadResult):
         frame = pd.DataFrame({**self.head_columns(), "module": modules})
         return pd.concat([frame, pd.DataFrame(self._of_half(None), columns=list(self.names))], axis=1)
 
+    def statistic_rows(self) -> list[Json]:
+        """Of each statistic what it means, on what it rests, and every head's value and interval, as plain data."""
+        rows: list[Json] = []
+        for statistic in self.statistics:
+            columns = (self.column(statistic.name), *self.interval(statistic.name))
+            heads: dict[str, Json] = {
+                str(head): dict(zip(("value", "low", "high"), map(number, values), strict=True))
+                for head, *values in zip(self.heads, *columns, strict=True)
+            }
+            for head, figures in heads.items():
+                if figures["low"] is None:
+                    figures["no_interval"] = self.no_interval(statistic.name, head)
+            about = {"name": statistic.name, "unit": statistic.unit, "kind": statistic.kind, "is": statistic.meaning}
+            rows.append({**about, "texts": self.sums.num_texts, "tokens": self.sums.num_tokens, "heads": heads})
+        return rows
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: `statistic_rows`, and the notes."""
+        return {"statistics": self.statistic_rows(), "notes": self.notes}
+
     def __repr__(self) -> str:
         size = f"{len(self.heads)} heads x {len(self.names)} statistics"
-        return f"HeadTable({size} over {self.sums.num_texts} texts, {self.sums.num_tokens:,} tokens)"
+        return brief(f"HeadTable({size} over {self.sums.num_texts} texts, {self.sums.num_tokens:,} tokens)")
 
     def _repr_html_(self) -> str:
         """A notebook's view: the first heads and statistics, and how many more there are."""
@@ -145,7 +169,7 @@ class HeadTable(PerHeadResult):
         rows = [[str(head), *map(float, row)] for head, row in zip(self.heads, values, strict=True)]
         more = len(self.names) - len(names)
         note = f"{more} more statistics: to_pandas() has them all." if more else ""
-        return html_table(columns, rows, caption=repr(self), note=note)
+        return html_table(columns, rows, caption=str(self), note=note)
 
     def __len__(self) -> int:
         return len(self.heads)

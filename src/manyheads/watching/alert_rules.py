@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import plural
+from manyheads.base import Json, brief, plural
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 
@@ -76,7 +75,10 @@ class HeadAlert:
     def __str__(self) -> str:
         return f"{self.head}: {self.rule} at step {self.step:,}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        return brief(f"HeadAlert({self})")
+
+    def to_dict(self) -> Json:
         """Plain data: head, rule, statistic, limit, step, value, lasts, words. JSON has no infinity: None."""
         return {
             "head": str(self.head),

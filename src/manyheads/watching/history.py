@@ -35,7 +35,19 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import PartsFolder, few, first_line, no_access, plural, read_bytes, replacing, synced
+from manyheads.base import (
+    Json,
+    PartsFolder,
+    brief,
+    few,
+    first_line,
+    no_access,
+    plain,
+    plural,
+    read_bytes,
+    replacing,
+    synced,
+)
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, RecordingError, ShapeError
 from manyheads.heads import Head
 from manyheads.recording import head_place
@@ -106,7 +118,22 @@ class HeadCurves:
         """
         return _read(self.path, self)
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the facts, the steps, and every head's curves by statistic, None where there is none."""
+        return {
+            "file": str(self.path),
+            "facts": self.facts,
+            "steps": self.steps.tolist(),
+            "heads": {
+                str(head): {name: plain(self.values[:, place, index]) for index, name in enumerate(self.statistics)}
+                for place, head in enumerate(self.heads)
+            },
+        }
+
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         sizes = f"{plural(len(self.steps), 'step')}, {plural(len(self.heads), 'head')}"
         return f"HeadCurves({str(self.path)!r}: {sizes}; {', '.join(self.statistics)})"
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import Mask
-from manyheads.base import whole
+from manyheads.base import Json, whole
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import own_rank
@@ -83,6 +83,10 @@ class WatchedStep(PerHeadResult):
     def heads(self) -> tuple[Head, ...]:
         return tuple(head for site in self.sites for head in site.heads)
 
+    @overload
+    def __getitem__(self, key: str) -> Float64[ndarray, "head"]: ...
+    @overload
+    def __getitem__(self, key: tuple[str | Head, str]) -> float: ...
     def __getitem__(self, key: str | tuple[str | Head, str]) -> Float64[ndarray, "head"] | float:
         """`step["entropy"]` is a column; `step["L0H2", "entropy"]` one number. Errors: HeadError, StatisticError."""
         head, name = (None, key) if isinstance(key, str) else key
@@ -90,6 +94,10 @@ class WatchedStep(PerHeadResult):
             raise StatisticError(f"this watch has no {name!r}, only {', '.join(self.names)}: name it in statistics=.")
         column = self.values[:, self.names.index(name)]
         return column.copy() if head is None else float(column[self.head_place(head)])
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: a row for each head, None where it has no number."""
+        return {"step": self.step, "heads": self.rows(), "because": self.because}
 
     def summary(self, layers: bool = True) -> dict[str, float]:
         """Numbers for a logger: each statistic over all heads, and over each layer's; never one for each head."""

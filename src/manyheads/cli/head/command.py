@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import figures, inputs, measurement, statistics, texts
+from manyheads.base import Json
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -40,8 +41,7 @@ from manyheads.cli.arguments import (
     typed_source,
 )
 from manyheads.cli.head.picture import Question, look_at_picture
-from manyheads.cli.look.command import evidence_of, home
-from manyheads.cli.roles.role_words import ABSENT, figure, hue, link_colour, role_of, span, unit_of
+from manyheads.cli.look.command import home
 from manyheads.cli.terminal.console import (
     LINK_COLOUR,
     Column,
@@ -53,6 +53,7 @@ from manyheads.cli.terminal.console import (
     knows_blocks,
     lay_out,
     legend,
+    link_colour,
     offered,
     print_sections,
     shades_of,
@@ -63,7 +64,7 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.recording import exact_map
-from manyheads.roles.words import UNLABELLED
+from manyheads.roles.words import ABSENT, UNLABELLED, figure, hue, span, unit_of
 from manyheads.spec import CROSS
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ PATCH_HELP = "The patch that looks, row and column from 0. Default: the class to
 
 
 @dataclass(frozen=True)
-class HeadLooked:
+class HeadResult:
     """One head on one text: its label from the page, the layer's record of the text, the table of its statistics."""
 
     lm: LoadedModel
@@ -98,6 +99,30 @@ class HeadLooked:
     num_windows: int
     written: tuple[str, ...]
     seconds: float
+
+    def to_dict(self, top: int, leave_out: bool) -> Json:
+        """Everything about one head: what the page says, its numbers on the text, where every token looks."""
+        links = find_links(self.layer, self.head.index, top, leave_out)
+        tokens, table, role = self.layer.tokens, self.table, self.role
+        index = table.heads.index(self.head)
+        return {
+            "model": self.model.loaded(self.lm),
+            "head": str(self.head),
+            "role": None if role is None else role.name,
+            "evidence": None if role is None else role.evidence.to_dict(),
+            "page": self.labels.values.get(str(self.head)),
+            "text": {name: statistics.number(table.column(name)[index]) for name in table.names},
+            "window": {"shown": self.window, "of": self.num_windows},
+            "tokens": [word(tokens, i) for i in range(int(self.layer.lengths[0]))],
+            "sinks": list(tokens.sinks.names),
+            "sinks_left_out": leave_out,
+            "sink_shares": list(links.sink_shares),
+            "looks": [[{"key": link.key, "weight": link.weight} for link in row] for row in links.looks],
+            "strongest": [vars(link) for link in links.strongest[:NUM_LINKS]],
+            "notes": {"labels": self.labels.because, **table.notes, "backend": self.layer.because},
+            "written": list(self.written),
+            "seconds": round(self.seconds, 3),
+        }
 
 
 def head(
@@ -144,7 +169,7 @@ def head(
     source = typed_source(talk, words, file, model, target)
     looked = gather(talk, source, name, choice, window, plot=plot, remember=not no_cache)
     if as_json:
-        emit_document(document(looked, top, leave_out))
+        emit_document(looked.to_dict(top, leave_out))
     else:
         print_page(looked, top, leave_out)
 
@@ -158,7 +183,7 @@ def gather(
     *,
     plot: Path | None = None,
     remember: bool = True,
-) -> HeadLooked:
+) -> HeadResult:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
     from manyheads.inputs.media import require_reader
@@ -179,7 +204,7 @@ def gather(
         raise TextError(f"--window {window}: the text has {count}.")
     text, long = (source.given, "whole") if len(pieces) == 1 else (pieces[window - 1].text, "truncate")
     labels = label_heads(talk, lm, remember=remember)
-    role = role_of(labels, head)
+    role = labels.role_of(head)
     with talk.step("reading your text"):
         names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
         table, record = measurement.study(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
@@ -202,7 +227,7 @@ def gather(
             )
         written.append(f"{plot}, the map of {head} on this text")
     seconds = time.perf_counter() - begun
-    return HeadLooked(lm, model, source, head, role, labels, layer, table, window, len(pieces), tuple(written), seconds)
+    return HeadResult(lm, model, source, head, role, labels, layer, table, window, len(pieces), tuple(written), seconds)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -319,7 +344,7 @@ WORD_WIDTH = 12
 LABEL = WORD_WIDTH + 6
 
 
-def print_page(looked: HeadLooked, top: int, leave_out: bool) -> None:
+def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
     console = stdout_console()
     links = find_links(looked.layer, looked.head.index, top, leave_out)
     arguments = looked.source.arguments and f" {looked.source.arguments}"
@@ -351,7 +376,7 @@ def print_page(looked: HeadLooked, top: int, leave_out: bool) -> None:
     print_sections(sections, console)
 
 
-def _headline(looked: HeadLooked, console: Console) -> list[Text]:
+def _headline(looked: HeadResult, console: Console) -> list[Text]:
     """The head's role and how it is known, then what was read."""
     role, labels, layer = looked.role, looked.labels, looked.layer
     if role is None:
@@ -387,13 +412,13 @@ SINK_STYLE = "#767676"
 HATCH, ASCII_HATCH = "╱╱", "//"
 
 
-def _colour(looked: HeadLooked) -> str:
+def _colour(looked: HeadResult) -> str:
     """The colour of the head's role; of heads that rest, or have no role, one that is not the sinks' grey."""
     rests = looked.role is not None and looked.role.name.startswith("sink")
     return LINK_COLOUR if rests else link_colour(looked.role)
 
 
-def _sinks_line(looked: HeadLooked, links: Links, leave_out: bool, console: Console) -> list[Text]:
+def _sinks_line(looked: HeadResult, links: Links, leave_out: bool, console: Console) -> list[Text]:
     """What the model's sinks get of this head, and how the map shows them."""
     names = clean(" and ".join(looked.layer.tokens.sinks.names))
     if not names or not any(links.sink_shares):
@@ -409,7 +434,7 @@ def _sinks_line(looked: HeadLooked, links: Links, leave_out: bool, console: Cons
     return [Text(line, style="dim") for line in textwrap.wrap(words, console.width)]
 
 
-def _map(looked: HeadLooked, links: Links, leave_out: bool, console: Console) -> list[Text]:
+def _map(looked: HeadResult, links: Links, leave_out: bool, console: Console) -> list[Text]:
     """Rows look at columns: sinks grey, or hatched where they are left out, all else in the colour of the role."""
     fits = (console.width - LABEL) // 2
     length = int(looked.layer.lengths[0])
@@ -445,7 +470,7 @@ def _map(looked: HeadLooked, links: Links, leave_out: bool, console: Console) ->
     return lines
 
 
-def _looks(looked: HeadLooked, links: Links, top: int, leave_out: bool, console: Console) -> list[Text]:
+def _looks(looked: HeadResult, links: Links, top: int, leave_out: bool, console: Console) -> list[Text]:
     """Where each token looks, or those with the strongest links in a long text."""
     length, pieces, sinks = len(links.looks), texts.readable(looked.layer.tokens), sinks_of(looked.layer).tolist()
     queries, note = list(range(length)), ""
@@ -479,7 +504,7 @@ def _token(pieces: Sequence[str], position: int, style: str = "", wide: int = 0)
     return Text.assemble((f"{position:>{wide}} ", "dim"), (clean(pieces[position]), style))
 
 
-def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
+def _numbers(looked: HeadResult, console: Console) -> list[Text]:
     """Its default statistics, on the page and on the text."""
     page = looked.labels.values.get(str(looked.head), {})
     index = looked.table.heads.index(looked.head)
@@ -505,28 +530,3 @@ def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
     basis = "  bundled texts: all of them, also those on which the role was chosen"
     table = lay_out(columns, [*with_units, None, *shares], console)
     return [Text.assemble(("Its numbers", "bold"), basis), *table]
-
-
-def document(looked: HeadLooked, top: int, leave_out: bool) -> dict[str, Any]:
-    """Everything about one head: what the page says, its numbers on the text, where every token looks."""
-    links = find_links(looked.layer, looked.head.index, top, leave_out)
-    tokens, table, role = looked.layer.tokens, looked.table, looked.role
-    index = table.heads.index(looked.head)
-    return {
-        "model": {"asked": looked.model.name, "name": looked.lm.name, "because": looked.lm.because},
-        "head": str(looked.head),
-        "role": None if role is None else role.name,
-        "evidence": None if role is None else evidence_of(role),
-        "page": looked.labels.values.get(str(looked.head)),
-        "text": {name: statistics.number(table.column(name)[index]) for name in table.names},
-        "window": {"shown": looked.window, "of": looked.num_windows},
-        "tokens": [word(tokens, i) for i in range(int(looked.layer.lengths[0]))],
-        "sinks": list(tokens.sinks.names),
-        "sinks_left_out": leave_out,
-        "sink_shares": list(links.sink_shares),
-        "looks": [[{"key": link.key, "weight": link.weight} for link in row] for row in links.looks],
-        "strongest": [vars(link) for link in links.strongest[:NUM_LINKS]],
-        "notes": {"labels": looked.labels.because, **table.notes, "backend": looked.layer.because},
-        "written": list(looked.written),
-        "seconds": round(looked.seconds, 3),
-    }

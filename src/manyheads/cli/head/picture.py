@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import figures, inputs
+from manyheads.base import Json
 from manyheads.cli.arguments import PICTURE_ENDINGS, ModelChoice, Source, check_output, head_of, load_model
 from manyheads.cli.terminal.console import (
     cells_of,
@@ -63,7 +64,7 @@ class Question:
 
 
 @dataclass(frozen=True, eq=False)
-class PictureLooked:
+class PictureResult:
     """One head on one picture: the row of weights, whose row it is, and where its positions lie."""
 
     lm: LoadedModel
@@ -97,6 +98,24 @@ class PictureLooked:
         places = [divmod(index, self.grid.columns) for index in order[:NUM_STRONGEST].tolist()]
         return [(row, column, value) for (row, column), value in zip(places, values.tolist(), strict=False)]
 
+    def to_dict(self) -> Json:
+        """Everything about it as plain data."""
+        return {
+            "model": self.model.loaded(self.lm),
+            "head": str(self.head),
+            "image": self.image,
+            "grid": asdict(self.grid),
+            "looks_from": self.looker,
+            "patch": self.framed,
+            "weights": self.weights.tolist(),
+            "others": self.others,
+            "strongest": [dict(zip(("row", "column", "weight"), link, strict=True)) for link in self.strongest()],
+            "backend": self.because,
+            **({} if self.question is None else {"token": self.place, "tokens": self.tokens, "prompt": self.prompt}),
+            "written": list(self.written),
+            "seconds": round(self.seconds, 3),
+        }
+
 
 def look_at_picture(
     name: str,
@@ -119,7 +138,7 @@ def look_at_picture(
         raise FileAccessError(f"there is no picture {image}.")
     looked = gather(Talk(), name, image, place, model, plot, question)
     if as_json:
-        emit_document(document(looked))
+        emit_document(looked.to_dict())
     else:
         print_page(looked)
 
@@ -132,7 +151,7 @@ def gather(
     model: ModelChoice,
     plot: Path | None,
     question: Question | None = None,
-) -> PictureLooked:
+) -> PictureResult:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
     from manyheads.inputs.media import picture_of, require_reader  # as above
@@ -167,13 +186,13 @@ def gather(
     else:
         looker, rows = MEAN, grid.patches
     row = layer.weights(head=head.index, queries=rows).mean(0).cpu()
-    looked = PictureLooked(lm, model, head, image, grid, looker, place, row, layer.because)
+    looked = PictureResult(lm, model, head, image, grid, looker, place, row, layer.because)
     return _finished(talk, looked, picture, plot, begun)
 
 
 def _look_from_text(
     talk: Talk, lm: LoadedModel, name: str, image: str, picture: Any, question: Question, model: ModelChoice
-) -> PictureLooked:
+) -> PictureResult:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
 
@@ -199,7 +218,7 @@ def _look_from_text(
     row = layer.weights(head=head.index, queries=slice(place, place + 1))[0].cpu()
     on_picture = row[image_read.span]
     tokens = tuple(readable(recording.tokens)[place] for place in places)
-    return PictureLooked(
+    return PictureResult(
         lm,
         model,
         head,
@@ -216,7 +235,7 @@ def _look_from_text(
     )
 
 
-def _finished(talk: Talk, looked: PictureLooked, picture: Any, plot: Path | None, begun: float) -> PictureLooked:
+def _finished(talk: Talk, looked: PictureResult, picture: Any, plot: Path | None, begun: float) -> PictureResult:
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:
@@ -251,7 +270,7 @@ def _finished(talk: Talk, looked: PictureLooked, picture: Any, plot: Path | None
 # ------------------------------------------------------------------------------------------------------------- showing
 
 
-def print_page(looked: PictureLooked) -> None:
+def print_page(looked: PictureResult) -> None:
     console, strongest = stdout_console(), looked.strongest()
     patches = Text(" ")
     for row, column, weight in strongest:
@@ -293,7 +312,7 @@ def print_page(looked: PictureLooked) -> None:
     print_sections(sections, console)
 
 
-def _map(looked: PictureLooked, console: Console) -> list[Text]:
+def _map(looked: PictureResult, console: Console) -> list[Text]:
     """The picture's patches, or means of blocks of them where there is no room for each."""
     weights = looked.weights
     fits = (console.width - LABEL) // 2
@@ -319,24 +338,3 @@ def _map(looked: PictureLooked, console: Console) -> list[Text]:
             cells[column] = "@" + cells[column][1]
         lines.append(Text.assemble((f"{index * block:>4}  ", "dim"), drawn(cells, shades)))
     return lines
-
-
-def document(looked: PictureLooked) -> dict[str, Any]:
-    """Everything about it as plain data."""
-    return {
-        "model": {"asked": looked.model.name, "name": looked.lm.name, "because": looked.lm.because},
-        "head": str(looked.head),
-        "image": looked.image,
-        "grid": asdict(looked.grid),
-        "looks_from": looked.looker,
-        "patch": looked.framed,
-        "weights": looked.weights.tolist(),
-        "others": looked.others,
-        "strongest": [dict(zip(("row", "column", "weight"), link, strict=True)) for link in looked.strongest()],
-        "backend": looked.because,
-        **(
-            {} if looked.question is None else {"token": looked.place, "tokens": looked.tokens, "prompt": looked.prompt}
-        ),
-        "written": list(looked.written),
-        "seconds": round(looked.seconds, 3),
-    }

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import inputs, recording, statistics, texts
-from manyheads.base import percent
+from manyheads.base import Json, percent
 from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
-from manyheads.cli.roles.role_words import link_colour, role_of
 from manyheads.cli.terminal.console import (
     clean,
     emit_document,
     knows_blocks,
+    link_colour,
     linked_sentence,
     offered,
     print_sections,
@@ -59,6 +59,33 @@ class WordAnswer:
     written: tuple[str, ...]
     seconds: float
 
+    def to_dict(self) -> Json:
+        """Every head with its link, the heaviest first; null where the head cannot see the word."""
+        links, heads = self.links, []
+        for link in links:
+            role = self.labels.role_of(link.head)
+            heads.append({
+                "head": str(link.head),
+                "stack": link.head.stack,
+                "layer": link.head.layer,
+                "index": link.head.index,
+                "from": link.query,
+                "to": link.key,
+                "weight": statistics.number(link.weight),
+                "even": statistics.number(link.chance),
+                "role": None if role is None else role.name,
+            })  # fmt: skip
+        return {
+            "model": self.model.loaded(self.lm),
+            "text": {"origin": self.source.origin, "text": links.text},
+            "from": links.query or None,
+            "to": links.key or None,
+            "heads": heads,
+            "notes": {"links": links.because, "labels": self.labels.because, "one_text": ONE_TEXT},
+            "written": list(self.written),
+            "seconds": round(self.seconds, 3),
+        }
+
 
 def ask_word(
     talk: Talk,
@@ -71,7 +98,19 @@ def ask_word(
     save: Path | None = None,
     remember: bool = True,
 ) -> WordAnswer:
-    """Load, record, and read off the rows of the words. Errors: TextError for words that the text has not."""
+    """Load, record, and read off the rows of the words.
+
+    - `talk`: the line on stderr.
+    - `source`: the text, and what names it on a command line.
+    - `model`: which model to load, and where.
+    - `query`: the word that looks; None: any.
+    - `key`: the word that is looked at; None: any.
+    - `long`: what becomes of a text over the model's positions.
+    - `save`: where the table goes.
+    - `remember`: take labels that are known, and store those that are not.
+
+    Errors: TextError for words that the text has not.
+    """
     begun = time.perf_counter()
     lm = load_model(talk, model)
     if long == "windows" and (count := len(inputs.read_texts(lm, source.text).pieces)) > 1:
@@ -111,7 +150,7 @@ def ask_word(
 def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     """Print the page, of `complete` with every head, or the document."""
     if as_json:
-        return emit_document(document(answer))
+        return emit_document(answer.to_dict())
     console, links, drawn = stdout_console(), answer.links, answer.drawn
     # The finding: the heaviest links, in words.
     pair = bool(links.query and links.key)
@@ -160,7 +199,7 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
 
 
 def _colour(answer: WordAnswer, link: Any) -> str:
-    return link_colour(role_of(answer.labels, link.head))
+    return link_colour(answer.labels.role_of(link.head))
 
 
 def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
@@ -169,7 +208,7 @@ def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]
     wide = max(len(str(link.head)) for link in links)
     bar, lines = "█" if knows_blocks(console) else "#", []
     for link in links:
-        role = role_of(answer.labels, link.head)
+        role = answer.labels.role_of(link.head)
         name = "" if role is None else clean(role.name)
         if math.isnan(link.weight):
             lines.append(Text.assemble((f"  {link.head!s:<{wide}}", "bold"), "       –  cannot see it from there"))
@@ -208,32 +247,3 @@ def _by_word(answer: WordAnswer, console: Console, complete: bool) -> list[Text]
     if len(groups) > most:
         lines.append(Text(f"  and {len(groups) - most} more words: --all", style="dim"))
     return lines
-
-
-def document(answer: WordAnswer) -> dict[str, Any]:
-    """Every head with its link, the heaviest first; null where the head cannot see the word."""
-    lm, links = answer.lm, answer.links
-    heads = []
-    for link in links:
-        role = role_of(answer.labels, link.head)
-        heads.append({
-            "head": str(link.head),
-            "stack": link.head.stack,
-            "layer": link.head.layer,
-            "index": link.head.index,
-            "from": link.query,
-            "to": link.key,
-            "weight": statistics.number(link.weight),
-            "even": statistics.number(link.chance),
-            "role": None if role is None else role.name,
-        })  # fmt: skip
-    return {
-        "model": {"asked": answer.model.name, "name": lm.name, "because": lm.because},
-        "text": {"origin": answer.source.origin, "text": links.text},
-        "from": links.query or None,
-        "to": links.key or None,
-        "heads": heads,
-        "notes": {"links": links.because, "labels": answer.labels.because, "one_text": ONE_TEXT},
-        "written": list(answer.written),
-        "seconds": round(answer.seconds, 3),
-    }

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
-from manyheads.base import users_home
+from manyheads.base import Json, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -49,21 +49,6 @@ from manyheads.cli.arguments import (
     way_to_read,
 )
 from manyheads.cli.look.ask_word import ask_word, show_word
-from manyheads.cli.roles.role_words import (
-    ABSENT,
-    by_role,
-    column_figures,
-    example_head,
-    figure,
-    hue,
-    letter_of,
-    link_colour,
-    nearest_role,
-    plain,
-    role_of,
-    span,
-    unit_of,
-)
 from manyheads.cli.studio import open_studio
 from manyheads.cli.terminal.console import (
     Column,
@@ -71,6 +56,7 @@ from manyheads.cli.terminal.console import (
     emit_document,
     hanging,
     lay_out_heads,
+    link_colour,
     linked_sentence,
     offered,
     print_sections,
@@ -80,7 +66,20 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
-from manyheads.roles.words import CAVEAT, UNLABELLED
+from manyheads.roles.words import (
+    ABSENT,
+    CAVEAT,
+    UNLABELLED,
+    by_role,
+    column_figures,
+    example_head,
+    figure,
+    hue,
+    letter_of,
+    nearest_role,
+    span,
+    unit_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +95,7 @@ SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 
 
 @dataclass(frozen=True)
-class Looked:
+class LookResult:
     """All that one look found: the labels from the page, the table of your text, a sentence of it, and what it took.
 
     `names` are the statistics that were asked for; the table may hold more. `written` are the files, in words, and
@@ -115,6 +114,42 @@ class Looked:
     options: tuple[str, ...] = ()
     sample: Sample | None = None
     recording: Any = None
+
+    def to_dict(self) -> Json:
+        """Everything; null where there is no number."""
+        lm, labels, table, source = self.lm, self.labels, self.table, self.source
+        columns = {name: table.column(name) for name in table.names}
+        heads = []
+        for index, head in enumerate(table.heads):
+            role = labels.role_of(head)
+            heads.append({
+                "head": str(head),
+                "stack": head.stack,
+                "layer": head.layer,
+                "index": head.index,
+                "role": None if role is None else role.name,
+                "evidence": None if role is None else role.evidence.to_dict(),
+                "page": labels.values.get(str(head)),
+                "text": {name: measures.number(column[index]) for name, column in columns.items()},
+            })  # fmt: skip
+        return {
+            "model": {"asked": self.model.name, "because": lm.because, **lm.spec.to_dict()},
+            "text": {
+                "origin": source.origin,
+                "text": source.text,
+                "tokens_read": table.sums.num_tokens,
+                "texts_or_windows": table.sums.num_texts,
+            },
+            "page": labels.basis,
+            "statistics": {
+                statistic.name: {"unit": statistic.unit, "meaning": statistic.meaning, "source": statistic.source}
+                for statistic in table.statistics
+            },
+            "heads": heads,
+            "notes": {**table.notes, "caveat": CAVEAT},
+            "written": list(self.written),
+            "seconds": {step: round(value, 3) for step, value in self.seconds.items()},
+        }
 
 
 def look(
@@ -183,7 +218,7 @@ def look(
         remember=not no_cache,
     )  # fmt: skip
     if as_json:
-        emit_document(document(looked))
+        emit_document(looked.to_dict())
     else:
         print_page(looked, complete or statistics != "default")
     if open_page:
@@ -208,8 +243,21 @@ def gather(
     exact: bool = False,
     open_page: bool = False,
     remember: bool = True,
-) -> Looked:
-    """Load, label and read the text once, and write the files that were asked for."""
+) -> LookResult:
+    """Load, label and read the text once, and write the files that were asked for.
+
+    - `talk`: the line on stderr.
+    - `source`: the text, and what names it on a command line.
+    - `model`: which model to load, and where.
+    - `statistics`: those of --statistics, as typed.
+    - `long`: what becomes of a text over the model's positions.
+    - `save`: where the table goes.
+    - `plot`: where the picture of all maps goes.
+    - `html`: where the page with every head goes.
+    - `exact`: that page holds q, k and lse.
+    - `open_page`: the whole text is recorded, for a page that opens.
+    - `remember`: take labels that are known, and store those that are not.
+    """
     times = [time.perf_counter()]
     with talk.step("starting"):  # misspelt statistics are refused before a model is loaded
         # Imports torch, for which --help is not to wait: within the step, so that the wait is announced.
@@ -264,7 +312,7 @@ def gather(
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}
     options = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
-    return Looked(lm, model, source, labels, table, names, tuple(written), seconds, options, sample, record)
+    return LookResult(lm, model, source, labels, table, names, tuple(written), seconds, options, sample, record)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -298,7 +346,7 @@ def beginning_of(text: str) -> str:
     return sentences[0] if sentences else text[:SAMPLE_LENGTH].rsplit(None, 1)[0]
 
 
-def print_page(looked: Looked, complete: bool) -> None:
+def print_page(looked: LookResult, complete: bool) -> None:
     """`complete`: with the evidence, a row for each head, and where every number is from."""
     console, sample = stdout_console(), looked.sample
     labels, table, source, spec = looked.labels, looked.table, looked.source, looked.lm.spec
@@ -321,7 +369,7 @@ def print_page(looked: Looked, complete: bool) -> None:
             f"{link.weight:.0%} of its attention ({link.chance:.0%} by chance)."
         )
         lines = [Text(line, style="bold") for line in textwrap.wrap(clean(words), console.width)]
-        colour = link_colour(role_of(labels, link.head))
+        colour = link_colour(labels.role_of(link.head))
         label = f"{link.head} {link.weight:.0%}"
         sections.append([*lines, *linked_sentence(sample.words, link, label, colour, console)])
     if complete:
@@ -363,7 +411,7 @@ def _facts(facts: list[tuple[str, str]], console: Console) -> list[Text]:
     return [line for label, value in labelled for line in hanging(label, value, console.width)]
 
 
-def _finding(looked: Looked, console: Console) -> list[Text]:
+def _finding(looked: LookResult, console: Console) -> list[Text]:
     """The grid of role letters, with a line for each role beside it, or below where there is no room."""
     labels = looked.labels
     if not labels.roles:
@@ -396,7 +444,7 @@ def _finding(looked: Looked, console: Console) -> list[Text]:
     return [title, *body, *(Text(line, style="dim") for line in textwrap.wrap(clean(remarks), console.width))]
 
 
-def _grid(looked: Looked, console: Console) -> tuple[list[Text], str]:
+def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
     """A letter for each head, coloured as its role; and what had no room, in words."""
     names = {role.head: role.name for role in looked.labels.roles}
     by_layer: dict[tuple[str, int], dict[int, str]] = {}
@@ -452,7 +500,7 @@ def badge(name: str) -> str:
     return "dim" if name == UNLABELLED else f"bold #ffffff on {hue(name)}"
 
 
-def _summary(looked: Looked, against: str) -> list[Text]:
+def _summary(looked: LookResult, against: str) -> list[Text]:
     """A line for each role: how many heads have it, its letter, the strongest of them, and what chance would give."""
     groups = by_role(looked.labels)
     wide = max(len(clean(name)) for name in groups)
@@ -473,7 +521,7 @@ def _summary(looked: Looked, against: str) -> list[Text]:
     return lines
 
 
-def _offers(looked: Looked, sample: Sample | None, complete: bool) -> list[tuple[str, str]]:
+def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[tuple[str, str]]:
     """What to type next, with this text and a telling head."""
     source, model = looked.source, looked.model.arguments
     arguments = source.arguments and f" {source.arguments}"
@@ -518,7 +566,7 @@ def home(text: str) -> str:
     return clean(text) if folder is None else clean(text).replace(f"{folder}/", "~/")
 
 
-def _remarks(looked: Looked, console: Console) -> list[Text]:
+def _remarks(looked: LookResult, console: Console) -> list[Text]:
     """The evidence of the strongest head of each role, in words, and where the model parks attention."""
     labels = looked.labels
     if not labels.roles:
@@ -540,7 +588,7 @@ def _remarks(looked: Looked, console: Console) -> list[Text]:
     return [*lines, Text()] + [Text(line) for remark in remarks for line in textwrap.wrap(clean(remark), console.width)]
 
 
-def _table(looked: Looked, console: Console) -> list[Text]:
+def _table(looked: LookResult, console: Console) -> list[Text]:
     """A row for each head, a rule before each layer; what the columns mean stands above, what had no room below."""
     labels, table = looked.labels, looked.table
     everything = set(looked.names) in (set(measures.DEFAULT), set(measures.STATISTICS))
@@ -560,7 +608,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
     figures_of = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
     for index, head in enumerate(table.heads):
         yours = {name: float(column[index]) for name, column in values.items()}
-        of_role = _role_cells(role_of(labels, head), yours, bool(labels.roles))
+        of_role = _role_cells(labels.role_of(head), yours, bool(labels.roles))
         cells.append([*of_role, *(Text(figures[index]) for figures in figures_of)])
     lines, remark = lay_out_heads(columns, table.heads, cells, console)
     if not remark and set(names) < set(looked.names):
@@ -618,54 +666,6 @@ def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text
 # The same as data: one JSON document, and a frame with a row a head.
 
 
-def document(looked: Looked) -> dict[str, Any]:
-    """Everything; null where there is no number."""
-    lm, labels, table, source = looked.lm, looked.labels, looked.table, looked.source
-    columns = {name: table.column(name) for name in table.names}
-    heads = []
-    for index, head in enumerate(table.heads):
-        role = role_of(labels, head)
-        heads.append({
-            "head": str(head),
-            "stack": head.stack,
-            "layer": head.layer,
-            "index": head.index,
-            "role": None if role is None else role.name,
-            "evidence": None if role is None else evidence_of(role),
-            "page": labels.values.get(str(head)),
-            "text": {name: measures.number(column[index]) for name, column in columns.items()},
-        })  # fmt: skip
-    return {
-        "model": {"asked": looked.model.name, "because": lm.because, **lm.spec.to_dict()},
-        "text": {
-            "origin": source.origin,
-            "text": source.text,
-            "tokens_read": table.sums.num_tokens,
-            "texts_or_windows": table.sums.num_texts,
-        },
-        "page": {
-            "texts": labels.num_texts,
-            "texts_are": labels.texts_are,
-            "tokens": labels.num_tokens,
-            "because": labels.because,
-            "sinks": list(labels.sinks.names),
-            "notes": dict(labels.notes),
-        },
-        "statistics": {
-            statistic.name: {"unit": statistic.unit, "meaning": statistic.meaning, "source": statistic.source}
-            for statistic in table.statistics
-        },
-        "heads": heads,
-        "notes": {**table.notes, "caveat": CAVEAT},
-        "written": list(looked.written),
-        "seconds": {step: round(value, 3) for step, value in looked.seconds.items()},
-    }
-
-
-def evidence_of(role: Any) -> dict[str, Any]:
-    return {key: value for key, value in plain(role.to_dict()).items() if key not in ("head", "role")}
-
-
 def frame(labels: Any, table: Any, names: tuple[str, ...]) -> pd.DataFrame:
     """A row a head: role and evidence from the page, then the statistics of the text by these names."""
     import pandas as pd
@@ -674,7 +674,7 @@ def frame(labels: Any, table: Any, names: tuple[str, ...]) -> pd.DataFrame:
     from manyheads.roles import Evidence
 
     columns = table.to_pandas()
-    roles = [role_of(labels, head) for head in table.heads]
+    roles = [labels.role_of(head) for head in table.heads]
     evidence = pd.DataFrame([{} if role is None else asdict(role.evidence) for role in roles])
     evidence = evidence.reindex(columns=list(Evidence.__dataclass_fields__)).add_prefix("page_")
     evidence.insert(0, "role", [None if role is None else role.name for role in roles])

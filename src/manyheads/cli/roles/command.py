@@ -44,17 +44,15 @@ from manyheads.cli.arguments import (
     save_sums,
     to_file,
 )
-from manyheads.cli.roles.role_words import ABSENT, figure, plain, q_words, span
 from manyheads.cli.terminal.console import WIDTH, clean, emit_document, print_whole, print_written
 from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora import KINDS
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles import compare
-from manyheads.roles import words as glossary
-from manyheads.roles.words import NOT_EFFECT, UNLABELLED
+from manyheads.roles.words import ABSENT, NOT_EFFECT, UNLABELLED, figure, glossary, q_words, span
 
 if TYPE_CHECKING:
-    from manyheads.corpora import Corpus, Failure
+    from manyheads.corpora import Corpus
     from manyheads.models import LoadedModel
     from manyheads.roles import Claim, HeadRole, Roles
     from manyheads.roles.probes import HeadScore, Probe
@@ -212,11 +210,11 @@ def roles(
             with talk.step("comparing heads with each other") as progress:
                 drawn = compare.head_families(lm, head_texts, progress=progress)
                 figures.save_families(drawn, families, roles=list(labelled))
-    if count := num_failed(labelled):
+    if count := labelled.num_failed:
         were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
         talk.note(f"{count:,} text{were} left out")
     if as_json:
-        emit_document({"loaded": lm.because, **document(labelled, texts.origin)})
+        emit_document({"loaded": lm.because, "origin": texts.origin, **labelled.to_dict()})
         return
     rankings = [line for role in ask or [] for line in ranking(labelled, role, top)]
     print_whole(rankings or page(labelled, texts.origin, choice, sources, complete=complete, top=top))
@@ -269,47 +267,6 @@ def read_patterns(path: Path) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------- what the command shows
-
-
-def document(labelled: Roles, origin: str) -> dict[str, Any]:
-    """Everything, as data.
-
-    `failures` has the first texts that could not be measured by name; `probes` is there where they were asked.
-    """
-
-    def clear(row: dict[str, Any]) -> dict[str, Any]:
-        """Without what is not known."""
-        return {key: value for key, value in plain(row).items() if value is not None}
-
-    claims = labelled.claims_to_pandas().to_dict(orient="records")
-    probes = [
-        {
-            "name": probe.name,
-            "asks": probe.asks,
-            "says": probe.says,
-            "asked": probe.scores is not None,
-            "heads": [clear(row) for row in probe.rows()],
-        }
-        for probe in labelled.probes.values()
-    ]
-    return {
-        "origin": origin,
-        "texts": labelled.table.sums.num_texts,
-        "tokens": labelled.table.sums.num_tokens,
-        "heads": [plain(head_role.to_dict()) for head_role in labelled],
-        "claims": [clear({str(key): value for key, value in row.items()}) for row in claims],
-        "examples": [
-            {"head": str(head), "role": role, **example._asdict()}
-            for (head, role), examples in labelled.examples.items()
-            for example in examples
-        ],
-        "failures": {
-            "count": num_failed(labelled),
-            "named": [failure._asdict() for failure in failed_texts(labelled)],
-        },
-        **({"probes": probes} if probes else {}),
-        "notes": labelled.notes,
-    }
 
 
 def page(
@@ -377,8 +334,8 @@ def page(
 
         lines.append(Text(f"  rules: {RULES_IN_WORDS}"))
     lines += [Text(f"  {name}: {clean(labelled.notes[name])}") for name in topics if labelled.notes.get(name)]
-    if failed := num_failed(labelled):
-        failures = failed_texts(labelled)
+    if failed := labelled.num_failed:
+        failures = labelled.failed_texts
         first = failures if complete else failures[:FAILED]
         where = "all" if len(failures) == failed else f"the first {len(failures)}"
         lines.append(Text(f"  failed: {failed:,} text{'s' * (failed > 1)} could not be measured"))
@@ -468,7 +425,7 @@ def _by_question(labelled: Roles) -> list[Text]:
         alike.setdefault((claim.head, claim.score, str(claim.low), claim.chance, claim.num_queries), []).append(claim)
     for claims in alike.values():
         claim, role = claims[0], clean(" = ".join(question.role for question in claims))
-        guesses = f"{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}" * guessed
+        guesses = _guesses(claim) * guessed
         levels = f"{_share(claim.chance):>7}{guesses}{_interval(claim):>9}"
         figures = f"{claim.head!s:<8}{_both(claim)}{levels}{claim.num_queries:>9,}{_elsewhere(claim)}"
         lines.append(Text.assemble("  ", (f"{role:<28}", "bold"), figures))
@@ -498,14 +455,10 @@ def _both(claim: Claim) -> str:
     return "".join(f"{_share(value) + ('*' if tested else ' '):>8}" for value, tested in figures)
 
 
-def _guess(claim: Claim) -> float | None:
-    """The best of the fixed guesses that an accuracy must beat."""
-    return max(claim.baselines.values(), default=None)
-
-
-def _rule(claim: Claim) -> float | None:
-    """What the nearest word of one part of speech on one side gets, where that is known."""
-    return next((value for name, value in claim.beyond.items() if name.endswith(".rule")), None)
+def _guesses(claim: Claim) -> str:
+    """The best of the fixed guesses that an accuracy must beat, and what the nearest word of one kind gets."""
+    best, rule = max(claim.baselines.values(), default=None), claim.guesses.get("rule")
+    return f"{_share(best):>7}{_share(rule):>6}"
 
 
 def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
@@ -545,7 +498,7 @@ def ranked(labelled: Roles, role: str, top: int) -> list[Text]:
         above = ABSENT  # how far above chance on the same texts, in points: the 95 % interval
         if not math.isnan(claim.over_low) and not math.isnan(claim.over_high):
             above = f"{round(100 * claim.over_low):+d}…{round(100 * claim.over_high):+d}"
-        shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}"
+        shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_guesses(claim)}"
         line = f"{_both(claim)}{shares}{above:>11}{_interval(claim):>9}{claim.num_queries:>9,}"
         lines.append(Text(f"  {claim.head!s:<8}{line}{q_words(claim.q_value):>8}{_elsewhere(claim)}"))
         if not claim.holds:
@@ -581,16 +534,6 @@ def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
         for title, words in entries.items()
         if title not in hidden and (ranked or title not in ("norm", "above", "q"))
     ]
-
-
-def num_failed(labelled: Roles) -> int:
-    """Texts that could not be measured, over all readings."""
-    return sum(table.failures.count for table in labelled.tables)
-
-
-def failed_texts(labelled: Roles) -> list[Failure]:
-    """Those of them that are kept by name."""
-    return [failure for table in labelled.tables for failure in table.failures]
 
 
 def write_report(labelled: Roles, lines: Sequence[Text], path: Path) -> None:

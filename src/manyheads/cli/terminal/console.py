@@ -17,12 +17,16 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.text import Text
 
 from manyheads import __version__
+from manyheads.roles.words import UNLABELLED, hue
+
+if TYPE_CHECKING:
+    from manyheads.roles import HeadRole
 
 WIDTH = 100
 JOINERS = "\u200c\u200d"  # of signs (a family of emoji, letters of Persian): they show nothing, and are left out
@@ -338,6 +342,11 @@ ARC = "╭─╮│▼"
 ASCII_ARC = "+-+|v"
 DOTS = "…"
 LINK_COLOUR = "default"  # of a head without a role: no other role's
+
+
+def link_colour(role: HeadRole | None) -> str:
+    """The colour of a link of a head with this role, or none."""
+    return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
 
 
 def linked_sentence(words: Sequence[Any], link: Any, label: str, colour: str, console: Console) -> list[Text]:

@@ -42,12 +42,12 @@ from einops import rearrange, reduce, repeat
 from jaxtyping import Float, Float64, Shaped
 from torch import Tensor, nn
 
-from manyheads.base import divisors
+from manyheads.base import Json, brief, divisors, plain
 from manyheads.errors import ModelError, ShapeError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.convert.table import Comparison, choose_quality, compare
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all, where_to_try
-from manyheads.interventions.save.save import ZEROED, Saved, write_readers
+from manyheads.interventions.save.save import ZEROED, Saved, made_from, write_readers
 from manyheads.interventions.save.stock_form import Proposal, checked
 from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs, require_in_memory
@@ -360,6 +360,22 @@ class Converted(LoadedModel):
             Head(head.stack, head.layer, self.permutation[head.layer][head.index]) for head in self.spec.select(heads)
         )
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: which heads of which model were merged, and what that changes."""
+        return {
+            "model": {**made_from(self.before, self.weights_hash_before), "because": self.because},
+            "num_kv_heads": [self.before.sites[0].num_kv_heads, self.num_kv_heads],
+            "permutation": plain(self.permutation),
+            "groups": plain(self.groups),
+            "error_by_layer": plain(self.error_by_layer),
+            "error_because": self.error_because,
+            "table": self.table.to_dict(),
+        }
+
+    def __repr__(self) -> str:
+        present = self.before.sites[0].num_kv_heads
+        return brief(f"Converted({self.name}: {present} key/value heads of each layer merged into {self.num_kv_heads})")
+
     def save(self, folder: str | os.PathLike[str]) -> Saved:
         """A stock checkpoint, tried in a fresh process first. See `save`."""
         return save(self, folder)
@@ -386,20 +402,10 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
     return Saved(STOCK, target, None, name, BECAUSE, result["error"], tried_on)
 
 
-def as_dict(lm: Converted) -> dict[str, Any]:
-    """The conversion as plain data."""
-    before = lm.before
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "from": {"name": before.name, "architecture": before.architecture, "weights_hash": lm.weights_hash_before},
-        "num_kv_heads": [before.sites[0].num_kv_heads, lm.num_kv_heads],
-        "permutation": {str(layer): list(heads) for layer, heads in lm.permutation.items()},
-        "groups": {str(layer): [list(group) for group in groups] for layer, groups in lm.groups.items()},
-        "error_by_layer": {str(layer): error for layer, error in lm.error_by_layer.items()},
-        "error_because": lm.error_because,
-        "table": lm.table.to_dict(),
-    }
+def as_dict(lm: Converted) -> Json:
+    """The conversion as plain data, for manyheads.json."""
+    facts = {name: value for name, value in lm.to_dict().items() if name != "model"}
+    return {"format": FORMAT, "version": VERSION, "from": made_from(lm.before, lm.weights_hash_before), **facts}
 
 
 def card(lm: Converted) -> str:

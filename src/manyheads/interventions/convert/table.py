@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from manyheads import private_names
+from manyheads.base import Json, brief
 from manyheads.edits import metrics, read_under
 from manyheads.errors import ManyHeadsError
 from manyheads.models import LoadedModel, size
@@ -52,7 +53,10 @@ class Comparison:
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        return brief(f"Comparison({', '.join(row.what for row in self.rows)})")
+
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {"after": AFTER, "rows": [vars(row) for row in self.rows], "notes": list(self.notes)}
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Progress, plural, whole
+from manyheads.base import Json, Progress, brief, plural, whole
 from manyheads.edits import Runner, metrics, plan_edits
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
@@ -62,7 +62,7 @@ class Effect:
         """The share of random sets that changed at least as much: a small one is unusual. None without controls."""
         return float(np.mean([change >= self.change for change in self.control])) if self.control else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {
             "plan": self.plan.to_dict(),
@@ -78,6 +78,9 @@ class Effect:
             "share_of_controls_above": self.share_of_controls_above,
             "notes": self.notes,
         }
+
+    def __repr__(self) -> str:
+        return brief(f"Effect({self})")
 
     def __str__(self) -> str:
         controls = "no control"
@@ -104,11 +107,17 @@ def effect(
 ) -> Effect:
     """What a plan changes on some texts, beside random controls.
 
-    `metric`: "loss" (next token), "kl", "cosine" (1 - cosine of mean-pooled embeddings), "class_loss" and
-    "class_error" (with `labels`), or a function of (outputs, inputs) that returns one number per text, where more is
-    worse. "auto" chooses one, and `notes` records why. `texts` may also be ready inputs: a list of mappings, each a
-    batch. `corpus`: texts for "mean" and "resample" ablation; without one the texts themselves serve, which `notes`
-    records. `controls`: the number of random sets, drawn from `seed`.
+    - `lm`: a loaded model.
+    - `plan`: a plan, or one step.
+    - `texts`: what is read; also ready inputs: a list of mappings, each a batch.
+    - `metric`: "loss" (next token), "kl", "cosine" (1 - cosine of mean-pooled embeddings), "class_loss" and
+      "class_error" (with `labels`), or a function of (outputs, inputs) that returns one number per text, where more is
+      worse. "auto" chooses one, and `notes` records why.
+    - `labels`: the right class of each text, for metrics of classes.
+    - `corpus`: texts for "mean" and "resample" ablation; without one the texts themselves serve, which `notes` records.
+    - `controls`: how many sets of random heads the same steps are run on.
+    - `seed`: draws these sets.
+    - `progress`: called with how much is read, and of how much.
 
     Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that this
     model or these texts cannot give, or that is NaN.

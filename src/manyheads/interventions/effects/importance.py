@@ -41,7 +41,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Progress, one_of, whole
+from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.edits import Runner, metrics, plan_edits, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
@@ -145,6 +145,16 @@ class Importance(PerHeadResult):
             raise StatisticError("these two estimates are of different heads: compare estimates of one model.")
         return rank_correlation(self.values, other.values)
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: what was measured, and a row for each head as in `to_pandas`."""
+        return {
+            "estimator": self.estimator,
+            "metric": self.metric,
+            "unit": self.unit,
+            "heads": self.rows(),
+            "notes": self.notes,
+        }
+
     def to_pandas(self) -> pd.DataFrame:
         """A row for each head: its name and place, importance, low, high, normalised, rank (0 = least important)."""
         import pandas as pd
@@ -163,6 +173,9 @@ class Importance(PerHeadResult):
         )
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         top = ", ".join(str(head) for head in self.ranking()[::-1][:3])
         source = f"{len(self.heads)} heads by {self.estimator}, {self.metric} on {len(self.per_text)} texts"
         return f"Importance({source}; most important: {top})"
@@ -183,11 +196,18 @@ def importance(
 ) -> Importance:
     """How much each head is worth on these texts.
 
-    `estimator`: "ablation" takes each head away (`kind` as in `Ablate`; "mean" and "resample" take their values from
-    `corpus`, or from the texts themselves, as `notes` then records) and is exact; "gradient" is Michel et al. 2019,
-    with the absolute value taken per "token", "example" or "batch" (`reduce`), or, for a metric that is flat at the
-    unedited model, the squared derivative of the output. `metric` and `labels` as in `effect`. `num_tokens`: the size
-    of a batch, padding included.
+    - `lm`: a loaded model.
+    - `texts`: what is read, as in `effect`.
+    - `estimator`: "ablation" takes each head away, and is exact; "gradient" is Michel et al. 2019, or, for a metric
+      that is flat at the unedited model, the squared derivative of the output.
+    - `metric`: as in `effect`.
+    - `labels`: as in `effect`.
+    - `kind`: how a head is taken away, as in `Ablate`.
+    - `corpus`: texts from which "mean" and "resample" take their values; None: the texts themselves, as `notes`
+      records.
+    - `reduce`: where the gradient's absolute value is taken: per "token", "example" or "batch".
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how much is read, and of how much.
 
     Cost: for ablation, about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers: half of what
     one ablation after another takes. For gradients, one forward and one backward pass (16 backward for a flat metric).
@@ -372,7 +392,11 @@ class Lowest:
     unit: str
     num_texts: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        least = f"{self.way or 'each by itself'}; {self.metric} on {self.num_texts} texts"
+        return brief(f"Lowest({self.heads}: {least})")
+
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         fields = {name: getattr(self, name) for name in ("way", "because", "ways", "metric", "unit")}
         groups = [{"heads": str(heads), "worth": worth} for heads, worth in self.groups.items()]

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Progress
+from manyheads.base import Json, Progress, brief
 from manyheads.edits import Runner, choose_metric, plan_edits, read_corpus
 from manyheads.errors import TextError
 from manyheads.heads import Head
@@ -46,7 +46,7 @@ class Curve:
     order: tuple[Head, ...]
     notes: dict[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {
             "model": self.model,
@@ -60,6 +60,9 @@ class Curve:
             "order": [str(head) for head in self.order],
             "notes": self.notes,
         }
+
+    def __repr__(self) -> str:
+        return brief(f"Curve({self.model}: {self.metric} with {self.counts[0]} to {self.counts[-1]} heads removed)")
 
 
 def removal_curve(

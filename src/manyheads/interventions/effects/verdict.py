@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from manyheads.base import Json, brief
 from manyheads.interventions.effects.effect import Effect
 from manyheads.interventions.effects.importance import Importance
 from manyheads.plan import SkipOutputProjection, describe
@@ -37,6 +38,13 @@ class Verdict:
     above: int
     controls: int
     things: str
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return dict(vars(self))
+
+    def __repr__(self) -> str:
+        return brief(f"Verdict({self.words})")
 
     def __str__(self) -> str:
         return self.words

@@ -21,10 +21,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from manyheads.base import Json, brief, plain
 from manyheads.errors import ModelError
 from manyheads.heads import Head, parse_heads
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all, where_to_try
@@ -57,6 +57,19 @@ class PrunedModel(LoadedModel):
         """The removed heads, by their names in the architecture as it was built: of all cuts together."""
         return tuple(head for cut in kept_in(self.model) for head in cut.removed)
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: what was removed from which model, what it costs, and how exact that is."""
+        return {
+            "model": {**made_from(self.before, self.weights_hash_before), "because": self.because},
+            "removed": removed_text(self),
+            **costs_of(self).to_dict(),
+            "error": self.error,
+            "effect": self.effect,
+        }
+
+    def __repr__(self) -> str:
+        return brief(f"PrunedModel({self.name} without {removed_text(self) or 'nothing'}, error {self.error:.1e})")
+
     def zeroed(self) -> LoadedModel:
         """The same outputs in the original shapes, zeros where heads were: smaller in nothing, and loads anywhere."""
         because = f"{self.because}; in the original shapes, zeros in place of what was removed"
@@ -85,6 +98,14 @@ class Saved:
     because: str
     error: float
     tried_on: str
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {name: plain(value) for name, value in vars(self).items()}
+
+    def __repr__(self) -> str:
+        trial = f"off by {self.error:.1e} on {self.tried_on}"
+        return brief(f"Saved({self.form}, as {self.loads_as}; {trial}; {self.folder})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +240,10 @@ class Costs:
     parameters: tuple[int, int]
     cache_bytes: tuple[int, int]
 
+    def to_dict(self) -> Json:
+        """Plain data for JSON: before and after."""
+        return {"parameters": list(self.parameters), "cache_bytes_per_token": list(self.cache_bytes)}
+
 
 def costs_of(lm: PrunedModel) -> Costs:
     """What the model costs before and after pruning. Cost: none, it is counted from the specs."""
@@ -281,15 +306,13 @@ Made by manyheads.
 """
 
 
-def as_dict(lm: PrunedModel, evidence: str | None) -> dict[str, Any]:
+def as_dict(lm: PrunedModel, evidence: str | None) -> Json:
     """The facts of the model card as plain data, for manyheads.json."""
-    costs, before = costs_of(lm), lm.before
-    return {
-        "from": {"name": before.name, "architecture": before.architecture, "weights_hash": lm.weights_hash_before},
-        "removed": removed_text(lm),
-        "evidence": evidence,
-        "parameters": list(costs.parameters),
-        "cache_bytes_per_token": list(costs.cache_bytes),
-        "error": lm.error,
-        "effect": lm.effect,
-    }
+    facts = {name: value for name, value in lm.to_dict().items() if name != "model"}
+    origin = made_from(lm.before, lm.weights_hash_before)
+    return {"from": origin, "removed": facts.pop("removed"), "evidence": evidence, **facts}
+
+
+def made_from(before: ModelSpec, weights_hash: str) -> Json:
+    """From which model a smaller one was made, as plain data."""
+    return {"name": before.name, "architecture": before.architecture, "weights_hash": weights_hash}

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from manyheads.lab.training import Outcome
 
 
-FIGURE = "figure.svg"
 TO_SPEAK_SECONDS = 30  # for the first process: torchrun ends all of them as soon as one has ended
 PRESET_HELP = "What to train. Default: list them."
 QUICK_HELP = "A trial of seconds: everything runs, nothing is learned."
@@ -90,9 +89,9 @@ def train(
         if outcome.rank:
             return
         with talk.step("drawing the figure"):
-            training.save_chart(outcome.findings.chart, folder / FIGURE)
+            training.save_chart(outcome.findings.chart, folder / training.FIGURE)
     if as_json:
-        emit(json.dumps(outcome_document(outcome), indent=1, allow_nan=False))
+        emit(json.dumps(outcome.to_dict(), indent=1, allow_nan=False))
     else:
         print_whole(outcome_page(outcome))
 
@@ -115,11 +114,6 @@ def _first_speaks() -> Iterator[Talk]:
         raise
 
 
-def outcome_document(outcome: Outcome) -> dict[str, Any]:
-    """What report.json holds, and where everything is."""
-    return {**outcome.report, "folder": str(outcome.folder), "files": files_of(outcome)}
-
-
 def outcome_page(outcome: Outcome) -> list[str]:
     """The same for people."""
     report = outcome.report
@@ -133,13 +127,7 @@ def outcome_page(outcome: Outcome) -> list[str]:
             f"training{taken_up}{ended}; {run['computed']}"
         )
     lines += ["", *map(clean, outcome.findings.lines), ""]
-    return [*lines, *(f"wrote {clean(str(outcome.folder / name))}" for name in files_of(outcome))]
-
-
-def files_of(outcome: Outcome) -> list[str]:
-    """What is there for whoever looks: not what the training keeps for itself."""
-    names = ("report.json", FIGURE, "metrics.parquet", "heads.parquet", "heads", "model", "texts.jsonl")
-    return [name for name in names if (outcome.folder / name).exists()]
+    return [*lines, *(f"wrote {clean(str(outcome.folder / name))}" for name in outcome.files)]
 
 
 def reproduce(
@@ -177,9 +165,9 @@ def reproduce(
             chosen, folder, file=file, seeds=seeds, quick=quick, device=device, progress=stages.begin
         )
     with talk.step("drawing the figure"):
-        training.save_chart(made.result.chart, folder / "figure.svg")
+        training.save_chart(made.result.chart, folder / training.FIGURE)
     if as_json:
-        emit_document({**made.document, "folder": str(folder)})
+        emit_document(made.to_dict())
     else:
         print_whole(reproduced_page(made))
 
@@ -201,5 +189,5 @@ def reproduced_page(made: Reproduced) -> list[str]:
         lines += [f"{'':<17}  must hold: {must_hold}"] if must_hold else []
     lines += ["", *map(clean, document["notes"]), f"Not comparable: {' '.join(document['not_comparable'])}"]
     lines += [f"{made_words(document)}", ""]
-    files = ("page.md", "figure.svg", "result.json")
+    files = ("page.md", training.FIGURE, "result.json")
     return [*lines, *(f"wrote {clean(str(made.folder / file))}" for file in files)]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from manyheads.base import Json, brief
 from manyheads.lab.lessons.cells import Loader, Ran
 from manyheads.lab.lessons.parameters import (
     COUNT,
@@ -97,6 +98,13 @@ class Verdict:
     points: int
     words: str
     answered: bool = True
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return dict(vars(self))
+
+    def __repr__(self) -> str:
+        return brief(f"Verdict({self.words})")
 
     @classmethod
     def correct(cls, right: Right, points: int, note: str = "") -> Verdict:

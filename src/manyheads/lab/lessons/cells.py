@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float64, Shaped
 from numpy import ndarray
 
+from manyheads.base import Json, brief
 from manyheads.lab.lessons.parameters import Parameter, Values
 
 MAX_COLUMNS = 8  # of a wide table that are shown: enough to see numbers, few enough to fit
@@ -161,11 +162,14 @@ class Ran:
     chart: tuple[Panel, ...] = ()
     frames: tuple[float, ...] = ()
 
+    def __repr__(self) -> str:
+        return brief(f"Ran({self.words})")
+
     def table(self, label: str) -> Table:
         """The table of that label, by which a prediction is judged. Raises KeyError."""
         return {table.label: table for table in self.shown}[label]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The result as plain data, but for `found`; null is what may not be seen, and what is empty is left out."""
         tables = [
             {

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
+from manyheads.base import Json
 from manyheads.lab.training import Outcome, carry_out
-from manyheads.lab.training.charts import AnyChart
+from manyheads.lab.training.charts import FIGURE, AnyChart
 from manyheads.lab.training.presets.preset import Preset
 from manyheads.lab.training.runs import Progress, mean_and_interval
 
 COMES_OUT, FAILS, UNDECIDED, NOT_JUDGED = "comes out", "does not come out", "undecided", "not judged"
-FIGURE = "figure.svg"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Row:
             return COMES_OUT
         return FAILS if high <= self.claim.low or low >= self.claim.high else UNDECIDED
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As result.json has it."""
         return {
             "quantity": self.quantity,
@@ -129,7 +129,7 @@ class Reproduction:
     run: Callable[[Task], Result] = field(repr=False)
     takes_file: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The words, as result.json has them."""
         names = ("name", "title", "paper", "reports", "definition")
         return {**{name: getattr(self, name) for name in names}, "not_comparable": list(self.not_comparable)}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from manyheads.base import replacing
+from manyheads.base import Json, brief, replacing
 from manyheads.errors import PlanError
 from manyheads.lab.reproductions.reproduction import Reproduction, Result, Task, markdown
 from manyheads.lab.reproductions.table import reproduction_of
@@ -35,6 +35,14 @@ class Reproduced:
     folder: Path
     result: Result
     document: dict[str, Any]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: what result.json holds, and where it is."""
+        return {**self.document, "folder": str(self.folder)}
+
+    def __repr__(self) -> str:
+        rows = "; ".join(f"{row.quantity}: {row.verdict}" for row in self.result.rows)
+        return brief(f"Reproduced({self.reproduction.name}: {rows})")
 
 
 def reproduce(

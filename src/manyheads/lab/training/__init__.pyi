@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .charts import FIGURE as FIGURE
 from .charts import Chart as Chart
 from .charts import GridChart as GridChart
 from .charts import Panel as Panel

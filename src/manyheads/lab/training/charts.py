@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from manyheads.lab.training.checkpoints import History
 
+FIGURE = "figure.svg"  # in the folder of a training or a reproduction, beside its report
+
 
 @dataclass(frozen=True)
 class Line:

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from manyheads.base import PartsFolder, no_access, read_bytes, replacing
+from manyheads.base import Json, PartsFolder, brief, no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
-from manyheads.lab.training.charts import Chart
+from manyheads.lab.training.charts import FIGURE, Chart
 from manyheads.lab.training.checkpoints import heads_table, metrics_table
 from manyheads.lab.training.loop import Trained, train
 from manyheads.lab.training.presets.preset import Findings, Preset, Setup, Training
@@ -34,6 +34,7 @@ from manyheads.machine import choose_device, torchrun
 from manyheads.plan import SEEDS
 
 BEGUN, REPORT, HEADS = "run.json", "report.json", "heads"
+FILES = (REPORT, FIGURE, "metrics.parquet", "heads.parquet", HEADS, "model", "texts.jsonl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,18 @@ class Outcome:
     trained: dict[str, Trained]
     report: dict[str, Any]
     rank: int = 0
+
+    @property
+    def files(self) -> list[str]:
+        """What is in the folder for a reader: not what the training keeps for itself."""
+        return [name for name in FILES if (self.folder / name).exists()]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the report, and where everything is."""
+        return {**self.report, "folder": str(self.folder), "files": self.files}
+
+    def __repr__(self) -> str:
+        return brief(f"Outcome({self.report.get('preset', 'not the first process')}: {' '.join(self.findings.lines)})")
 
 
 NOTHING_FOUND = Findings({}, (), Chart("", "", ()))
@@ -70,10 +83,17 @@ def carry_out(
 
     Under torchrun, every process calls this with the same arguments, and they share the rows of every batch.
 
-    `steps` replaces each run's own number, `seeds` how many seeds the preset trains. `data`: what to learn from, where
-    the preset takes it. `device` None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the
-    CPU. `progress(words)` is called with the name of the next part of the work, and returns a function that is then
-    called with its steps.
+    - `preset`: a preset, or its name.
+    - `folder`: where it is written; a training that was stopped there goes on.
+    - `seed`: of weights and data.
+    - `quick`: a trial of seconds, which learns nothing.
+    - `steps`: replaces each run's own number of steps.
+    - `seeds`: how many seeds the preset trains.
+    - `data`: what to learn from, where the preset takes it.
+    - `device`: None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU.
+    - `progress`: called with the name of the next part of the work; returns a function that is then called with its
+      steps.
+
     Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError;
     LostProcessError where one of several processes is gone.
     """

@@ -117,17 +117,21 @@ def load(
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
 ) -> LoadedModel:
-    """A model and its tokenizer, from a bundled name ("minilm"), a folder, a hub id, or a torch module in hand.
+    """A model and its tokenizer.
 
-    `tokenizer`: the one that lies beside the model, unless one in hand is given; False: none is needed.
-    `processor`: transformers' own image processor or feature extractor, likewise, for a model of pictures or sounds.
-    `device`: unless said, what MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU.
-    `dtype` ("float32", "bf16", torch.float16): the checkpoint's own unless said.
-    `revision`: a hub model's branch, tag or commit. `attn_implementation`: what transformers chooses unless said.
-    `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
+    - `what`: a bundled name ("minilm"), a folder, a hub id, or a torch module in hand.
+    - `tokenizer`: the one that lies beside the model, unless one in hand is given; False: none is needed.
+    - `processor`: transformers' own image processor or feature extractor, likewise, for a model of pictures or sounds.
+    - `name`: what recordings, tables and messages call a module in hand; None: where it was loaded from, else its
+      class.
+    - `device`: None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU.
+    - `dtype`: "float32", "bf16", torch.float16 ...; None: the checkpoint's own.
+    - `revision`: a hub model's branch, tag or commit.
+    - `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
+    - `attn_implementation`: None: what transformers chooses.
+
     A module in hand must be in eval mode. It is used as it is, so of the options it takes only a tokenizer, a processor
-    and a `name`: what recordings, tables and messages call it; unless said, where it was loaded from, else its class.
-    From then on a transformers model refuses `head_mask=`, which it would ignore, and names what does it.
+    and a `name`. From then on a transformers model refuses `head_mask=`, which it would ignore, and names what does it.
 
     Weights are read from safetensors only. The hub's local cache comes before the hub. Raises ModelError for what
     cannot be loaded, or not as asked, with what to do about it; FileAccessError where a folder may not be read.

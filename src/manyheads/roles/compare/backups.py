@@ -14,7 +14,7 @@ Benjamini and Hochberg 1995 (q).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Progress, whole
+from manyheads.base import Json, Progress, brief, plain, whole
 from manyheads.edits import Editor, Runner, choose_metric, plan_edits, read_corpus, require_loaded
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
@@ -70,8 +70,9 @@ class HeadChange:
     q: float
     backup: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "head": str(self.head)}
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {name: plain(value) for name, value in {**vars(self), "head": str(self.head)}.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,7 @@ class BackupHeads(PerHeadResult):
             frame[name] = [float(np.mean(values)) if values else None for values in known]
         return frame
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "targets": [str(head) for head in self.targets],
@@ -130,6 +131,9 @@ class BackupHeads(PerHeadResult):
         }
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         backups = ", ".join(f"{change.head} {change.interaction:+.3g}" for change in self.backups[:5]) or "none"
         targets = ", ".join(map(str, self.targets))
         return f"BackupHeads(of {targets}: {backups}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
@@ -153,10 +157,20 @@ def backup_heads(
 ) -> BackupHeads:
     """What each other head becomes once `targets` are ablated together: what it looks at, and what it is worth.
 
-    `kind` is how heads are taken away, targets and others alike (as in `Ablate`; "mean" and "resample" take their
-    values from `corpus`, or from the texts themselves, which is said, in the model as it then is). `metric`, `labels`
-    as in `effect`. `among`: the heads that are looked at (None: all). `rows` as in `head_families`. `controls`: how
-    many random targets of the same layers to set beside them, drawn by `seed`.
+    - `lm`: a loaded model.
+    - `texts`: what is read.
+    - `targets`: the heads that are taken away together.
+    - `metric`: as in `effect`.
+    - `labels`: as in `effect`.
+    - `kind`: how heads are taken away, targets and others alike, as in `Ablate`.
+    - `corpus`: texts from which "mean" and "resample" take their values, in the model as it then is; None: the texts
+      themselves, which `notes` says.
+    - `among`: the heads that are looked at; None: all.
+    - `rows`: at most so many rows of each text, as in `head_families`.
+    - `controls`: how many random targets of the same layers to set beside them.
+    - `seed`: draws these.
+    - `num_tokens`: the size of a batch in tokens, padding included.
+    - `progress`: called with how much is read, and of how much.
 
     Cost: 2 + `controls` times what `importance` costs, (L + 1) / 2 forward passes a head of a layer, and as many
     readings for the rows: of `minilm`'s 72 heads 200 forward passes. `among` and `controls=0` make it less.

@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import Progress, whole
+from manyheads.base import Json, Progress, brief, plain, plural, whole
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import CallTexts, Long, Reading, read_batches, read_texts
@@ -83,6 +83,18 @@ class Diversity:
     layers: tuple[LayerDiversity, ...]
     num_rows: int
     because: str
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {
+            "value": self.value,
+            "layers": [plain(vars(layer)) for layer in self.layers],
+            "num_rows": self.num_rows,
+            "because": self.because,
+        }
+
+    def __repr__(self) -> str:
+        return brief(f"Diversity({self.value:.3f} over {plural(len(self.layers), 'layer')}; {self.num_rows:,} rows)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +166,7 @@ class HeadFamilies(PerHeadResult):
             }
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         return {
             "model": self.model,
@@ -174,6 +186,9 @@ class HeadFamilies(PerHeadResult):
         }  # fmt: skip
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         largest = ", ".join(f"{len(family.heads)} like {family.medoid}" for family in self.families[:4])
         more = ", ..." if len(self.families) > 4 else ""
         summary = f"{len(self.heads)} heads in {len(self.families)} families: {largest}{more}"

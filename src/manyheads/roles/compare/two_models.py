@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.base import Progress, plural, whole
+from manyheads.base import Json, Progress, brief, plural, whole
 from manyheads.corpora import Corpus, Document, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
@@ -102,7 +102,7 @@ class HeadComparison:
     label_after: str | None
     differences: tuple[Difference, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON."""
         rows = {}
         for difference in self.differences:
@@ -240,7 +240,7 @@ class Comparison(PerHeadResult):
             columns[f"{name} low"], columns[f"{name} high"] = self.interval(name)
         return pd.DataFrame(columns)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data for JSON: every head, in the models' order."""
         return {
             "models": list(self.models),
@@ -265,6 +265,9 @@ class Comparison(PerHeadResult):
         return f"{len(self.changed)} of {len(self.heads)} heads differ{labels}"
 
     def __repr__(self) -> str:
+        return brief(str(self))
+
+    def __str__(self) -> str:
         words = []
         for head in self.changed[:SHOWN]:
             most = self.largest(head.head)
@@ -290,12 +293,20 @@ def compare(
 ) -> Comparison:
     """What differs between the heads of two models of the same shape, on the same texts: `b` beside `a`.
 
-    `a` and `b` are loaded models, or what `load` takes: a bundled name, a folder, a hub id. Both must have as many
-    heads in each layer, and must cut the texts into the same tokens. `statistics` as in `measure`; sinks are looked for
-    in `a` and meant in both. `labels`: also which roles heads have in either; they need some hundreds of texts, else
-    most heads are unlabelled in both. `rows`: compare at most so many rows of each text, drawn by its words; None: all.
-    Rows that see fewer than two keys are the same in all heads, and left out. `long` as in `record`. `on_reading` is
-    called with the name of each reading as it begins (`READINGS`), `progress` with how far it is.
+    Both must have as many heads in each layer, and must cut the texts into the same tokens.
+
+    - `a`: a loaded model, or what `load` takes: a bundled name, a folder, a hub id. Sinks are looked for in it, and
+      meant in both.
+    - `b`: the model beside it.
+    - `texts`: what both read.
+    - `statistics`: as in `measure`.
+    - `labels`: also which roles heads have in either; they need some hundreds of texts, else most heads are unlabelled
+      in both.
+    - `rows`: compare at most so many rows of each text, drawn by its words; None: all. Rows that see fewer than two
+      keys are the same in all heads, and left out.
+    - `long`: as in `record`.
+    - `progress`: called with how far a reading is.
+    - `on_reading`: called with the name of each reading as it begins (`READINGS`).
 
     A model with itself, and with a copy of itself, has no head that differs. Differences within rounding of float32 are
     none; bfloat16 beside float32 does differ.

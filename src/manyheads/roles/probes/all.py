@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Progress
+from manyheads.base import Json, Progress, brief, plain
 from manyheads.corpora import page_texts, reason_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.models import LoadedModel
@@ -65,16 +65,33 @@ class Probe:
     def asks(self) -> str:
         return PROBES[self.name]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Json]:
         """A flat row a head, with a claim's names for what both have; `also_z` where scores have no interval."""
         if self.scores is None:
             return []
-        out = []
-        for place, score in enumerate(self.scores):
-            row = {**score._asdict(), "head": str(score.head), "role": self.name, "asks": self.asks}
-            row |= {f"chance_{name}": float(values[place]) for name, values in self.scores.chances.items()}
-            out.append(row if self.spread is None else row | {"also_z": self.z(score)})
-        return out
+        rows = self.scores.rows(role=self.name, asks=self.asks)
+        if self.spread is None:
+            return rows
+        return [row | {"also_z": self.z(score)} for row, score in zip(rows, self.scores, strict=True)]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the question, on what the answer rests, and `rows` without what is not known."""
+        heads = [
+            {key: known for key, value in row.items() if (known := plain(value)) is not None} for row in self.rows()
+        ]
+        return {
+            "name": self.name,
+            "asks": self.asks,
+            "says": self.says,
+            "asked": self.scores is not None,
+            "heads": heads,
+        }
+
+    def __repr__(self) -> str:
+        if self.scores is None:
+            return brief(f"Probe({self.name}: not asked, {self.says})")
+        names = ", ".join(f"{score.head} {score.score:.2f}" for score in self.top(3))
+        return brief(f"Probe({self.name}: {len(self.scores)} heads; furthest above chance: {names or 'none'})")
 
     def top(self, count: int | None = None) -> list[HeadScore]:
         """The heads furthest above chance (of copying: in standard deviations); none where it was not asked."""

@@ -38,6 +38,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.base import Json, brief, plain, plural
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import is_split
@@ -83,6 +84,15 @@ class CopyingScores:
         """Errors: HeadError for a head that is not there."""
         index = head_place(head, self.heads)
         return HeadCopying(self.heads[index], *(float(column[index]) for column in (self.score, self.spread, self.z)))
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: each head's score, spread and z, and the notes."""
+        rows = [self[head]._asdict() for head in self.heads]
+        return {"heads": [plain({**row, "head": str(row["head"])}) for row in rows], "notes": plain(self.notes)}
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{row.head} {row.score:.2f}" for row in self.top(3))
+        return brief(f"CopyingScores({plural(len(self.heads), 'head')}; furthest above chance: {names})")
 
     def top(self, count: int = 5) -> list[HeadCopying]:
         """The heads furthest above chance, first the furthest."""

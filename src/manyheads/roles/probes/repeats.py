@@ -25,7 +25,7 @@ Oracle: the model's eager maps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import nearest, one_of
+from manyheads.base import Json, brief, nearest, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import BATCH_TOKENS, CallTexts, observe
@@ -120,6 +120,20 @@ class RepeatProbe:
     causal: frozenset[Head]
     num_samples: int
     notes: Mapping[str, str]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the variant, the heads' scores at each place, and which heads are causal."""
+        return {
+            "variant": asdict(self.variant),
+            "num_samples": self.num_samples,
+            **{place: plain(getattr(self, place).rows()) for place in PLACES},
+            "causal": [str(head) for head in sorted(self.causal)],
+            "notes": plain(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        variant = f"{self.variant.length} tokens {self.variant.repeats} times"
+        return brief(f"RepeatProbe({len(self.after)} heads, {variant}; {self.after.highest})")
 
     def name(self, head: str | Head) -> str:
         """What `after` is called of a head."""
@@ -341,6 +355,27 @@ class HeadScores:
 
     def __len__(self) -> int:
         return len(self.heads)
+
+    def rows(self, **columns: str) -> list[Json]:
+        """A flat row a head: its `HeadScore`, `columns` of the caller's, and each chance level by name."""
+        return [
+            {**score._asdict(), "head": str(score.head), **columns}
+            | {f"chance_{name}": float(values[place]) for name, values in self.chances.items()}
+            for place, score in enumerate(self)
+        ]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: `rows`, None where nothing was counted."""
+        return {"heads": plain(self.rows())}
+
+    def __repr__(self) -> str:
+        return brief(f"HeadScores({plural(len(self.heads), 'head')}; {self.highest})")
+
+    @property
+    def highest(self) -> str:
+        """The heads furthest above chance, in words."""
+        names = ", ".join(f"{score.head} {score.score:.2f}" for score in self.top(3))
+        return f"furthest above chance: {names or 'none'}"
 
     def top(self, count: int = 5) -> list[HeadScore]:
         """The heads furthest above chance, first the furthest; those of which nothing was counted are left out."""

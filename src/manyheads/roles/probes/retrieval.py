@@ -30,7 +30,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import grouped_scores
-from manyheads.base import one_of
+from manyheads.base import Json, brief, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import watch
 from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
@@ -63,6 +63,10 @@ class Trial:
     score: Float64[ndarray, "head"]
     chance: Float64[ndarray, "head"]
 
+    def __repr__(self) -> str:
+        counts = "counted" if self.counted else "not counted"
+        return brief(f"Trial({self.length:,} tokens at depth {self.depth:g}: recall {self.recall:.2f}, {counts})")
+
 
 @dataclass(frozen=True, eq=False)
 class RetrievalScores:
@@ -76,6 +80,19 @@ class RetrievalScores:
     @property
     def num_counted(self) -> int:
         return sum(trial.counted for trial in self.trials)
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the scores over the trials that counted, and every trial."""
+        return {
+            "variant": self.variant,
+            "words": self.words,
+            **self.scores.to_dict(),
+            "trials": [plain(vars(trial)) for trial in self.trials],
+        }
+
+    def __repr__(self) -> str:
+        trials = f"{self.num_counted} of {plural(len(self.trials), 'trial')} counted"
+        return brief(f"RetrievalScores({len(self.scores)} heads, {trials}; {self.scores.highest})")
 
 
 def retrieval_scores(
@@ -92,9 +109,18 @@ def retrieval_scores(
 ) -> RetrievalScores:
     """How much each head of a causal language model retrieves.
 
-    `contexts` are joined and cut to each of `lengths` (in tokens, without needle and question); the needle goes in at
-    each of `depths`, 0 the start, 1 the end; `question` follows. Each part is tokenised by itself: give the blanks and
-    line ends that belong between them. `generate`: how many tokens an answer may have (8 more than the needle has).
+    Each part is tokenised by itself: give the blanks and line ends that belong between them.
+
+    - `lm`: a loaded model.
+    - `contexts`: texts, which are joined and cut.
+    - `needle`: the fact that goes into them.
+    - `question`: follows the text; the model goes on with the answer.
+    - `lengths`: of the texts, in tokens, without needle and question.
+    - `depths`: where the needle goes in each: 0 the start, 1 the end.
+    - `generate`: how many tokens an answer may have; None: 8 more than the needle has.
+    - `variant`: how looks are counted: "code", or "paper" (each token of the needle once).
+    - `min_recall`: the share of the needle's words (0 to 1) that an answer must exceed to count.
+
     Errors: ModelError for a model that is no causal writer; TextError, StatisticError for what does not fit.
     """
     one_of("variant", variant, VARIANTS, StatisticError, "is no way to count")

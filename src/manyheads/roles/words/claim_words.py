@@ -5,16 +5,15 @@ Plain data and words: no matplotlib.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 from manyheads.roles import Claim, Roles, family_of
 from manyheads.roles.results import DOWN, OWN, REFERENCE, UP
 from manyheads.roles.rules import AHEAD, PEOPLE_SAY, UNASKED
+from manyheads.roles.words.label_words import figure
 from manyheads.roles.words.role_table import INK, NO_ROLE, REFERENCE_STYLE, SYNTAX_STYLE, RoleStyle, role_style
 
 OWN_STYLE = RoleStyle("your own", INK, "#767676", "your own", "own")
-GUESSES = ("mode", "rule", "nearest", "same_word")  # which know nothing of the sentence
 
 
 def style_of(role: str, statistic: str) -> RoleStyle:
@@ -39,7 +38,7 @@ def words_and_name(claim: Claim) -> tuple[str, str]:
 
 def percent(value: float | None) -> str:
     """A share as commands write it; a dash where nothing was counted."""
-    return "–" if value is None or math.isnan(value) else f"{100 * min(value, 1.0):.1f}%"  # rounding goes above 1
+    return figure(None if value is None else min(value, 1.0), "share")  # rounding goes above 1
 
 
 def counted(roles: Roles) -> str:
@@ -56,9 +55,3 @@ def left_out(roles: Roles) -> str:
         return ""
     reasons = {AHEAD: "that a head which cannot look ahead is not asked", UNASKED: "that these texts do not ask"}
     return "Left out: " + ", ".join(f"{counts[why]:,} {reasons[why]}" for why in reasons if counts[why])
-
-
-def guesses(claim: Claim) -> dict[str, float]:
-    """The score of each fixed guess, by name ("mode", "rule", "nearest", "same_word"), as far as it is known."""
-    scores = {name.rpartition(".")[2]: value for name, value in (claim.baselines | claim.beyond).items()}
-    return {name: scores[name] for name in GUESSES if not math.isnan(scores.get(name, math.nan))}

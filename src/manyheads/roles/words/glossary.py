@@ -18,6 +18,7 @@ from pathlib import Path
 
 from manyheads import statistics
 from manyheads.roles.words.role_table import (
+    GROUPS,
     NO_ROLE,
     OF_SYNTAX,
     REFERENCE_STYLE,
@@ -232,12 +233,11 @@ TERMS = {term.name: term for terms in SECTIONS.values() for term in terms}
 
 def role_words() -> dict[str, str]:
     """What the heads of each role do, by the role's name; a role of a larger group has that group's words."""
-    by_group = {style.group: style.words for style in (*ROLES, NO_ROLE) if style.words}
     treebank = {
         SYNTAX_STYLE.name: "reads a word's governor, or a word that depends on it",
         REFERENCE_STYLE.name: "reads an earlier mention of the same thing",
     }
-    return {style.name: by_group[group_of(style.name)] for style in (*ROLES, NO_ROLE)} | treebank
+    return {style.name: GROUPS[group_of(style.name)].words for style in (*ROLES, NO_ROLE)} | treebank
 
 
 def words_of(role: str) -> str:

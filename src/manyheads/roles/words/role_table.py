@@ -27,7 +27,10 @@ UNLABELLED = "unlabelled"
 NOT_EFFECT = "attention is not effect"
 """What every page that shows roles must say, in whatever sentence."""
 
-CAVEAT = f"{NOT_EFFECT.capitalize()}: a role says what a head reads, not what is lost without it."
+ONLY_READS = "what a head reads, not what is lost without it"
+"""What a role, a map and a picture of claims say, and what they do not."""
+
+CAVEAT = f"{NOT_EFFECT.capitalize()}: a role says {ONLY_READS}."
 
 
 INK = "#1B1E26"
@@ -105,6 +108,9 @@ REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref
 """One hue for all relations of syntax, and one for coreference: such roles are found in treebanks alone."""
 
 
+GROUPS = {style.group: style for style in (*ROLES, NO_ROLE) if style.words}
+"""The row that gives each group of roles its colour, letter and words, by the group's name; the last is no role."""
+
 OF_SYNTAX = ("dependent to governor", "governor to dependent")
 """The two directions of a relation, as names of roles end: "det: dependent to governor". A head is one of attention."""
 
@@ -123,13 +129,17 @@ def group_of(name: str) -> str:
     return name if style is NO_ROLE else style.group
 
 
+def letter_of(name: str) -> str:
+    """The letter of a role's group, as on the studio's page; a dot where a head has no role."""
+    return "." if role_style(name) is NO_ROLE else GROUPS[group_of(name)].letter
+
+
 def page_table() -> str:
     """The groups of roles as the TypeScript that the studio's page imports."""
     rows = [
         f"  {{ name: {json.dumps(style.group)}, letter: {json.dumps(style.letter)}, "
         f"colour: {json.dumps(style.colour.lower())}, words: {json.dumps(style.words)} }},\n"
-        for style in (*ROLES, NO_ROLE)
-        if style.words
+        for style in GROUPS.values()
     ]
     return f"""\
 // Made from the library's table of roles by `make web`, and held to it by a test. The groups of

@@ -129,9 +129,26 @@ def transformer(
 ) -> Architecture:
     """A transformer of equal layers, in plain words: what `size` takes as a mapping.
 
-    Without `num_kv_heads` as many as `num_heads`; without `head_dim` embed_dim / num_heads; without `ffn_dim` 4 times
-    `embed_dim`; `ffn_dim=0`: attention alone. `gated` (SwiGLU) has three matrices and needs its `ffn_dim` said. Two
-    norms a layer and one at the end, `norm` "rms", "layer" or "none". `learned_positions`: rows of a position table.
+    - `name`: what the result calls it.
+    - `num_layers`: how many layers.
+    - `embed_dim`: numbers of a token's vector.
+    - `num_heads`: query heads of a layer.
+    - `num_kv_heads`: key/value heads of a layer; None: `num_heads`.
+    - `head_dim`: width of a head; None: embed_dim / num_heads.
+    - `ffn_dim`: width of the feed-forward; None: 4 times `embed_dim`; 0: attention alone.
+    - `gated`: SwiGLU, which has three matrices and needs its `ffn_dim` said.
+    - `num_experts`: feed-forwards of a layer; None: one, for all tokens.
+    - `experts_per_token`: how many of them a token runs through.
+    - `vocab_size`: rows of the embedding; None: there is none.
+    - `learned_positions`: rows of a position table; None: there is none.
+    - `window`: how many keys a row sees; None: all.
+    - `causal`: rows see no later token.
+    - `qkv_bias`: q, k and v have biases.
+    - `o_bias`: the output projection has a bias.
+    - `ffn_bias`: the feed-forward has biases.
+    - `norm`: two a layer and one at the end: "rms", "layer" or "none".
+    - `tied`: the unembedding is the embedding.
+
     Raises ShapeError for sizes that do not fit.
     """
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_heads": num_heads}

@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
+from manyheads.base import Json, plain, plural
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import LayerRecord
 from manyheads.recording.exact_map import Entropy, Linear, Mass, Received, Request, Strongest
@@ -47,6 +48,14 @@ class Alignment:
 
     monotonic: Float64[Tensor, "b h"]
     sharp: Float64[Tensor, "b h"]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: of each text a number for each head, None where it is not defined."""
+        return {"monotonic": plain(self.monotonic), "sharp": plain(self.sharp)}
+
+    def __repr__(self) -> str:
+        texts, heads = self.monotonic.shape
+        return f"Alignment({plural(texts, 'text')}, {plural(heads, 'head')})"
 
 
 def alignment(layer: LayerRecord, rows: Bool[Tensor, "b q"] | None = None) -> Alignment:
@@ -109,6 +118,17 @@ def alignments() -> list[Statistic]:
         name: str, unit: str, limits: tuple[float, float], source: str, meaning: str, needs: tuple[Request, ...],
         finish: Finish, by_row: bool = False,
     ) -> Statistic:  # fmt: skip
+        """A statistic of cross-attention.
+
+        - `name`: of the statistic.
+        - `unit`: of its values.
+        - `limits`: the least and the largest value.
+        - `source`: who defined it.
+        - `meaning`: in words.
+        - `needs`: what the pass over tiles is asked for.
+        - `finish`: makes the values of the pass's answers.
+        - `by_row`: each row's number is its own, wherever it stands.
+        """
         return Statistic(name, unit, limits, source, meaning, lambda _: needs, finish, maps=CROSS_ONLY, by_row=by_row)
 
     tachibana = "Tachibana et al. 2018, section 3, at the row's strongest key"

@@ -78,7 +78,18 @@ def row_mean(
     even: Row | None,
     by_row: bool = True,
 ) -> list[Statistic]:
-    """The mean over rows of one number a row, and its value under even spread where the two can differ."""
+    """The mean over rows of one number a row, and its value under even spread where the two can differ.
+
+    - `name`: of the statistic.
+    - `unit`: of its values.
+    - `limits`: the least and the largest value.
+    - `source`: who defined it.
+    - `meaning`: in words.
+    - `row`: the number of each row, from the pass's answers.
+    - `request`: what the pass over tiles is asked for.
+    - `even`: the same of an even spread; None: there is no such level.
+    - `by_row`: each row's number is its own, wherever it stands, so that rows may be sampled.
+    """
 
     def finish(facts: Facts) -> PerText:
         return facts.over_rows(row(facts))

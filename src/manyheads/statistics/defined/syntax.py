@@ -34,6 +34,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from manyheads.base import Json, brief, plural
 from manyheads.statistics.defined.treebank_words import POS, ROWS, GoldWords, Looks, looks
 from manyheads.statistics.statistic import Block, Facts, Statistic, columns_named, shares_of
 from manyheads.texts import ROOT, Gold
@@ -90,6 +91,14 @@ class Relation:
     num_arcs: int
     offsets: tuple[int, ...]
     rule: Rule
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: `offsets` has a count for each offset that occurs."""
+        counts = {str(index - FAR): count for index, count in enumerate(self.offsets) if count}
+        return {"name": self.name, "num_arcs": self.num_arcs, "offsets": counts, "rule": str(self.rule)}
+
+    def __repr__(self) -> str:
+        return brief(f"Relation({self.name}: {plural(self.num_arcs, 'arc')}, modal {self.modal:+d}, {self.rule})")
 
     @cached_property
     def modal(self) -> int:

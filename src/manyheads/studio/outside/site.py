@@ -171,13 +171,19 @@ def publish(
     title: str = "Attention, head by head",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> str:
-    """Write a static site of recordings, and of `texts` read by the LoadedModel `lm`. Returns in words what it holds.
+    """Write a static site of recordings, and of `texts` read by `lm`. Returns in words what it holds.
 
-    `recordings` are Recordings or paths of `.heads` files; `labels` are roles by a model's name, from `label_page`.
-    `exact` as in `write_report`. `progress` is called with a recording's title, recordings done and recordings in all.
-    The folder is written whole or not at all; an existing one is replaced only if it is empty or an earlier site of
-    ours, and then the words say of what. Errors: RecordingError for nothing to publish or a damaged file, TextError,
-    FileAccessError.
+    - `folder`: written whole or not at all; an existing one is replaced only if it is empty or an earlier site of ours,
+      and then the words say of what.
+    - `recordings`: Recordings, or paths of `.heads` files.
+    - `texts`: read by `lm`, each a recording.
+    - `lm`: a loaded model.
+    - `labels`: roles by a model's name, from `label_page`.
+    - `exact`: as in `write_report`.
+    - `title`: of the first page.
+    - `progress`: called with a recording's title, recordings done and recordings in all.
+
+    Errors: RecordingError for nothing to publish or a damaged file, TextError, FileAccessError.
     """
     earlier = require_publishable(folder, recordings, texts)
     if texts and lm is None:

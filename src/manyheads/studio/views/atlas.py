@@ -102,7 +102,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
     opened.check_text(text)
     site = layer.site
     name, group = Head(site.stack, site.layer, index), site.kv_head_of(index)
-    role = None if labels is None else next((role for role in labels.roles if role.head == name), None)
+    role = None if labels is None else labels.role_of(name)
     page = {} if labels is None else labels.values.get(str(name), {})
     values, exact = [], "exact"
     if not layer.crosses:

@@ -77,7 +77,7 @@ class Histories:
             num_steps=len(steps),
             first_step=int(steps[0]) if len(steps) else None,
             last_step=int(steps[-1]) if len(steps) else None,
-            alerts=[HistoryAlert(**alert.to_dict()) for alert in raised],
+            alerts=[HistoryAlert.model_validate(alert.to_dict()) for alert in raised],
             limits=[rule.condition for rule in RULES if rule.statistic in curves.statistics],
         )
 

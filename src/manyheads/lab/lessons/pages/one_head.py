@@ -117,7 +117,16 @@ def head_steps(
     keys: Sequence[str],
     made: tuple[str, str, str] = ("X W_Q: one query a token", "X W_K: one key a token", "X W_V: one value a token"),
 ) -> tuple[tuple[Table, ...], Float64[ndarray, "q k"], Float64[ndarray, "q f"]]:
-    """softmax(scale Q K^T) V as tables, step by step; the weights; the output. `made`: words for q, k and v.
+    """softmax(scale Q K^T) V as tables, step by step; the weights; the output.
+
+    - `q`: queries.
+    - `k`: keys.
+    - `v`: values.
+    - `scale`: of the scores.
+    - `visible`: which key each query may look at.
+    - `queries`: the rows' names.
+    - `keys`: the columns' names.
+    - `made`: in words, how q, k and v were made.
 
     Source: Vaswani et al. 2017, section 3.2.1.
     """

@@ -1,26 +1,25 @@
-"""Roles as commands show them: in which order, which head is the strongest of its kind, how a figure is written."""
+"""Labels in words: in which order they stand, which head is the strongest of its kind, how a figure is written.
+
+Importing it loads nothing heavy, so that commands may do so before anything else.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from manyheads import roles, statistics
-from manyheads.cli.terminal.console import LINK_COLOUR
-from manyheads.roles.words import NO_ROLE, ROLES, UNLABELLED, group_of, role_style
+from manyheads import statistics
+from manyheads.roles.words.role_table import UNLABELLED, role_style
 
 ABSENT = "–"
 
 
-def role_of(labels: Any, head: Any) -> Any:
-    """The head's `HeadRole`; None where the labels have none."""
-    return next((role for role in labels.roles if role.head == head), None)
-
-
 def by_role(labels: Any) -> dict[str, list[Any]]:
     """Role -> its heads, the strongest first. Specific roles come before general ones, unlabelled heads last."""
-    order = [*(rule.role for rule in roles.RULES), "sink", "broad", UNLABELLED]
+    from manyheads.roles.rules import RULES  # imports torch, for which --help is not to wait
+
+    order = [*(rule.role for rule in RULES), "sink", "broad", UNLABELLED]
     groups: dict[str, list[Any]] = {}
     for role in labels.roles:
         groups.setdefault(role.name, []).append(role)
@@ -38,23 +37,13 @@ def hue(name: str) -> str:
     return "dim" if name == UNLABELLED else role_style(name).terminal
 
 
-def link_colour(role: Any) -> str:
-    """The colour of a link of a head with this role, or none."""
-    return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
-
-
-def letter_of(name: str) -> str:
-    """The letter of a role's group, as on the studio's page; a dot where a head has no role."""
-    if role_style(name) is NO_ROLE:
-        return "."
-    return next(style.letter for style in ROLES if style.group == group_of(name) and style.letter)
-
-
 def nearest_role(role: Any) -> str:
     """What an unlabelled head came nearest to, in a word; "" where it has a label."""
     if role.name != UNLABELLED:
         return ""
-    near = next((rule.role for rule in roles.RULES if rule.statistic == role.evidence.statistic), "")
+    from manyheads.roles.rules import RULES  # as above
+
+    near = next((rule.role for rule in RULES if rule.statistic == role.evidence.statistic), "")
     return near.replace(" tokens", "").replace(" token", "")
 
 
@@ -65,11 +54,6 @@ def example_head(labels: Any) -> Any:
     ]
     pool = labelled or list(labels.roles)
     return max(pool, key=lambda role: role.evidence.distance).head if pool else None
-
-
-def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for JSON, which has no NaN: None where a figure is none."""
-    return {key: statistics.number(value) if isinstance(value, float) else value for key, value in row.items()}
 
 
 def unit_of(statistic: str) -> str:
