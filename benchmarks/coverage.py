@@ -38,7 +38,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,15 +47,14 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora import open_corpus
-from manyheads.inputs import CallTexts, read_batches, read_texts
-from manyheads.inputs.reading import rarity_table
+from manyheads.inputs import read
 from manyheads.measurement.sinks import find_sinks
 from manyheads.roles import Comparison
 from manyheads.roles.claims import REPORT, Half
 from manyheads.roles.rules import FIXED_RULES, rule_of, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Statistic, Sums, mean_interval, survey_syntax, syntax_statistics
-from manyheads.statistics.sums.one_batch import Measured
+from manyheads.statistics.sums.one_batch import measure_batch
 from manyheads.texts import Sinks
 
 TEXTS = (20, 50, 200, 800)
@@ -130,22 +128,17 @@ def measured(name: str, texts: list[Any], plain: Sequence[str], syntax: Sequence
         if parameter.ndim == 2:
             parameter.data += NOISE * parameter.std() * torch.randn(parameter.shape, generator=noise)
     chosen, sums = (*(STATISTICS[one] for one in plain), *syntax), []
-    sinks = find_sinks(lm, read_texts(lm, texts, "windows"))
+    sinks = find_sinks(read(lm, texts))
     for model in (lm, replace(lm, model=noisy)):
-        reading, nums, dens = read_texts(model, texts, "windows"), [], []
-        measuring = partial(measure_batch, model, sinks, chosen)
-        for batch in read_batches(model, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
-            part = batch.watcher.contribution(batch.tap)
+        nums, dens = [], []
+        for batch in read(model, texts).batches():
+            part = measure_batch(model, batch.with_sinks(sinks), chosen, False)
             nums.append(part.num[:, ::HEADS_APART].double())
             dens.append(part.own_of(range(len(chosen)))[:, ::HEADS_APART].double())
         sums.append((torch.cat(nums), torch.cat(dens)))
     names = (*NAMES, *(one.name for one in syntax if one.name.partition(".")[2] in SYNTAX))
     (num, den), changed = sums
     return Population(name, num, den, chosen, names, changed)
-
-
-def measure_batch(lm: Any, sinks: Sinks, chosen: tuple[Statistic, ...], tokens: Any) -> Measured:
-    return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen)
 
 
 def natural(folder: Path) -> Iterator[Population]:

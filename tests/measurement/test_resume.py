@@ -155,9 +155,9 @@ def test_only_the_batch_in_hand_is_measured_again(lm, tmp_path, monkeypatch):
     texts, measured = some_texts(3 * CHUNK), []
     real = workers.measure_batch
 
-    def counted(lm, tokens, *rest):
-        measured.extend(tokens.texts)
-        return real(lm, tokens, *rest)
+    def counted(lm, batch, *rest):
+        measured.extend(batch.tokens.texts)
+        return real(lm, batch, *rest)
 
     monkeypatch.setattr(workers, "measure_batch", counted)
     with monkeypatch.context() as patch:
@@ -255,7 +255,7 @@ def test_a_run_of_other_inputs_is_refused_by_name_and_left_as_it_is(lm, tmp_path
             replace(lm, tokenizer=tiny_tokenizer(special_tokens=False)), texts, ["entropy"], resume=tmp_path
         ),
         "statistics": lambda: mh.measure(lm, texts, ["distance"], resume=tmp_path),
-        "long": lambda: mh.measure(lm, texts, ["entropy"], resume=tmp_path, long="truncate"),
+        "long": lambda: mh.measure(lm, mh.Inputs(texts, long="truncate"), ["entropy"], resume=tmp_path),
         "kinds": lambda: mh.measure(lm, texts, ["entropy"], resume=tmp_path, kinds=True),
         "sinks": lambda: mh.measure(lm, texts, ["entropy"], resume=tmp_path, sinks=want.sinks),
     }

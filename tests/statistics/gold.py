@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from manyheads.corpora import Document
-from manyheads.inputs import batches, read_texts, tokens_of
+from manyheads.inputs import read
 from manyheads.statistics import Statistic
 from manyheads.statistics.sums.one_batch import measure_batch
-from manyheads.texts import ROOT, Gold, GoldWord
+from manyheads.texts import ROOT, Document, Gold, GoldWord
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import value_norms_of
 
@@ -129,11 +128,11 @@ class Said(NamedTuple):
 
 def said(lm: Any, texts: Sequence[Text], statistics: Sequence[Statistic], batch_tokens: int = 2_048) -> Said:
     """Measured in batches of like length, texts back in the order in which they were given."""
-    reading = read_texts(lm, [Document(each.text, "", each.gold) for each in texts])
+    reading = read(lm, [Document(each.text, "", each.gold) for each in texts])
     assert len(reading.pieces) == len(texts)
-    groups = batches(reading, batch_tokens)
-    made = [measure_batch(lm, tokens_of(reading, each, None, ""), tuple(statistics), False) for each in groups]
-    back = np.argsort([text for group in groups for text in group])
+    batches = list(reading.batches(batch_tokens))
+    made = [measure_batch(lm, batch, tuple(statistics), False) for batch in batches]
+    back = np.argsort([text for batch in batches for text in batch.places])
     num = torch.cat([batch.num for batch in made]).numpy()[back]
     den = torch.cat([batch.own_of(range(len(statistics))) for batch in made]).numpy()[back]
     return Said(tuple(each.name for each in statistics), num, den)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import manyheads as mh
 from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
-from manyheads.inputs import batches, read_texts
+from manyheads.inputs import read
+from manyheads.inputs.reading import groups_of
 from manyheads.measurement import measure
 from manyheads.measurement.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
 from manyheads.recording import Layer, Maximum, prepare
@@ -154,7 +155,9 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     one_by_one = [measured(lm, text).sums for text in shuffled]
     assert_same_measurement(sum(one_by_one[1:], one_by_one[0]), whole.sums)
     groups = []
-    monkeypatch.setattr("manyheads.inputs.passes.batches", lambda read: groups.extend(batches(read, 45)) or groups)
+    monkeypatch.setattr(
+        "manyheads.inputs.reading.groups_of", lambda pieces, _: groups.extend(groups_of(pieces, 45)) or groups
+    )
     assert_same_measurement(measured(lm, texts).sums, whole.sums)
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 
@@ -300,7 +303,7 @@ def test_kinds_are_what_eager_maps_give(lm, fresh):
 def test_any_split_into_batches_adds_to_the_same_kinds(lm, fresh, monkeypatch):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5, 8)]
     whole = measure(lm, texts, ["entropy"], kinds=True).kinds
-    monkeypatch.setattr("manyheads.inputs.passes.batches", lambda read: [[4, 5], [2, 0, 1], [3]])
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda *_: [[4, 5], [2, 0, 1], [3]])
     added = measure(lm, texts, ["entropy"], kinds=True).kinds
     np.testing.assert_array_equal(added.ids, whole.ids)
     np.testing.assert_array_equal(added.mark, whole.mark)
@@ -393,7 +396,7 @@ def rigged_gpt2(fresh, pull=12.0):
 
 
 def sinks_of(lm, texts) -> Sinks:
-    return find_sinks(lm, read_texts(lm, texts))
+    return find_sinks(read(lm, texts))
 
 
 def words_of(fresh, count=8):
@@ -443,12 +446,12 @@ def test_a_random_model_has_no_sink_and_says_so(make, fresh):
 
 def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, monkeypatch):
     lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=400), tokenizer=tiny_tokenizer(special_tokens=False))
+    assert lm.spec.sites  # seen in a pass of its own, before any is counted
     shapes = []
     hook = lm.model.transformer.register_forward_pre_hook(
         lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    reading = read_texts(lm, [written_text(fresh, 280), *words_of(fresh, 60)])
-    find_sinks(lm, reading)
+    find_sinks(read(lm, [written_text(fresh, 280), *words_of(fresh, 60)]))
     hook.remove()
     ((texts, tokens),) = shapes
     assert texts <= PROBE_TEXTS and tokens <= PROBE_TOKENS
@@ -457,9 +460,7 @@ def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, mon
 def test_judging_compares_with_the_even_share(fresh):
     """Columns made by hand: what draws much, but about its even share, is no sink; nor is what draws 2 % of all."""
     lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
-    from manyheads.inputs import tokens_of
-
-    tokens = tokens_of(read_texts(lm, ["the cat sat .", "the dog ran ."]), [0, 1], None, "")
+    tokens = read(lm, ["the cat sat .", "the dog ran ."]).tokens([0, 1])
     even = torch.full(tokens.real.shape, 1 / 12)
     assert tokens.pieces[0] == ("[CLS]", "the", "cat", "sat", ".", "[SEP]")
     received = even.clone()

@@ -1,7 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .corpus import NONE_FAILED as NONE_FAILED
 from .corpus import Corpus as Corpus
-from .corpus import Document as Document
 from .corpus import Failure as Failure
 from .corpus import Failures as Failures
 from .corpus import Shard as Shard

@@ -36,11 +36,12 @@ from types import MappingProxyType
 from typing import Any
 
 from manyheads.base import one_of, plural
-from manyheads.corpora.corpus import Corpus, Document, corpus_of
+from manyheads.corpora.corpus import Corpus, corpus_of
 from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
 from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
 from manyheads.errors import FileAccessError, TextError
 from manyheads.models import BUNDLED
+from manyheads.texts import Document
 
 OWN_TEXT = "The animal didn't cross the street because it was too tired."
 """The sentence that is read where none is given, in the terminal and on the page: heads of a model that has read prose

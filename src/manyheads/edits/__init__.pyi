@@ -4,7 +4,6 @@ from .computed import open_plan as open_plan
 from .edits import Editor as Editor
 from .metrics import METRICS as METRICS
 from .metrics import choose_metric as choose_metric
-from .metrics import read_corpus as read_corpus
 from .runner import Calls as Calls
 from .runner import Runner as Runner
 from .runner import plan_edits as plan_edits

@@ -17,7 +17,7 @@ from manyheads.base import plural
 from manyheads.corpora import Failures
 from manyheads.errors import StatisticError
 from manyheads.inputs import Long
-from manyheads.inputs.reading import story
+from manyheads.inputs.pieces import story
 from manyheads.measurement.chunks import Learned, differences
 from manyheads.spec import MOST
 from manyheads.statistics.head_table import HeadTable

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.inputs import Long, tokens_of
-from manyheads.inputs.reading import require_reader
+from manyheads.inputs import Long, Reading
+from manyheads.inputs.pieces import require_reader
 from manyheads.machine import ALONE, Ranks, is_split
 from manyheads.machine.processes import joined_processes
 from manyheads.measurement import store
@@ -368,5 +368,5 @@ class Worker:
 
     def _run(self, chunked: Chunked, pieces: list[int]) -> Contribution:
         learned = self.learned
-        tokens = tokens_of(chunked.reading, pieces, learned.rarity, learned.rarity_because).with_sinks(learned.sinks)
-        return measure_batch(self.lm, tokens, self.statistics, self.kinds)
+        reading = Reading(self.lm, chunked.pieces, (), chunked.notes, learned.rarity, learned.rarity_because)
+        return measure_batch(self.lm, reading.batch(pieces).with_sinks(learned.sinks), self.statistics, self.kinds)

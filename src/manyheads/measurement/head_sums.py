@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.corpora import Corpus, Document, Failures, as_corpus, reading_of
+from manyheads.corpora import Corpus, Failures, as_corpus, reading_of
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.inputs import Long
-from manyheads.inputs.reading import require_reader
+from manyheads.inputs.pieces import require_reader
 from manyheads.machine import ALONE
 from manyheads.machine.processes import splits_heads
 from manyheads.measurement import store
@@ -32,7 +32,7 @@ from manyheads.recording.file.safetensors_io import read_state
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.sums.one_batch import Progress
 from manyheads.statistics.sums.running_sums import Tally
-from manyheads.texts import Sinks
+from manyheads.texts import Document, Sinks
 
 
 class HeadSums:

@@ -6,49 +6,45 @@ square of their length. Cost: the forward pass and one more product of q and k; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import nn
 
-from manyheads.corpora import Corpus, Document
+from manyheads.corpora import Corpus, as_corpus
 from manyheads.errors import StatisticError, TextError
-from manyheads.inputs import CallTexts, Long, observe, read_batches, read_texts, watch
-from manyheads.inputs.media import Given
-from manyheads.inputs.reading import rarity_table, texts_of_call
-from manyheads.inputs.vision_language import beside_tower, inputs_given
+from manyheads.inputs import Inputs, InputsLike, Reading, batch_of_call, forward, forward_call, read
 from manyheads.machine import Ranks
 from manyheads.measurement.chunks import Wanted
 from manyheads.measurement.corpus_run import corpus_sums
 from manyheads.measurement.sinks import Parked, find_sinks
 from manyheads.measurement.split_heads import whole_table
-from manyheads.models.taps.call import Aligner
+from manyheads.models import LoadedModel
 from manyheads.models.taps.open_taps import left_out
 from manyheads.recording import Received, prepare
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.sums.one_batch import UNSEEN, WORDY, Measured, Progress, crossing_notes, has_cross, two_sided
+from manyheads.statistics.sums.one_batch import (
+    UNSEEN,
+    WORDY,
+    Measured,
+    Progress,
+    crossing_notes,
+    has_cross,
+    measure_batch,
+    two_sided,
+)
 from manyheads.statistics.sums.running_sums import Gathered
 from manyheads.statistics.table import choose, may_need_survey
-from manyheads.texts import Sinks, Tokens
-
-MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
+from manyheads.texts import Document, Sinks
 
 
 def measure(
-    lm: Any,
-    texts: str | Iterable[str | Document | tuple[str, str]] | Corpus | None = None,
+    lm: LoadedModel,
+    given: InputsLike | Corpus,
     statistics: Wanted = "default",
     *,
-    image: Any = None,
-    audio: Any = None,
-    sampling_rate: int | None = None,
-    transcript: str | None = None,
-    answer: str | None = None,
-    long: Long = "windows",
     sinks: Sinks | None = None,
     kinds: bool = False,
     progress: Progress | None = None,
@@ -57,43 +53,43 @@ def measure(
 ) -> HeadTable:
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
-    `statistics` is "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
-    your own. Texts with gold (a treebank's) have more by name: "nsubj.to_governor.given", "det.*", "coreference.*";
-    what is not named is not computed. Coreference is counted within each text: give passages. `sinks` takes those of an
-    earlier table (`table.sinks`); without it they are found on a few of the texts. `long` as in `record`. `kinds`: also
-    count what each kind of token receives (`table.kinds`), which labels need.
+    - given: a text, a list of texts, `mh.Inputs`, a `corpora.Corpus` or any iterator of strings or Documents.
+    - statistics: "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
+      your own; what is not named is not computed. Or a function of the `Survey` of a corpus' beginning.
+    - sinks: those of an earlier table (`table.sinks`); without them they are found on a few of the texts.
+    - kinds: also count what each kind of token receives (`table.kinds`), which labels need.
+    - progress: called with how far reading has come, and with how much there is (of a corpus `Corpus.total`, or None).
+    - resume: a folder in which the run keeps its sums: if it is stopped in any way, the same call goes on where it was;
+      a finished run is read back from there.
+    - ranks: `ALONE` lets a process measure by itself; else those of torch.distributed share a corpus.
 
-    `texts` may also be a `corpora.Corpus`, or any iterator of strings or Documents, of any length: it streams in flat
-    memory. Texts that fail are then named and counted (`table.failures`, the notes), and the others measured.
-    `statistics` may be a function of the `Survey` of a corpus' beginning. `resume` is a folder in which the run keeps
-    its sums: if it is stopped in any way, the same call goes on where it was; a finished run is read back from there.
-    Where torch.distributed is initialised, its processes share a corpus (`ranks=ALONE`: they do not). Processes that
-    hold parts of one model (tensor parallelism, FSDP2) read every text together, whatever `ranks` says: each must make
-    the same call, and each gets the table of all heads; `resume` is refused. `progress`
-    is then called with how far reading has come and with `Corpus.total`, which may be None. A list is streamed too
-    where one of these arguments is used, or gold is asked of; else all of it is read at once, and a text that fails is
-    an error.
+    Texts with gold (a treebank's) have more statistics by name: "nsubj.to_governor.given", "det.*", "coreference.*".
+    Coreference is counted within each text: give passages. A corpus or an iterator, of any length, streams in flat
+    memory; texts that fail are then named and counted (`table.failures`, the notes), and the others measured. A list is
+    streamed too where `resume`, `ranks` or a survey is used, or gold is asked of; else all of it is read at once, and a
+    text that fails is an error. Processes that hold parts of one model (tensor parallelism, FSDP2) read every text
+    together, whatever `ranks` says: each must make the same call, and each gets the table of all heads; `resume` is
+    refused.
 
-    `image`, and `audio` with `sampling_rate` and `transcript`, as in `record`: one or a list in place of `texts`.
-    Statistics of words are left out then, and named in the notes; asked for by name, they are refused. Rows of what
-    attends within windows (Swin) are counted picture by picture.
-
-    A text with `image`, and an `answer`, as in `record`: the language model's layers are measured, all rows of the text
-    count, and statistics of words leave the pictures' tokens out. `image_mass`, `border_mass` and `spatial_entropy` are
-    added: of the answer's rows, or without an answer of the text's rows behind the picture.
+    Of pictures, sounds and ready tensors, statistics of words are left out, and named in the notes; asked for by name,
+    they are refused. Rows of what attends within windows (Swin) are counted picture by picture. Of a text with a
+    picture, the language model's layers are measured, all rows of the text count, and statistics of words leave the
+    picture's tokens out. `image_mass`, `border_mass` and `spatial_entropy` are added: of the answer's rows, or without
+    an answer of the text's rows behind the picture.
 
     Cross-attention has the statistics that mean something between two texts (`Statistic.maps`), among them those of
     alignment (`monotonic`, `sharpness`, ...), and NaN in the others, which the notes name; with `kinds` it is left out.
-    A text for an encoder-decoder may be a pair (source, target), in a list: the decoder then reads the target.
 
     Cost: one forward pass and one pass over the maps' tiles; O(tile) memory besides the model's.
     Errors: TextError, StatisticError, ModelError, GuardError; of pictures and sounds as `record`'s.
     """
-    media = image is not None or audio is not None
-    in_memory = isinstance(texts, str | Sequence)  # then a bad text is an error, as in `record`
+    inputs = Inputs.of(given)
+    texts = inputs.texts
+    has_words = not inputs.has_media and (texts is not None or (inputs.ids is not None and lm.tokenizer is not None))
+    in_memory = texts is None or isinstance(texts, str | Document | Sequence)  # a bad text is then an error
     streamed = resume is not None or ranks is not None or callable(statistics) or not in_memory
-    if not callable(statistics) and not media and may_need_survey(statistics):
-        documents = texts if isinstance(texts, Sequence) and not isinstance(texts, str) else ()
+    if not callable(statistics) and not inputs.has_media and may_need_survey(statistics):
+        documents = texts if isinstance(texts, Sequence) and not isinstance(texts, str) else [texts]
         annotated = not in_memory or any(getattr(document, "gold", None) is not None for document in documents)
         if annotated and not getattr(getattr(lm, "tokenizer", None), "is_fast", True):
             raise StatisticError(
@@ -101,82 +97,74 @@ def measure(
                 f"are, so words that people annotated cannot be found: load {lm.name} with a fast one (tokenizer=)."
             )
         streamed |= annotated
-    if not media and texts is not None and streamed:
-        total, basis, notes, _ = corpus_sums(lm, texts, statistics, long, sinks, kinds, progress, resume, ranks)
+    if not inputs.has_media and texts is not None and streamed:
+        total, basis, notes, _ = corpus_sums(
+            lm, as_corpus(texts), statistics, inputs.long, sinks, kinds, progress, resume, ranks
+        )
         if not total.num_texts:
             reasons = str(total.failures).rstrip(".") or "it is empty"
             raise TextError(f"no text of this shard of {basis.notes['corpus']} could be measured: {reasons}.")
         return whole_table(lm.model, basis.table(total.gathered, total.counts, total.failures, notes))
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
-    with_text = image is not None and texts is not None
+    with_text = inputs.image is not None and texts is not None
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds, images=with_text)
-    pictures_or_sounds = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
-    if pictures_or_sounds is not None:
+    if not has_words:
         if kinds or (sinks is not None and not with_text):
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
         by_name = statistics not in ("default", "all")
-        return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress, sinks=sinks)
-    reading = read_texts(lm, cast(Any, texts), long, pairs=True)
+        return _measure_media(lm, read(lm, inputs), chosen, by_name=by_name, progress=progress, sinks=sinks)
+    reading = read(lm, inputs)
     if sinks is None:
-        sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
-    rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
-
-    def measuring(tokens: Tokens) -> Measured:
-        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen, with_kinds=kinds)
-
-    for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
-        gathered.add(batch.watcher.contribution(batch.tap))
-    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
+        sinks = find_sinks(reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
+    gathered = Gathered()
+    for batch in reading.batches(progress=progress):
+        gathered.add(measure_batch(lm, batch.with_sinks(sinks), chosen, kinds))
+    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.windows, "rarity": reading.rarity_because}
     table = gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm, chosen, kinds, reading)})
     return whole_table(lm.model, table)
 
 
 def _measure_media(
-    lm: Any,
-    media: Given,
+    lm: LoadedModel,
+    reading: Reading,
     requested: tuple[Statistic, ...],
     by_name: bool,
     progress: Progress | None,
     sinks: Sinks | None = None,
 ) -> HeadTable:
     """Every statistic that needs no words, over pictures or sounds; over a text with pictures, those of words too."""
-    main = media.texts.main
-    has_words = main is not None and bool(main.tokens.images) and main.tokens.special is not None
+    in_text = reading.ready[0] if reading.ready and reading.ready[0].main and reading.ready[0].tokens.images else None
+    has_words = in_text is not None and in_text.tokens.special is not None
     chosen, wordy = (requested, "") if has_words else _without_words(requested)
     if wordy and (by_name or not chosen):
         raise StatisticError(
             f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
             f"statistics out, or name others."
         )
-    if main is not None and has_words:
-        if sinks is None and any("sinks" in statistic.asks for statistic in chosen):
-            parked, plan = Parked(), prepare(main.tokens, [Received()])
-            aligner = Aligner(main.first, main.tokens.lengths)
-            observe(lm, media.inputs, beside_tower(lambda call: parked.add(plan.run(aligner.layer(call)))))
-            sinks = parked.sinks(main.tokens)
+    if in_text is not None and has_words and sinks is None:
+        if any("sinks" in statistic.asks for statistic in chosen):
+            parked, plan = Parked(), prepare(in_text.tokens, [Received()])
+            forward(lm, in_text, lambda call: parked.add(plan.run(in_text.read_by(call)[1].layer(call))))
+            sinks = parked.sinks(in_text.tokens)
         sinks = sinks or Sinks()
-        media = replace(media, texts=CallTexts(main._replace(tokens=main.tokens.with_sinks(sinks))))
-    gathered, done, batch = Gathered(), 0, Measured(media.texts, chosen)
-    crossing: dict[str, None] = {}
-    for part in media.batches(MEDIA_BATCH):
-        batch = Measured(part.texts, chosen, seeds=part.seeds)
-        state = observe(lm, part.inputs, beside_tower(batch.observe))
+    gathered, crossing, crossed, by_hand = Gathered(), dict[str, None](), False, dict[str, str]()
+    for part in reading.batches(progress=progress):
+        part = part.with_texts()
+        part = part.with_sinks(sinks) if has_words and sinks is not None else part
+        batch = Measured(part, chosen, seeds=part.sample_seeds)
+        state = forward(lm, part, batch.observe).tap
         gathered.add(batch.contribution(state))
         crossing |= dict.fromkeys(batch.left_out)
-        done += len(part.seeds)
-        if progress is not None:
-            progress(done, len(media.seeds))
+        crossed, by_hand = batch.crossed, state.by_hand
     notes = {
         "model": lm.name,
         "loaded": lm.because,
-        "decoder": str(media.provenance.get("decoder", "")),
-        "prompt": str(media.provenance.get("prompt", "")),
-        "vision tower": str(media.provenance.get("vision tower", "")),
+        **{name: str(reading.notes.get(name, "")) for name in ("decoder", "prompt", "vision tower")},
         "left out, for want of words": wordy,
         "sinks": sinks.because if has_words and sinks is not None else "",
-        **crossing_notes(crossing, chosen, batch.crossed),
-        UNSEEN: left_out(state.by_hand),
+        **crossing_notes(crossing, chosen, crossed),
+        UNSEEN: left_out(by_hand),
     }
     return whole_table(lm.model, gathered.table(chosen, sinks or Sinks(), notes))
 
@@ -194,13 +182,8 @@ def measure_call(
     chosen, wordy = _without_words(choose(statistics, crosses=encoder_decoder))
     if not chosen:
         raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
-    batch = Measured(texts_of_call(args, kwargs), chosen)
-
-    def call() -> None:
-        with torch.no_grad():
-            module(*args, **kwargs)
-
-    state = watch(module, type(module).__name__, call, batch.observe)
+    batch = Measured(batch_of_call(args, kwargs), chosen)
+    state = forward_call(module, args, kwargs, batch.observe).tap
     notes = {
         "model": type(module).__name__,
         "left out, for want of a tokenizer": wordy,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -21,8 +21,8 @@ from numpy import ndarray
 from manyheads.base import one_of
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.inputs import Long, Piece, Reading, read_batches, read_texts, tokens_of
-from manyheads.models import AttentionCall
+from manyheads.inputs import Inputs, InputsLike, Piece, forward, read
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps.call import Aligner
 from manyheads.recording import Pooled, head_place, prepare
 from manyheads.recording.exact_map.one_pass import Pass
@@ -60,19 +60,17 @@ class PooledMaps:
 
 
 def pooled_maps(
-    lm: Any,
-    texts: str | Sequence[str],
+    lm: LoadedModel,
+    given: InputsLike,
     *,
     size: int = 32,
     how: Pooling = "mean",
-    long: Long = "windows",
     progress: Progress | None = None,
 ) -> PooledMaps:
     """The maps of every head of a loaded model, in at most `size` x `size` blocks.
 
     `how` is "mean" (of the visible cells of a block; over texts, the mean of that) or "max" (the largest weight, in all
     texts). A text read in windows counts by its full-length windows; several texts share the blocks of the shortest.
-    `long` as in `record`.
 
     Cost: one forward pass and one pass over the maps' tiles; O(tile + heads * size^2) memory besides the model's.
     Errors: TextError, ShapeError, StatisticError, ModelError, GuardError.
@@ -80,14 +78,15 @@ def pooled_maps(
     one_of("how", how, POOLINGS, StatisticError, "is not a way to pool")
     if size < 1:
         raise ShapeError(f"{size=}: a map has at least one block a side.")
-    reading = read_texts(lm, texts, long)
+    inputs = Inputs.of(given)
+    reading = read(lm, inputs, pairs=False, only_texts=True)
     pieces = full_length(reading.pieces)
-    chosen = Reading(pieces, reading.because)
+    chosen = replace(reading, pieces=pieces)
     # No more blocks than the shortest text has tokens: a block without a token would be absent in that text alone.
     blocks = min(size, *(len(piece.ids) for piece in pieces))
     sums = _Sums(Pooled(blocks, how))
-    for _ in read_batches(lm, chosen, sums.begin, progress=progress):
-        pass  # `sums` has observed the batch
+    for batch in chosen.batches(progress=progress):
+        forward(lm, batch, sums.begin(batch.tokens).observe)
     sites, maps = sums.maps()
     heads = tuple(head for site in sites for head in site.heads)
     # What a cell of the maps is, in words.
@@ -107,11 +106,11 @@ def pooled_maps(
         because = f"{how} over {len(pieces)} {noun} of {span} tokens, {because}"
         if left := len(reading.pieces) - len(pieces):
             because += f" ({left} shorter window{'s' * (left > 1)} left out)"
-    if long == "truncate" and reading.because:
-        because = f"{because}; {reading.because}"
+    if inputs.long == "truncate" and reading.windows:
+        because = f"{because}; {reading.windows}"
     words: tuple[str, ...] = ()
     if len(pieces) == 1:  # as it was written; pieces of which nothing is written (line breaks) as they are
-        tokens = tokens_of(chosen, [0], None, "")
+        tokens = chosen.tokens([0])
         words = tuple(tokens.surface(0, place) or piece for place, piece in enumerate(pieces[0].pieces))
     return PooledMaps(sites, heads, maps, chosen.num_tokens, words, because)
 

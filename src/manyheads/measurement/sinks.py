@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from manyheads.inputs import CallTexts, Piece, Reading, tokens_of
-from manyheads.inputs import observe as observe_batch
-from manyheads.inputs.reading import DECODER
+from manyheads.inputs import DECODER, Piece, Reading, forward
 from manyheads.machine.processes import processes_of_heads
 from manyheads.models import AttentionCall
 from manyheads.models.taps.call import Aligner
@@ -34,19 +32,18 @@ SINK_MASS = 0.05  # of all attention, mean over heads: below it, no head's figur
 SINK_EXCESS = 3.0  # times the even share
 
 
-def find_sinks(lm: Any, reading: Reading) -> Sinks:
+def find_sinks(reading: Reading) -> Sinks:
     """The sinks of a loaded model on some texts. Cost: one forward pass over at most 24 x 192 tokens."""
     fields = ("ids", "pieces", "special", "offsets")
     starts = tuple(
         replace(piece, **{name: getattr(piece, name)[:PROBE_TOKENS] for name in fields})
         for piece in probed(reading.pieces)
     )
-    tokens = tokens_of(Reading(starts, ""), range(len(starts)), None, "")
-    texts = CallTexts.of(lm, tokens)
+    batch = Reading(reading.lm, starts).batch(range(len(starts)))
     # A decoder that reads targets has sinks of its own: they are judged apart, and named together.
-    apart = (
-        {"": tokens} if tokens.target is None or texts.decoder is None else {"": tokens, DECODER: texts.decoder.tokens}
-    )
+    apart = {"": batch.tokens}
+    if batch.tokens.target is not None and batch.decoder is not None:
+        apart[DECODER] = batch.decoder.tokens
     plans = {stack: prepare(read, [Received()]) for stack, read in apart.items()}
     parked = {stack: Parked() for stack in apart}
     aligners = {stack: Aligner(torch.zeros_like(read.lengths), read.lengths) for stack, read in apart.items()}
@@ -56,8 +53,8 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
             stack = call.site.stack if call.site.stack in apart else ""
             parked[stack].add(plans[stack].run(aligners[stack].layer(call)))
 
-    observe_batch(lm, tokens, observe)
-    ranks, sinks = processes_of_heads(lm.model), []
+    forward(reading.lm, batch, observe)
+    ranks, sinks = processes_of_heads(reading.lm.model), []
     for stack, read in apart.items():
         ranks.add(parked[stack].received)
         # The mean over all heads is that of the processes' means: each has as many.

@@ -28,11 +28,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from manyheads.corpora import Corpus, Document, is_about_texts
+from manyheads.corpora import Corpus, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import CallTexts, Piece, Reading, read_batches, read_texts, record
-from manyheads.inputs.reading import rarity_table
+from manyheads.inputs import InputsLike, Piece, Reading, read, record
 from manyheads.machine import is_split
 from manyheads.machine.processes import own_rank, require_all_heads, splits_heads
 from manyheads.measurement import HeadSums, measure
@@ -47,9 +46,9 @@ from manyheads.roles.words.role_table import UNLABELLED
 from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, syntax_statistics
 from manyheads.statistics.defined.coreference import coreference_statistics, searches, survey_coreference
 from manyheads.statistics.defined.own_pattern import SOURCE, Pattern, pattern_statistics, surfaces_of, targets
-from manyheads.statistics.sums.one_batch import Measured
+from manyheads.statistics.sums.one_batch import measure_batch
 from manyheads.statistics.table import Survey, relations_of
-from manyheads.texts import ROOT, Gold, Sinks, Tokens, Words, text_seed
+from manyheads.texts import ROOT, Document, Gold, Sinks, Tokens, Words, text_seed
 from manyheads.texts.words import WordMap
 
 log = logging.getLogger("manyheads")
@@ -71,7 +70,7 @@ RESTS = ("first_mass", "sink_mass", "special_mass", "separator_mass")  # their k
 
 def find_roles(
     lm: Any,
-    texts: str | Iterable[str | Document] | Corpus | None,
+    texts: InputsLike | Corpus | None,
     *,
     passages: Iterable[str | Document] | Corpus | None = None,
     patterns: Mapping[str, Pattern] | None = None,
@@ -344,19 +343,16 @@ def find_examples(
     pieces = _pieces(lm, documents, longest) if wants else []
     if not pieces:
         return {}
-    reading = Reading(tuple(piece for piece, _ in pieces), "")
+    reading = Reading(lm, tuple(piece for piece, _ in pieces)).counted()
     columns = sorted({number[search.statistic] for search in wants})
     measured = tuple(statistics[column] for column in columns)
 
-    def measuring(tokens: Tokens) -> Measured:
-        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), measured)
-
     nums, dens, order = [], [], []
-    for batch in read_batches(lm, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
-        sums = batch.watcher.contribution(batch.tap)
+    for batch in reading.batches():
+        sums = measure_batch(lm, batch.with_sinks(sinks), measured, False)
         nums.append(sums.num)
         dens.append(sums.own_of(range(len(measured))))
-        order += batch.indices
+        order += batch.places
     # Batches are made of texts of like length: back to the texts' own order, [text, head, statistic].
     back = torch.tensor(order).argsort()
     num, den = torch.cat(nums)[back], torch.cat(dens)[back]
@@ -396,7 +392,7 @@ def _pieces(lm: Any, documents: Sequence[Document], longest: int) -> list[tuple[
     pieces: list[tuple[Piece, str]] = []
     for document in chosen[: 4 * MOST_TEXTS]:
         try:
-            (first, *more) = read_texts(lm, [document], "windows").pieces
+            (first, *more) = read(lm, document, pairs=False).pieces
         except Exception as error:
             # A text that cannot be read is no example; a full disk or no memory ends the run.
             if not is_about_texts(error):

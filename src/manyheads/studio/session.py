@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from manyheads.base import Cache
 from manyheads.base.units import gb
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
-from manyheads.inputs import Long, record
+from manyheads.inputs import Inputs, Long, record
 from manyheads.interventions import importance
 from manyheads.plan import AblationKind
 from manyheads.recording import Recording
@@ -223,7 +223,7 @@ def open_text(desk: Desk, lm: Any, text: str, long: Long = "windows") -> Opened:
     if long == "windows":
         opened = desk.recordings.open(RecordingAsk(model=lm.name, text=text), lambda *_: None)
     else:
-        opened = desk.recordings.add(record(lm, text, long=long), text[:TITLE], lm.name)
+        opened = desk.recordings.add(record(lm, Inputs(text, long=long)), text[:TITLE], lm.name)
     desk.first = opened.id
     return opened
 

@@ -220,7 +220,8 @@ def gather(
     measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *evenness)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
-        table = measurement.measure(lm, source.given, measured, long=long, sinks=sinks, progress=progress)
+        given = inputs.Inputs(source.given, long=long)
+        table = measurement.measure(lm, given, measured, sinks=sinks, progress=progress)
     times.append(time.perf_counter())
     written = []
     if save is not None:
@@ -228,7 +229,7 @@ def gather(
         written.append(f"{save}, a row a head: its role, and {len(names)} statistics of your text")
     if plot is not None:
         with talk.step("reading your text for the maps") as progress:
-            maps = measurement.pooled_maps(lm, source.text, long=long, progress=progress)
+            maps = measurement.pooled_maps(lm, given, progress=progress)
         with talk.step(f"drawing {plot.name}"):
             note = f"Roles rest on {labels.num_texts:,} {labels.texts_are}." if labels.roles else ""
             figures.save_grid(maps, labels.roles or None, plot, title=f"{lm.name}: {len(maps.heads)} heads", note=note)
@@ -273,7 +274,7 @@ def read_sample(talk: Talk, looked: Looked) -> Sample | None:
         sentences = re.match(r".*[.!?](?=\s)", text[:SAMPLE_LENGTH], re.DOTALL)
         text = sentences[0] if sentences else text[:SAMPLE_LENGTH].rsplit(None, 1)[0]
     with talk.step("reading a sentence of your text"):
-        record = inputs.record(looked.lm, text, long="truncate")
+        record = inputs.record(looked.lm, inputs.Inputs(text, long="truncate"))
         link = recording.telling_link([layer for stack in record.stacks.values() for layer in stack])
     if link is None:
         return None

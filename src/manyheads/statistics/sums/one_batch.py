@@ -18,9 +18,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.inputs import CallTexts, observe
-from manyheads.inputs.reading import Reading, decoder_story
-from manyheads.models import AttentionCall
+from manyheads.inputs import Batch, Reading, decoder_story, forward
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps.open_taps import Tap
 from manyheads.models.taps.through_torch import unwatched
 from manyheads.recording import Received, Request, prepare
@@ -80,7 +79,7 @@ class Finished(NamedTuple):
 class Measured:
     """One batch being read: per-text values of each layer as its call comes by."""
 
-    texts: CallTexts
+    texts: Batch
     statistics: tuple[Statistic, ...]
     values: dict[str, tuple[Site, Finished]] = field(default_factory=dict)
     with_kinds: bool = False
@@ -190,7 +189,8 @@ def two_sided(lm: Any, statistics: Sequence[Statistic], kinds: bool, reading: Re
     """
     modules = [site.module for site in lm.spec.sites if site.stack == CROSS]
     crossed = bool(modules) and not kinds and any(CROSS in statistic.maps for statistic in statistics)
-    return {"decoder": decoder_story(lm, reading), **crossing_notes([] if crossed else modules, statistics, crossed)}
+    decoder = decoder_story(lm) if reading is None else str(reading.notes.get("decoder", ""))
+    return {"decoder": decoder, **crossing_notes([] if crossed else modules, statistics, crossed)}
 
 
 def crossing_notes(left_out: Iterable[str], statistics: Sequence[Statistic], crossed: bool) -> dict[str, str]:
@@ -199,10 +199,10 @@ def crossing_notes(left_out: Iterable[str], statistics: Sequence[Statistic], cro
     return {CROSSING: ", ".join(left_out), NOT_OF_CROSS: ", ".join(without)}
 
 
-def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
+def measure_batch(lm: LoadedModel, batch: Batch, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
     """The numbers that one batch of texts adds. Cost: one forward pass and one over the maps' tiles."""
-    batch = Measured(CallTexts.of(lm, tokens), statistics, with_kinds=kinds)
-    return batch.contribution(observe(lm, tokens, batch.observe))
+    measured = Measured(batch, statistics, with_kinds=kinds, seeds=batch.seeds)
+    return measured.contribution(forward(lm, batch, measured.observe).tap)
 
 
 def _by_text(values: Float64[Tensor, "w h s"], count: int, site: Site) -> Float64[Tensor, "t h s"]:

@@ -27,7 +27,7 @@ from numpy import ndarray
 from manyheads import __version__
 from manyheads.base import few, plural
 from manyheads.errors import RecordingError, TextError
-from manyheads.inputs.reading import fault_in
+from manyheads.inputs.pieces import fault_in
 from manyheads.interventions.save.whole_folder import replacing_folder, require_replaceable
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
