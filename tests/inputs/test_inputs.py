@@ -156,7 +156,7 @@ def test_pictures_have_an_effect_with_labels_and_means_of_their_own(fresh):
     lambda lm, given: mh.head_families(lm, given),
     lambda lm, given: mh.compare(lm, lm, given),
     lambda lm, given: mh.patch(lm, given, given),
-    lambda lm, given: mh.split_heads(lm, given),
+    lambda lm, given: mh.split_heads(lm, given, sink=2, recent=5),
 ])  # fmt: skip
 def test_verbs_of_texts_refuse_pictures(verb, fresh):
     lm = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))

@@ -128,7 +128,7 @@ def test_what_is_no_picture_is_refused_in_a_line(seeing, fresh, tmp_path):
         (7, RecordingError, "a int is not a picture: give a path, a PIL image, or an array"),
         ([], RecordingError, "the list is empty: give at least one"),
     ]:  # fmt: skip
-        refuses(error, said, mh.record, lm, mh.Inputs(image=what))
+        refuses(error, said, lambda what=what: mh.record(lm, mh.Inputs(image=what)))
 
 
 def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_path):
@@ -144,7 +144,7 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
          r"cannot read .*a\.wav as a sound .*: save it as a \.wav of 16-bit"),
         (some_sound(fresh, 2.5), RATE, RecordingError, "sound 0 is 2.5 s long, and whisper hears at most 2 s at once"),
     ]:  # fmt: skip
-        refuses(error, said, mh.record, lm, mh.Inputs(audio=what, sampling_rate=rate))
+        refuses(error, said, lambda w=what, r=rate: mh.record(lm, mh.Inputs(audio=w, sampling_rate=r)))
     tokens = mh.load(lm.model, processor=lm.processor, tokenizer=tiny_tokenizer(special_tokens=False))
     refuses(
         TextError, "transcript= is empty", mh.record, tokens, mh.Inputs(audio=sound, sampling_rate=RATE, transcript=" ")

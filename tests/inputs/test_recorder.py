@@ -302,7 +302,7 @@ def test_an_empty_text_or_none_or_what_is_no_text_is_one_clear_line(loaded):
     refuses(TextError, "no text was given: give at least one", mh.record, lm, [])
     refuses(TextError, "text 1 is an int: give strings", mh.record, lm, ["the cat", 7])
     message = "long='wndows' is not a way to read a long text: use one of windows, truncate, whole"
-    refuses(TextError, message, mh.record, lm, mh.Inputs("the cat", long="wndows"))
+    refuses(TextError, message, lambda: mh.record(lm, mh.Inputs("the cat", long="wndows")))
     message = "LlamaForCausalLM has no tokenizer.*load it with tokenizer=, or use record_call"
     refuses(ModelError, message, mh.record, mh.load(lm.model, tokenizer=False), "the cat")
 

@@ -211,7 +211,7 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
         ([0, 1, 0.5, 1], "label 0.5 is no class"),
         (["a", "b", "c", "d"], "label 'a' is no class"),
     ):
-        refuses(TextError, words, mh.effect, classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=labels))
+        refuses(TextError, words, lambda x=labels: mh.effect(classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=x)))
     with pytest.raises(StatisticError, match="label 7 is no class of this model: it has 3"):
         mh.effect(classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=[0, 1, 2, 7]))
     with pytest.raises(StatisticError, match="metric 'class_loss': a CausalLMOutputWithPast has logits of shape"):

@@ -55,10 +55,12 @@ def record(
     """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
 
     `given` is one text or several, or `mh.Inputs`, which says what else can be read and how. Add "v" to `keep` for
-    value-weighted questions. The size is logged (logger "manyheads") before anything is kept. `generate=n` lets a
-    language model write n tokens after each text, and records prompt and new tokens as one text; other `options`
-    (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate. A text ends
-    with its first end token; `rec.provenance["prompt_tokens"]` says how long each prompt was.
+    value-weighted questions. The size is logged (logger "manyheads") before any memory is
+    taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
+
+    `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
+    other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
+    A text ends with its first end token; `rec.provenance["prompt_tokens"]` says how long each prompt was.
 
     Of pictures and sounds, `recording.media` says which patch or moment a position is. A decoder beside an encoder of
     sounds (Whisper) reads its start tokens, or a transcript after them, or what it writes itself (`generate=n`).
