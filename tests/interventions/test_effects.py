@@ -13,8 +13,8 @@ from transformers import BertForSequenceClassification, BertLMHeadModel
 
 import manyheads as mh
 from manyheads.edits import METRICS, choose_metric
-from manyheads.edits.metrics import Batch
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
+from manyheads.inputs import Batch
 from manyheads.interventions import Effect, Importance, importance_verdict, verdict
 from manyheads.interventions.effects.effect import random_plans
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
@@ -216,7 +216,7 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
         mh.effect(classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=[0, 1, 2, 7]))
     with pytest.raises(StatisticError, match="metric 'class_loss': a CausalLMOutputWithPast has logits of shape"):
         output = lm.model(torch.tensor([[5, 6, 7]]))
-        METRICS["class_loss"].read(output, Batch({}, (0,), torch.tensor([0])))
+        METRICS["class_loss"].read(output, Batch({}, (0,), labels=torch.tensor([0])))
     assert choose_metric(classifier, "class_error", [0])[0] is METRICS["class_error"]
 
 
