@@ -47,10 +47,9 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora import open_corpus
-from manyheads.inputs import read_texts
-from manyheads.inputs.reading import rarity_table
-from manyheads.measurement import batches_of, by_model, sums_of
-from manyheads.measurement.loop import find_sinks
+from manyheads.inputs import read
+from manyheads.measurement import by_model, sums_of
+from manyheads.measurement.sinks import find_sinks
 from manyheads.roles.claims import REPORT, Half
 from manyheads.roles.compare import Comparison
 from manyheads.roles.rules import FIXED_RULES, rule_of, syntax_rules
@@ -130,11 +129,10 @@ def measured(name: str, texts: list[Any], plain: Sequence[str], syntax: Sequence
         if parameter.ndim == 2:
             parameter.data += NOISE * parameter.std() * torch.randn(parameter.shape, generator=noise)
     chosen, sums = (*(STATISTICS[one] for one in plain), *syntax), []
-    sinks = find_sinks(lm, read_texts(lm, texts, "windows"))
+    sinks = find_sinks(read(lm, texts))
     for model in (lm, replace(lm, model=noisy)):
-        reading, nums, dens = read_texts(model, texts, "windows"), [], []
-        read = batches_of(model, reading, rarity_table(reading, lm.spec.vocab_size or 0))
-        for part in sums_of(by_model(model), read, chosen, sinks=sinks):
+        nums, dens = [], []
+        for part in sums_of(by_model(model), read(model, texts).batches(), chosen, sinks=sinks):
             nums.append(part.num[:, ::HEADS_APART].double())
             dens.append(part.own_of(range(len(chosen)))[:, ::HEADS_APART].double())
         sums.append((torch.cat(nums), torch.cat(dens)))

@@ -41,7 +41,7 @@ from benchmarks.rounds import in_turns, medians, ratio
 from manyheads.attention import Mask, Rule, attend
 from manyheads.base.text import first_line
 from manyheads.errors import ManyHeadsError, ModelError
-from manyheads.inputs.reading import rarity_table, read_texts, tokens_of
+from manyheads.inputs import read
 from manyheads.machine.devices import choose_device
 from manyheads.measurement.of_a_recording import measure_recording
 from manyheads.recording import Layer, prepare
@@ -481,8 +481,8 @@ def passes_alone(num_tokens: int, rounds: int, place: Place, until: float | None
     """
     layer, v = random_layer(num_tokens, place)
     tokenizer = subjects.tokenizer()
-    reading = read_texts(mh.load(small_llama(), tokenizer=tokenizer), subjects.text(num_tokens), "whole")
-    tokens = tokens_of(reading, range(1), *rarity_table(reading, subjects.VOCABULARY))
+    lm = mh.load(small_llama(), tokenizer=tokenizer)
+    tokens = read(lm, mh.Inputs(subjects.text(num_tokens), long="whole")).tokens(range(1))
     everything = requests_of([one for one in STATISTICS.values() if one.asks <= {"tokens"}], tokens)
     plans = {"shape": prepare(tokens, SHAPE), "all": prepare(tokens, everything)}
     calls: dict[str, Callable[[], object]] = {

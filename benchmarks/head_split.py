@@ -21,8 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import manyheads as mh
 from benchmarks.rounds import ratio
 from manyheads.corpora import reading_of
-from manyheads.edits import METRICS, Runner, plan_edits, read_corpus
-from manyheads.edits.metrics import outputs_of
+from manyheads.edits import METRICS, Runner, plan_edits
+from manyheads.inputs import forward, read
 from manyheads.plan import Ablate, Plan
 
 ROUNDS, TEXTS, LAYERS, SINK, RECENT = 3, 12, 12, 4, 64
@@ -54,17 +54,17 @@ def main(argv: list[str] | None = None) -> int:
         for g in range(site.num_kv_heads)
     ]
     plans = [Plan(Ablate(group, kind="streaming", sink=SINK, recent=RECENT)) for group in groups]
-    plain = {size: read_corpus(lm, texts, num_tokens=size) for size in PLAIN_TOKENS}
+    plain = {size: tuple(read(lm, texts).batches(size)) for size in PLAIN_TOKENS}
 
-    def forward(size: int) -> None:
-        for batch in plain[size].batches:
-            METRICS["loss"].read(outputs_of(lm, batch, head=True), batch)
+    def read_all(size: int) -> None:
+        for batch in plain[size]:
+            METRICS["loss"].read(forward(lm, batch, guard=False, head=True).outputs, batch)
 
-    forward(512)
+    read_all(512)
     passes, sweeps = [], []
     for _ in range(options.rounds):
-        passes.append(min(len(plans) * seconds(lambda size=size: forward(size)) for size in PLAIN_TOKENS))
-        sweeps.append(seconds(lambda: Runner.of(lm, plan_edits(lm, plans), METRICS["loss"]).over(plain[512].batches)))
+        passes.append(min(len(plans) * seconds(lambda size=size: read_all(size)) for size in PLAIN_TOKENS))
+        sweeps.append(seconds(lambda: Runner.of(lm, plan_edits(lm, plans), METRICS["loss"]).over(plain[512])))
     row = {
         "what": "head_split",
         "groups": len(plans),

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,8 +20,8 @@ import torch
 import manyheads as mh
 from benchmarks.rounds import ratio
 from manyheads.corpora import page_texts
-from manyheads.edits import METRICS, Runner, plan_edits, read_corpus
-from manyheads.edits.metrics import Corpus, outputs_of
+from manyheads.edits import METRICS, Runner, plan_edits
+from manyheads.inputs import Batch, forward, read
 
 THREADS = 2
 ROUNDS = 3
@@ -51,19 +51,20 @@ def main(argv: list[str] | None = None) -> int:
     lm, texts, cosine = mh.load("minilm"), sentences(asked.file), METRICS["cosine"]
     plans = plan_edits(lm, [mh.Plan(mh.Ablate(head)) for head in lm.spec.heads])
 
-    def forward(corpus: Corpus) -> None:
-        for batch in corpus.batches:
-            outputs_of(lm, batch, head=False)
+    def read_all(batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            forward(lm, batch, guard=False)
 
-    plain = {size: read_corpus(lm, texts, num_tokens=size) for size in PLAIN_TOKENS}
-    swept = {sizes: read_corpus(lm, texts, num_tokens=sizes[0]) for sizes in SWEPT_TOKENS}
-    forward(plain[512])
+    reading = read(lm, texts)
+    plain = {size: tuple(reading.batches(size)) for size in PLAIN_TOKENS}
+    swept = {sizes: tuple(reading.batches(sizes[0])) for sizes in SWEPT_TOKENS}
+    read_all(plain[512])
     rows = []
     for _ in range(asked.rounds):
-        passes = {size: plans.count * seconds(lambda c=corpus: forward(c)) for size, corpus in plain.items()}
+        passes = {size: plans.count * seconds(lambda c=batches: read_all(c)) for size, batches in plain.items()}
         sweeps = {
-            sizes: seconds(lambda c=corpus, s=sizes: Runner.of(lm, plans, cosine, num_tokens=s[1]).over(c.batches))
-            for sizes, corpus in swept.items()
+            sizes: seconds(lambda c=batches, s=sizes: Runner.of(lm, plans, cosine, num_tokens=s[1]).over(c))
+            for sizes, batches in swept.items()
         }
         rows.append((min(passes.values()), min(sweeps.values())))
     theirs, ours = zip(*rows, strict=True)
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         "what": "importance",
         "heads": plans.count,
         "sentences": len(texts),
-        "tokens": plain[512].num_tokens,
+        "tokens": reading.num_tokens,
         **ratio(ours, theirs),
         "seconds": {"forward passes": theirs[-1], "ours": ours[-1]},
     }

@@ -19,8 +19,7 @@ import torch
 
 import manyheads as mh
 from benchmarks.rounds import in_turns, medians, ratio
-from manyheads.inputs import read_texts, tokens_of
-from manyheads.inputs.reading import batches, model_inputs
+from manyheads.inputs import read
 
 THREADS = 2
 ROUNDS = 9
@@ -42,13 +41,12 @@ def main(argv: list[str] | None = None) -> int:
     lm = mh.load("minilm")
     lengths = [round(SHORTEST + i * (LONGEST - SHORTEST) / (COUNT - 1)) for i in range(COUNT)]
     ragged, equal = texts(lengths), texts([round(sum(lengths) / COUNT)] * COUNT)
-    readings = {"ragged": read_texts(lm, ragged), "equal": read_texts(lm, equal)}
+    readings = {"ragged": read(lm, ragged), "equal": read(lm, equal)}
 
     def forward(kind: str) -> None:
-        reading = readings[kind]
-        for indices in batches(reading):
+        for batch in readings[kind].batches():
             with torch.no_grad():
-                lm.model(**model_inputs(lm, tokens_of(reading, indices, None, "")))
+                lm.model(**batch.inputs)
 
     texts_of = {"ragged": ragged, "equal": equal}
     ways: dict[str, Callable[[str], Any]] = {

@@ -47,14 +47,12 @@ def sentences(count: int = COUNT) -> list[Any]:
 
 def plain(lm: Any, texts: list[Any]) -> float:
     """Seconds of the forward pass alone, over the batches that measuring makes of these texts."""
-    from manyheads.inputs import batches, model_inputs, read_texts, tokens_of
-    from manyheads.models.describe import run
+    from manyheads.inputs import forward, read
 
-    reading = read_texts(lm, [each.text for each in texts])
-    inputs = [model_inputs(lm, tokens_of(reading, group, None, "")) for group in batches(reading)]
+    batches = list(read(lm, [each.text for each in texts]).batches())
     begun = time.perf_counter()
-    for each in inputs:
-        run(lm.model, lm.name, each)
+    for batch in batches:
+        forward(lm, batch, guard=False)
     return time.perf_counter() - begun
 
 
@@ -126,7 +124,8 @@ def memory(count: int) -> None:
     import transformers
 
     import manyheads as mh
-    from manyheads.corpora import Corpus, Document
+    from manyheads.corpora import Corpus
+    from manyheads.texts import Document
 
     found = sentences()
     config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
@@ -135,7 +134,7 @@ def memory(count: int) -> None:
     def documents() -> Any:
         for at in range(count):
             each = found[at % len(found)]
-            yield Document(each.text, f"{each.name} {at}", each.gold, at + 1)
+            yield Document(each.text, f"{each.name} {at}", each.gold, at=at + 1)
 
     begun = time.perf_counter()
     mh.find_roles(lm, Corpus(documents, "sentences", f"{count}", count), examples=0)

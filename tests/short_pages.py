@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from manyheads.corpora import reading_of
-from manyheads.corpora.sources import Reading
+from manyheads.corpora.sources import OwnTexts
 
 
-def short_readings(count: int) -> Callable[[str], Reading]:
+def short_readings(count: int) -> Callable[[str], OwnTexts]:
     """In place of `manyheads.corpora.sources.reading_of`."""
 
-    def short(model: str) -> Reading:
+    def short(model: str) -> OwnTexts:
         whole = reading_of(model)
         texts = whole.texts()[:count]
         return replace(whole, texts=lambda: texts, digest=lambda: f"{whole.name}: {count} texts, for tests")

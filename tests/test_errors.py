@@ -175,7 +175,7 @@ cases = {
     "texts that are none": lambda: mh.effect(lm, plan, None),
     "a metric that is a number": lambda: mh.effect(lm, plan, texts, metric=3),
     "a metric that is a list": lambda: mh.effect(lm, plan, texts, metric=["loss"]),
-    "labels that are a number": lambda: mh.effect(lm, plan, texts, labels=3),
+    "labels that are a number": lambda: mh.effect(lm, plan, mh.Inputs(texts, labels=3)),
     "controls in words": lambda: mh.effect(lm, plan, texts, controls="many"),
     "a seed in words": lambda: mh.effect(lm, plan, texts, seed="x"),
     "importance of a name": lambda: mh.importance("minilm", texts),

@@ -34,6 +34,7 @@ from manyheads import (
     circuits,
     corpora,
     edits,
+    inputs,
     interventions,
     measurement,
     models,
@@ -64,11 +65,12 @@ LIVE = {
     "QKClip": "hooks on a model that trains", "WatchCallback": "hooks on a model that trains",
     "HeadWatch": "hooks on a model that trains", "Prepared": "a plan made ready for one model",
     "Editor": "what edits one call", "Metric": "a function of a model's outputs", "StreamingCache": "of one generation",
-    "CallTexts": "of one call", "Aligner": "of one call", "Pass": "of one batch", "Layer": "of one batch",
+    "Batch": "of one pass", "Side": "of one pass", "Ran": "has a tap", "Aligner": "of one call", "Pass": "of one batch",
+    "Layer": "of one batch", "Inputs": "a description of what is read",
     "Reduced": "of one batch", "Mixed": "of one call", "View": "of one call", "Rule": "of one call",
     "PerText": "of one batch",
     "Reading": "texts as one model reads them", "LargestScores": "of one call", "FeedForward": "a layer: `state_dict`",
-    "SwiGLU": "a layer: `state_dict`", "BatchRead": "has a tap", "NotFused": "stands where there is no weight",
+    "SwiGLU": "a layer: `state_dict`", "NotFused": "stands where there is no weight",
 }  # fmt: skip
 """Classes that a function returns and that are no results, each with what it lives by."""
 
@@ -248,7 +250,7 @@ USES = {
     "Converted": lambda small: small.model(torch.tensor([[5, 6, 7]])).logits,
     "MultiHeadAttention": lambda layer: layer(X),
     "KVCache": lambda cache: layer_of_cache()(X[:, :1], cache=pickle.loads(pickle.dumps(cache))),
-    "Corpus": lambda corpus: [(x.name, x.text) for x in corpus.open()] if hasattr(corpus, "open") else None,
+    "Corpus": lambda corpus: [(x.name, x.text) for x in corpus.open()],
     "HeadSums": lambda sums: sums.table().notes,
     "HeadSplit": lambda split: [split.to_dict(), str(split.retrieval)],
     "Sizing": lambda sizing: [sizing.to_dict(), repr(sizing)],
@@ -293,7 +295,7 @@ class World:
         found = mh.find_roles(llama, TEXTS)
         compared = mh.compare(llama, llama, TEXTS)
         families = mh.head_families(llama, TEXTS)
-        corpus = edits.read_corpus(llama, TEXTS)
+        batches = tuple(inputs.read(llama, TEXTS).batches())
         plans = [
             mh.Plan([mh.Ablate("L0H1")]),
             mh.Plan([mh.Scale("L1H1", 0.5), mh.Average("L1H2"), mh.Copy("L1H3", "L1H1")]),
@@ -348,12 +350,11 @@ class World:
             roles.family_of("entropy"),
             effect,
             interventions.verdict(effect),
-            corpus,
             mh.importance(llama, TEXTS),
             plans,
             mh.SkipPositions(),
             mh.SkipOutputProjection("L1"),
-            edits.Runner.of(llama, edits.plan_edits(llama, plans), metric).over(corpus.batches),
+            edits.Runner.of(llama, edits.plan_edits(llama, plans), metric).over(batches),
             interventions.lowest_heads(llama, TEXTS, 4),
             mh.patch(llama, "a cat", "a dog", **pair),
             mh.find_circuit(llama, "a cat", "a dog", **pair),

@@ -18,6 +18,7 @@ __all__ = [
     "record_call",
     "open_recording",
     "tap",
+    "Inputs",
     # what the heads do
     "measure",
     "statistics_of",

@@ -9,6 +9,7 @@ from .corpora import open_corpus as open_corpus
 from .edits import applied as applied
 from .errors import ManyHeadsError as ManyHeadsError
 from .heads import Head as Head
+from .inputs import Inputs as Inputs
 from .inputs import record as record
 from .inputs import record_call as record_call
 from .interventions import convert_to_gqa as convert_to_gqa

@@ -245,7 +245,7 @@ def drawn(lines):
 
 
 def row_of(folder, image, layer, head, position):
-    rec = mh.record(mh.load(folder), image=image)
+    rec = mh.record(mh.load(folder), mh.Inputs(image=image))
     return grid_of(rec), rec.stacks[""][layer].weights(head=head, queries=slice(position, position + 1))[0]
 
 
@@ -269,7 +269,7 @@ def test_a_patch_that_was_asked_for_looks(run, folders, cat):
 
 def test_without_a_class_token_it_is_the_mean_over_patches(run, folders, cat):
     found = json.loads(run("head", "L1H0", "--model", folders["siglip"], "--image", cat, "--json").out)
-    rec = mh.record(mh.load(folders["siglip"]), image=cat)
+    rec = mh.record(mh.load(folders["siglip"]), mh.Inputs(image=cat))
     want = rec.stacks[""][1].weights(head=0).mean(0).reshape(5, 5)
     assert found["looks_from"] == "the mean over all patches"
     torch.testing.assert_close(torch.tensor(found["weights"]), want)
@@ -342,7 +342,7 @@ def llava(tmp_path_factory):
 
 def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
     asked = ("head", "L1H2", "--model", llava, "--image", cat, "what is it ?")
-    rec = mh.record(mh.load(llava), "what is it ?", image=cat, answer="a red cat")
+    rec = mh.record(mh.load(llava), mh.Inputs("what is it ?", image=cat, answer="a red cat"))
     answered = (*asked, "--answer", "a red cat")
     for token, place in ((None, rec.answer.stop - 1), (0, rec.answer.start)):
         chosen = () if token is None else ("--token", str(token))

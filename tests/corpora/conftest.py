@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.corpora import Document, open_corpus
+from manyheads.corpora import open_corpus
+from manyheads.texts import Document
 
 
 def treebank(name: str) -> Path:

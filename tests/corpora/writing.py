@@ -4,9 +4,9 @@ import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
-from manyheads.corpora import Document
 from manyheads.corpora.lines import Line
 from manyheads.corpora.treebanks import treebank_documents
+from manyheads.texts import Document
 
 NO_HEAD = "_"
 

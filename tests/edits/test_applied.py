@@ -264,8 +264,8 @@ def test_a_plan_that_wants_texts_says_so(fresh):
         with pytest.raises(PlanError, match=rf"{kind!r} ablation of L1H1 needs texts .* give corpus=\["):
             edited(lm, Ablate("L1H1", kind=kind), some_inputs("llama", fresh))
     for corpus, words in (([], "empty"), (3, "a int"), ({}, "a dict")):
-        with pytest.raises(PlanError, match=f"corpus= is {words}: give a list of texts"):
-            edited(lm, Ablate("L1H1", kind="mean"), some_inputs("llama", fresh), corpus)
+        plan, inputs = Ablate("L1H1", kind="mean"), some_inputs("llama", fresh)
+        refuses(PlanError, f"corpus= is {words}: give a list of texts", edited, lm, plan, inputs, corpus)
 
 
 def test_pictures_are_a_corpus_for_a_model_of_pictures(fresh):

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads.edits import Runner, choose_metric, plan_edits, read_corpus
+from manyheads.edits import Runner, choose_metric, plan_edits
 from manyheads.edits.runner import blocks_of
 from manyheads.errors import StatisticError
+from manyheads.inputs import read
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from manyheads.spec import ModelSpec
@@ -37,12 +38,12 @@ def corpus_of(name, fresh, num_tokens=2048):
     # There eager attention makes NaN of padding whose window holds no token: windows reach back to the shortest text.
     window = {"sliding_window": 10} if name == "gemma2" else {}
     lm = loaded(name, draw(fresh), dtype=torch.float64, **window)
-    corpus = read_corpus(lm, ready(fresh) if name == "vit" else CORPUS, None, num_tokens)
-    return lm, corpus, choose_metric(lm, own if name == "vit" else METRICS[name])[0]
+    reading = read(lm, ready(fresh) if name == "vit" else CORPUS)
+    return lm, tuple(reading.batches(num_tokens)), choose_metric(lm, own if name == "vit" else METRICS[name])[0]
 
 
 def sweep(lm, plans, corpus, metric, *, texts=None, progress=None, **options):
-    return Runner.of(lm, plan_edits(lm, plans, texts), metric, **options).over(corpus.batches, progress)
+    return Runner.of(lm, plan_edits(lm, plans, texts), metric, **options).over(corpus, progress)
 
 
 def swept(lm, plans, corpus, metric, **options):
@@ -96,7 +97,7 @@ def test_plans_together_change_what_each_changes_by_itself(name, fresh):
 @pytest.mark.parametrize("num_tokens", [1, 45])
 def test_how_much_is_read_and_expanded_at_a_time_changes_nothing(num_tokens, fresh):
     lm, corpus, metric = corpus_of("llama", fresh, 30)
-    assert len(corpus.batches) > 1 and any(len(batch.places) > 1 for batch in corpus.batches)
+    assert len(corpus) > 1 and any(len(batch.places) > 1 for batch in corpus)
     want, got, _ = swept(lm, every_kind("llama"), corpus, metric, num_tokens=num_tokens)
     assert_swept(got, want)
 
@@ -206,9 +207,9 @@ def test_a_model_whose_blocks_cannot_be_told_says_so(count, words, fresh):
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 def test_the_model_is_left_as_it_was(name, fresh):
     lm, corpus, metric = corpus_of(name, fresh)
-    before, reading = hook_counts(lm.model), metric.read(output(lm, corpus.batches[0], metric), corpus.batches[0])
+    before, reading = hook_counts(lm.model), metric.read(output(lm, corpus[0], metric), corpus[0])
     sweep(lm, every_kind(name), corpus, metric, texts=CORPUS)
-    after = metric.read(output(lm, corpus.batches[0], metric), corpus.batches[0])
+    after = metric.read(output(lm, corpus[0], metric), corpus[0])
     assert hook_counts(lm.model) == before and not OPEN.taps
     assert torch.equal(reading.nan_to_num(), after.nan_to_num())
 
@@ -245,5 +246,5 @@ def test_nan_is_refused_with_the_metrics_name_and_progress_counts_batches(fresh)
     lm, corpus, metric = corpus_of("llama", fresh, 30)
     told = []
     sweep(lm, [Plan(Ablate("L1H1"))], corpus, metric, progress=lambda done, of: told.append((done, of)))
-    count = len(corpus.batches)
+    count = len(corpus)
     assert told == [(at + 1, count) for at in range(count)] and count > 1

@@ -68,12 +68,12 @@ def test_without_a_processor_inputs_must_be_ones_own(fresh, tmp_path):
     lm = mh.load(saved(tmp_path / "bare", tiny_vit(draw(fresh)), None))
     assert lm.processor is None and lm.spec.shape == {"": (3, 3)}
     with pytest.raises(ModelError, match=r"has no processor to make inputs of pictures: .* load it with\s+processor="):
-        mh.record(lm, image=some_picture(fresh))
+        mh.record(lm, mh.Inputs(image=some_picture(fresh)))
     (tmp_path / "bare" / "preprocessor_config.json").write_text('{"image_processor_type": "NoSuch"}')
     broken = mh.load(tmp_path / "bare")
     assert broken.processor is None and "its processor of pictures cannot be used" in broken.because
     given = mh.load(tmp_path / "bare", processor=wide())
-    assert grid_of(mh.record(given, image=some_picture(fresh))).rows == 3
+    assert grid_of(mh.record(given, mh.Inputs(image=some_picture(fresh)))).rows == 3
     assert mh.load(tmp_path / "bare", processor=False).processor is None
     with pytest.raises(ModelError, match="processor=3 is not a processor of pictures or sounds: give one in hand"):
         mh.load(tmp_path / "bare", processor=3)
@@ -84,22 +84,28 @@ def test_without_a_processor_inputs_must_be_ones_own(fresh, tmp_path):
 
 def test_a_model_says_what_it_reads_which_is_exactly_one_of_texts_image_and_audio(seeing, fresh, whisper):
     lm, picture = seeing("vit"), some_picture(fresh)
-    refuses(TextError, "give a text, or a list of texts. Or give one of image= and audio=", mh.record, lm)
+    refuses(TextError, "give a text, or a list of texts. Or give one of image= and audio=", mh.record, lm, None)
     with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and audio= came"):
-        mh.record(lm, "a cat", audio=picture)
+        mh.record(lm, mh.Inputs("a cat", audio=picture))
     with pytest.raises(RecordingError, match="sampling_rate= and transcript= are for sounds"):
-        mh.record(lm, image=picture, sampling_rate=RATE)
-    with pytest.raises(ModelError, match=r"vit \(ViTModel\) reads pictures, not text: give image=, or another"):
+        mh.record(lm, mh.Inputs(image=picture, sampling_rate=RATE))
+    with pytest.raises(ModelError, match=r"vit \(ViTModel\) reads pictures, not text: give mh.Inputs\(image="):
         mh.record(seeing("vit"), "a cat")
-    with pytest.raises(ModelError, match=r"reads pictures, not sounds: give image="):
-        mh.record(seeing("vit"), audio=some_sound(fresh, 0.1), sampling_rate=RATE)
-    refuses(ModelError, r"reads sounds, not pictures: give audio=", mh.record, whisper(), image=some_picture(fresh))
+    with pytest.raises(ModelError, match=r"reads pictures, not sounds: give mh.Inputs\(image="):
+        mh.record(seeing("vit"), mh.Inputs(audio=some_sound(fresh, 0.1), sampling_rate=RATE))
+    refuses(
+        ModelError,
+        r"reads sounds, not pictures: give mh.Inputs\(audio=",
+        mh.record,
+        whisper(),
+        mh.Inputs(image=some_picture(fresh)),
+    )
     bert = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
     assert sense_of(bert.model) == TEXT
     with pytest.raises(ModelError, match=r"BertModel.* reads text, not pictures: give it a text"):
-        mh.record(bert, image=some_picture(fresh))
+        mh.record(bert, mh.Inputs(image=some_picture(fresh)))
     with pytest.raises(ModelError, match=r"'vit' is a str, not a loaded model: load it first, as mh.load\('vit'\)"):
-        mh.record("vit", image=some_picture(fresh))
+        mh.record("vit", mh.Inputs(image=some_picture(fresh)))
 
 
 def test_what_is_no_picture_is_refused_in_a_line(seeing, fresh, tmp_path):
@@ -122,7 +128,7 @@ def test_what_is_no_picture_is_refused_in_a_line(seeing, fresh, tmp_path):
         (7, RecordingError, "a int is not a picture: give a path, a PIL image, or an array"),
         ([], RecordingError, "the list is empty: give at least one"),
     ]:  # fmt: skip
-        refuses(error, said, mh.record, lm, image=what)
+        refuses(error, said, lambda what=what: mh.record(lm, mh.Inputs(image=what)))
 
 
 def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_path):
@@ -138,16 +144,18 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
          r"cannot read .*a\.wav as a sound .*: save it as a \.wav of 16-bit"),
         (some_sound(fresh, 2.5), RATE, RecordingError, "sound 0 is 2.5 s long, and whisper hears at most 2 s at once"),
     ]:  # fmt: skip
-        refuses(error, said, mh.record, lm, audio=what, sampling_rate=rate)
+        refuses(error, said, lambda w=what, r=rate: mh.record(lm, mh.Inputs(audio=w, sampling_rate=r)))
     tokens = mh.load(lm.model, processor=lm.processor, tokenizer=tiny_tokenizer(special_tokens=False))
-    refuses(TextError, "transcript= is empty", mh.record, tokens, audio=sound, sampling_rate=RATE, transcript=" ")
+    refuses(
+        TextError, "transcript= is empty", mh.record, tokens, mh.Inputs(audio=sound, sampling_rate=RATE, transcript=" ")
+    )
     with pytest.raises(TextError, match="the transcript has 61 tokens, but the decoder of .* has 50: shorten it"):
-        mh.record(tokens, audio=sound, sampling_rate=RATE, transcript="cat " * 60)
+        mh.record(tokens, mh.Inputs(audio=sound, sampling_rate=RATE, transcript="cat " * 60))
     unmasked = wav2vec2(mask=False)
     with pytest.raises(RecordingError, match="different lengths, .* would hear the padding: record them one by one"):
-        mh.record(unmasked, audio=[sound, sound[:900]], sampling_rate=RATE)
+        mh.record(unmasked, mh.Inputs(audio=[sound, sound[:900]], sampling_rate=RATE))
     with pytest.raises(RecordingError, match="transcript= is for a model with a decoder"):
-        mh.record(unmasked, audio=sound, sampling_rate=RATE, transcript="a cat")
+        mh.record(unmasked, mh.Inputs(audio=sound, sampling_rate=RATE, transcript="a cat"))
 
 
 GRIDDED = sorted(set(PICTURES) - {"swin"})
@@ -163,7 +171,7 @@ PREFIX = {
 def test_weights_are_the_models_own(name, attention, seeing, fresh):
     lm, pictures = seeing(name), [some_picture(fresh), some_picture(fresh, 47, 31)]
     with implementation(lm.model, attention):
-        rec = mh.record(lm, image=pictures)
+        rec = mh.record(lm, mh.Inputs(image=pictures))
     maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))
     assert len(rec.stacks[""]) == len(maps) and max(float(one.max()) for one in maps) > SHARP
     for layer, own in zip(rec.stacks[""], maps, strict=True):
@@ -174,7 +182,7 @@ def test_weights_are_the_models_own(name, attention, seeing, fresh):
 
 @pytest.mark.parametrize("name", GRIDDED)
 def test_tokens_around_the_grid_are_found_and_named(name, seeing, fresh):
-    rec = mh.record(seeing(name), image=[some_picture(fresh)] * 2)
+    rec = mh.record(seeing(name), mh.Inputs(image=[some_picture(fresh)] * 2))
     grid = grid_of(rec)
     assert (grid.rows, grid.columns) == ((5, 5) if name in ("clip", "siglip") else (3, 5))
     assert grid.prefix == PREFIX[name]
@@ -189,7 +197,7 @@ def test_only_the_pixels_of_a_patch_change_its_position(seeing, fresh):
     """Every pixel that the grid gives a patch, and none besides: seen in the first layer's queries."""
     for name in GRIDDED:
         lm = seeing(name)
-        grid = grid_of(mh.record(lm, image=some_picture(fresh)))
+        grid = grid_of(mh.record(lm, mh.Inputs(image=some_picture(fresh))))
         values = pixels(lm, [some_picture(fresh)])
         before = look(lm.model, lm.name, {"pixel_values": values}).call.q
         for row, column in ((0, 0), (1, 3), (grid.rows - 1, grid.columns - 1)):
@@ -208,15 +216,15 @@ def test_a_picture_of_another_shape_has_another_grid(seeing, fresh, tmp_path):
     lm = seeing("dinov2")
     processor = type(lm.processor)(size={"height": 48, "width": 16})
     tall = mh.load(lm.model, processor=processor)
-    rec = mh.record(tall, image=some_picture(fresh))
+    rec = mh.record(tall, mh.Inputs(image=some_picture(fresh)))
     assert (grid_of(rec).rows, grid_of(rec).columns, grid_of(rec).picture) == (6, 2, (48, 16))
     with pytest.raises(ModelError, match=r"could not read its input: ValueError: Input image size \(48\*16\)"):
-        mh.record(mh.load(seeing("vit").model, processor=processor), image=some_picture(fresh))
+        mh.record(mh.load(seeing("vit").model, processor=processor), mh.Inputs(image=some_picture(fresh)))
 
 
 def test_windows_have_no_grid_and_weights_all_the_same(seeing, fresh):
     lm, picture = seeing("swin"), some_picture(fresh)
-    rec = mh.record(lm, image=picture)
+    rec = mh.record(lm, mh.Inputs(image=picture))
     refuses(RecordingError, "no grid of patches: its layers attend within windows: .* 16 of 16 posi", grid_of, rec)
     maps = eager_maps(lm.model, pixel_values=pixels(lm, [picture]))  # of the second layer of each stage, the shifted
     for layer, own in zip(rec.layers[1::2], maps, strict=True):
@@ -226,7 +234,7 @@ def test_windows_have_no_grid_and_weights_all_the_same(seeing, fresh):
 
 
 def test_a_later_layer_with_other_positions_takes_the_grid_away(seeing, fresh):
-    rec = mh.record(seeing("vit"), image=some_picture(fresh))
+    rec = mh.record(seeing("vit"), mh.Inputs(image=some_picture(fresh)))
     assert media.settled(rec) is rec
     layer = rec.layers[1]
     fewer = replace(layer, q=layer.q[:, :, :4], lse=layer.lse[:, :, :4])
@@ -239,18 +247,18 @@ def test_patches_that_are_mixed_before_the_first_layer_are_no_grid(fresh):
     mixed = model.embeddings.register_forward_hook(lambda module, args, out: out + out.mean(1, keepdim=True))
     lm = mh.load(model, processor=wide())
     with pytest.raises(RecordingError, match="patches are mixed before the first layer, or are not in reading order"):
-        grid_of(mh.record(lm, image=some_picture(fresh)))
+        grid_of(mh.record(lm, mh.Inputs(image=some_picture(fresh))))
     mixed.remove()
     flipped = model.embeddings.register_forward_hook(lambda module, args, out: out.flip(1))
-    refuses(RecordingError, "not in reading order", grid_of, mh.record(lm, image=some_picture(fresh)))
+    refuses(RecordingError, "not in reading order", grid_of, mh.record(lm, mh.Inputs(image=some_picture(fresh))))
     flipped.remove()
-    assert grid_of(mh.record(lm, image=some_picture(fresh))).rows == 3
+    assert grid_of(mh.record(lm, mh.Inputs(image=some_picture(fresh)))).rows == 3
 
 
 def test_a_look_leaves_the_model_as_it_was(seeing, fresh):
     lm = seeing("dinov2")
     before = {name: value.clone() for name, value in lm.model.state_dict().items()}
-    mh.record(lm, image=some_picture(fresh))
+    mh.record(lm, mh.Inputs(image=some_picture(fresh)))
     assert all(torch.equal(value, before[name]) for name, value in lm.model.state_dict().items())
     assert not any(module._forward_hooks for module in lm.model.modules())
 
@@ -260,10 +268,10 @@ def test_a_path_an_image_and_arrays_of_the_same_picture_give_the_same_recording(
     Image.fromarray(array).save(tmp_path / "a.png")
     ways = [str(tmp_path / "a.png"), tmp_path / "a.png", Image.fromarray(array), torch.from_numpy(array)]
     ways += [array / 255, (array / 255).astype(np.float32)]
-    want = mh.record(lm, image=array)
+    want = mh.record(lm, mh.Inputs(image=array))
     for way in ways:
-        assert torch.equal(mh.record(lm, image=way).layers[1].q, want.layers[1].q)
-    together = mh.record(lm, image=ways)
+        assert torch.equal(mh.record(lm, mh.Inputs(image=way)).layers[1].q, want.layers[1].q)
+    together = mh.record(lm, mh.Inputs(image=ways))
     assert len(together.tokens.lengths) == 6
 
 
@@ -286,7 +294,7 @@ def test_the_picture_that_is_shown_is_what_the_model_reads(seeing, fresh):
 
 
 def test_saved_and_opened_it_knows_its_grid(seeing, fresh, tmp_path):
-    rec = mh.record(seeing("deit"), image=some_picture(fresh))
+    rec = mh.record(seeing("deit"), mh.Inputs(image=some_picture(fresh)))
     rec.save(tmp_path / "picture.heads")
     again = mh.open_recording(tmp_path / "picture.heads")
     assert grid_of(again) == grid_of(rec) and again.tokens.pieces == rec.tokens.pieces
@@ -296,7 +304,7 @@ def test_saved_and_opened_it_knows_its_grid(seeing, fresh, tmp_path):
 def test_whisper_has_its_three_stacks_exactly(whisper, fresh):
     lm = whisper(tokenizer=tiny_tokenizer(special_tokens=False))
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]
-    rec = mh.record(lm, audio=sounds, sampling_rate=RATE, transcript="the cat sat on the mat")
+    rec = mh.record(lm, mh.Inputs(audio=sounds, sampling_rate=RATE, transcript="the cat sat on the mat"))
     features = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
     ids = rec.stacks["decoder"][0].tokens.ids
     assert ids[0].tolist() == [2, *lm.tokenizer("the cat sat on the mat")["input_ids"]]
@@ -314,7 +322,7 @@ def test_whisper_has_its_three_stacks_exactly(whisper, fresh):
 
 def test_wav2vec2_sounds_of_two_lengths_are_each_as_long_as_they_are(wav2vec2, fresh):
     lm, sounds = wav2vec2(), [some_sound(fresh, 1.25), some_sound(fresh, 0.6)]
-    rec = mh.record(lm, audio=sounds, sampling_rate=RATE)
+    rec = mh.record(lm, mh.Inputs(audio=sounds, sampling_rate=RATE))
     frames = frames_of(rec)
     assert (frames.count, frames.seconds_per_frame, frames.window_seconds) == (62, 0.02, 0.025)
     assert rec.tokens.lengths.tolist() == [62, 29] and frames.sound_seconds == (1.25, 0.6)
@@ -324,7 +332,7 @@ def test_wav2vec2_sounds_of_two_lengths_are_each_as_long_as_they_are(wav2vec2, f
     for layer, own in zip(rec.layers, maps, strict=True):
         for text, length in enumerate((62, 29)):
             assert_near(layer.weights(text=text), own[text, :, :length, :length])
-    alone = mh.record(lm, audio=sounds[1], sampling_rate=RATE)
+    alone = mh.record(lm, mh.Inputs(audio=sounds[1], sampling_rate=RATE))
     for one, many in zip(alone.layers, rec.layers, strict=True):
         assert_near(many.weights(text=1), one.weights())
 
@@ -332,7 +340,7 @@ def test_wav2vec2_sounds_of_two_lengths_are_each_as_long_as_they_are(wav2vec2, f
 def test_frames_hear_the_samples_that_they_say(wav2vec2, fresh):
     """Its own samples, from the first to the last, change what the convolutions make of a frame; others leave it."""
     lm, sound = wav2vec2(), torch.from_numpy(some_sound(fresh, 0.5))[None]
-    frames = frames_of(mh.record(lm, audio=sound[0].numpy(), sampling_rate=RATE))
+    frames = frames_of(mh.record(lm, mh.Inputs(audio=sound[0].numpy(), sampling_rate=RATE)))
     with torch.no_grad():
         before = lm.model.feature_extractor(sound)
         for frame in (0, 7, frames.count - 1):
@@ -350,7 +358,7 @@ def test_frames_hear_the_samples_that_they_say(wav2vec2, fresh):
 def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whisper, fresh):
     lm = whisper()
     sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]
-    rec = mh.record(lm, audio=sounds, sampling_rate=RATE, generate=9)
+    rec = mh.record(lm, mh.Inputs(audio=sounds, sampling_rate=RATE), generate=9)
     ids = rec.stacks["decoder"][0].tokens.ids
     assert ids.shape[1] <= 10 and ids[:, 0].tolist() == [2, 2]
     features = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
@@ -365,17 +373,17 @@ def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whi
         scores = lm.model(input_features=features, decoder_input_ids=ids.clamp_min(0)).logits
     assert int(scores[0, 0].argmax()) == int(ids[0, 1])
     with pytest.raises(RecordingError, match=r"generate=50 after 1 tokens is more than the 50 .*: ask for at most 49"):
-        mh.record(lm, audio=sounds, sampling_rate=RATE, generate=50)
+        mh.record(lm, mh.Inputs(audio=sounds, sampling_rate=RATE), generate=50)
 
 
 def test_without_a_transcript_the_decoder_reads_its_start_alone(whisper, fresh):
     lm = whisper()
-    rec = mh.record(lm, audio=some_sound(fresh, 0.5), sampling_rate=RATE)
+    rec = mh.record(lm, mh.Inputs(audio=some_sound(fresh, 0.5), sampling_rate=RATE))
     assert rec.stacks["decoder"][0].tokens.ids.tolist() == [[2]]
     assert rec.stacks["cross"][0].weights().shape == (3, 1, 100)
     assert rec.provenance["decoder"] == "its start tokens alone"
     with pytest.raises(ModelError, match="has no tokenizer, so it cannot read a transcript"):
-        mh.record(lm, audio=some_sound(fresh, 0.5), sampling_rate=RATE, transcript="the cat")
+        mh.record(lm, mh.Inputs(audio=some_sound(fresh, 0.5), sampling_rate=RATE, transcript="the cat"))
 
 
 @pytest.mark.parametrize(("width", "dtype", "scale"), [(1, np.uint8, 127), (2, "<i2", 32767), (4, "<i4", 2**31 - 1)])
@@ -434,7 +442,7 @@ def inputs_with_text(lm, name, pictures, answer=None):
 @pytest.mark.parametrize(("name", "answer"), [*((name, ANSWER) for name in sorted(READERS)), ("paligemma", None)])
 def test_every_weight_is_the_models_own(name, answer, reading, fresh):
     lm, picture = reading(name), some_picture(fresh)
-    rec = mh.record(lm, QUESTION, image=picture, answer=answer)
+    rec = mh.record(lm, mh.Inputs(QUESTION, image=picture, answer=answer))
     inputs = inputs_with_text(lm, name, [picture], answer)
     maps = eager_maps(lm.model, **inputs)
     assert list(rec.stacks) == [""] and len(rec.layers) == len(maps) == 2 and lm.spec.shape == {"": (4, 4)}
@@ -452,7 +460,7 @@ def test_every_weight_is_the_models_own(name, answer, reading, fresh):
 @every_reader
 def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, reading, fresh):
     lm, pictures = reading(name), [some_picture(fresh), some_picture(fresh, 61, 40)]
-    rec = mh.record(lm, QUESTION, image=pictures)
+    rec = mh.record(lm, mh.Inputs(QUESTION, image=pictures))
     inputs = inputs_with_text(lm, name, pictures)
     image_id, ids = lm.tokenizer.convert_tokens_to_ids(TOKENS[name]), inputs["input_ids"][0]
     if name.startswith("qwen"):
@@ -471,7 +479,7 @@ def test_each_picture_has_its_run_of_image_tokens_by_the_models_grid(name, readi
     assert bool(rec.tokens.special[0][ours].all()) and "image" not in rec.tokens.texts[0]
     place = rec.images[1].begin + rec.images[1].columns + 1
     assert rec.tokens.pieces[0][place] == "1:r1c1"
-    with pytest.raises(RecordingError, match=r"has no answer: record\(lm, text, image=..., answer=...\) has"):
+    with pytest.raises(RecordingError, match=r"has no answer: record\(lm, mh.Inputs\(text, image="):
         _ = rec.answer
 
 
@@ -484,13 +492,13 @@ def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, 
                 weight.zero_()
     height, width = (48, 80) if name.startswith("qwen") else (SIDE, SIDE)  # as the model reads it: nothing is resized
     picture = some_picture(fresh, height, width)
-    before = mh.record(lm, QUESTION, image=picture)
+    before = mh.record(lm, mh.Inputs(QUESTION, image=picture))
     image = before.images[0]
     assert image.size == (height, width) and np.abs(shown_in_text(lm, picture, image.size) - picture * 1.0).max() <= 1
     for row, column in ((0, 0), (1, image.columns - 1), (image.rows - 1, 1)):
         changed = picture.copy()
         changed[image.grid.pixels(row, column)] ^= 0xFF
-        after = mh.record(lm, QUESTION, image=changed)
+        after = mh.record(lm, mh.Inputs(QUESTION, image=changed))
         moved = (after.layers[0].k - before.layers[0].k).abs().amax((0, 1, 3)) > 1e-9
         assert moved.nonzero()[:, 0].tolist() == [image.begin + image.grid.position(row, column)]
 
@@ -503,7 +511,7 @@ def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh
     with torch.no_grad():
         for token in {getattr(lm.model.config, place, None) for place in places} - {None}:
             lm.model.get_output_embeddings().weight[token] = 0.0
-    rec = mh.record(lm, QUESTION, image=picture, generate=4)
+    rec = mh.record(lm, mh.Inputs(QUESTION, image=picture), generate=4)
     begin, ids = rec.answer.start, rec.tokens.ids[0]
     assert len(ids) - begin == 4 and rec.provenance["answer"] == "written by the model"
     inputs = inputs_with_text(lm, name, [picture], " ".join(lm.tokenizer.convert_ids_to_tokens(ids[begin:])))
@@ -516,24 +524,26 @@ def test_what_the_model_writes_is_its_own_choice_read_again(name, reading, fresh
 
 def test_the_prompt_is_the_callers_the_templates_or_pictures_first(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
-    own = mh.record(lm, "the cat <image> said", image=picture)
+    own = mh.record(lm, mh.Inputs("the cat <image> said", image=picture))
     assert own.images[0].begin == 2 and own.provenance["prompt"] == "as it was given, with its image tokens"
-    assert "no chat template" in mh.record(lm, QUESTION, image=picture).provenance["prompt"]
+    assert "no chat template" in mh.record(lm, mh.Inputs(QUESTION, image=picture)).provenance["prompt"]
     with pytest.raises(TextError, match=r"the text has 1 image tokens \(<image>\) for 2 pictures: give one for each"):
-        mh.record(lm, "the cat <image> said", image=[picture, picture])
+        mh.record(lm, mh.Inputs("the cat <image> said", image=[picture, picture]))
     qwen = reading("qwen2")
-    templated = mh.record(qwen, QUESTION, image=picture)
+    templated = mh.record(qwen, mh.Inputs(QUESTION, image=picture))
     assert templated.provenance["prompt"] == "in the processor's chat template, pictures first"
     qwen.processor.chat_template = TEMPLATE.replace("he said", "she said")  # before the tokenizer's own
-    by_processor = mh.record(qwen, QUESTION, image=picture)
+    by_processor = mh.record(qwen, mh.Inputs(QUESTION, image=picture))
     assert by_processor.images == templated.images and by_processor.tokens.pieces[0][-3:] == ("she", "said", ":")
     qwen.processor.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
     with pytest.raises(TextError, match="chat template makes 0 image tokens for 1 pictures: write the whole prompt"):
-        mh.record(qwen, QUESTION, image=picture)
+        mh.record(qwen, mh.Inputs(QUESTION, image=picture))
 
 
 def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_path):
-    rec = mh.record(reading("qwen2.5"), QUESTION, image=[some_picture(fresh), some_picture(fresh, 61, 40)], answer="a")
+    rec = mh.record(
+        reading("qwen2.5"), mh.Inputs(QUESTION, image=[some_picture(fresh), some_picture(fresh, 61, 40)], answer="a")
+    )
     rec.save(tmp_path / "a.heads")
     opened = mh.open_recording(tmp_path / "a.heads")
     assert opened.images == rec.images and opened.answer == rec.answer
@@ -550,11 +560,11 @@ def test_a_file_keeps_where_the_pictures_and_the_answer_are(reading, fresh, tmp_
 
 def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itself(reading, fresh):
     lm, picture = reading("llava"), some_picture(fresh)
-    assert mh.record(lm, QUESTION, image=picture).provenance["vision tower"].startswith("not kept")
+    assert mh.record(lm, mh.Inputs(QUESTION, image=picture)).provenance["vision tower"].startswith("not kept")
     rec = mh.record_call(lm.model, **inputs_with_text(lm, "llava", [picture]))
     assert {stack: len(layers) for stack, layers in rec.stacks.items()} == {VISION: 3, "": 2}
     alone = mh.load(lm.model.model.vision_tower, processor=lm.processor)
-    tower = mh.record(alone, image=picture)
+    tower = mh.record(alone, mh.Inputs(image=picture))
     assert (tower.grid.rows, tower.grid.prefix) == (5, ("[CLS]",)) and tower.stacks.keys() == {""}
     torch.testing.assert_close(tower.layers[1].weights(), rec.stacks[VISION][1].weights(), rtol=0, atol=1e-9)
 
@@ -565,23 +575,29 @@ def test_the_vision_tower_is_a_stack_of_its_own_and_a_model_of_pictures_by_itsel
 def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
     picture, lm = some_picture(fresh), reading("llava")
     with pytest.raises(ModelError, match=r"reads pictures among the tokens of a text: give it a text too, as in"):
-        mh.record(lm, image=picture)
+        mh.record(lm, mh.Inputs(image=picture))
     with pytest.raises(RecordingError, match="2 texts came with image=: give one text, with all its pictures in a"):
-        mh.record(lm, [QUESTION, QUESTION], image=picture)
+        mh.record(lm, mh.Inputs([QUESTION, QUESTION], image=picture))
     with pytest.raises(TextError, match=r"the text has \d+ tokens, of which pictures are most, but .* has 128 pos"):
-        mh.record(lm, QUESTION, image=[picture] * 6)
+        mh.record(lm, mh.Inputs(QUESTION, image=[picture] * 6))
     with pytest.raises(RecordingError, match="answer= is for a text with pictures: give it with a text and image="):
-        mh.record(lm, QUESTION, answer="a cat")
+        mh.record(lm, mh.Inputs(QUESTION, answer="a cat"))
     with pytest.raises(RecordingError, match="answer= and generate= are two answers: give one of them"):
-        mh.record(lm, QUESTION, image=picture, answer="a cat", generate=2)
-    refuses(TextError, "the text is empty: give at least one word", mh.record, lm, QUESTION, image=picture, answer=" ")
-    refuses(RecordingError, "the list is empty: give at least one", mh.record, lm, QUESTION, image=[])
+        mh.record(lm, mh.Inputs(QUESTION, image=picture, answer="a cat"), generate=2)
+    refuses(
+        TextError,
+        "the text is empty: give at least one word",
+        mh.record,
+        lm,
+        mh.Inputs(QUESTION, image=picture, answer=" "),
+    )
+    refuses(RecordingError, "the list is empty: give at least one", mh.record, lm, mh.Inputs(QUESTION, image=[]))
     writer = mh.load(tiny_gpt2(), tokenizer=tiny_tokenizer(special_tokens=False))
     with pytest.raises(ModelError, match="reads text alone: give exactly one of texts, image= and audio="):
-        mh.record(writer, QUESTION, image=picture)
+        mh.record(writer, mh.Inputs(QUESTION, image=picture))
     seeing = mh.load(saved(tmp_path / "clip", tiny_clip(), square()))
     with pytest.raises(ModelError, match="reads pictures alone: give exactly one of texts, image= and audio="):
-        mh.record(seeing, QUESTION, image=picture)
+        mh.record(seeing, mh.Inputs(QUESTION, image=picture))
 
 
 def test_a_model_without_a_processor_of_both_says_so(fresh, tmp_path):
@@ -589,20 +605,20 @@ def test_a_model_without_a_processor_of_both_says_so(fresh, tmp_path):
     for lm in (mh.load(folder, processor=False), mh.load(folder, processor=square())):
         had = "no processor" if lm.processor is None else "a CLIPImageProcessorPil"
         with pytest.raises(ModelError, match=f"has {had}, and a text with pictures needs one of both: save it beside"):
-            mh.record(lm, QUESTION, image=some_picture(fresh))
+            mh.record(lm, mh.Inputs(QUESTION, image=some_picture(fresh)))
     # Read from the files, such a processor is missing with the reason.
     settings = tmp_path / "llava" / "processor_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "image_token": 3}))
     assert "no text with pictures, since their processor failed" in mh.load(folder).because
     given = mh.load(mh.load(saved_llava(tmp_path / "whole")).model, processor=mh.load(tmp_path / "whole").processor)
-    assert mh.record(given, QUESTION, image=some_picture(fresh)).images[0].rows == 5
+    assert mh.record(given, mh.Inputs(QUESTION, image=some_picture(fresh))).images[0].rows == 5
 
 
 def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fresh, tmp_path, monkeypatch):
     picture = some_picture(fresh)
     with_class = mh.load(saved_llava(tmp_path / "full", strategy="full"))
     with pytest.raises(ModelError, match=r"26 image tokens are no grid of square patches of 1 x 40 x 40. Which patch"):
-        mh.record(with_class, QUESTION, image=picture)
+        mh.record(with_class, mh.Inputs(QUESTION, image=picture))
     lm = reading("llava")
     plain = lm.processor.__class__.__call__
 
@@ -612,7 +628,7 @@ def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fre
 
     monkeypatch.setattr(lm.processor.__class__, "__call__", cut)
     with pytest.raises(ModelError, match=r"1 pictures are cut into several crops each \(pixel_values of \(3, 3, 40"):
-        mh.record(lm, QUESTION, image=picture)
+        mh.record(lm, mh.Inputs(QUESTION, image=picture))
 
     def broken(self, **kwargs):
         made = plain(self, **kwargs)
@@ -621,17 +637,23 @@ def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fre
 
     monkeypatch.setattr(lm.processor.__class__, "__call__", broken)
     with pytest.raises(ModelError, match="the 5 x 5 patches of a picture are no single run of tokens"):
-        mh.record(lm, QUESTION, image=picture)
+        mh.record(lm, mh.Inputs(QUESTION, image=picture))
 
     def stumbling(self, **kwargs):
         raise ValueError("no such thing")
 
     monkeypatch.setattr(lm.processor.__class__, "__call__", stumbling)
     with pytest.raises(ModelError, match="LlavaProcessor cannot read this text with pictures: no such thing"):
-        mh.record(lm, QUESTION, image=picture)
+        mh.record(lm, mh.Inputs(QUESTION, image=picture))
     monkeypatch.undo()
     lm.model.resampler = torch.nn.Identity()
-    refuses(ModelError, "makes tokens of a picture that are no patches of it", mh.record, lm, QUESTION, image=picture)
+    refuses(
+        ModelError,
+        "makes tokens of a picture that are no patches of it",
+        mh.record,
+        lm,
+        mh.Inputs(QUESTION, image=picture),
+    )
 
 
 def test_a_film_is_refused(fresh, tmp_path, monkeypatch):
@@ -645,4 +667,4 @@ def test_a_film_is_refused(fresh, tmp_path, monkeypatch):
 
     monkeypatch.setattr(lm.processor.image_processor.__class__, "__call__", film)
     with pytest.raises(ModelError, match="1 pictures are cut into 1 crops, or read as films"):
-        mh.record(lm, QUESTION, image=some_picture(fresh))
+        mh.record(lm, mh.Inputs(QUESTION, image=some_picture(fresh)))

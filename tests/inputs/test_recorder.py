@@ -11,8 +11,9 @@ from torch import nn
 import manyheads as mh
 from manyheads import reference
 from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, WindowError
-from manyheads.inputs import batches, recorder
+from manyheads.inputs import recorder
 from manyheads.inputs import recorder as keeping
+from manyheads.inputs.reading import groups_of
 from tests.models import eager
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_t5
 from tests.refusals import refuses
@@ -227,7 +228,7 @@ def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, d
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 def test_texts_of_unlike_length_are_read_in_batches_and_each_is_as_it_is_alone(loaded, fresh, name, monkeypatch):
-    monkeypatch.setattr(recorder, "batches", lambda reading: batches(reading, 40))
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, _: groups_of(pieces, 40))
     lm = loaded(name)
     assert lm.spec.sites
     texts = [some_text(fresh, count) for count in (19, 4, 30, 7, 4, 11)]
@@ -301,7 +302,7 @@ def test_an_empty_text_or_none_or_what_is_no_text_is_one_clear_line(loaded):
     refuses(TextError, "no text was given: give at least one", mh.record, lm, [])
     refuses(TextError, "text 1 is an int: give strings", mh.record, lm, ["the cat", 7])
     message = "long='wndows' is not a way to read a long text: use one of windows, truncate, whole"
-    refuses(TextError, message, mh.record, lm, "the cat", long="wndows")
+    refuses(TextError, message, lambda: mh.record(lm, mh.Inputs("the cat", long="wndows")))
     message = "LlamaForCausalLM has no tokenizer.*load it with tokenizer=, or use record_call"
     refuses(ModelError, message, mh.record, mh.load(lm.model, tokenizer=False), "the cat")
 
@@ -374,18 +375,18 @@ def test_a_long_text_is_read_in_overlapping_windows_that_cover_it(name, attentio
 def test_what_is_too_long_is_cut_or_refused_with_both_numbers_and_exactly_the_models_positions_is_not(loaded, fresh):
     lm = loaded("bert", max_position_embeddings=16)
     text = some_text(fresh, 40)
-    windows, cut = mh.record(lm, text), mh.record(lm, text, long="truncate")
+    windows, cut = mh.record(lm, text), mh.record(lm, mh.Inputs(text, long="truncate"))
     assert len(windows.tokens.lengths) > 2 and cut.tokens.lengths.tolist() == [16]
     assert torch.equal(cut.tokens.ids, windows.tokens.ids[:1])
     assert cut.tokens.special[0].nonzero().flatten().tolist() == [0, 15]
     assert cut.provenance["windows"] == "the text cut to the model's 16 positions"
     text = "the cat sat on the table and the dog sat on the chair in the house"
     message = r"text 1 has 18 tokens, but BertModel has 16 positions: read it in windows.*cut it"
-    refuses(TextError, message, mh.record, lm, ["the cat", text], long="whole")
-    assert mh.record(lm, "the cat", long="whole").tokens.lengths.tolist() == [4]
+    refuses(TextError, message, mh.record, lm, mh.Inputs(["the cat", text], long="whole"))
+    assert mh.record(lm, mh.Inputs("the cat", long="whole")).tokens.lengths.tolist() == [4]
     text = "the cat " * 7
     for long in ("windows", "truncate", "whole"):
-        rec = mh.record(lm, text, long=long)
+        rec = mh.record(lm, mh.Inputs(text, long=long))
         assert rec.tokens.lengths.tolist() == [16] and rec.provenance["windows"] == ""
 
 

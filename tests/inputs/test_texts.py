@@ -16,7 +16,7 @@ from transformers import (
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError, RecordingError, TextError
 from manyheads.inputs import generation
-from manyheads.inputs.reading import read_given
+from manyheads.inputs.pieces import documents_of
 from manyheads.measurement import measure_call
 from manyheads.texts import Words, text_seed
 from manyheads.texts.tokens import Stretch
@@ -118,7 +118,7 @@ def test_blanks_around_a_text_leave_its_half_and_its_numbers_where_they_are(load
 
 def test_a_truncated_text_says_that_it_begins_at_its_own_first_word(loaded):
     text = "\n  " + BODY * 4
-    tokens = mh.record(loaded("wordpiece", max_position_embeddings=9), text, long="truncate").tokens
+    tokens = mh.record(loaded("wordpiece", max_position_embeddings=9), mh.Inputs(text, long="truncate")).tokens
     assert tokens.stretches == (Stretch(0, 3, text_seed(text)),) and text[3:].startswith(tokens.texts[0])
 
 
@@ -135,7 +135,7 @@ def test_what_no_tokenizer_takes_is_refused_by_its_text_and_place(read, texts, s
     ("texts", "said"), [(3, "texts is an int: give a text"), (["The cat", {}], "text 1 is a dict: give strings")]
 )
 def test_what_is_no_text_is_named_by_its_kind(texts, said):
-    refuses(TextError, said, read_given, texts)
+    refuses(TextError, said, documents_of, texts)
 
 
 def test_a_lone_surrogate_in_a_corpus_is_a_text_that_could_not_be_measured(loaded):

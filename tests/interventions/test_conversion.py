@@ -16,8 +16,8 @@ import transformers
 from torch import nn
 
 import manyheads as mh
-from manyheads.edits import read_corpus
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
+from manyheads.inputs import read
 from manyheads.interventions import convert_to_gqa
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import convert as converting
@@ -524,7 +524,7 @@ def test_decoding_is_timed_with_a_cache_and_only_where_there_is_room(reader, mon
         reader.model, "forward", lambda *args, **kwargs: asked.append(kwargs) or forward(*args, **kwargs)
     )
     monkeypatch.setattr(conversiontable, "ROUNDS", 1)
-    rates, _ = conversiontable.decode_rates(reader, reader, read_corpus(reader, [" ".join(WORDS[:3])]))
+    rates, _ = conversiontable.decode_rates(reader, reader, tuple(read(reader, [" ".join(WORDS[:3])]).batches()))
     steps, decodings = conversiontable.STEPS, 2 * 2  # of two models, in one round and one that warms up
     assert rates is not None and len(asked) == decodings * (1 + steps)
     prompt = asked[0]["input_ids"].shape[1]

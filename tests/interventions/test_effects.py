@@ -13,8 +13,8 @@ from transformers import BertForSequenceClassification, BertLMHeadModel
 
 import manyheads as mh
 from manyheads.edits import METRICS, choose_metric
-from manyheads.edits.metrics import Batch
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
+from manyheads.inputs import Batch
 from manyheads.interventions import Effect, Importance, importance_verdict, verdict
 from manyheads.interventions.effects.effect import random_plans
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
@@ -115,8 +115,10 @@ def classifier(fresh):
 
 def test_classes_have_a_loss_and_errors(classifier):
     labels, plan = [2, 0, 1, 1], Plan([Ablate("L1"), Scale("L0H2", 9.0)])
-    found = mh.effect(classifier, plan, TEXTS_LISTED, labels=labels, controls=1)
-    errors = mh.effect(classifier, plan, TEXTS_LISTED, labels=np.array(labels), metric="class_error", controls=0)
+    found = mh.effect(classifier, plan, mh.Inputs(TEXTS_LISTED, labels=labels), controls=1)
+    errors = mh.effect(
+        classifier, plan, mh.Inputs(TEXTS_LISTED, labels=np.array(labels)), metric="class_error", controls=0
+    )
     assert (found.metric, found.notes["metric"]) == ("class_loss", "labels were given")
     for at, (text, label) in enumerate(zip(TEXTS, labels, strict=True)):
         before, after, _ = both(classifier, plan, text)
@@ -189,7 +191,10 @@ def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said_as_are_st
 ])  # fmt: skip
 def test_what_was_asked_wrongly_is_told(options, kind, words, fresh):
     plan = Ablate("L1H1", kind="mean") if "corpus" in options else PLAN
-    refuses(kind, words, mh.effect, loaded("llama", draw(fresh)), plan, TEXTS_LISTED, **options)
+    labels = options.get("labels")
+    options = {name: value for name, value in options.items() if name != "labels"}
+    given = mh.Inputs(TEXTS_LISTED, labels=labels)
+    refuses(kind, words, mh.effect, loaded("llama", draw(fresh)), plan, given, **options)
 
 
 def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
@@ -206,12 +211,12 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
         ([0, 1, 0.5, 1], "label 0.5 is no class"),
         (["a", "b", "c", "d"], "label 'a' is no class"),
     ):
-        refuses(TextError, words, mh.effect, classifier, PLAN, TEXTS_LISTED, labels=labels)
+        refuses(TextError, words, lambda x=labels: mh.effect(classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=x)))
     with pytest.raises(StatisticError, match="label 7 is no class of this model: it has 3"):
-        mh.effect(classifier, PLAN, TEXTS_LISTED, labels=[0, 1, 2, 7])
+        mh.effect(classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=[0, 1, 2, 7]))
     with pytest.raises(StatisticError, match="metric 'class_loss': a CausalLMOutputWithPast has logits of shape"):
         output = lm.model(torch.tensor([[5, 6, 7]]))
-        METRICS["class_loss"].read(output, Batch({}, (0,), torch.tensor([0])))
+        METRICS["class_loss"].read(output, Batch({}, (0,), labels=torch.tensor([0])))
     assert choose_metric(classifier, "class_error", [0])[0] is METRICS["class_error"]
 
 

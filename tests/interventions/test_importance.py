@@ -19,8 +19,9 @@ from torch import nn
 from transformers import MistralConfig, MistralForCausalLM, SwinConfig, SwinModel
 
 import manyheads as mh
-from manyheads.edits import METRICS, choose_metric, read_corpus
+from manyheads.edits import METRICS, choose_metric
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
+from manyheads.inputs import read
 from manyheads.interventions import Importance, lowest_heads
 from manyheads.interventions.effects import importance as module
 from manyheads.interventions.effects.importance import gradients, rank_correlation
@@ -139,7 +140,7 @@ def embedding(lm, text):
 def test_half_the_squared_derivative_of_the_turned_embedding_is_a_difference(fresh):
     """As many directions as the embedding is wide: exact."""
     lm, texts = precise("bert", fresh), list(TEXTS)
-    corpus = read_corpus(lm, texts)
+    corpus = tuple(read(lm, texts).batches())
     got, because = gradients(lm, corpus, METRICS["cosine"], directions=40)
     assert "half the squared derivative" in because and "40 random directions" in because
     for at, head in enumerate(lm.spec.heads):
@@ -158,7 +159,7 @@ def test_half_the_squared_derivative_of_the_turned_embedding_is_a_difference(fre
 def test_that_is_how_much_the_cosine_really_changes_by_a_small_step(fresh):
     lm = precise("bert", fresh)
     (text,) = TEXTS[:1]
-    got, _ = gradients(lm, read_corpus(lm, [text]), METRICS["cosine"], directions=40)
+    got, _ = gradients(lm, tuple(read(lm, [text]).batches()), METRICS["cosine"], directions=40)
     plain = gated(lm, "bert", 0, 0, 1.0, lambda: embedding(lm, text))
     head, step = lm.spec.heads.heads[7], 1e-3
     turned = gated(lm, "bert", head.layer, head.index, 1 + step, lambda: embedding(lm, text))
@@ -168,7 +169,7 @@ def test_that_is_how_much_the_cosine_really_changes_by_a_small_step(fresh):
 
 def test_fewer_directions_are_right_on_average(fresh):
     lm = precise("bert", fresh)
-    corpus = read_corpus(lm, list(TEXTS[:2]))
+    corpus = tuple(read(lm, list(TEXTS[:2])).batches())
     exact, _ = gradients(lm, corpus, METRICS["cosine"], directions=40)
     few = [gradients(lm, corpus, METRICS["cosine"], directions=5, seed=draw(fresh))[0] for _ in range(30)]
     ratio = torch.stack(few).mean(0) / exact
@@ -286,9 +287,9 @@ def test_the_table_is_written_in_three_kinds(fresh, tmp_path):
     assert list(table.sort_values("rank")["head"]) == [str(head) for head in found.ranking()]
     assert (table["low"] <= table["importance"]).all() and (table["importance"] <= table["high"]).all()
     readers = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}
-    for ending, read in readers.items():
+    for ending, reader in readers.items():
         found.save(tmp_path / f"worth.{ending}")
-        back = read(tmp_path / f"worth.{ending}")
+        back = reader(tmp_path / f"worth.{ending}")
         assert np.allclose(back["importance"], found.values, atol=1e-6) and list(back["head"]) == list(table["head"])
     refuses(FileAccessError, "its folder does not exist", found.save, tmp_path / "none" / "worth.csv")
     assert "10 heads by ablation, cosine on 8 texts; most important: " in str(found)

@@ -20,7 +20,7 @@ import torch
 from safetensors import safe_open
 
 import manyheads as mh
-from manyheads.corpora import Corpus, Document, Failure, Failures, as_corpus, corpus_of, is_about_texts, open_corpus
+from manyheads.corpora import Corpus, Failure, Failures, as_corpus, corpus_of, is_about_texts, open_corpus
 from manyheads.corpora.corpus import NAMED
 from manyheads.errors import FileAccessError, GuardError, StatisticError, TextError
 from manyheads.measurement import chunks, merged_sums, require_whole, store
@@ -30,7 +30,7 @@ from manyheads.roles import role_sums, roles_of
 from manyheads.statistics import PerText, Statistic
 from manyheads.statistics.defined import class_mass
 from manyheads.statistics.statistic import Block
-from manyheads.texts import ROOT, Gold, GoldWord, Sinks
+from manyheads.texts import ROOT, Document, Gold, GoldWord, Sinks
 from tests.measurement.corpus_runs import (
     CHUNK,
     ROUNDING,
@@ -153,9 +153,9 @@ def test_what_is_no_text_at_all_is_refused_and_what_is_none_among_texts_is_named
     table = mh.measure(lm, iter(["the cat", 3]), ["entropy"])
     assert [each.reason for each in table.failures] == ["it is of type int, not a text"] and table.sums.num_texts == 1
     refuses(TextError, "texts is a dict: give a text, or a list of texts", mh.measure, lm, {"the": "cat"})
-    refuses(TextError, "is not a way to read a long text", mh.measure, lm, iter(["the cat"]), long="somehow")
+    refuses(TextError, "is not a way to read a long text", mh.measure, lm, mh.Inputs(iter(["the cat"]), long="somehow"))
     with pytest.raises(StatisticError, match="resume= and statistics made from a survey are for texts"):
-        mh.measure(lm, image=torch.zeros(3, 3, 3), resume="x")
+        mh.measure(lm, mh.Inputs(image=torch.zeros(3, 3, 3)), resume="x")
 
 
 # -------------------------------------------------------------------------------------------------------------- survey
@@ -182,7 +182,7 @@ def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
 
 def test_rarity_and_sinks_are_learned_from_the_head(small, monkeypatch, fresh):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
-    monkeypatch.setattr("manyheads.inputs.reading.CORPUS_TOKENS", 60)
+    monkeypatch.setattr("manyheads.inputs.pieces.CORPUS_TOKENS", 60)
     lm, head, rest = tiny_lm(draw(fresh)), some_texts(CHUNK, 1), some_texts(3 * CHUNK, 2)
     got = mh.measure(lm, iter(head + rest), ["rare_mass", "sink_mass"])
     assert got.notes["rarity"].startswith("counts over the first ")

@@ -23,7 +23,7 @@ WORDLESS = [name for name, statistic in STATISTICS.items() if not statistic.asks
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     """Three pictures or sounds are two batches."""
-    monkeypatch.setattr("manyheads.measurement.measurement.MEDIA_BATCH", 2)
+    monkeypatch.setattr("manyheads.inputs.reading.MEDIA_BATCH", 2)
 
 
 def nameless(length, causal=False):
@@ -39,7 +39,7 @@ def test_every_statistic_of_pictures_equals_the_reference(name, attention, seein
     maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))
     count = maps[0].shape[-1]
     with implementation(lm.model, attention):
-        table = mh.measure(lm, image=pictures, statistics="all")
+        table = mh.measure(lm, mh.Inputs(image=pictures), statistics="all")
     wanted = of_maps(maps, [slice(0, count)] * 3, lambda layer, text: nameless(count))
     assert_same_table(table, wanted, count, WORDLESS)
     assert table.sums.num_texts == 3 and table.sums.num_tokens == 3 * count
@@ -53,7 +53,7 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
     sounds = [some_sound(fresh, 1.25), some_sound(fresh, 0.6), some_sound(fresh, 0.3)]
     maps = eager_maps(lm.model, **lm.processor(sounds, sampling_rate=RATE, return_tensors="pt", padding=True))
     with implementation(lm.model, attention):
-        table = mh.measure(lm, audio=sounds, sampling_rate=RATE, statistics="all")
+        table = mh.measure(lm, mh.Inputs(audio=sounds, sampling_rate=RATE), statistics="all")
     lengths = (62, 29, 14)
     wanted = of_maps(maps, [slice(0, n) for n in lengths], lambda layer, text: nameless(lengths[text]))
     assert_same_table(table, wanted, 62, WORDLESS)
@@ -63,8 +63,8 @@ def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attenti
 def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
     sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
     lm = whisper(tokenizer=tiny_tokenizer(special_tokens=False))
-    table = mh.measure(lm, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
-    recorded = mh.record(lm, audio=sounds, sampling_rate=RATE, transcript=transcript)
+    table = mh.measure(lm, mh.Inputs(audio=sounds, sampling_rate=RATE, transcript=transcript), statistics="all")
+    recorded = mh.record(lm, mh.Inputs(audio=sounds, sampling_rate=RATE, transcript=transcript))
     features = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
     ids = torch.tensor([[2, *lm.tokenizer(transcript)["input_ids"]]] * 3)
     with implementation(lm.model, "eager"), torch.no_grad():
@@ -85,7 +85,7 @@ def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_na
     sharp = [alignment(layer).sharp.mean(0) for layer in recorded.stacks["cross"]]
     np.testing.assert_allclose(table.column("sharpness")[~own_text], np.concatenate(sharp), atol=1e-6)
     assert table.notes["decoder"] == "a transcript that was given"
-    alone = mh.measure(lm, audio=sounds, sampling_rate=RATE, statistics="entropy")
+    alone = mh.measure(lm, mh.Inputs(audio=sounds, sampling_rate=RATE), statistics="entropy")
     # One key, so one score, added up two ways: up to 30, of 8 products, which processors add in orders of their own.
     assert abs(alone["decoder:L0H1", "entropy"]) < 1e-4 and alone.notes["decoder"] == "its start tokens alone"
 
@@ -94,7 +94,7 @@ def test_windows_of_a_picture_add_up_to_it(seeing, fresh):
     """Swin has four times as many windows in its first stage as in its second."""
     lm, pictures = seeing("swin"), [some_picture(fresh) for _ in range(3)]
     maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))  # of each stage's second layer alone
-    table = mh.measure(lm, image=pictures, statistics=["entropy", "distance", "self_mass"])
+    table = mh.measure(lm, mh.Inputs(image=pictures), statistics=["entropy", "distance", "self_mass"])
     assert len(maps) == 2 and len(maps[0]) == 4 * len(maps[1]) == 16 * 3
     for stage, own in enumerate(maps):
         entropy = -(own.double() * own.double().clamp_min(1e-300).log()).sum(-1).mean((0, 2))
@@ -109,11 +109,11 @@ def test_windows_of_a_picture_add_up_to_it(seeing, fresh):
 
 def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(seeing, fresh):
     lm, pictures = seeing("vit"), [some_picture(fresh) for _ in range(5)]
-    one = mh.measure(lm, image=pictures, statistics="entropy").sums
-    other = mh.measure(lm, image=pictures[::-1], statistics="entropy").sums
+    one = mh.measure(lm, mh.Inputs(image=pictures), statistics="entropy").sums
+    other = mh.measure(lm, mh.Inputs(image=pictures[::-1]), statistics="entropy").sums
     np.testing.assert_allclose(one.num, other.num, atol=1e-3)
     assert (one.den == other.den).all()
-    apart = [mh.measure(lm, image=each, statistics="entropy").sums for each in pictures]
+    apart = [mh.measure(lm, mh.Inputs(image=each), statistics="entropy").sums for each in pictures]
     whole = apart[0] + apart[1] + apart[2] + apart[3] + apart[4]
     assert (whole.den == one.den).all() and one.den[:, 0, 0, 0].sum() == 5 * 16
 
@@ -121,7 +121,10 @@ def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(seeing, fresh):
 def test_progress_counts_pictures(seeing, fresh):
     seen = []
     mh.measure(
-        seeing("vit"), image=[some_picture(fresh)] * 5, statistics="entropy", progress=lambda *at: seen.append(at)
+        seeing("vit"),
+        mh.Inputs(image=[some_picture(fresh)] * 5),
+        statistics="entropy",
+        progress=lambda *at: seen.append(at),
     )
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
@@ -129,16 +132,25 @@ def test_progress_counts_pictures(seeing, fresh):
 def test_what_cannot_be_measured_is_said(seeing, fresh):
     lm, picture = seeing("vit"), some_picture(fresh)
     with pytest.raises(StatisticError, match=r"^rare_mass: asked of words, and a picture or a sound has none"):
-        mh.measure(lm, image=picture, statistics=["entropy", "rare_mass"])
-    refuses(StatisticError, r"^sink_mass: asked of words", mh.measure, lm, image=picture, statistics="sink_mass")
-    refuses(StatisticError, r"kinds= and sinks= are about a text's tokens", mh.measure, lm, image=picture, kinds=True)
-    refuses(TextError, "give a text, or a list of texts. Or give one of image= and audio=", mh.measure, lm)
+        mh.measure(lm, mh.Inputs(image=picture), statistics=["entropy", "rare_mass"])
+    refuses(
+        StatisticError, r"^sink_mass: asked of words", mh.measure, lm, mh.Inputs(image=picture), statistics="sink_mass"
+    )
+    refuses(
+        StatisticError,
+        r"kinds= and sinks= are about a text's tokens",
+        mh.measure,
+        lm,
+        mh.Inputs(image=picture),
+        kinds=True,
+    )
+    refuses(TextError, "give a text, or a list of texts. Or give one of image= and audio=", mh.measure, lm, None)
     with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and audio= came"):
-        mh.measure(lm, "a cat", audio=picture)
+        mh.measure(lm, mh.Inputs("a cat", audio=picture))
     with pytest.raises(ModelError, match="reads pictures alone: give exactly one of texts, image= and audio="):
-        mh.measure(lm, "a cat", image=picture)
+        mh.measure(lm, mh.Inputs("a cat", image=picture))
     with pytest.raises(RecordingError, match="sampling_rate= and transcript= are for sounds"):
-        mh.measure(lm, image=picture, sampling_rate=RATE)
-    refuses(ModelError, "reads pictures, not text: give image=, or another model", mh.measure, lm, "a cat")
+        mh.measure(lm, mh.Inputs(image=picture, sampling_rate=RATE))
+    refuses(ModelError, "reads pictures, not text: give mh.Inputs\\(image=", mh.measure, lm, "a cat")
     bert = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
-    refuses(ModelError, "reads text, not pictures", mh.measure, bert, image=picture)
+    refuses(ModelError, "reads text, not pictures", mh.measure, bert, mh.Inputs(image=picture))

@@ -109,12 +109,12 @@ def test_a_long_text_is_the_mean_over_its_full_windows(fresh):
 def test_a_cut_text_shows_its_first_window_and_says_so(fresh):
     lm = loaded(tiny_bert(seed=draw(fresh)), special_tokens=True)
     text = written_text(fresh, 150)
-    got = pooled_maps(lm, text, size=16, long="truncate")
+    got = pooled_maps(lm, mh.Inputs(text, long="truncate"), size=16)
     ids = lm.tokenizer(text, truncation=True, max_length=64)["input_ids"]
     assert_allclose(got.maps, blocks_of(own_maps(lm, ids), 16), atol=TOLERANCE)
     assert len(got.tokens) == 64
     assert got.because == "mean of 4 x 4 cells; the text cut to the model's 64 positions"
-    refuses(TextError, "64 positions", pooled_maps, lm, text, long="whole")
+    refuses(TextError, "64 positions", pooled_maps, lm, mh.Inputs(text, long="whole"))
 
 
 def test_several_texts_share_the_blocks_of_the_shortest(fresh):
@@ -145,7 +145,7 @@ def test_order_and_batches_of_texts_do_not_matter(fresh, monkeypatch):
     lm = loaded(tiny_bert(seed=draw(fresh)).double())  # other batches, other sums
     texts = [written_text(fresh, 9 + n) for n in range(5)]
     one = pooled_maps(lm, texts)
-    monkeypatch.setattr("manyheads.inputs.reading.batches.__defaults__", (20,))
+    monkeypatch.setattr("manyheads.inputs.Reading.batches.__defaults__", (20, None))
     other = pooled_maps(lm, texts[::-1])
     assert_allclose(one.maps, other.maps, atol=1e-6)
     assert one.because == other.because

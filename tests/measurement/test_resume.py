@@ -156,7 +156,7 @@ def test_only_the_batch_in_hand_is_measured_again(lm, tmp_path, monkeypatch):
     real = workers.sums_of
 
     def counted(run, batches, *rest, **how):
-        measured.extend(text for batch in batches for text in batch.texts.main.tokens.texts)
+        measured.extend(text for batch in batches for text in batch.tokens.texts)
         return real(run, batches, *rest, **how)
 
     monkeypatch.setattr(workers, "sums_of", counted)
@@ -255,7 +255,7 @@ def test_a_run_of_other_inputs_is_refused_by_name_and_left_as_it_is(lm, tmp_path
             replace(lm, tokenizer=tiny_tokenizer(special_tokens=False)), texts, ["entropy"], resume=tmp_path
         ),
         "statistics": lambda: mh.measure(lm, texts, ["distance"], resume=tmp_path),
-        "long": lambda: mh.measure(lm, texts, ["entropy"], resume=tmp_path, long="truncate"),
+        "long": lambda: mh.measure(lm, mh.Inputs(texts, long="truncate"), ["entropy"], resume=tmp_path),
         "kinds": lambda: mh.measure(lm, texts, ["entropy"], resume=tmp_path, kinds=True),
         "sinks": lambda: mh.measure(lm, texts, ["entropy"], resume=tmp_path, sinks=want.sinks),
     }

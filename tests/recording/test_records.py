@@ -339,7 +339,7 @@ def test_a_moment_is_in_the_frame_that_began_last(seconds, count):
 def test_a_grid_that_is_not_there_is_said_and_why_and_names_say_row_column_and_moment():
     assert GRID.names[:4] == ("[CLS]", "reg1", "r0c0", "r0c1") and GRID.names[-2:] == ("r2c4", "detection1")
     assert FRAMES.names[62 - 1] == "1.22s" and FRAMES.start(3) == pytest.approx(0.06)
-    with pytest.raises(RecordingError, match=r"no grid of patches: record\(lm, image=\.\.\.\) and audio=.* make them"):
+    with pytest.raises(RecordingError, match=r"no grid of patches: record\(lm, mh.Inputs\(image=.* makes them"):
         grid_of(recorded())
     refuses(RecordingError, "no frames of time: it dreams", frames_of, recorded(frames=as_json("it dreams")))
 

@@ -312,9 +312,9 @@ def pairs() -> list[bytes]:
 
 def read_pairs_file(data: bytes, folder: Path) -> None:
     (folder / "pairs.jsonl").write_bytes(data)
-    given = given_pairs(None, None, None, None, folder / "pairs.jsonl", "logit_diff")
-    found = read_pairs(of_pairs(), given.clean, given.corrupted, 100)
-    metric_of(of_pairs(), found, "logit_diff", given.answers, False)
+    clean, corrupted, answers = given_pairs(None, None, None, None, folder / "pairs.jsonl", "logit_diff")
+    found = read_pairs(of_pairs(), clean.given, corrupted.given, 100)
+    metric_of(of_pairs(), found, "logit_diff", answers, False)
 
 
 HEAD_FILE_TARGETS = (

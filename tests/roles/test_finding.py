@@ -18,8 +18,7 @@ from manyheads import private_names
 from manyheads.corpora import gold_corpus, open_corpus, page_texts
 from manyheads.corpora.sources import own_corpus
 from manyheads.errors import HeadError, StatisticError
-from manyheads.inputs import read_texts
-from manyheads.inputs.reading import rarity_table
+from manyheads.inputs import read
 from manyheads.measurement import chunks as inputs
 from manyheads.measurement import measure
 from manyheads.roles import MIN_QUERIES, RULES, SINK_RULE, HeadRole, Roles
@@ -262,8 +261,7 @@ def test_the_pairs_hold_all_that_the_statistic_counts(make):
     names = [name for name, statistic in STATISTICS.items() if statistic.cells is not None and name.endswith("_mass")]
     assert len(names) > 20  # offsets, the local window, classes and matches
     table = mh.measure(lm, TEXT, names)
-    reading = read_texts(lm, TEXT)
-    rarity, _ = rarity_table(reading, lm.spec.vocab_size)
+    rarity = read(lm, TEXT).rarity
     layer = mh.record(lm, TEXT).layers[-1]
     tokens = replace(layer.tokens, rarity=rarity[layer.tokens.ids]).with_sinks(table.sinks)
     maps, seen = layer.weights().double(), layer.weights().max(0).values > 0

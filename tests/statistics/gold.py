@@ -14,11 +14,9 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from manyheads.corpora import Document
-from manyheads.inputs import batches, read_texts
-from manyheads.measurement.loop import batch_of, by_model, sums_of
+from manyheads.inputs import read
 from manyheads.statistics import Statistic
-from manyheads.texts import ROOT, Gold, GoldWord, Sinks
+from manyheads.texts import ROOT, Document, Gold, GoldWord
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import value_norms_of
 
@@ -129,11 +127,10 @@ class Said(NamedTuple):
 
 def said(lm: Any, texts: Sequence[Text], statistics: Sequence[Statistic], batch_tokens: int = 2_048) -> Said:
     """Measured in batches of like length, texts back in the order in which they were given."""
-    reading = read_texts(lm, [Document(each.text, "", each.gold) for each in texts])
+    reading = read(lm, [Document(each.text, "", each.gold) for each in texts])
     assert len(reading.pieces) == len(texts)
-    groups = batches(reading, batch_tokens)
-    read = (batch_of(lm, reading, each) for each in groups)
-    made = [*sums_of(by_model(lm), read, tuple(statistics), sinks=Sinks())]
+    groups = reading.groups(batch_tokens)
+    made = [*sums_of(by_model(lm), reading.batches(batch_tokens), tuple(statistics), sinks=Sinks())]
     back = np.argsort([text for group in groups for text in group])
     num = torch.cat([batch.num for batch in made]).numpy()[back]
     den = torch.cat([batch.own_of(range(len(statistics))) for batch in made]).numpy()[back]

@@ -25,12 +25,12 @@ NAMES = ["image_mass", "image_mass.uniform", "border_mass", "border_mass.uniform
 
 def eager(lm, *, image, answer=None):
     """A recording, and the model's own eager maps of its inputs: all heads of all layers, `[heads, q, k]`."""
-    inputs, softmax = pictures_in_text(lm, QUESTION, image, answer).inputs, torch.nn.functional.softmax
+    inputs, softmax = pictures_in_text(lm, QUESTION, image, answer)[0].inputs, torch.nn.functional.softmax
     with implementation(lm.model, "eager"), pytest.MonkeyPatch.context() as patch, torch.no_grad():
         # In float64 as all the rest: transformers' own is in float32, and near a picture's mean a rounding decides.
         patch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim))
         maps = lm.model(**inputs, output_attentions=True).attentions
-    return mh.record(lm, QUESTION, image=image, answer=answer), torch.cat(maps, 1)[0].numpy()
+    return mh.record(lm, mh.Inputs(QUESTION, image=image, answer=answer)), torch.cat(maps, 1)[0].numpy()
 
 
 def wanted(rec, maps, rows):
@@ -76,7 +76,7 @@ def test_every_number_is_numpys_on_the_models_own_maps(name, reading, fresh, mon
     assert [len(rec.images), rec.answer.stop - rec.answer.start] == [2, 3]
     want = wanted(rec, maps, list(range(*rec.answer.indices(maps.shape[1]))))
     monkeypatch.setattr(pictures, "MOST_CELLS", 60)  # a row at a time
-    table = mh.measure(lm, QUESTION, NAMES, **given)
+    table = mh.measure(lm, mh.Inputs(QUESTION, **given), NAMES)
     assert_same(table, want)
     assert float(np.ptp(table.column("spatial_entropy"))) > 0.05 and float(np.ptp(table.column("image_mass"))) > 0.01
     rec.save(tmp_path / "a.heads")
@@ -90,14 +90,14 @@ def test_without_an_answer_the_rows_are_the_text_behind_the_first_picture(name, 
     rec, maps = eager(lm, image=image)
     first, second = rec.images
     behind = [row for row in range(first.span.stop, maps.shape[1]) if not second.begin <= row < second.span.stop]
-    assert_same(mh.measure(lm, QUESTION, NAMES, image=image), wanted(rec, maps, behind))
+    assert_same(mh.measure(lm, mh.Inputs(QUESTION, image=image), NAMES), wanted(rec, maps, behind))
 
 
 def test_words_are_counted_without_the_pictures_tokens(reading, fresh):
     lm = reading("qwen2.5")
     given = {"image": some_picture(fresh), "answer": ANSWER}
     rec, maps = eager(lm, **given)
-    table = mh.measure(lm, QUESTION, "all", **given)
+    table = mh.measure(lm, mh.Inputs(QUESTION, **given), "all")
     assert set(table.names) == set(STATISTICS) | set(OF_IMAGES)
     ids, image = rec.tokens.ids[0].numpy(), rec.images[0].span
     marks = np.isin(ids, lm.tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"]))
@@ -118,7 +118,7 @@ def test_words_are_counted_without_the_pictures_tokens(reading, fresh):
 
 
 def test_a_picture_is_no_sink_by_its_token_but_its_first_patch_may_be_by_its_place(reading, fresh):
-    tokens = mh.record(reading("llava"), QUESTION, image=some_picture(fresh)).tokens
+    tokens = mh.record(reading("llava"), mh.Inputs(QUESTION, image=some_picture(fresh))).tokens
     length, size = tokens.longest, tokens.images[0][0].grid.num_patches
     even = torch.full((1, length), 1.0 / length)
     received = torch.zeros(1, length)
@@ -147,18 +147,18 @@ def test_known_maps_have_known_entropies():
 def test_without_pictures_they_are_refused_by_name_and_no_part_of_a_pattern(reading, fresh):
     lm = reading("llava")
     for request in ("image_mass", ["entropy", "spatial_entropy"]):
-        with pytest.raises(StatisticError, match="is about the pictures in a text, and here are none: give measure"):
+        with pytest.raises(StatisticError, match="is about the pictures in a text, and here are none: give mh.Inputs"):
             mh.measure(lm, QUESTION, request)
     assert not set(OF_IMAGES) & {statistic.name for statistic in choose("*_mass")}
     assert not set(OF_IMAGES) & {statistic.name for statistic in choose("all")}
     with_images = {statistic.name for statistic in choose("*_mass", images=True)}
     assert {"image_mass", "border_mass"} <= with_images
-    default = mh.measure(lm, QUESTION, image=some_picture(fresh))
+    default = mh.measure(lm, mh.Inputs(QUESTION, image=some_picture(fresh)))
     assert [name for name in OF_IMAGES if name in default.names] == ["image_mass", "border_mass", "spatial_entropy"]
     with pytest.raises(StatisticError, match="is about the pictures in a text, and here are none"):
         measure_recording(mh.record(lm, QUESTION), "border_mass")
     with pytest.raises(StatisticError, match="kinds= and sinks= are about a text's tokens"):
-        mh.measure(lm, QUESTION, image=some_picture(fresh), kinds=True)
+        mh.measure(lm, mh.Inputs(QUESTION, image=some_picture(fresh)), kinds=True)
 
 
 def test_rows_that_see_a_part_of_a_picture_have_a_mass_and_no_entropy(fresh):

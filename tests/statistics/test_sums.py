@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 import manyheads as mh
 from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
-from manyheads.inputs import batches, read_texts
-from manyheads.measurement import loop, measure
-from manyheads.measurement import sinks as sinks_module
-from manyheads.measurement.loop import find_sinks
-from manyheads.measurement.sinks import PROBE_TEXTS, judge
+from manyheads.inputs import read
+from manyheads.inputs.reading import groups_of
+from manyheads.measurement import measure
+from manyheads.measurement.sinks import PROBE_TEXTS, find_sinks, judge
 from manyheads.recording import Layer, prepare
 from manyheads.recording.exact_map import Maximum
 from manyheads.recording.exact_map.one_pass import key_weights
@@ -162,7 +161,9 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     one_by_one = [measured(lm, text).sums for text in shuffled]
     assert_same_measurement(sum(one_by_one[1:], one_by_one[0]), whole.sums)
     groups = []
-    monkeypatch.setattr(loop, "batches", lambda read: groups.extend(batches(read, 45)) or groups)
+    monkeypatch.setattr(
+        "manyheads.inputs.reading.groups_of", lambda pieces, _: groups.extend(groups_of(pieces, 45)) or groups
+    )
     assert_same_measurement(measured(lm, texts).sums, whole.sums)
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 
@@ -308,7 +309,7 @@ def test_kinds_are_what_eager_maps_give(lm, fresh):
 def test_any_split_into_batches_adds_to_the_same_kinds(lm, fresh, monkeypatch):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5, 8)]
     whole = measure(lm, texts, ["entropy"], kinds=True).kinds
-    monkeypatch.setattr("manyheads.inputs.passes.batches", lambda read: [[4, 5], [2, 0, 1], [3]])
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda *_: [[4, 5], [2, 0, 1], [3]])
     added = measure(lm, texts, ["entropy"], kinds=True).kinds
     np.testing.assert_array_equal(added.ids, whole.ids)
     np.testing.assert_array_equal(added.mark, whole.mark)
@@ -401,7 +402,7 @@ def rigged_gpt2(fresh, pull=12.0):
 
 
 def sinks_of(lm, texts) -> Sinks:
-    return find_sinks(lm, read_texts(lm, texts))
+    return find_sinks(read(lm, texts))
 
 
 def words_of(fresh, count=8):
@@ -468,8 +469,8 @@ def shapes_read(lm, call) -> list[tuple[int, ...]]:
 def test_sinks_are_looked_for_on_whole_texts_of_a_bounded_number_of_tokens(most, fresh, monkeypatch):
     monkeypatch.setattr("manyheads.measurement.sinks.PROBE_TOKENS", most)
     lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=400), tokenizer=tiny_tokenizer(special_tokens=False))
-    reading = read_texts(lm, [written_text(fresh, 280), *words_of(fresh, 60)])
-    shapes = shapes_read(lm, lambda: find_sinks(lm, reading))
+    reading = read(lm, [written_text(fresh, 280), *words_of(fresh, 60)])
+    shapes = shapes_read(lm, lambda: find_sinks(reading))
     texts, longest = sum(texts for texts, _ in shapes), max(longest for _, longest in shapes)
     assert longest == len(reading.pieces[0].ids) > 270
     assert texts == PROBE_TEXTS if most == 10_000 else 1 <= texts < 5
@@ -514,7 +515,7 @@ def models_with_sinks(fresh):
 @pytest.mark.parametrize("statistics", [OF_SINKS, "all"])
 def test_sinks_found_in_the_same_pass_give_the_same_numbers_to_the_last_bit(name, statistics, fresh, monkeypatch):
     """As those that are given, and as those found in a pass before."""
-    monkeypatch.setattr(loop, "batches", lambda reading: batches(reading, 40))
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, _: groups_of(pieces, 40))
     for limit, low in (("MASS", 0.01), ("EXCESS", 0.9)):  # so that every model has some
         monkeypatch.setattr(f"manyheads.measurement.sinks.SINK_{limit}", low)
     lm, texts = models_with_sinks(fresh)[name]
@@ -549,8 +550,8 @@ def test_each_text_is_read_once_also_where_sinks_are_looked_for(statistics, fres
     lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
     texts = [written_text(fresh, 7 + n % 23) for n in range(110)]
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
-    reading = read_texts(lm, texts)
-    assert len(shapes) == len(batches(reading)) and sum(count for count, _ in shapes) == len(texts)
+    reading = read(lm, texts)
+    assert len(shapes) == len(reading.groups()) and sum(count for count, _ in shapes) == len(texts)
     monkeypatch.setattr(loop, "KEPT_NUMBERS", 1)  # too little: then once more, those that are probed
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
     looks = statistics != ("entropy",)
@@ -566,7 +567,7 @@ def test_nothing_as_large_as_a_map_is_kept_until_the_sinks_are_known(minilm, mon
     monkeypatch.setattr(
         sinks_module, "judge", lambda *given: alive.append([x() for x in passes if x() is not None]) or judged(*given)
     )
-    monkeypatch.setattr(loop, "batches", lambda reading: batches(reading, 40))
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, _: groups_of(pieces, 40))
     mh.measure(minilm, list(SENTENCES), "all")
     assert len(passes) > 3 and alive == [[]]
 
@@ -598,9 +599,7 @@ def test_a_statistic_of_ones_own_may_read_the_sinks_in_its_requests(fresh):
 def test_judging_compares_with_the_even_share(fresh):
     """Columns made by hand: what draws much, but about its even share, is no sink; nor is what draws 2 % of all."""
     lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
-    from manyheads.inputs import tokens_of
-
-    tokens = tokens_of(read_texts(lm, ["the cat sat .", "the dog ran ."]), [0, 1], None, "")
+    tokens = read(lm, ["the cat sat .", "the dog ran ."]).tokens([0, 1])
     even = torch.full(tokens.real.shape, 1 / 12)
     assert tokens.pieces[0] == ("[CLS]", "the", "cat", "sat", ".", "[SEP]")
     received = even.clone()

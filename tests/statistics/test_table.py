@@ -243,7 +243,9 @@ def test_measure_reads_a_long_text_in_windows_and_says_so(fresh):
     windows = "1 of 2 texts is longer than the model's positions: read in 2 windows of 16, overlapping by 2"
     assert table.notes["windows"] == windows
     assert table.sums.num_texts == 3
-    assert mh.measure(lm, text, long="truncate").notes["windows"] == "the text cut to the model's 16 positions"
+    assert (
+        mh.measure(lm, mh.Inputs(text, long="truncate")).notes["windows"] == "the text cut to the model's 16 positions"
+    )
 
 
 def test_measure_call_names_what_it_leaves_out_and_refuses_when_nothing_is_left(fresh):
@@ -266,7 +268,7 @@ def test_a_module_that_reads_two_texts_in_one_call_has_its_layers_twice(fresh):
 def test_rarity_is_counted_in_a_large_corpus_and_is_the_vocabularys_rank_in_a_small_one(lm, texts, monkeypatch):
     few = mh.measure(lm, texts, statistics="rare_mass")
     assert "rank in the vocabulary" in few.notes["rarity"] and f"{few.sums.num_tokens:,} tokens" in few.notes["rarity"]
-    monkeypatch.setattr("manyheads.inputs.reading.CORPUS_TOKENS", 3)
+    monkeypatch.setattr("manyheads.inputs.pieces.CORPUS_TOKENS", 3)
     counted = mh.measure(lm, ["the cat the cat the cat the dog the dog"], statistics="rare_mass")
     assert counted.notes["rarity"] == "counts over the corpus' 12 tokens"
     maps = eager_maps(lm.model, **lm.tokenizer("the cat the cat the cat the dog the dog", return_tensors="pt"))

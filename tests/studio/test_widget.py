@@ -103,7 +103,7 @@ def saved_snapshot(notebook):
 @pytest.fixture(scope="module")
 def widget(minilm, page_labels):
     """A widget with a text long enough that its snapshot has no single cells; its model and roles are at hand."""
-    widget = mh.show(mh.record(minilm, LONG, long="truncate"), height=600)
+    widget = mh.show(mh.record(minilm, mh.Inputs(LONG, long="truncate")), height=600)
     widget._desk.labels.known["minilm"] = page_labels
     widget._desk.workspace.loaded.put("minilm", minilm)
     widget._labelled = True

@@ -20,7 +20,7 @@ Wang et al. 2022, section 3.1 (direct effects of heads on a logit difference).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,16 +37,15 @@ from manyheads.circuits.residual import Entry, Stream, held, require_linear
 from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import CallTexts, batches, model_inputs, read_texts, tokens_of
+from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
-from manyheads.models import LoadedModel, run
+from manyheads.models import LoadedModel
 from manyheads.models.taps import TOLERANCE
 from manyheads.models.weights import weight_by_head
 from manyheads.recording import Layer, write_frame
 from manyheads.recording.exact_map import window_weights
 from manyheads.spec import CROSS, ModelSpec
 from manyheads.statistics import mean_interval
-from manyheads.texts import Tokens
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -214,7 +213,7 @@ class Attribution:
 
 def logit_attribution(
     lm: LoadedModel,
-    texts: str | Sequence[Any],
+    texts: InputsLike,
     answers: Answers,
     position: int | Sequence[int] = -1,
     *,
@@ -236,18 +235,17 @@ def logit_attribution(
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "logit_attribution")
-    reading = read_texts(lm, texts, "whole", pairs=True)
+    reading = read(lm, replace(Inputs.of(texts), long="whole"), only_texts=True)
     count = len(reading.pieces)
     requested = _answers(lm, answers, count, first_token)
     places = list(position) if isinstance(position, Sequence) else [position] * count
     if len(places) != count or any(type(place) is not int for place in places):
         raise TextError(f"{position=}: give one whole number for all texts, or one for each of the {count}.")
     parts: dict[int, dict[str, Any]] = {}
-    for number, group in enumerate(batches(reading)):
-        tokens = tokens_of(reading, group, None, "")
-        chosen = [requested[index] for index in group]
-        read = _one_batch(lm, tokens, chosen, [places[index] for index in group], keys, guard=not number)
-        parts |= dict(zip(group, read, strict=True))
+    for number, batch in enumerate(reading.batches()):
+        chosen, of_batch = [requested[index] for index in batch.places], [places[index] for index in batch.places]
+        of_texts = _one_batch(lm, batch, chosen, of_batch, keys, guard=not number)
+        parts |= dict(zip(batch.places, of_texts, strict=True))
     done = [parts[index] for index in range(count)]
     # All texts have the same rows, but for rounding that no slope of a norm holds, which few have.
     kind_of = {name: kind for part in done for name, (kind, _) in part["rows"].items()}
@@ -320,17 +318,10 @@ def _answers(lm: LoadedModel, answers: Answers, count: int, first: bool) -> list
 
 
 def _one_batch(
-    lm: LoadedModel,
-    tokens: Tokens,
-    answers: list[tuple[int, int | None]],
-    places: list[int],
-    keys: bool,
-    *,
-    guard: bool,
+    lm: LoadedModel, batch: Batch, answers: list[tuple[int, int | None]], places: list[int], keys: bool, *, guard: bool
 ) -> list[dict[str, Any]]:
     """Of each text of a batch: its rows, name to kind and value; its logit; its parts by key."""
-    texts = CallTexts.of(lm, tokens)
-    target_text = texts.main if texts.decoder is None else texts.decoder
+    target_text = batch.main if batch.decoder is None else batch.decoder
     assert target_text is not None
     lengths = target_text.tokens.lengths.tolist()
     chosen = []
@@ -341,7 +332,7 @@ def _one_batch(
             )
         chosen.append(place % length)
     with held(lm.model, lm.spec, len(answers), guard=guard) as stream:
-        outputs = run(lm.model, lm.name, model_inputs(lm, tokens), head=True, grad=True)
+        outputs = forward(lm, batch, guard=False, head=True, grad=True).outputs
         logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != 3:
         kind = "no logits" if logits is None else f"logits of shape {tuple(logits.shape)}"
@@ -379,7 +370,7 @@ def _one_batch(
             f"the model's logit is {float(logit[worst]):.6g}: something enters its residual stream that is not known "
             f"here, so nothing is attributed."
         )
-    splits = _by_key(reached, texts, rows, place_index, values) if keys else [{}] * len(answers)
+    splits = _by_key(reached, batch, rows, place_index, values) if keys else [{}] * len(answers)
     table = total.double().cpu().tolist()
     kinds = [(name, kind) for name, (kind, _) in values.items()]
     named = target_text.tokens.pieces
@@ -483,7 +474,7 @@ def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor
 @torch.no_grad()
 def _by_key(
     reached: list[tuple[Entry, Tensor]],
-    texts: CallTexts,
+    batch: Batch,
     rows: Tensor,
     place_index: Tensor,
     values: dict[str, tuple[str, Tensor]],
@@ -501,7 +492,7 @@ def _by_key(
         u = torch.einsum("hfm,bm->bhf", weight, g)
         u = u if call.gain is None else u * _exact(call.gain.detach())[:, None]
         layer = Layer(call.q, call.k, call.lse, call.mask, call.rule, call.crosses)
-        keyed = texts.main if site.stack == CROSS else texts.decoder or texts.main
+        keyed = batch.main if site.stack == CROSS else batch.decoder or batch.main
         known = keyed is not None and keyed.width == call.k.shape[2]
         head_values = torch.stack([values[str(head)][1] for head in site.heads], 1)
         for text, row in enumerate(place_index.tolist()):

@@ -24,7 +24,7 @@ al. 2023, ACDC (greedy removal by patching).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
 from manyheads.edits import Metric
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
-from manyheads.inputs import BATCH_TOKENS
+from manyheads.inputs import BATCH_TOKENS, InputsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
 from manyheads.recording import PerHeadResult
@@ -135,8 +135,8 @@ class Circuit(PerHeadResult):
 
 def find_circuit(
     lm: LoadedModel,
-    clean: Any,
-    corrupted: Any,
+    clean: InputsLike | Mapping[str, Tensor],
+    corrupted: InputsLike | Mapping[str, Tensor],
     metric: MetricLike = "logit_diff",
     answers: Any = None,
     keep: float = 0.9,
@@ -219,8 +219,8 @@ def find_circuit(
 
 def measure_circuit(
     lm: LoadedModel,
-    clean: Any,
-    corrupted: Any,
+    clean: InputsLike | Mapping[str, Tensor],
+    corrupted: InputsLike | Mapping[str, Tensor],
     heads: HeadsLike,
     metric: MetricLike = "logit_diff",
     answers: Any = None,

@@ -21,11 +21,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.base import few, one_of
-from manyheads.edits import Batch, Metric, exact, metrics
+from manyheads.edits import Metric, exact, metrics
 from manyheads.errors import StatisticError, TextError
-from manyheads.inputs import read_texts, tokens_of
-from manyheads.inputs.reading import Piece, Reading, model_inputs, writes_apart
+from manyheads.inputs import Batch, Inputs, InputsLike, Piece, Reading, read
 from manyheads.models import LoadedModel
+from manyheads.texts import Document
 
 METRICS = ("logit_diff", "logit", "prob", "loss", "kl")
 UNITS = {"logit_diff": "logits", "logit": "logits", "prob": "", "loss": "nats", "kl": "nats"}
@@ -37,21 +37,14 @@ MetricLike = str | Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
-class PairBatch:
-    """Pairs of one length: their clean and their corrupted texts, in the same order, without padding."""
-
-    clean: Batch
-    corrupted: Batch
-
-
-@dataclass(frozen=True, eq=False)
 class Pairs:
     """Aligned pairs in batches. `rows`: where each text's answer is read, -1 the last row; None where that is unknown.
 
+    A batch holds pairs of one length: their clean and their corrupted texts, in the same order, without padding.
     `clean` and `corrupted` are the tokenised texts, () of ready inputs. `lengths`: tokens of each text.
     """
 
-    batches: tuple[PairBatch, ...]
+    batches: tuple[tuple[Batch, Batch], ...]
     lengths: tuple[int, ...]
     rows: Int[Tensor, "text"] | None
     clean: tuple[Piece, ...] = ()
@@ -76,7 +69,12 @@ class Pairs:
         return _paired(lm, clean, corrupted, dict(self.notes), num_tokens)
 
 
-def read_pairs(lm: LoadedModel, clean: Any, corrupted: Any, num_tokens: int) -> Pairs:
+def read_pairs(
+    lm: LoadedModel,
+    clean: InputsLike | Mapping[str, Tensor],
+    corrupted: InputsLike | Mapping[str, Tensor],
+    num_tokens: int,
+) -> Pairs:
     """Both texts of each pair, tokenised and held against each other; `num_tokens` of a batch.
 
     `clean` and `corrupted`: a text each, or a list of texts each; of an encoder-decoder a text may be a (source,
@@ -84,18 +82,25 @@ def read_pairs(lm: LoadedModel, clean: Any, corrupted: Any, num_tokens: int) -> 
     Errors: TextError for texts that do not align token by token, or are too long; ModelError without a tokenizer.
     """
     metrics.require_loaded(lm)
-    one_text = (str, Mapping, tuple) if writes_apart(lm) else (str, Mapping)  # a tuple: (source, target)
-    sides = [[side] if isinstance(side, one_text) else side for side in (clean, corrupted)]
-    if not all(isinstance(side, Sequence) and len(side) for side in sides):
-        raise TextError("clean and corrupted are a text each, or a list of at least one text each.")
-    if len(sides[0]) != len(sides[1]):
-        raise TextError(f"{len(sides[0])} clean texts and {len(sides[1])} corrupted ones: give one for each.")
-    if any(isinstance(item, Mapping) for side in sides for item in side):
-        return _ready(lm, sides[0], sides[1])
+    one_text = (str, Document, Mapping, tuple) if lm.writes_apart else (str, Document, Mapping)  # a tuple: a pair
+    sides: list[Inputs] = []
+    for side in (clean, corrupted):
+        items = [side] if isinstance(side, one_text) else side
+        if not isinstance(items, Inputs) and not (isinstance(items, Sequence) and len(items)):
+            raise TextError("clean and corrupted are a text each, or a list of at least one text each.")
+        is_ready = isinstance(items, Sequence) and any(isinstance(item, Mapping) for item in items)
+        inputs = Inputs.of(Inputs(ready=items) if is_ready else items)  # type: ignore[arg-type]  # looked at as they are read
+        sides.append(replace(inputs, long="whole", labels=None))
+    if sides[0].count != sides[1].count:
+        raise TextError(f"{sides[0].count} clean texts and {sides[1].count} corrupted ones: give one for each.")
+    if any(side.has_media for side in sides):
+        raise TextError("patching reads texts or ready tensors, and no pictures or sounds: give those.")
+    if any(side.ready is not None for side in sides):
+        return _ready(lm, *sides)
     pieces = []
     for name, side in zip(("clean", "corrupted"), sides, strict=True):
         try:
-            pieces.append(read_texts(lm, side, "whole", pairs=True).pieces)
+            pieces.append(read(lm, side).pieces)
         except TextError as error:
             raise TextError(f"{name}: {error}") from error
     for text, (clean_piece, corrupted_piece) in enumerate(zip(pieces[0], pieces[1], strict=True)):
@@ -132,14 +137,13 @@ def _paired(
     for text, piece in enumerate(clean):
         length, target = len(piece.ids), 0 if piece.target is None else len(piece.target.ids)
         groups.setdefault((length, target), []).append(text)
-    listed: list[PairBatch] = []
+    listed: list[tuple[Batch, Batch]] = []
+    readings = [Reading(lm, tuple(side)) for side in (clean, corrupted)]
     for (length, target), texts in groups.items():
         size = max(1, num_tokens // max(length, target, 1))
         for begin in range(0, len(texts), size):
             part = texts[begin : begin + size]
-            readings = [Reading(tuple(side[text] for text in part), "") for side in (clean, corrupted)]
-            inputs = [model_inputs(lm, tokens_of(reading, range(len(part)), None, "")) for reading in readings]
-            listed.append(PairBatch(*(Batch(side_inputs, tuple(part)) for side_inputs in inputs)))
+            listed.append((readings[0].batch(part), readings[1].batch(part)))
     return Pairs(
         tuple(listed),
         tuple(len(piece.ids) for piece in clean),
@@ -150,11 +154,13 @@ def _paired(
     )
 
 
-def _ready(lm: LoadedModel, clean: Sequence[Any], corrupted: Sequence[Any]) -> Pairs:
+def _ready(lm: LoadedModel, clean: Inputs, corrupted: Inputs) -> Pairs:
     """Ready inputs, each mapping a batch. Errors: TextError for padding, or other shapes on either side."""
-    sides = [metrics.read_corpus(lm, side) for side in (clean, corrupted)]
+    if clean.ready is None or corrupted.ready is None:
+        raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
+    sides = [read(lm, side).ready for side in (clean, corrupted)]
     lengths: list[int] = []
-    for clean_batch, corrupted_batch in zip(sides[0].batches, sides[1].batches, strict=True):
+    for clean_batch, corrupted_batch in zip(*sides, strict=True):
         shapes = [
             {name: tuple(x.shape) for name, x in batch.inputs.items()} for batch in (clean_batch, corrupted_batch)
         ]
@@ -167,16 +173,16 @@ def _ready(lm: LoadedModel, clean: Sequence[Any], corrupted: Sequence[Any]) -> P
         lengths += [first.shape[1] if first.ndim > 1 else 1] * len(clean_batch.places)
     rows: Tensor | None = torch.full((len(lengths),), -1, device="cpu")
     if predicts(lm) != "next":
-        ids = ([row for batch in side.batches for row in batch.inputs["input_ids"].tolist()] for side in sides)
-        has_ids = all("input_ids" in batch.inputs for side in sides for batch in side.batches)
+        ids = ([row for batch in side for row in batch.inputs["input_ids"].tolist()] for side in sides)
+        has_ids = all("input_ids" in batch.inputs for side in sides for batch in side)
         rows = _mask_rows(lm, *ids) if has_ids else None
-    return Pairs(tuple(map(PairBatch, sides[0].batches, sides[1].batches)), tuple(lengths), rows)
+    return Pairs(tuple(zip(*sides, strict=True)), tuple(lengths), rows)
 
 
 def predicts(lm: LoadedModel) -> str:
     """ "next": the model continues its text; "mask": it fills its mask; "": it has no logits over a vocabulary."""
     generates = bool(getattr(lm.model, "can_generate", lambda: False)())
-    if generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites)):
+    if generates and (lm.writes_apart or any(site.causal for site in lm.spec.sites)):
         return "next"
     return "mask" if "MaskedLM" in type(lm.model).__name__ else ""
 
@@ -191,7 +197,7 @@ def _answer_rows(lm: LoadedModel, clean: Sequence[Piece], corrupted: Sequence[Pi
         last = len(piece.ids) - 1
         # The end mark that some tokenizers write is no part of what is continued.
         row = max((i for i, special in enumerate(piece.special) if not special), default=last)
-        rows.append(-1 if writes_apart(lm) or row == last else row)
+        rows.append(-1 if lm.writes_apart or row == last else row)
     return torch.tensor(rows, device="cpu")
 
 
@@ -344,8 +350,8 @@ def metric_of(
         pairs = replace(
             pairs,
             batches=tuple(
-                PairBatch(replace(batch.clean, options=options), replace(batch.corrupted, options=options))
-                for batch in pairs.batches
+                (replace(clean, options=options), replace(corrupted, options=options))
+                for clean, corrupted in pairs.batches
             ),
         )
 

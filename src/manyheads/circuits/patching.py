@@ -37,11 +37,10 @@ from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
 from manyheads.base import Json, Progress, brief, one_of, whole
-from manyheads.circuits.pairs import MetricLike, PairBatch, Pairs, metric_of, read_pairs, unrelated
+from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
     BLOCK_CELLS,
     TOKENS_OF_A_BATCH,
-    Batch,
     Calls,
     Metric,
     Runner,
@@ -52,7 +51,7 @@ from manyheads.edits import (
 )
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.inputs import BATCH_TOKENS
+from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
 from manyheads.interventions.effects import rank_correlation
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
@@ -399,8 +398,8 @@ class Patching(PerHeadResult):
 
 def patch(
     lm: LoadedModel,
-    clean: Any,
-    corrupted: Any,
+    clean: InputsLike | Mapping[str, Tensor],
+    corrupted: InputsLike | Mapping[str, Tensor],
     metric: MetricLike = "logit_diff",
     answers: Any = None,
     what: What = "out",
@@ -466,7 +465,7 @@ def patch(
         spots: list[tuple[int, ...] | None] = [(i,) for i in range(pairs.lengths[0])] if by_position else [places]
         patches = [Patch((head,), spot) for head in listed for spot in spots]
         generator = np.random.Generator(np.random.PCG64(seed))
-        if controls and unrelated(lm, pairs.batches[0].clean, 1, torch.Generator()) is None:
+        if controls and unrelated(lm, pairs.batches[0][0], 1, torch.Generator()) is None:
             controls, notes["control"] = 0, "none: these inputs are no tokens, of which a text could be drawn"
         drawn = generator.integers(len(patches), size=controls)
         randoms = [replace(patches[index], row=number % UNRELATED) for number, index in enumerate(drawn)]
@@ -546,11 +545,11 @@ def sweep_patches(
     for done, batch in enumerate(pairs.batches):
         edits.partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not done)
         if needs_strangers:
-            stranger = unrelated(lm, batch.clean, UNRELATED, generator)
+            stranger = unrelated(lm, batch[0], UNRELATED, generator)
             assert stranger is not None, "looked at before"
             edits.strangers = read_under(lm, stranger, None, keep=True).calls
         plain, change, _ = runner.run(edited)
-        places = list(batch.clean.places)
+        places = list(batch[0].places)
         levels[1 - into, places], levels[into, places] = plain.double().cpu(), partner_level
         changes[places] = change
         if progress is not None:
@@ -561,13 +560,13 @@ def sweep_patches(
 
 
 def other_run(
-    lm: LoadedModel, batch: PairBatch, metric: Metric, into: int, *, guard: bool
+    lm: LoadedModel, batch: tuple[Batch, Batch], metric: Metric, into: int, *, guard: bool
 ) -> tuple[Calls, Float64[Tensor, "b"], Batch]:
     """The calls and the metric of the run that numbers are taken from, and the batch of the run that they go into.
 
     `into`: 0 for the corrupted run, 1 for the clean one. "kl" compares either run with the clean one.
     """
-    clean, corrupted = batch.clean, batch.corrupted
+    clean, corrupted = batch
     if into and metric.refer is not None:
         corrupted = replace(corrupted, reference=read_under(lm, clean, metric).reference)
     other, edited = (corrupted, clean) if into else (clean, corrupted)

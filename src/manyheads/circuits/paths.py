@@ -10,7 +10,7 @@ Source: Wang et al. 2023, Interpretability in the Wild, section 3.1 and appendix
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -34,7 +34,7 @@ from manyheads.circuits.patching import (
 from manyheads.edits import Calls, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.inputs import BATCH_TOKENS
+from manyheads.inputs import BATCH_TOKENS, InputsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.statistics import mean_interval
@@ -135,8 +135,8 @@ class PathHold:
 
 def path_effect(
     lm: LoadedModel,
-    clean: Any,
-    corrupted: Any,
+    clean: InputsLike | Mapping[str, Tensor],
+    corrupted: InputsLike | Mapping[str, Tensor],
     sender: HeadsLike,
     receiver: str | Head,
     channel: Channel = "q",
@@ -169,8 +169,8 @@ def path_effect(
 
 def path_effects(
     lm: LoadedModel,
-    clean: Any,
-    corrupted: Any,
+    clean: InputsLike | Mapping[str, Tensor],
+    corrupted: InputsLike | Mapping[str, Tensor],
     receiver: str | Head,
     senders: Sequence[HeadsLike] | None = None,
     channels: Sequence[Channel] = CHANNELS,
@@ -221,7 +221,7 @@ def path_effects(
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
     changes = torch.zeros(len(channels), pairs.num_texts, len(groups), dtype=torch.float64, device="cpu")
     for number, batch in enumerate(pairs.batches):
-        places = list(batch.clean.places)
+        places = list(batch[0].places)
         partners, levels[into, places], edited = other_run(lm, batch, chosen, into, guard=not number)
         own = read_under(lm, edited, chosen, keep=True)
         levels[1 - into, places] = own.reading.double().cpu()

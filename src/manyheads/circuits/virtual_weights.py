@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,9 +41,9 @@ from manyheads.circuits.residual import Branches, NormForm, norm_form
 from manyheads.edits import require_loaded, standing_in
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.inputs import CallTexts, batches, model_inputs, read_texts, tokens_of
+from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
-from manyheads.models import AttentionCall, LoadedModel, probe_inputs, run, tap
+from manyheads.models import AttentionCall, LoadedModel, probe_inputs, run
 from manyheads.models.weights import Projections, holders_of, is_norm, output_projection, weight_by_head
 from manyheads.recording import Layer
 from manyheads.recording.exact_map import window_weights
@@ -148,7 +148,7 @@ class Composition:
 
 def composition(
     lm: LoadedModel,
-    texts: str | Sequence[Any] | None = None,
+    texts: InputsLike | None = None,
     *,
     writers: HeadsLike | None = None,
     readers: HeadsLike | None = None,
@@ -473,7 +473,7 @@ def _upper_triangle(begin: int, end: int, cells: int) -> Iterator[tuple[slice, s
 
 
 def _measured(
-    lm: LoadedModel, texts: Any, writers: HeadsLike | None, readers: HeadsLike | None, scores: dict[str, ndarray]
+    lm: LoadedModel, texts: InputsLike, writers: HeadsLike | None, readers: HeadsLike | None, scores: dict[str, ndarray]
 ) -> dict[str, ndarray]:
     """The change of each reader's map (q, k) or output (v) without each writer, means over texts; NaN elsewhere."""
     spec: ModelSpec = lm.spec
@@ -482,22 +482,20 @@ def _measured(
     order = {head: index for index, head in enumerate(spec.heads.heads)}
     from_heads = spec.heads if writers is None else spec.select(writers)
     to_heads = spec.heads if readers is None else spec.select(readers)
-    reading = read_texts(lm, texts, "whole", pairs=True)
+    reading = read(lm, replace(Inputs.of(texts), long="whole"), only_texts=True)
     totals = {kind: np.zeros((len(order), len(order))) for kind in KINDS}
     branches = Branches.of(lm.model, spec)
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, None, "")
-        inputs, of_texts = model_inputs(lm, tokens), CallTexts.of(lm, tokens)
-        plain = _Pass(lm, branches, inputs)
+    for batch in reading.batches():
+        plain = _Pass(lm, branches, batch)
         for writer in from_heads:
-            changed = _Pass(lm, branches, inputs, plain, writer)
+            changed = _Pass(lm, branches, batch, plain, writer)
             for reader in to_heads:
                 place = order[reader], order[writer]
                 kinds = [kind for kind in KINDS if not np.isnan(scores[kind][place])]
                 if not kinds:
                     continue
                 site = str(spec.site_of(reader))
-                change = _change(plain.calls[site], changed.calls[site], plain.outputs[site], of_texts, reader, kinds)
+                change = _change(plain.calls[site], changed.calls[site], plain.outputs[site], batch, reader, kinds)
                 for kind, value in change.items():
                     totals[kind][place] += value
     is_measured = np.zeros((len(order), len(order)), dtype=bool)
@@ -519,7 +517,7 @@ class _Pass:
         self,
         lm: LoadedModel,
         branches: Branches,
-        inputs: dict[str, Tensor],
+        batch: Batch,
         plain: _Pass | None = None,
         writer: Head | None = None,
     ) -> None:
@@ -559,20 +557,19 @@ class _Pass:
                 else:
                     result = plain.results.get(path)
                     stack.enter_context(standing_in(module, lambda *args, result=result, **kwargs: result))
-            stack.enter_context(tap(lm.model, on_call=see, guard=plain is None))
-            run(lm.model, lm.name, inputs)
+            forward(lm, batch, see, guard=plain is None)
 
 
 def _change(
     plain: AttentionCall,
     changed: AttentionCall,
     output: tuple[nn.Module, Tensor, Tensor],
-    texts: CallTexts,
+    batch: Batch,
     reader: Head,
     kinds: list[str],
 ) -> dict[str, float]:
     """The sum over texts of each kind's change of one head, row block by row block."""
-    tokens, _ = texts.read_by(plain)
+    tokens, _ = batch.read_by(plain)
     index, site = reader.index, plain.site
     group = site.kv_head_of(index)
     of_head = (slice(None), slice(index, index + 1)), (slice(None), slice(group, group + 1))

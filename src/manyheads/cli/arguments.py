@@ -134,20 +134,22 @@ QUOTED_WIDTH = 80  # a longer text is not repeated in the commands that are sugg
 
 @dataclass(frozen=True)
 class Source:
-    """A text, where it came from in words, and the arguments that give it again ("" where nothing short does)."""
+    """A text, or a list of texts or of pairs (source, target), as the library reads it; where it is from, in words.
 
-    text: str
+    `arguments` are those that give it again ("" where nothing short does), `own` whether it is ours, for want of
+    another.
+    """
+
+    given: str | list[Any]
     origin: str
-    arguments: str
+    arguments: str = ""
     own: bool = False
-    """Whether it is ours, for want of another."""
-    target: str | None = None
-    """What an encoder-decoder is to write of it; None: the text itself."""
 
     @property
-    def given(self) -> Any:
-        """The text, or the pair, as the library reads it."""
-        return self.text if self.target is None else [(self.text, self.target)]
+    def text(self) -> str:
+        """The text, the first of several; of a pair the one that is read."""
+        first = self.given if isinstance(self.given, str) else self.given[0]
+        return first if isinstance(first, str) else first[0]
 
 
 def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> Source:
@@ -181,7 +183,9 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
 
 def typed_source(talk: Talk, words: Sequence[str], file: str | None, model: str, target: str | None = None) -> Source:
     """The text of the command line, with what is to be written of it; says what else may have been meant."""
-    source = replace(read_source(words, file, model), target=target)
+    source = read_source(words, file, model)
+    if target is not None:
+        source = replace(source, given=[(source.text, target)])
     if note := source_note(words, file, model):
         talk.note(note)
     return source
@@ -312,14 +316,6 @@ def quoted(text: str) -> str:
 OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Texts, or pairs (source, target), and where they came from in words."""
-
-    texts: list[Any]
-    origin: str
-
-
 def given_texts(
     talk: Talk,
     words: Sequence[str],
@@ -327,8 +323,8 @@ def given_texts(
     lines: bool,
     model: str = DEFAULT_MODEL,
     targets: str | None = None,
-) -> Texts:
-    """What was typed or is in the file; where nothing was given, of the page that the model is shown.
+) -> Source:
+    """What was typed or is in the file, as a list; where nothing was given, of the page that the model is shown.
 
     With a file of `targets` each text is a pair: what is read, and what is to be written.
     Errors: TextError, FileAccessError.
@@ -342,14 +338,14 @@ def given_texts(
         if note := source_note(words, file, model):
             talk.note(note.replace(f"{reading.sentence_is} is", "bundled texts are"))
         texts = reading.spread(OWN_TEXTS)
-        return Texts(texts, f"{len(texts)} {reading.texts_are}")
+        return Source(texts, f"{len(texts)} {reading.texts_are}")
     source = read_source(words, file)
     if note := source_note(words, file):
         talk.note(note)
     texts: list[Any] = texts_in(source, lines)
     origin = f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} of {source.origin}"
     if targets is None:
-        return Texts(texts, origin)
+        return Source(texts, origin)
     written = texts_in(read_source([], targets), lines)
     if len(written) != len(texts):
         unit = "lines" if lines else "paragraphs, separated by empty lines (with --lines: lines)"
@@ -357,7 +353,7 @@ def given_texts(
             f"{len(texts)} texts of {source.origin} and {len(written)} targets of {targets} do not pair: give as many "
             f"of the one as of the other. Both are read as {unit}."
         )
-    return Texts(list(zip(texts, written, strict=True)), f"{origin}, with the targets of {targets}")
+    return Source(list(zip(texts, written, strict=True)), f"{origin}, with the targets of {targets}")
 
 
 LOOKED_AT = 200  # of a corpus' first documents, to see whether any can be read, and what people have annotated
@@ -418,8 +414,8 @@ def given_corpora(
         text = quoted(shortened(" ".join(words), 40)) if words else f"--file {file}"
         raise TextError(f"two sources of texts were given, {text} and --corpus {files[0]}: give one of them.")
     if words or file is not None or targets is not None:
-        texts = given_texts(talk, words, file, lines, model, targets)
-        return texts.texts, None, texts.origin
+        source = given_texts(talk, words, file, lines, model, targets)
+        return list(source.given), None, source.origin
     corpus, passages = read_sources(files or [], {"kind": None, "lines": lines}, model)
     return corpus, passages, corpus.origin
 

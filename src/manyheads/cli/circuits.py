@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -24,8 +23,8 @@ from manyheads.cli.arguments import (
     DeviceName,
     DtypeName,
     ModelChoice,
+    Source,
     TargetsFile,
-    Texts,
     TextsAreLines,
     TextsFile,
     TextWords,
@@ -60,16 +59,6 @@ WrongAnswer = Annotated[str | None, typer.Option("--wrong", metavar="WORD", help
 PatchMetric = Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)]
 FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of several tokens, read the first one.")]
 PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
-
-
-@dataclass(frozen=True)
-class GivenPairs:
-    """Pairs of texts and their answers, as the library takes them, and where they came from."""
-
-    clean: list[str]
-    corrupted: list[str]
-    answers: Any
-    origin: str
 
 
 def patch(
@@ -110,7 +99,7 @@ def patch(
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    pairs_read = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
+    clean, corrupted, answers = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     places: str | list[int] = positions
     if positions not in ("all", "each"):
         try:
@@ -120,13 +109,13 @@ def patch(
     lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("patching every head") as progress, options_in_words():
         result = circuits.patch(
-            lm, pairs_read.clean, pairs_read.corrupted, metric, pairs_read.answers, cast("circuits.What", what),
+            lm, clean.given, corrupted.given, metric, answers, cast("circuits.What", what),
             direction=cast("circuits.Direction", direction), positions=places,
             estimator=cast("circuits.PatchEstimator", estimator), first_token=first_token, controls=controls,
             progress=progress,
         )  # fmt: skip
-    document = {"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()}
-    hand_out(result, figures.save_patching, save, plot, document if as_json else patching_lines(result, pairs_read))
+    document = {"origin": clean.origin, "loaded": lm.because, **result.to_dict()}
+    hand_out(result, figures.save_patching, save, plot, document if as_json else patching_lines(result, clean.origin))
 
 
 def circuit(
@@ -155,22 +144,22 @@ def circuit(
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    pairs_read = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
+    clean, corrupted, answers = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("removing heads") as progress, options_in_words():
         result = circuits.find_circuit(
             lm,
-            pairs_read.clean,
-            pairs_read.corrupted,
+            clean.given,
+            corrupted.given,
             metric,
-            pairs_read.answers,
+            answers,
             keep,
             first_token=first_token,
             edges=edges or plot is not None,
             progress=progress,
         )
-    document = {"origin": pairs_read.origin, "loaded": lm.because, **result.to_dict()}
-    hand_out(result, figures.save_circuit, save, plot, document if as_json else circuit_lines(result, pairs_read))
+    document = {"origin": clean.origin, "loaded": lm.because, **result.to_dict()}
+    hand_out(result, figures.save_circuit, save, plot, document if as_json else circuit_lines(result, clean.origin))
 
 
 def hand_out(
@@ -208,16 +197,15 @@ def given_pairs(
     wrong: str | None,
     file: Path | None,
     metric: str,
-) -> GivenPairs:
-    """The pairs of the command line or of a file. Errors: TextError, FileAccessError."""
+) -> tuple[Source, Source, Any]:
+    """Clean and corrupted texts, of the command line or of a file, and answers. Errors: TextError, FileAccessError."""
     if (file is None) == (clean_text is None):
         raise TextError("give a clean and a corrupted text in quotes, with --right and --wrong; or --pairs FILE.")
     if file is None:
         if corrupted_text is None:
             raise TextError("one text was given: patching needs two, CLEAN and CORRUPTED, each in quotes.")
-        return GivenPairs(
-            [clean_text or ""], [corrupted_text], _answers([(right, wrong)], metric, ""), "the command line"
-        )
+        clean, corrupted = (Source([text or ""], "the command line") for text in (clean_text, corrupted_text))
+        return clean, corrupted, _answers([(right, wrong)], metric, "")
     if corrupted_text is not None or right is not None or wrong is not None:
         raise TextError(f"--pairs {file} holds texts and answers: leave out those of the command line.")
     rows: list[dict[str, str]] = []
@@ -237,7 +225,8 @@ def given_pairs(
         raise TextError(f"{file} holds no pair: give one a line, as JSON.")
     answers = _answers([(row.get("right"), row.get("wrong")) for row in rows], metric, f" in {file}")
     origin = f"{len(rows)} pair{'s' * (len(rows) > 1)} of {file}"
-    return GivenPairs([row["clean"] for row in rows], [row["corrupted"] for row in rows], answers, origin)
+    clean, corrupted = (Source([row[side] for row in rows], origin) for side in ("clean", "corrupted"))
+    return clean, corrupted, answers
 
 
 def _answers(rows: list[tuple[str | None, str | None]], metric: str, where: str) -> Any:
@@ -255,7 +244,7 @@ def _answers(rows: list[tuple[str | None, str | None]], metric: str, where: str)
     return rows
 
 
-def patching_lines(result: Patching, pairs_read: GivenPairs) -> list[Text]:
+def patching_lines(result: Patching, origin: str) -> list[Text]:
     """What was patched, the heads with the largest effects, and what an unrelated text's numbers do."""
     unit = f" {result.unit}" if result.unit else ""
     lines = [
@@ -276,12 +265,12 @@ def patching_lines(result: Patching, pairs_read: GivenPairs) -> list[Text]:
     control = result.notes.get("control", "none")
     if result.control:
         control = f"{min(result.control):.2f} to {max(result.control):.2f}: {control}"
-    rows = {"pairs": pairs_read.origin, "control": control, "answers": result.notes.get("answers", "none")}
+    rows = {"pairs": origin, "control": control, "answers": result.notes.get("answers", "none")}
     rows |= {"metric": result.notes["metric"], "computed": result.notes["computed"]}
     return [*lines, Text(), *(Text(f"{name:<10}{clean(words)}") for name, words in rows.items())]
 
 
-def circuit_lines(result: Circuit, pairs_read: GivenPairs) -> list[Text]:
+def circuit_lines(result: Circuit, origin: str) -> list[Text]:
     """The heads of a circuit, what each costs, and how well they do beside random sets."""
     total = len(result.spec.heads)
     lines = [
@@ -319,7 +308,7 @@ def circuit_lines(result: Circuit, pairs_read: GivenPairs) -> list[Text]:
             *map(Text, edges[:LISTED]),
             Text(),
         ]
-    rows = {"pairs": f"{pairs_read.origin}: {result.notes['pairs']}", "metric": result.notes["metric"]}
+    rows = {"pairs": f"{origin}: {result.notes['pairs']}", "metric": result.notes["metric"]}
     rows |= {"answers": result.notes["answers"]} if "answers" in result.notes else {}
     return [*lines, *(Text(f"{name:<10}{clean(words)}") for name, words in rows.items())]
 
@@ -375,7 +364,7 @@ def attribute(
     first, *second = (int(word) if word.isdecimal() else word for word in (answer, versus) if word is not None)
     with talk.step("reading the texts, forwards and back along the stream"), options_in_words():
         result = circuits.logit_attribution(
-            lm, texts.texts, (first, *second) if second else first, position, first_token=first_token
+            lm, texts.given, (first, *second) if second else first, position, first_token=first_token
         )
     keys = result.by_key(head) if head is not None else ()
     shares = {} if head is None else {"head": head, "keys": [share._asdict() for share in keys]}
@@ -384,7 +373,7 @@ def attribute(
     hand_out(result, figures.save_attribution, save, plot, document if as_json else lines_shown)
 
 
-def attribution_lines(result: Attribution, texts: Texts, head: str | None, keys: tuple[KeyShare, ...]) -> list[Text]:
+def attribution_lines(result: Attribution, texts: Source, head: str | None, keys: tuple[KeyShare, ...]) -> list[Text]:
     """The logit, the components that add or take most, the sum of the rest, one head by key, and the check."""
     named = result.answers[0] if len(set(result.answers)) == 1 else f"{len(set(result.answers))} answers"
     logit = float(result.logit.mean())

@@ -28,9 +28,9 @@ from manyheads.cli.arguments import (
     MetricName,
     ModelChoice,
     ModelName,
+    Source,
     TargetsFile,
     TextOrOwn,
-    Texts,
     TextsAreLines,
     TextsFile,
     check_folder,
@@ -128,17 +128,17 @@ def ablate(
             f'{words[0]!r} names heads, and would be read as the text: name all in one, "{heads}, {words[0]}".'
         )
     texts = given_texts(talk, words, file, lines, model, targets)
-    corpus_texts = None if corpus is None else given_texts(talk, [], corpus, lines).texts
+    corpus_texts = None if corpus is None else given_texts(talk, [], corpus, lines).given
     lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("reading the texts, with these heads and without") as progress:
         result = interventions.effect(
-            lm, requested, texts.texts, metric=metric, corpus=corpus_texts, controls=controls, progress=progress
+            lm, requested, texts.given, metric=metric, corpus=corpus_texts, controls=controls, progress=progress
         )
     if save_plan is not None:
         # Imports torch, for which --help is not to wait.
         from manyheads.edits import prepare
 
-        prepare(lm, requested, (corpus_texts or texts.texts) if requested.needs_corpus else None)[0].save(save_plan)
+        prepare(lm, requested, (corpus_texts or texts.given) if requested.needs_corpus else None)[0].save(save_plan)
     if as_json:
         emit_document({"origin": texts.origin, "loaded": lm.because, **result.to_dict()})
     else:
@@ -201,7 +201,7 @@ def _names_heads(word: str) -> bool:
         return False
 
 
-def ablation_lines(lm: LoadedModel, result: Effect, texts: Texts, saved: Path | None, console: Console) -> list[Text]:
+def ablation_lines(lm: LoadedModel, result: Effect, texts: Source, saved: Path | None, console: Console) -> list[Text]:
     """The verdict, the effect among random heads as a strip of dots, then the numbers, each with its label."""
     lines = [
         Text.assemble((clean(lm.name), "bold"), f": {clean(str(result.plan))}"),
@@ -234,7 +234,7 @@ def ablation_lines(lm: LoadedModel, result: Effect, texts: Texts, saved: Path | 
         rows.append(("control", f"{result.metric} {signed[mean]}{unit}  {span}: {result.notes['control']}"))
     if result.per_token is not None and result.num_texts == 1:
         # The tokens whose loss rose most: of a pair, those of its target. The first token is predicted by none.
-        text, rises = texts.texts[0], result.per_token[0]
+        text, rises = texts.given[0], result.per_token[0]
         side = {"text": text} if isinstance(text, str) else {"text_target": text[1]}
         ids = lm.tokenizer(**side, verbose=False)["input_ids"]
         names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]
@@ -329,11 +329,11 @@ def importance(
     lm = load_model(talk, choice)
     first, by_gradient = "gradient" if estimator == "gradient" else "ablation", "reading, forwards and back"
     with talk.step(by_gradient if first == "gradient" else "reading the texts without each head") as progress:
-        result = interventions.importance(lm, texts.texts, first, kind=ablated, metric=metric, progress=progress)
+        result = interventions.importance(lm, texts.given, first, kind=ablated, metric=metric, progress=progress)
     second = removed = None
     if estimator == "both":
         with talk.step(by_gradient):
-            second = interventions.importance(lm, texts.texts, "gradient", metric=metric)
+            second = interventions.importance(lm, texts.given, "gradient", metric=metric)
     if save is not None:
         result.save(save)
     if curve is not None:
@@ -341,7 +341,7 @@ def importance(
         from manyheads.interventions import removal_curve
 
         with talk.step("removing more and more heads") as progress:
-            removed = removal_curve(lm, texts.texts, result.estimator, kind=ablated, metric=metric, progress=progress)
+            removed = removal_curve(lm, texts.given, result.estimator, kind=ablated, metric=metric, progress=progress)
         figures.save_curve(removed, curve)
     if as_json:
         document = result.to_dict()
@@ -358,7 +358,7 @@ def importance(
 
 
 def importance_lines(
-    result: Importance, second: Importance | None, texts: Texts, model: ModelChoice, console: Console
+    result: Importance, second: Importance | None, texts: Source, model: ModelChoice, console: Console
 ) -> list[Text]:
     """What it comes to, a shade for every head, the ones at either end with their numbers, and what to try next."""
     unit = f" {result.unit}" if result.unit else ""
@@ -471,11 +471,11 @@ def prune(
         # Heads are chosen on one half of the texts; their loss is measured on the other, which had no part in it.
         with talk.step("reading the texts without each head or group") as progress:
             chosen = interventions.lowest_heads(
-                lm, texts.texts[::2], lowest, empty_layers=empty_layers, progress=progress
+                lm, texts.given[::2], lowest, empty_layers=empty_layers, progress=progress
             )
         heads = str(chosen.heads)
         with talk.step("reading the other texts without all of them") as progress:
-            held_out = texts.texts[1::2] or texts.texts
+            held_out = texts.given[1::2] or texts.given
             lost = interventions.effect(lm, Ablate(heads), held_out, metric=chosen.metric, progress=progress)
         span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
         control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"

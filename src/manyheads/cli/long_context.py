@@ -20,7 +20,7 @@ from manyheads.cli.arguments import (
     DeviceName,
     DtypeName,
     ModelChoice,
-    Texts,
+    Source,
     check_output,
     count_option,
     load_model,
@@ -102,7 +102,7 @@ def split(
                 if document.problem:
                     raise TextError(f"{document.name} cannot be read: {document.problem}")
                 listed.append(document.text)
-        chosen_texts = Texts(listed, f"{plural(len(listed), 'text')} of {plural(len(texts), 'file')}")
+        chosen_texts = Source(listed, f"{plural(len(listed), 'text')} of {plural(len(texts), 'file')}")
     lm = load_model(talk, ModelChoice(model, device, dtype))
     if chosen_texts is None:  # bundled texts, joined until each has about twice as many tokens as a streaming head sees
         reading = corpora.reading_of(model)
@@ -112,10 +112,10 @@ def split(
                 joined.append("")
             joined[-1] += f"{text}\n\n"
         joined = joined[:-1][:OWN_TEXTS]  # the last may be short
-        chosen_texts = Texts(joined, f"{len(joined)} long texts, joined of {reading.texts_are}")
+        chosen_texts = Source(joined, f"{len(joined)} long texts, joined of {reading.texts_are}")
     with talk.step("letting heads stream, one after another, then many") as progress:
         result = long_context.split_heads(
-            lm, chosen_texts.texts, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
+            lm, chosen_texts.given, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
             progress=progress,
         )  # fmt: skip
     if save is not None:
@@ -129,7 +129,7 @@ def split(
         print_written(save, plot)
 
 
-def split_lines(result: HeadSplit, texts: Texts) -> list[Text]:
+def split_lines(result: HeadSplit, texts: Source) -> list[Text]:
     """The verdict, the heads that keep everything, then the numbers, each with its label."""
     evidence = result.evidence
     lines = [

@@ -2,7 +2,6 @@
 from .corpus import NONE_FAILED as NONE_FAILED
 from .corpus import WHOLE as WHOLE
 from .corpus import Corpus as Corpus
-from .corpus import Document as Document
 from .corpus import Failure as Failure
 from .corpus import Failures as Failures
 from .corpus import Shard as Shard

@@ -21,27 +21,11 @@ import torch
 
 from manyheads.base import Json, first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
-from manyheads.texts import Gold, text_seed
+from manyheads.texts import Document, text_seed
 
 NAMED = 20  # of those that failed, the first so many are held by name
 REASON_CHARACTERS = 300
 NO_MEMORY = ("allocate memory", "out of memory")  # torch raises these as a plain RuntimeError, too
-
-
-@dataclass(frozen=True)
-class Document:
-    """One text. `name` says where it is from ("page.txt:12", a treebank's sent_id); `at` is how far reading has come
-    with it, in the units of the corpus' `total` (bytes of files, else texts).
-
-    `problem` says why there is no text where one was to be read (a broken line of JSON, say); `text` is empty then.
-    A reader of a corpus counts and reports such documents, but goes on: one bad line of millions ends no run.
-    """
-
-    text: str
-    name: str
-    gold: Gold | None = None
-    at: int = 0
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +47,9 @@ class Corpus:
     place: Shard | None = None
     whole: Corpus | None = None
     again: Callable[[], Corpus] | None = field(default=None, repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.open()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Files by their paths, texts in memory whole. Errors: TextError for what can be read once only."""
@@ -171,7 +158,7 @@ def as_corpus(texts: Any) -> Corpus:
     """
     if isinstance(texts, Corpus):
         return texts
-    if isinstance(texts, str):
+    if isinstance(texts, str | Document):
         texts = [texts]
     if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
         raise TextError(f"texts is a {type(texts).__name__}: give a text, or a list of texts.")

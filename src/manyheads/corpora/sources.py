@@ -36,11 +36,12 @@ from types import MappingProxyType
 from typing import Any
 
 from manyheads.base import one_of, plural
-from manyheads.corpora.corpus import Corpus, Document, corpus_of
+from manyheads.corpora.corpus import Corpus, corpus_of
 from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
 from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
 from manyheads.errors import FileAccessError, TextError
 from manyheads.models import BUNDLED
+from manyheads.texts import Document
 
 OWN_TEXT = "The animal didn't cross the street because it was too tired."
 """The sentence that is read where none is given, in the terminal and on the page: heads of a model that has read prose
@@ -85,7 +86,7 @@ SENTENCES = "sentences.conllu"
 
 
 @dataclass(frozen=True)
-class Reading:
+class OwnTexts:
     """What a model is shown where nothing is given: a page for its labels and its experiments, and one short text.
 
     `name` is the value of `Bundled.reads`. `sentence` is the short text and `sentence_is` that in words; so are `texts`
@@ -188,9 +189,9 @@ PYTHON_PAIR = MappingProxyType(
         "wrong": " path",
     }
 )
-READINGS: Mapping[str, Reading] = MappingProxyType(
+READINGS: Mapping[str, OwnTexts] = MappingProxyType(
     {
-        PROSE: Reading(
+        PROSE: OwnTexts(
             PROSE,
             OWN_TEXT,
             "a bundled sentence",
@@ -201,12 +202,14 @@ READINGS: Mapping[str, Reading] = MappingProxyType(
             True,
             (OWN_TEXT, "it", "animal"),
         ),
-        PYTHON: Reading(PYTHON, PYTHON_TEXT, "a bundled function", python_texts, PYTHON_IS, python_digest, PYTHON_PAIR),
+        PYTHON: OwnTexts(
+            PYTHON, PYTHON_TEXT, "a bundled function", python_texts, PYTHON_IS, python_digest, PYTHON_PAIR
+        ),
     }
 )
 
 
-def reading_of(model: str) -> Reading:
+def reading_of(model: str) -> OwnTexts:
     """The texts of the model of that name: its own where it is bundled, prose for all others."""
     return READINGS[BUNDLED[model].reads if model in BUNDLED else PROSE]
 

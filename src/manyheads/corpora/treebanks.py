@@ -22,10 +22,9 @@ from typing import NamedTuple
 from conllu import Token, parse_token_and_metadata
 from conllu.exceptions import ParseException
 
-from manyheads.corpora.corpus import Document
 from manyheads.corpora.lines import Line, stretches
 from manyheads.errors import TextError
-from manyheads.texts import ROOT, Gold, GoldWord, Mention
+from manyheads.texts import ROOT, Document, Gold, GoldWord, Mention
 
 UNITS = ("sentence", "passage")
 MARKED = re.compile(r"[\t|]Entity=")
@@ -183,7 +182,7 @@ def _document(block: Block, declared: str | None, where: str) -> Document | None
         place = "" if name == where else f"the sentence at {where}: "
         return Document("", name, at=block.at, problem=f"{place}{error}")
     has_syntax = any(token["head"] is not None for token in tokens if "head" in token)
-    return Document(text, name, Gold(words, mentions, has_syntax), block.at)
+    return Document(text, name, Gold(words, mentions, has_syntax), at=block.at)
 
 
 def _joined(sentences: Sequence[Document]) -> Document:
@@ -210,7 +209,7 @@ def _joined(sentences: Sequence[Document]) -> Document:
         has_coreference=all(gold.has_coreference for gold in golds),
     )
     name = sentences[0].name if len(sentences) == 1 else f"{sentences[0].name}..{sentences[-1].name}"
-    return Document(" ".join(sentence.text for sentence in sentences), name, gold, sentences[-1].at)
+    return Document(" ".join(sentence.text for sentence in sentences), name, gold, at=sentences[-1].at)
 
 
 class Surface(NamedTuple):

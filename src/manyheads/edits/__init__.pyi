@@ -9,12 +9,9 @@ from .edits import weights_of as weights_of
 from .metrics import METRICS as METRICS
 from .metrics import TOKENS_OF_A_BATCH as TOKENS_OF_A_BATCH
 from .metrics import Batch as Batch
-from .metrics import Corpus as Corpus
 from .metrics import Metric as Metric
 from .metrics import choose_metric as choose_metric
 from .metrics import exact as exact
-from .metrics import outputs_of as outputs_of
-from .metrics import read_corpus as read_corpus
 from .metrics import require_loaded as require_loaded
 from .metrics import require_numbers as require_numbers
 from .metrics import token_losses as token_losses

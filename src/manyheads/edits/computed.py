@@ -18,10 +18,10 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -29,12 +29,11 @@ from torch import Tensor, nn
 
 from manyheads.base import no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError, PlanError
-from manyheads.inputs import CallTexts, batches, read_texts, tokens_of, watch
-from manyheads.inputs import observe as observe_batch
-from manyheads.inputs.reading import texts_of_call
+from manyheads.inputs import Batch, Inputs, batch_of_call, forward, forward_call, read
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
+from manyheads.texts import Document
 
 RESAMPLE_TEXTS = 32  # texts of a corpus that resampling draws from: the first ones
 Layers = frozenset[tuple[str, int]] | None  # (stack, layer) of those that are computed; None: all
@@ -175,24 +174,29 @@ def compute(lm: LoadedModel | nn.Module, plans: Sequence[Plan], corpus: Any, lay
         tensors |= _outputs_on(lm, [text], name, layers)
     count = tokens = 0
     if corpus_steps:
-        listed = [corpus] if isinstance(corpus, str) else list(corpus) if isinstance(corpus, Sequence) else []
+        items, some = _parted(lm, corpus)
+        listed = [items] if isinstance(items, str | Document) else list(items) if isinstance(items, Sequence) else []
         if not listed:
-            fault = "empty" if isinstance(corpus, Sequence) else f"a {type(corpus).__name__}"
+            fault = "empty" if isinstance(items, Sequence) else f"a {type(items).__name__}"
             raise PlanError(
                 f"corpus= is {fault}: give a list of texts (of a bare module, of its inputs), one at the least."
             )
         texts += listed
         if any(step.kind == "mean" for step in corpus_steps):
             means = _Means(layers, any(step.per_position for step in corpus_steps))
-            count, tokens = _read(lm, listed, means.add)
+            count, tokens = len(listed), _read(lm, some(listed), means.add)
             tensors |= means.tensors()
         if any(step.kind == "resample" for step in corpus_steps):
-            tensors |= _outputs_on(lm, listed[:RESAMPLE_TEXTS], "texts", layers)
+            tensors |= _outputs_on(lm, some(listed[:RESAMPLE_TEXTS]), "texts", layers)
     if not tensors:
         return Computed()
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
-        if isinstance(text, str) or (isinstance(text, tuple) and not isinstance(lm, nn.Module)):
+        if isinstance(text, Document):
+            text = text.text if text.target is None else (text.text, text.target)
+        elif isinstance(text, Inputs):
+            text = [batch.sample_seeds for batch in read(cast(LoadedModel, lm), text).ready]
+        if isinstance(text, str) or (isinstance(text, tuple | list) and not isinstance(lm, nn.Module)):
             digest.update(json.dumps(text).encode())  # a pair as a list of its two texts
         else:  # inputs of a bare module count by their numbers
             args, kwargs = _arguments(text)
@@ -211,38 +215,40 @@ def _source_name(step: Ablate) -> str:
     return "texts" if step.text is None else f"text {hashlib.blake2b(step.text.encode(), digest_size=6).hexdigest()}"
 
 
-def _read(
-    lm: LoadedModel | nn.Module, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]], None]
-) -> tuple[int, int]:
+def _parted(lm: LoadedModel | nn.Module, corpus: Any) -> tuple[object, Callable[[list[Any]], Any]]:
+    """The items of a corpus, and a function that makes of some of them what is read. Pictures and sounds are one."""
+    if isinstance(lm, nn.Module):
+        return corpus, lambda items: items
+    inputs = replace(Inputs.of(corpus), labels=None)  # of no use here, and too many for some of the texts
+    if inputs.has_media:
+        return [inputs], lambda items: items[0]
+    name = next(name for name in ("texts", "ready", "ids") if getattr(inputs, name) is not None)
+    return getattr(inputs, name), lambda items: replace(inputs, **{name: items})
+
+
+def _read(lm: LoadedModel | nn.Module, corpus: Any, observer: Callable[[Site, list[Tensor]], None]) -> int:
     """Pass every call's rows to `observer(site, [out [n, h, f] of each text])`, padding left out.
 
-    Returns the number of texts and of tokens (0 tokens where the inputs are ready tensors).
+    Returns the number of tokens (0 where the inputs are ready tensors).
     """
 
-    def observe(call: AttentionCall, texts: CallTexts) -> None:
-        tokens, aligner = texts.read_by(call)
+    def observe(call: AttentionCall, batch: Batch) -> None:
+        tokens, aligner = batch.read_by(call)
         rows = aligner.roll(call.out.detach()).transpose(1, 2).float().cpu()
         # On the CPU and cut to their texts at once: a corpus' rows on an accelerator would fill its memory.
         parts = [row[:length] for row, length in zip(rows, tokens.lengths.tolist(), strict=True)]
         observer(call.site, parts)
 
-    if isinstance(lm, nn.Module) or isinstance(corpus[0], Mapping):  # each item: the arguments of one call
-        model = lm if isinstance(lm, nn.Module) else lm.model
+    if isinstance(lm, nn.Module):  # each item: the arguments of one call
         for inputs in corpus:
             args, kwargs = _arguments(inputs)
-            texts = texts_of_call(args, kwargs)
-
-            def forward(args: Any = args, kwargs: Any = kwargs) -> None:
-                with torch.no_grad():
-                    model(*args, **kwargs)
-
-            watch(model, type(model).__name__, forward, lambda call, t=texts: observe(call, t))
-        return len(corpus), 0
-    reading = read_texts(lm, corpus, pairs=True)
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, None, "")
-        observe_batch(lm, tokens, partial(observe, texts=CallTexts.of(lm, tokens)))
-    return len(corpus), reading.num_tokens
+            forward_call(lm, args, kwargs, partial(observe, batch=batch_of_call(args, kwargs)))
+        return 0
+    reading = read(lm, corpus)
+    for batch in reading.batches():
+        batch = batch.with_texts()
+        forward(lm, batch, partial(observe, batch=batch))
+    return reading.num_tokens if reading.pieces else 0
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -291,7 +297,7 @@ class _Means:
         return means
 
 
-def _outputs_on(lm: LoadedModel | nn.Module, texts: Sequence[Any], name: str, layers: Layers) -> dict[str, Tensor]:
+def _outputs_on(lm: LoadedModel | nn.Module, texts: Any, name: str, layers: Layers) -> dict[str, Tensor]:
     """The outputs of all heads of some layers on these texts, row by row, and the texts' lengths."""
     rows: dict[str, list[Tensor]] = {}
 

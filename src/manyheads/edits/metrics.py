@@ -1,104 +1,25 @@
-"""Metrics that compare a model before and after an intervention, and the corpus that they are read on.
+"""Metrics that compare a model before and after an intervention.
 
 A metric takes a reading of the model's outputs, text by text (a language model's loss, its predictions, an embedding, a
 class), and computes how far two readings are apart. A positive change is always for the worse. A user's metric may be
 any function of the model's outputs.
-
-A corpus is read again and again, once for each intervention, so its texts are batched once, by like length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from numpy import ndarray
+from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.base import one_of
-from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.inputs import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
-from manyheads.inputs.reading import decoder_story, writes_apart
-from manyheads.models import LoadedModel, run
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Inputs of one forward pass; `places`, the indices of their texts in the corpus; the texts' labels, if any.
-
-    `targets`: the tokens that a decoder beside an encoder should predict, -100 where none is; without
-    targets of its own it repeats the text. `options`: arguments of the model that have no row for each text.
-    `reference`: what the metric compares each text's run with, as `Metric.refer` gave it of another run.
-    """
-
-    inputs: dict[str, Tensor]
-    places: tuple[int, ...]
-    labels: Tensor | None = None
-    targets: Tensor | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    reference: Tensor | None = None
-
-    @property
-    def real(self) -> Bool[Tensor, "b n"] | None:
-        """True at tokens, False at padding; None where the inputs have no mask."""
-        mask = self.inputs.get("attention_mask")
-        return None if mask is None else mask.bool()
-
-    def repeated(self, times: int) -> Batch:
-        """Each text `times` times in a row."""
-        inputs = {name: x.repeat_interleave(times, 0) for name, x in self.inputs.items()}
-        places = tuple(place for place in self.places for _ in range(times))
-        labels, targets, reference = (
-            None if x is None else x.repeat_interleave(times, 0) for x in (self.labels, self.targets, self.reference)
-        )
-        return Batch(inputs, places, labels, targets, self.options, reference)
-
-
-@dataclass(frozen=True, eq=False)
-class Corpus:
-    """Batches, and how many texts and tokens they hold.
-
-    `notes`: how long texts were cut ("windows"), and what a decoder beside an encoder reads ("decoder"), if either is.
-    """
-
-    batches: tuple[Batch, ...]
-    num_texts: int
-    num_tokens: int
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_corpus(
-    lm: LoadedModel, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS
-) -> Corpus:
-    """Texts, pairs of texts (source, target) for an encoder-decoder, or ready inputs, as batches.
-
-    Ready inputs are a list of mappings, each a batch: pictures, sounds, anything.
-
-    `num_tokens` is the size of a batch with padding. Long texts are read in windows, each of which counts as a text.
-    Errors: TextError for no texts, or where there is not one label for each text.
-    """
-    if not isinstance(texts, str) and isinstance(texts, Sequence) and texts and isinstance(texts[0], Mapping):
-        return _corpus_of_inputs(lm, texts, labels)
-    # Labels are checked after the texts: a text that cannot be read is the more basic fault.
-    reading = read_texts(lm, texts, pairs=True)
-    _check_labels(labels, 1 if isinstance(texts, str) else len(texts))
-    listed: list[Batch] = []
-    for group in batches(reading, num_tokens):
-        tokens = tokens_of(reading, group, None, "")
-        inputs, targets = model_inputs(lm, tokens), None
-        if "decoder_input_ids" in inputs:
-            written = (tokens.target or tokens).ids
-            assert written is not None
-            targets = written.masked_fill(written < 0, -100).to(inputs["input_ids"].device)
-        sources = [reading.pieces[index].source for index in group]
-        listed.append(Batch(inputs, tuple(group), _label_tensor(labels, sources), targets))
-    notes = {"windows": reading.because, "decoder": decoder_story(lm, reading)}
-    notes = {name: words for name, words in notes.items() if words}
-    return Corpus(tuple(listed), len(reading.pieces), reading.num_tokens, notes)
+from manyheads.errors import ModelError, StatisticError
+from manyheads.inputs import Batch
+from manyheads.models import LoadedModel
 
 
 def require_loaded(lm: LoadedModel) -> None:
@@ -108,51 +29,12 @@ def require_loaded(lm: LoadedModel) -> None:
         raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
 
 
-def _corpus_of_inputs(lm: LoadedModel, items: Sequence[Any], labels: Any) -> Corpus:
-    """Ready inputs, each mapping one batch. Labels are checked last, when the number of samples is known."""
-    loaded: list[tuple[dict[str, Tensor], range]] = []
-    count = tokens = 0
-    for inputs in items:
-        if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(x, Tensor) for x in inputs.values()):
-            raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
-        inputs = {name: x.to(lm.device) for name, x in inputs.items()}
-        size = len(next(iter(inputs.values()))) if all(x.ndim for x in inputs.values()) else 0
-        if not size or any(len(x) != size for x in inputs.values()):
-            shapes = {name: tuple(x.shape) for name, x in inputs.items()}
-            raise TextError(f"a batch of inputs has {shapes}: the first axis of each must be the samples.")
-        loaded.append((inputs, range(count, count + size)))
-        count, tokens = count + size, tokens + int(inputs.get("attention_mask", torch.zeros(1, device="cpu")).sum())
-    _check_labels(labels, count)
-    ready = (Batch(inputs, tuple(places), _label_tensor(labels, places)) for inputs, places in loaded)
-    return Corpus(tuple(ready), count, tokens)
-
-
-def _check_labels(labels: Any, count: int) -> None:
-    if labels is None:
-        return
-    if isinstance(labels, str) or not isinstance(labels, Sequence | Tensor | ndarray):
-        raise TextError(f"labels is a {type(labels).__name__}: give a list of class numbers, one for each text.")
-    if len(labels) != count:
-        raise TextError(f"{len(labels)} labels were given for {count} texts: give one for each.")
-    if wrong := [label for label in labels if isinstance(label, str) or int(label) != label or label < 0]:
-        raise TextError(f"label {wrong[0]!r} is no class: give whole numbers, from 0.")
-
-
-def _label_tensor(labels: Any, sources: Sequence[int]) -> Tensor | None:
-    return None if labels is None else torch.tensor([int(labels[source]) for source in sources], device="cpu")
-
-
 def exact(x: Tensor) -> Tensor:
     """In float32, or in float64 what is float64 already."""
     return x if x.dtype == torch.float64 else x.float()
 
 
-def outputs_of(lm: LoadedModel, batch: Batch, *, head: bool, grad: bool = False) -> Any:
-    """The model's outputs for a batch; without the language-model or classification head unless `head`."""
-    return run(lm.model, lm.name, {**batch.inputs, **batch.options}, head=head, grad=grad)
-
-
-Own = Callable[[Any, dict[str, Tensor]], Any]
+Own = Callable[[Any, Mapping[str, Tensor]], Any]
 """A user's metric: (the model's outputs, its inputs) -> one number a text, where more is worse."""
 
 
@@ -317,7 +199,7 @@ def choose_metric(lm: LoadedModel, metric: str | Own | Metric, labels: Any = Non
         return _user_metric(metric), "a function of your own"
     # can_generate() alone does not decide: a masked language model (BERT) sees every token that it would predict.
     generates = bool(getattr(lm.model, "can_generate", lambda: False)())
-    writes = generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites))
+    writes = generates and (lm.writes_apart or any(site.causal for site in lm.spec.sites))
     classifies = "Classification" in type(lm.model).__name__
     if metric == "auto" and labels is not None:
         return choose_metric(lm, "class_loss", labels)[0], "labels were given"
@@ -333,7 +215,9 @@ def choose_metric(lm: LoadedModel, metric: str | Own | Metric, labels: Any = Non
         )
     if metric.startswith("class"):
         if labels is None:
-            raise StatisticError(f"metric={metric!r} needs labels=, one for each text.")
+            raise StatisticError(
+                f"metric={metric!r} needs labels=, one for each text: give mh.Inputs(texts, labels=...)."
+            )
         if not classifies:
             raise StatisticError(f"metric={metric!r} needs a classifier, and {type(lm.model).__name__} is none.")
     return METRICS[metric], "as asked"

@@ -34,8 +34,8 @@ from manyheads.base import Progress
 from manyheads.edits.application import prepare
 from manyheads.edits.computed import Computed
 from manyheads.edits.edits import Acts, Editor
-from manyheads.edits.metrics import Batch, Metric, outputs_of, require_numbers
-from manyheads.inputs import BATCH_TOKENS
+from manyheads.edits.metrics import Metric, require_numbers
+from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike, forward
 from manyheads.machine import is_sharded
 from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.plan import Plan
@@ -77,14 +77,13 @@ def read_under(
     def kept(call: AttentionCall) -> None:
         calls[call.site.stack, call.site.layer] = call
 
-    is_tapped = edits or guard or keep
-    with tap(lm.model, kept if keep else None, edits, guard=guard) if is_tapped else nullcontext():
-        outputs = outputs_of(lm, batch, head=metric is None or metric.head, grad=grad)
-        if metric is None:
-            return PassRead(torch.empty(0, device="cpu"), calls, None)
-        if metric.refer is not None and batch.reference is None:
-            batch = replace(batch, reference=metric.refer(outputs, batch))
-        return PassRead(metric.read(outputs, batch), calls, batch.reference)
+    head, observers = metric is None or metric.head, [kept] if keep else []
+    outputs = forward(lm, batch, *observers, edits=edits, guard=guard, head=head, grad=grad).outputs
+    if metric is None:
+        return PassRead(torch.empty(0, device="cpu"), calls, None)
+    if metric.refer is not None and batch.reference is None:
+        batch = replace(batch, reference=metric.refer(outputs, batch))
+    return PassRead(metric.read(outputs, batch), calls, batch.reference)
 
 
 @runtime_checkable
@@ -144,7 +143,7 @@ class PlanEdits:
         return self.editors[index]
 
 
-def plan_edits(lm: LoadedModel, plans: Sequence[Plan], corpus: Any = None) -> PlanEdits:
+def plan_edits(lm: LoadedModel, plans: Sequence[Plan], corpus: InputsLike | None = None) -> PlanEdits:
     """Plans as `Edits`, all of them with the tensors of one reading of `corpus`. Errors: those of `applied`."""
     prepared, _ = prepare(lm, list(plans), corpus)
     return PlanEdits(lm.model, Acts(prepared.plans, lm.spec), prepared.computed)

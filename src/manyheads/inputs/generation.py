@@ -17,7 +17,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,8 +25,9 @@ from torch import Tensor
 from manyheads.attention import Mask
 from manyheads.base import whole
 from manyheads.errors import ModelError, RecordingError, TextError
-from manyheads.inputs.reading import CallTexts, Padded, decoder_start, named_texts, read_texts, writes_apart
-from manyheads.models import AttentionCall, device_of
+from manyheads.inputs.batch import Batch, Side, named_texts
+from manyheads.inputs.pieces import Piece
+from manyheads.models import AttentionCall, LoadedModel, device_of
 from manyheads.models.taps import KnownLse
 from manyheads.models.taps import call as guard
 from manyheads.spec import CROSS
@@ -44,12 +45,11 @@ NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # valu
 WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"
 
 
-def read_prompts(lm: Any, texts: str | Sequence[Any], count: int, options: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """The tokens of each text that is to be written on. Errors: TextError, ModelError, RecordingError."""
-    require_writer(lm, count, options)
-    prompts = [piece.ids for piece in read_texts(lm, texts, "whole").pieces]
+def prompts_of(lm: LoadedModel, pieces: Sequence[Piece], count: int) -> list[tuple[int, ...]]:
+    """The tokens of each text that is to be written on. Errors: RecordingError for more than the model's positions."""
+    prompts = [piece.ids for piece in pieces]
     longest = max(map(len, prompts))
-    limit = None if writes_apart(lm) else lm.max_positions
+    limit = None if lm.writes_apart else lm.max_positions
     if limit is not None and longest + count > limit:
         raise RecordingError(
             f"generate={count} after {longest} tokens is more than the {limit} positions of {lm.name}: ask for at most "
@@ -58,27 +58,27 @@ def read_prompts(lm: Any, texts: str | Sequence[Any], count: int, options: Mappi
     return prompts
 
 
-def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> CallTexts:
+def generate(lm: LoadedModel, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> Batch:
     """Let the model write `count` tokens after each prompt; the finished texts, as its layers have read them."""
     width = max(len(prompt) for prompt in prompts)
     ids = torch.full((len(prompts), width), padding_of(lm), device="cpu")
     mask = torch.zeros(len(prompts), width, dtype=torch.long, device="cpu")
     for row, prompt in enumerate(prompts):
         # Padding stands before a text where new tokens follow its last one; after what an encoder reads.
-        span = slice(len(prompt)) if writes_apart(lm) else slice(width - len(prompt), width)
+        span = slice(len(prompt)) if lm.writes_apart else slice(width - len(prompt), width)
         ids[row, span], mask[row, span] = torch.tensor(list(prompt), device="cpu"), 1
     ends = ends_of(lm.model.generation_config, lm.tokenizer)
-    device = device_of(lm.model)
+    device, writer = device_of(lm.model), cast(Any, lm.model)
     with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
-        generated = lm.model.generate(ids.to(device), attention_mask=mask.to(device), **more)
+        generated = writer.generate(ids.to(device), attention_mask=mask.to(device), **more)
     # The last token was written, but never read: it has no row in any layer.
-    finished, lengths = generated.cpu()[:, :-1], mask.sum(-1)
-    if writes_apart(lm):
+    finished, lengths, places = generated.cpu()[:, :-1], mask.sum(-1), tuple(range(len(prompts)))
+    if lm.writes_apart:
         written = _written(lm, finished, torch.zeros_like(lengths), until_end(finished, 1, ends))
-        return CallTexts(_written(lm, ids, torch.zeros_like(lengths), lengths), written)
+        return Batch({}, places, _written(lm, ids, torch.zeros_like(lengths), lengths), written)
     pads = width - lengths
     written = _written(lm, finished, pads, until_end(finished, width, ends) - pads)
-    return CallTexts(written, written)
+    return Batch({}, places, written, written)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) ->
         model.generation_config = own_config
 
 
-def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
+def require_writer(lm: LoadedModel, count: int, options: Mapping[str, Any]) -> None:
     """Errors: RecordingError for what cannot be recorded as one text; ModelError for a model that cannot write."""
     whole("generate", count, 1, RecordingError, "how many tokens to write, 1 or more")
     for name, why in REFUSED.items():
@@ -112,7 +112,7 @@ def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
         )
 
 
-def padding_of(lm: Any) -> int:
+def padding_of(lm: LoadedModel) -> int:
     return int(getattr(lm.tokenizer, "pad_token_id", None) or 0)
 
 
@@ -132,7 +132,7 @@ def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
     return torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
 
 
-def _written(lm: Any, ids: Tensor, first: Tensor, lengths: Tensor) -> Padded:
+def _written(lm: LoadedModel, ids: Tensor, first: Tensor, lengths: Tensor) -> Side:
     """Finished texts, each token's rarity by its id: what was generated is too little to count."""
     texts = named_texts(lm, ids, first, lengths)
     text_ids = texts.tokens.ids
@@ -219,7 +219,13 @@ def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
     return replace(first, site=site, q=q, k=k, v=v, mask=mask, rule=rule, out=out, known=known)
 
 
-def start_tokens(lm: Any, transcript: str | None) -> list[int]:
+def decoder_start(config: Any) -> int:
+    """The token that a decoder beside an encoder begins with, by the model's config."""
+    start = getattr(config, "decoder_start_token_id", None)
+    return int(start if start is not None else getattr(config, "bos_token_id", None) or 0)
+
+
+def start_tokens(lm: LoadedModel, transcript: str | None) -> list[int]:
     """What a decoder beside an encoder reads: its start tokens, and a transcript without its end. Errors: TextError."""
     config = getattr(lm.model, "config", None)
     if not getattr(config, "is_encoder_decoder", False):
@@ -243,12 +249,12 @@ def start_tokens(lm: Any, transcript: str | None) -> list[int]:
     return ids
 
 
-def decoder_inputs(lm: Any, start: list[int], count: int) -> dict[str, Tensor]:
+def decoder_inputs(lm: LoadedModel, start: list[int], count: int) -> dict[str, Tensor]:
     """The same for each of `count` encoders' inputs; nothing where there is no decoder."""
     return {"decoder_input_ids": torch.tensor([start] * count, device=device_of(lm.model))} if start else {}
 
 
-def decoder_texts(lm: Any, inputs: Mapping[str, Tensor]) -> Padded | None:
+def decoder_texts(lm: LoadedModel, inputs: Mapping[str, Tensor]) -> Side | None:
     """What a decoder reads of these inputs, as tokens; None where there is no decoder."""
     ids = inputs.get("decoder_input_ids")
     if ids is None:
@@ -257,7 +263,7 @@ def decoder_texts(lm: Any, inputs: Mapping[str, Tensor]) -> Padded | None:
     return named_texts(lm, ids.cpu(), torch.zeros_like(lengths), lengths)
 
 
-def write(lm: Any, inputs: Mapping[str, Tensor], count: int, options: Mapping[str, Any]) -> Padded:
+def write(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int, options: Mapping[str, Any]) -> Side:
     """Let the decoder write `count` tokens after its inputs, by transformers' plain generation; the finished texts.
 
     Whisper's own way (retries at other temperatures, rules for time stamps, pieces of long sounds) is not taken:

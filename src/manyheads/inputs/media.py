@@ -25,7 +25,7 @@ import warnings
 import wave
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,24 +34,23 @@ from numpy import ndarray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from manyheads.base import no_access
-from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, RecordingError, ShapeError, TextError
+from manyheads.base import first_line, no_access
+from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, RecordingError, ShapeError
+from manyheads.inputs.batch import Batch, Side
 from manyheads.inputs.generation import decoder_inputs, decoder_texts, start_tokens
-from manyheads.inputs.reading import CallTexts, Padded, at_the_edge
 from manyheads.models import (
     DOOR,
     PICTURES,
     SOUNDS,
     TEXT,
     AttentionCall,
+    LoadedModel,
     device_of,
-    model_facts,
     run,
     sense_of,
     takes,
     tap,
 )
-from manyheads.models.loading import first_line
 from manyheads.models.weights import image_token_of
 from manyheads.recording import Frames, Recording, as_json, grid_of
 from manyheads.texts import Grid, Tokens, data_seed
@@ -60,64 +59,22 @@ DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no 
 Samples = Float32[ndarray, "samples"]
 
 
-@dataclass(frozen=True, eq=False)
-class Given:
-    """Pictures or sounds as the model's inputs, the tokens that its layers will read, and their provenance.
+@runtime_checkable
+class PilImage(Protocol):
+    """A picture of PIL's, which is imported only where a picture is read."""
 
-    `seeds`: a number for each picture or sound, made from its pixels or samples alone. `places`: of texts, where each
-    stands among all that are read.
-    """
-
-    inputs: dict[str, Tensor]
-    texts: CallTexts
-    provenance: dict[str, object]
-    seeds: tuple[int, ...]
-    places: tuple[int, ...] = ()
-
-    def batches(self, size: int) -> list[Given]:
-        """The same in parts of `size`: all in one where some input is not laid out one by one."""
-        count = len(self.seeds)
-        if any(len(value) != count for value in self.inputs.values()):
-            return [self]
-        parts = []
-        for begin in range(0, count, size):
-            part = slice(begin, begin + size)
-            inputs = {name: value[part] for name, value in self.inputs.items()}
-            main, decoder = (
-                None if texts is None else Padded(texts.tokens.some(part), texts.first[part], texts.width)
-                for texts in (self.texts.main, self.texts.decoder)
-            )
-            parts.append(Given(inputs, CallTexts(main, decoder), self.provenance, self.seeds[part]))
-        return parts
+    def convert(self, mode: str) -> PilImage: ...
 
 
-def media_given(
-    lm: Any, texts: object, image: Any, audio: Any, sampling_rate: int | None, transcript: str | None
-) -> Given | None:
-    """Pictures or sounds ready for the model; None where texts were passed, which this model then reads.
+ImageLike = str | os.PathLike[str] | ndarray | Tensor | PilImage
+"""A path, a PIL image, or an array `[height, width, 3]` (uint8, or float from 0 to 1)."""
 
-    Errors: TextError where nothing was passed, RecordingError for several; as `pictures_given` and `sounds_given`.
-    """
-    passed = [name for name, value in (("texts", texts), ("image=", image), ("audio=", audio)) if value is not None]
-    if not passed:
-        raise TextError("texts is a NoneType: give a text, or a list of texts. Or give one of image= and audio=.")
-    if len(passed) > 1:
-        raise RecordingError(f"give exactly one of texts, image= and audio=: {' and '.join(passed)} came.")
-    if audio is None and (sampling_rate is not None or transcript is not None):
-        raise RecordingError("sampling_rate= and transcript= are for sounds: give them with audio=.")
-    if image is not None:
-        return pictures_given(lm, image)
-    if audio is not None:
-        return sounds_given(lm, audio, sampling_rate, transcript)
-    if hasattr(lm, "model"):
-        require_reader(lm, TEXT)
-    return None
+AudioLike = str | os.PathLike[str] | ndarray | Tensor | Sequence[float]
+"""A path of a .wav, or an array `[samples]`, of one channel, as int16 or floats from -1 to 1."""
 
 
-def require_reader(lm: Any, modality: str) -> None:
+def require_sense(lm: LoadedModel, modality: str) -> None:
     """Errors: ModelError where the model does not read texts, pictures or sounds (`modality`) by themselves."""
-    if not hasattr(lm, "model"):
-        raise ModelError(f"{lm!r} is a {type(lm).__name__}, not a loaded model: load it first, as mh.load({lm!r}).")
     sense, whose = sense_of(lm.model), f"{lm.name} ({type(lm.model).__name__})"
     if sense == modality:
         return
@@ -129,15 +86,16 @@ def require_reader(lm: Any, modality: str) -> None:
     how = f"take its tower alone, mh.load(lm.model.{tower}, processor=lm.processor), or " * hasattr(lm.model, tower)
     if modality == PICTURES and image_token_of(lm.model.config) is not None:
         raise ModelError(
-            f"{whose} reads pictures among the tokens of a text: give it a text too, as in record(lm, 'What is this?', "
-            f"image=...)."
+            f"{whose} reads pictures among the tokens of a text: give it a text too, as in "
+            f"record(lm, mh.Inputs('What is this?', image=...))."
         )
     raise ModelError(f"{whose} reads {modality} only together with text: {how}use record_call with all its inputs.")
 
 
-def pictures_given(lm: Any, image: Any) -> Given:
-    """Pictures for a model of pictures. Errors: ModelError, FileAccessError, ShapeError, RecordingError."""
-    require_reader(lm, PICTURES)
+def read_pictures(lm: LoadedModel, image: ImageLike | Sequence[ImageLike]) -> tuple[Batch, dict[str, object]]:
+    """Pictures for a model of pictures, and their grid. Errors: ModelError, FileAccessError, ShapeError,
+    RecordingError."""
+    require_sense(lm, PICTURES)
     pictures = [picture_of(picture) for picture in listed(image)]
     inputs = _processed(lm, PICTURES, images=pictures)
     inputs |= decoder_inputs(lm, start_tokens(lm, None), len(inputs["pixel_values"]))
@@ -146,12 +104,16 @@ def pictures_given(lm: Any, image: Any) -> Given:
     special = set(grid.others) if isinstance(grid, Grid) else set()
     main = _named(names, [count] * len(inputs["pixel_values"]), count, special) if names else None
     seeds = tuple(data_seed(picture.tobytes()) for picture in pictures)
-    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), {**model_facts(lm), "grid": as_json(grid)}, seeds)
+    batch = Batch(inputs, tuple(range(len(seeds))), main, decoder_texts(lm, inputs), seeds)
+    return batch, {"grid": as_json(grid)}
 
 
-def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str | None) -> Given:
-    """Sounds for a model of sounds. Errors: ModelError, FileAccessError, ShapeError, RecordingError."""
-    require_reader(lm, SOUNDS)
+def read_sounds(
+    lm: LoadedModel, audio: AudioLike | Sequence[AudioLike], sampling_rate: int | None, transcript: str | None
+) -> tuple[Batch, dict[str, object]]:
+    """Sounds for a model of sounds, and their frames. Errors: ModelError, FileAccessError, ShapeError,
+    RecordingError."""
+    require_sense(lm, SOUNDS)
     processor = _processor(lm, SOUNDS)
     rate = int(getattr(processor, "sampling_rate", None) or DEFAULT_RATE)
     sounds = sounds_of(audio, sampling_rate, rate)
@@ -173,7 +135,7 @@ def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str
     inputs = _processed(lm, SOUNDS, sounds, sampling_rate=rate, **padding)
     inputs |= decoder_inputs(lm, start_tokens(lm, transcript), len(sounds))
     first = look(lm.model, lm.name, inputs)
-    features = inputs[lm.model.main_input_name]
+    features = inputs[str(lm.model.main_input_name)]
     # How many seconds the model's samples or spectra lie apart (None if unknown), and the axis they run along.
     seconds: float | None = 1 / rate
     axis = 1
@@ -191,11 +153,11 @@ def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str
         # How far the first layer looks is how much of the sound is no padding, whatever the processor calls its mask.
         heard = first.call.mask.expand(len(sounds)).stop.amax(1).tolist()
         main = _named(frames.names, heard, frames.count, set())
-    about = {**model_facts(lm), "frames": as_json(frames)}
+    notes: dict[str, object] = {"frames": as_json(frames)}
     if "decoder_input_ids" in inputs:
-        about["decoder"] = "a transcript that was given" if transcript else "its start tokens alone"
+        notes["decoder"] = "a transcript that was given" if transcript else "its start tokens alone"
     seeds = tuple(data_seed(sound.tobytes()) for sound in sounds)
-    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), about, seeds)
+    return Batch(inputs, tuple(range(len(seeds))), main, decoder_texts(lm, inputs), seeds), notes
 
 
 def settled(recording: Recording) -> Recording:
@@ -210,7 +172,7 @@ def settled(recording: Recording) -> Recording:
     return recording
 
 
-def shown(lm: Any, image: Any) -> UInt8[ndarray, "h w rgb"]:
+def shown(lm: LoadedModel, image: Any) -> UInt8[ndarray, "h w rgb"]:
     """A picture as the model reads it (resized, cropped), for people's eyes. Errors as `pictures_given`'s."""
     processor = _processor(lm, PICTURES)
     return shown_pixels(processor, _processed(lm, PICTURES, images=[picture_of(image)])["pixel_values"][0])
@@ -228,7 +190,7 @@ def shown_pixels(processor: Any, values: Tensor) -> UInt8[ndarray, "h w rgb"]:
     return scaled.round().clamp(0, 255).permute(1, 2, 0).numpy().astype(np.uint8)
 
 
-def _processor(lm: Any, sense: str) -> Any:
+def _processor(lm: LoadedModel, sense: str) -> Any:
     """The part of the model's processor that makes inputs of pictures or of sounds."""
     if lm.processor is None:
         raise ModelError(
@@ -239,7 +201,7 @@ def _processor(lm: Any, sense: str) -> Any:
     return getattr(lm.processor, part, None) or lm.processor
 
 
-def processed(lm: Any, processor: Any, subject: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+def processed(lm: LoadedModel, processor: Any, subject: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     """The processor's inputs of `subject`, on the model's device and in its dtype. Errors: ModelError."""
     try:
         made = dict(processor(*args, return_tensors="pt", **kwargs))
@@ -252,7 +214,7 @@ def processed(lm: Any, processor: Any, subject: str, *args: Any, **kwargs: Any) 
     return {name: value.to(lm.dtype) if value.is_floating_point() else value for name, value in tensors.items()}
 
 
-def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+def _processed(lm: LoadedModel, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     """The inputs of pictures or sounds. Errors: ModelError where what the model reads is not among them, too."""
     processor, name = _processor(lm, sense), str(getattr(lm.model, "main_input_name", ""))
     inputs = processed(lm, processor, f"these {sense}", *args, **kwargs)
@@ -261,13 +223,13 @@ def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tens
     return inputs
 
 
-def _named(names: Sequence[str], lengths: Sequence[int], width: int, special_names: set[str]) -> Padded:
+def _named(names: Sequence[str], lengths: Sequence[int], width: int, special_names: set[str]) -> Side:
     """Positions by name. Those in `special_names` are special, as a tokenizer's own tokens are."""
     special = torch.tensor([[name in special_names for name in names]] * len(lengths), dtype=torch.bool)
     pieces = tuple(tuple(names[:length]) for length in lengths)
     longest = max(lengths)
     special = special[:, :longest] & (torch.arange(longest)[None] < torch.tensor(lengths)[:, None])
-    return at_the_edge(Tokens(torch.tensor(lengths), None, pieces, special), width)
+    return Side.at_the_edge(Tokens(torch.tensor(lengths), None, pieces, special), width)
 
 
 def listed(media: Any) -> list[Any]:

@@ -1,47 +1,88 @@
-"""One forward pass under the tap, and the loop over batches: every number about a text comes through here.
+"""The one place where a model runs for us: a forward pass under the tap, and what came out of it.
 
-`watch` runs any forward pass, `observe` a loaded model's over one batch, `read_batches` a whole reading, batch after
-batch. The layers' tensors live only while the observer has them: whoever wants something of a call keeps it.
+`forward` runs a loaded model over a batch, `forward_call` any module with its own arguments, `watched` whatever else
+runs a model (a generation). Each layer's call goes to every observer, before any edit acts; the layers' tensors live
+only while an observer has them: what is wanted of a call must be kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
-from manyheads.base import Progress, first_line
+from manyheads.base import first_line
 from manyheads.errors import ModelError
-from manyheads.inputs.reading import Reading, batches, model_inputs, tokens_of
-from manyheads.models import AttentionCall, device_of, run, tap
-from manyheads.models.taps import Observer, Tap, no_way_in
-from manyheads.texts import Tokens
+from manyheads.inputs.batch import Batch
+from manyheads.models import AttentionCall, LoadedModel, device_of, run, tap
+from manyheads.models.taps import Edit, Observer, Tap, no_way_in
 
 
-class Watcher(Protocol):
-    """Anything that observes the attention calls of one batch."""
+class Ran(NamedTuple):
+    """What a pass returned, and the tap that saw it (one that was never opened, where nobody looked)."""
 
-    def observe(self, call: AttentionCall) -> None: ...
-
-
-W = TypeVar("W", bound=Watcher)
-
-
-class BatchRead(NamedTuple, Generic[W]):
-    """One batch after its forward pass: which pieces of the reading it held, their tokens, its watcher and the tap."""
-
-    indices: Sequence[int]
-    tokens: Tokens
-    watcher: W
+    outputs: Any
     tap: Tap
 
 
-def watch(model: nn.Module, name: str, forward: Callable[[], object], observer: Observer) -> Tap:
-    """Run `forward` under a guarded tap. Errors: ModelError where the model made no call that could be seen."""
-    with tap(model, on_call=observer) as state:
+def forward(
+    lm: LoadedModel,
+    batch: Batch,
+    *observers: Observer,
+    edits: Sequence[Edit] = (),
+    guard: bool = True,
+    head: bool = False,
+    grad: bool = False,
+) -> Ran:
+    """One forward pass of a loaded model over a batch; each call goes to every observer.
+
+    `guard`: whether the tap checks what it sees. `head`: with the language model's or the classifier's head. `grad`:
+    with gradients. Without observers, edits and guard the model runs untapped. Errors: ModelError where no call could
+    be seen, or the model refuses its inputs; GuardError.
+    """
+    skips = batch.skips
+
+    def visible(observer: Observer) -> Observer:
+        return lambda call: None if call.site.stack == skips else observer(call)
+
+    def read() -> Any:
+        return run(lm.model, lm.name, {**batch.inputs, **batch.options}, head=head, grad=grad)
+
+    if not (observers or edits or guard):
+        return Ran(read(), Tap(lm.model))
+    shown = map(visible, observers) if skips else observers
+    return watched(lm.model, lm.name, read, *shown, edits=edits, guard=guard)
+
+
+def forward_call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *observers: Observer) -> Ran:
+    """The same of any module and its own arguments, without gradients."""
+
+    def call() -> Any:
+        with torch.no_grad():
+            return module(*args, **kwargs)
+
+    return watched(module, type(module).__name__, call, *observers)
+
+
+def watched(
+    model: nn.Module,
+    name: str,
+    work: Callable[[], Any],
+    *observers: Observer,
+    edits: Sequence[Edit] = (),
+    guard: bool = True,
+) -> Ran:
+    """Do `work`, which runs the model, under a tap. Errors: ModelError where there are observers and nothing to see."""
+
+    def show(call: AttentionCall) -> None:
+        for observer in observers:
+            observer(call)
+
+    with tap(model, on_call=show if observers else None, edits=edits, guard=guard) as state:
         try:
-            forward()
+            outputs = work()
         except RuntimeError as error:
             # torch's own words name an operation deep in the model, and not the input.
             if "on the same device" not in str(error):
@@ -51,40 +92,6 @@ def watch(model: nn.Module, name: str, forward: Callable[[], object], observer: 
                 f"{name} takes its inputs on {place}, and some are on another device ({first_line(error)}): move "
                 f"them, as in ids.to({str(place)!r})."
             ) from error
-    if not state.sites:
+    if observers and not state.sites:
         raise ModelError(no_way_in(model, name, state.by_hand))
-    return state
-
-
-def observe(lm: Any, batch: Tokens | Mapping[str, Tensor], observer: Observer) -> Tap:
-    """One forward pass of a loaded model over a batch of texts, or over ready inputs; each call goes to `observer`.
-
-    Errors: ModelError where no call could be seen, or the model refuses its inputs; GuardError.
-    """
-    inputs = model_inputs(lm, batch) if isinstance(batch, Tokens) else dict(batch)
-    return watch(lm.model, lm.name, lambda: run(lm.model, lm.name, inputs), observer)
-
-
-def read_batches(
-    lm: Any,
-    reading: Reading,
-    watcher: Callable[[Tokens], W],
-    *,
-    rarity: tuple[Tensor | None, str] = (None, ""),
-    groups: Sequence[Sequence[int]] | None = None,
-    progress: Progress | None = None,
-) -> Iterator[BatchRead[W]]:
-    """Run a loaded model over a whole reading, one batch after another, and yield each batch when it has been read.
-
-    `watcher(tokens)` makes what observes the calls of a batch. `rarity`: a table of `rarity_table`. `groups`: the
-    pieces of each batch, by default those of `batches`. `progress` is called when the caller is done with a batch.
-    Cost: one forward pass over the reading. Errors: as `observe`.
-    """
-    done = 0
-    for indices in batches(reading) if groups is None else groups:
-        tokens = tokens_of(reading, indices, *rarity)
-        observing = watcher(tokens)
-        yield BatchRead(indices, tokens, observing, observe(lm, tokens, observing.observe))
-        done += int(tokens.lengths.sum())
-        if progress is not None:
-            progress(done, reading.num_tokens)
+    return Ran(outputs, state)

@@ -20,25 +20,14 @@ from manyheads import private_names
 from manyheads.attention import attend
 from manyheads.errors import ModelError, RecordingError
 from manyheads.inputs import generation, media
-from manyheads.inputs.generation import Joiner, read_prompts
-from manyheads.inputs.passes import observe, read_batches, watch
-from manyheads.inputs.reading import (
-    DECODER,
-    CallTexts,
-    Long,
-    Reading,
-    batches,
-    decoder_story,
-    decoder_tokens,
-    rarity_table,
-    read_texts,
-    texts_of_call,
-    tokens_of,
-    writes_apart,
-)
-from manyheads.inputs.vision_language import beside_tower, inputs_given, written
+from manyheads.inputs.batch import DECODER, Batch, batch_of_call
+from manyheads.inputs.generation import Joiner, prompts_of, require_writer
+from manyheads.inputs.inputs import Inputs, InputsLike
+from manyheads.inputs.passes import forward, forward_call, watched
+from manyheads.inputs.reading import Reading, decoder_tokens, read
+from manyheads.inputs.vision_language import written
 from manyheads.machine import MEMORY_SHARE, free_bytes
-from manyheads.models import AttentionCall, device_of, model_facts
+from manyheads.models import AttentionCall, LoadedModel, device_of, model_facts
 from manyheads.models.taps import EDITED, Tap, left_out, log, spread
 from manyheads.recording import Layer, LayerRecord, Recording, together
 from manyheads.spec import CROSS
@@ -53,98 +42,79 @@ SPILLS = "this model lets tokens read padding, which is not kept: their rows lac
 
 
 def record(
-    lm: Any,
-    texts: str | Sequence[str | tuple[str, str]] | None = None,
+    lm: LoadedModel,
+    given: InputsLike,
     *,
-    image: Any = None,
-    audio: Any = None,
-    sampling_rate: int | None = None,
-    transcript: str | None = None,
-    answer: str | None = None,
     keep: Sequence[Keep] = ("q", "k", "lse"),
-    long: Long = "windows",
     generate: int | None = None,
     **options: Any,
 ) -> Recording:
     """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
 
-    `texts` is one text or several; `long` says how one beyond the model's positions is read ("windows", "truncate",
-    "whole"). A text for an encoder-decoder may be a pair (source, target), whose target the decoder reads; without one
-    it reads the source again. Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads")
-    before any memory is taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
+    `given` is one text or several, or `mh.Inputs`, which says what else can be read and how. Add "v" to `keep` for
+    value-weighted questions. The size is logged (logger "manyheads") before any memory is
+    taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
 
     `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
     A text ends with its first end token; `rec.provenance["prompt_tokens"]` says how long each prompt was.
 
-    `image` is a path, a PIL image, an array [height, width, 3] (uint8, or float 0 to 1) or a list of them; `audio` a
-    path of a .wav, an array [samples] with its `sampling_rate`, or a list. `recording.media` says which patch or
-    moment a position is. A decoder beside an encoder of sounds (Whisper) reads its start tokens, or a `transcript`
-    after them, or what it writes itself (`generate=n`).
+    Of pictures and sounds, `recording.media` says which patch or moment a position is. A decoder beside an encoder of
+    sounds (Whisper) reads its start tokens, or a transcript after them, or what it writes itself (`generate=n`).
 
-    One text and `image` together go to a vision-language model (LLaVA, PaliGemma, Qwen-VL) whose processor takes both;
-    the language model's layers are kept, not the vision tower's. `rec.images[i].span` are the tokens of picture i.
-    `answer` is read behind the text as if the model had written it, and is at `rec.answer`; so is what it does write
-    (`generate=n`), read again in one pass. `inputs.vision_language` says which models, and how a prompt is made.
+    Of one text with pictures (`mh.Inputs(text, image=...)`) the language model's layers are kept, not the vision
+    tower's. `rec.images[i].span` are the tokens of picture i. An answer that was given is at `rec.answer`; so is what
+    the model writes (`generate=n`), read again in one pass. `inputs.vision_language` says which models, and how a
+    prompt is made. Of ready tensors one batch is recorded.
 
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
     FileAccessError, ShapeError and RecordingError too.
     """
     tensors = tensors_to_keep(keep)
+    if misplaced := [name for name in options if name in Inputs.__dataclass_fields__]:
+        raise RecordingError(
+            f"{misplaced[0]}= is part of what is read: give mh.Inputs(..., {misplaced[0]}=...) in place of the text."
+        )
     if options and generate is None:
         raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
-    if answer is not None and generate is not None:
+    inputs = Inputs.of(given)
+    if inputs.answer is not None and generate is not None:
         raise RecordingError("answer= and generate= are two answers: give one of them.")
-    media_inputs = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
-    if media_inputs is not None and texts is not None and generate is not None:
-        media_inputs, generate = written(lm, media_inputs, generate, options), None
-    if media_inputs is not None:
-        return _record_media(lm, media_inputs, generate, options, tensors)
-    assert texts is not None
+    if inputs.has_media or inputs.ready is not None:
+        return _record_ready(lm, read(lm, inputs), generate, options, tensors)
     if generate is not None:
-        count, prompts = generate, read_prompts(lm, texts, generate, options)
-        read = max(map(len, prompts))
-        longest = max(read, count) if writes_apart(lm) else read + count - 1  # nobody reads the last token
-        with _room(lm, len(prompts), longest, tensors):
-            keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
-        lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
-        about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
-        return recording_of([keeper], [], None, lm.model, [state], about)
+        return _record_writing(lm, inputs, generate, options, tensors)
     # Texts as they are, those of like length together, so that little of a batch is padding.
-    reading = read_texts(lm, texts, long, pairs=True)
-    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
-    groups = batches(reading)
+    reading = read(lm, inputs)
+    groups = reading.groups()
     # A single batch needs no joining, so it keeps the order in which the texts came.
     groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
     keepers, states = [], []
     with room_for(lm, reading, tensors):
-        for batch in read_batches(
-            lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
-        ):
-            keepers.append(batch.watcher)
-            states.append(batch.tap)
-        return recording_of_texts(lm, reading, rarity, groups, keepers, states)
+        for group in groups:
+            batch = reading.batch(group)
+            keepers.append(Keeper(batch, tensors))
+            states.append(forward(lm, batch, keepers[-1].observe).tap)
+        return recording_of_texts(lm, reading, groups, keepers, states)
 
 
 def recording_of_texts(
-    lm: Any,
+    lm: LoadedModel,
     reading: Reading,
-    rarity: tuple[Tensor | None, str],
     groups: Sequence[Sequence[int]],
     keepers: Sequence[Keeper],
     states: Sequence[Tap],
 ) -> Recording:
     """One recording of a whole reading, from what was kept of its batches; `groups` are the pieces of each."""
-    tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
-    about, by_stack = {**model_facts(lm), "windows": reading.because}, {"": tokens}
+    tokens = reading.tokens(range(len(reading.pieces)))
+    by_stack = {"": tokens}
     if (target := decoder_tokens(lm, tokens)) is not None:
-        about["decoder"] = decoder_story(lm, reading)
         by_stack |= {DECODER: target, CROSS: target}
-    return recording_of(keepers, groups, by_stack, lm.model, states, about)
+    return recording_of(keepers, groups, by_stack, lm.model, states, {**model_facts(lm), **reading.notes})
 
 
-def room_for(lm: Any, reading: Reading, tensors: frozenset[str]) -> AbstractContextManager[None]:
+def room_for(lm: LoadedModel, reading: Reading, tensors: frozenset[str]) -> AbstractContextManager[None]:
     """Room for a recording of a whole reading: its size is logged, and one that would not fit is refused."""
     ids = [piece.ids for piece in reading.pieces] + [piece.target.ids for piece in reading.pieces if piece.target]
     return _room(lm, len(reading.pieces), max(map(len, ids)), tensors)
@@ -156,49 +126,62 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k",
     A two-dimensional `attention_mask` among the keywords says where the texts are: padding, left or right, is rolled
     away. Errors: ModelError where no attention was seen, GuardError.
     """
-    texts = texts_of_call(args, kwargs)
-
-    def call() -> None:
-        with torch.no_grad():
-            module(*args, **kwargs)
-
-    keeper, name = Keeper(texts, tensors_to_keep(keep)), type(module).__name__
-    state = watch(module, name, call, keeper.observe)
-    return recording_of([keeper], [], None, module, [state], {"model": name})
+    keeper = Keeper(batch_of_call(args, kwargs), tensors_to_keep(keep))
+    state = forward_call(module, args, kwargs, keeper.observe).tap
+    return recording_of([keeper], [], None, module, [state], {"model": type(module).__name__})
 
 
-def _record_media(
-    lm: Any, media_inputs: media.Given, count: int | None, options: Mapping[str, Any], tensors: frozenset[str]
+def _record_writing(
+    lm: LoadedModel, inputs: Inputs, count: int, options: Mapping[str, Any], tensors: frozenset[str]
 ) -> Recording:
-    """Pictures or sounds; beside them what a decoder reads, or writes."""
-    main = media_inputs.texts.main
-    about = media_inputs.provenance
-    with nullcontext() if main is None else _room(lm, main.tokens.num_texts, main.tokens.longest, tensors):
+    """Texts with what the model writes after them."""
+    require_writer(lm, count, options)
+    prompts = prompts_of(lm, read(lm, replace(inputs, long="whole"), pairs=False).pieces, count)
+    longest = max(map(len, prompts))
+    longest = max(longest, count) if lm.writes_apart else longest + count - 1  # nobody reads the last token
+    with _room(lm, len(prompts), longest, tensors):
+        keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
+    lengths = [1 if lm.writes_apart else len(prompt) for prompt in prompts]
+    about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
+    return recording_of([keeper], [], None, lm.model, [state], about)
+
+
+def _record_ready(
+    lm: LoadedModel, reading: Reading, count: int | None, options: Mapping[str, Any], tensors: frozenset[str]
+) -> Recording:
+    """Pictures, sounds or ready tensors; beside them what a decoder reads, or writes."""
+    first, *others = reading.ready
+    if others:
+        raise RecordingError(f"{len(reading.ready)} ready batches came, and a recording is of one: record each alone.")
+    batch, about = first.with_texts(), {**model_facts(lm), **reading.notes}
+    if count is not None and batch.skips:  # an answer to a text with pictures is read again, as if it had been given
+        batch, count, about["answer"] = written(lm, batch, count, options), None, "written by the model"
+    if count is not None and "decoder_input_ids" not in batch.inputs:
+        require_writer(lm, count, options)
+        raise RecordingError("generate= writes after a text, or beside an encoder, and these inputs have neither.")
+    room = nullcontext() if batch.main is None else _room(lm, batch.tokens.num_texts, batch.tokens.longest, tensors)
+    with room:
         if count is None:
-            keeper = Keeper(media_inputs.texts, tensors)
-            state = observe(lm, media_inputs.inputs, beside_tower(keeper.observe))
+            keeper = Keeper(batch, tensors)
+            state = forward(lm, batch, keeper.observe).tap
         else:
-            about = {**about, "decoder": generation.WRITTEN, "generated": _generation_facts(count, options)}
+            about |= {"decoder": generation.WRITTEN, "generated": _generation_facts(count, options)}
+            writes = replace(batch, decoder=None)
             keeper, state = _keep_writing(
-                lm, lambda: CallTexts(main, generation.write(lm, media_inputs.inputs, count, options)), tensors
+                lm, lambda: replace(writes, decoder=generation.write(lm, batch.inputs, count, options)), tensors
             )
     return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
 
 
-def _keep_writing(lm: Any, write: Callable[[], CallTexts], tensors: frozenset[str]) -> tuple[Keeper, Tap]:
-    """Each layer's calls while the model writes, joined to one. `write` runs the model and returns its texts."""
-    joiner, texts = Joiner(), CallTexts(None)
-
-    def forward() -> None:
-        nonlocal texts
-        texts = write()
-
-    state = watch(lm.model, lm.name, forward, joiner.observe)
+def _keep_writing(lm: LoadedModel, write: Callable[[], Batch], tensors: frozenset[str]) -> tuple[Keeper, Tap]:
+    """Each layer's calls while the model writes, joined to one. `write` runs the model and returns what it read."""
+    joiner = Joiner()
+    ran = watched(lm.model, lm.name, write, joiner.observe)
     # Only now: how many tokens there are, and where each text ends, is known when all is written.
-    keeper = Keeper(texts, tensors)
+    keeper = Keeper(ran.outputs, tensors)
     for call in joiner.joined(lm.model):
         keeper.observe(call)
-    return keeper, state
+    return keeper, ran.tap
 
 
 def _generation_facts(count: int, options: Mapping[str, Any]) -> dict[str, object]:
@@ -219,7 +202,7 @@ REMEDY = "Record fewer or shorter texts, or use measure(), which keeps nothing."
 
 
 @contextmanager
-def _room(lm: Any, num_texts: int, longest: int, tensors: frozenset[str]) -> Iterator[None]:
+def _room(lm: LoadedModel, num_texts: int, longest: int, tensors: frozenset[str]) -> Iterator[None]:
     """Log the size of the recording that is made in the block, and refuse one that would not fit where it is kept."""
     token_bytes: dict[torch.device, int] = {}  # of each device that holds layers
     for site in lm.spec.sites:
@@ -253,7 +236,7 @@ def _room(lm: Any, num_texts: int, longest: int, tensors: frozenset[str]) -> Ite
 class Keeper:
     """Copies of one batch's layers, by stack, made as their calls come by. `tensors` names those to copy."""
 
-    texts: CallTexts
+    batch: Batch
     tensors: frozenset[str]
     stacks: dict[str, list[LayerRecord]] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
@@ -263,7 +246,7 @@ class Keeper:
     def observe(self, call: AttentionCall) -> None:
         assert call.site.module not in self.modules, "a module called again is a site of its own"
         self.modules.add(call.site.module)
-        tokens, aligner = self.texts.read_by(call)
+        tokens, aligner = self.batch.read_by(call)
         layer = aligner.layer(call)
         # Before the error is measured: what stands in provenance is the error of the lse that is kept.
         layer = replace(layer, lse=sharpened(layer))
@@ -331,7 +314,7 @@ def recording_of(
         log.warning(SPILLS)
     if tokens is not None:
         return Recording(stacks, tokens[""], about)
-    main = keepers[0].texts.main
+    main = keepers[0].batch.main
     return Recording(stacks, main.tokens if main else next(iter(stacks.values()))[0].tokens, about)
 
 

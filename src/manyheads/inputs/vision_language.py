@@ -23,7 +23,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,11 +32,11 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import ModelError, RecordingError, TextError
+from manyheads.inputs.batch import Batch, Side, named_texts
 from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer, until_end
-from manyheads.inputs.media import Given, listed, media_given, picture_of, processed, shown_pixels
-from manyheads.inputs.reading import CallTexts, Padded, named_texts, rarity_of, read_given
-from manyheads.models import PICTURES, TEXT, AttentionCall, model_facts, sense_of, takes
-from manyheads.models.taps import Observer
+from manyheads.inputs.media import ImageLike, listed, picture_of, processed, shown_pixels
+from manyheads.inputs.pieces import documents_of, rarity_of
+from manyheads.models import PICTURES, TEXT, LoadedModel, sense_of, takes
 from manyheads.models.weights import image_token_of
 from manyheads.spec import VISION
 from manyheads.texts import ImageSpan, data_seed
@@ -45,38 +45,22 @@ TOWER = "not kept: it is a model of pictures by itself"
 LATENTS = ("perceiver", "resampler", "qformer", "q_former")  # modules whose tokens are no patches of a picture
 
 
-def inputs_given(
-    lm: Any,
-    texts: object,
-    image: Any,
-    audio: Any,
-    sampling_rate: int | None,
-    transcript: str | None,
-    answer: str | None = None,
-) -> Given | None:
-    """What was given, ready for the model: a text with pictures, pictures, or sounds; None for texts alone.
-
-    Errors: as `pictures_in_text` and `media_given`.
-    """
-    if texts is not None and image is not None and audio is None:
-        return pictures_in_text(lm, texts, image, answer)
-    if answer is not None:
-        raise RecordingError("answer= is for a text with pictures: give it with a text and image=.")
-    return media_given(lm, texts, image, audio, sampling_rate, transcript)
-
-
-def pictures_in_text(lm: Any, text: object, image: Any, answer: str | None = None) -> Given:
-    """One text with its pictures, and an answer behind it.
+def pictures_in_text(
+    lm: LoadedModel, text: object, image: ImageLike | Sequence[ImageLike], answer: str | None = None
+) -> tuple[Batch, dict[str, object]]:
+    """One text with its pictures, and an answer behind it; how the prompt was made.
 
     Errors: ModelError for a model or a processor that does not read both together, or whose image tokens are not the
     patches of one picture each; TextError, RecordingError; those of `picture_of`.
     """
     processor = _processor(lm)
-    _, _, plain = read_given(text)
-    if len(plain) > 1:
-        raise RecordingError(f"{len(plain)} texts came with image=: give one text, with all its pictures in a list.")
+    documents = documents_of(text)
+    if len(documents) > 1:
+        raise RecordingError(
+            f"{len(documents)} texts came with image=: give one text, with all its pictures in a list."
+        )
     pictures = [picture_of(picture) for picture in listed(image)]
-    prompt, how = _prompt(lm, processor, plain[0], len(pictures))
+    prompt, how = _prompt(lm, processor, documents[0].text, len(pictures))
     begins = getattr(processor.tokenizer, "bos_token", None)
     # A chat template that writes the first token is not to get it twice.
     options = {"add_special_tokens": False} if begins and prompt.startswith(begins) else {}
@@ -86,7 +70,7 @@ def pictures_in_text(lm: Any, text: object, image: Any, answer: str | None = Non
     inputs.pop("labels", None)
     begin = inputs["input_ids"].shape[1]
     if answer is not None:
-        read_given(answer)
+        documents_of(answer)
         ids = (lm.tokenizer or processor.tokenizer)(answer, add_special_tokens=False)["input_ids"]
         inputs = extended(lm, inputs, ids)
     ids, limit = inputs["input_ids"], lm.max_positions
@@ -97,29 +81,26 @@ def pictures_in_text(lm: Any, text: object, image: Any, answer: str | None = Non
         )
     images = _images(lm, inputs, len(pictures))
     seed = data_seed(b"".join([ids.cpu().numpy().tobytes(), *(picture.tobytes() for picture in pictures)]))
-    about = {**model_facts(lm), "prompt": how, "vision tower": TOWER}
-    return Given(inputs, CallTexts(_tokens(lm, ids, images, begin)), about, (seed,))
+    batch = Batch(inputs, (0,), _tokens(lm, ids, images, begin), seeds=(seed,), skips=VISION)
+    return batch, {"prompt": how, "vision tower": TOWER}
 
 
-def written(lm: Any, given: Given, count: int, options: Mapping[str, Any]) -> Given:
+def written(lm: LoadedModel, batch: Batch, count: int, options: Mapping[str, Any]) -> Batch:
     """The same with `count` tokens that the model writes behind it as the answer, fewer if it ends before.
 
     They are read again in one pass, whose rows are those of the generation. Errors: RecordingError, ModelError.
     """
     require_writer(lm, count, options)
-    begin = given.inputs["input_ids"].shape[1]
+    begin = batch.inputs["input_ids"].shape[1]
     # One token more is written than kept, as `nobody_ends` has it: the last one is never read.
     with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
-        ids = lm.model.generate(**given.inputs, **more).cpu()[:, :-1]
+        ids = cast(Any, lm.model).generate(**batch.inputs, **more).cpu()[:, :-1]
     end = int(until_end(ids, begin, ends_of(lm.model.generation_config, lm.tokenizer))[0])
-    assert given.texts.main is not None
-    images, about = given.texts.main.tokens.images[0], {**given.provenance, "answer": "written by the model"}
-    inputs = extended(lm, given.inputs, ids[0, begin:end].tolist())
-    tokens = _tokens(lm, inputs["input_ids"], images, begin)
-    return Given(inputs, CallTexts(tokens), about, given.seeds)
+    inputs = extended(lm, batch.inputs, ids[0, begin:end].tolist())
+    return replace(batch, inputs=inputs, main=_tokens(lm, inputs["input_ids"], batch.tokens.images[0], begin))
 
 
-def extended(lm: Any, inputs: Mapping[str, Tensor], ids: Sequence[int]) -> dict[str, Tensor]:
+def extended(lm: LoadedModel, inputs: Mapping[str, Tensor], ids: Sequence[int]) -> dict[str, Tensor]:
     """The inputs with more tokens behind them, which are text. Errors: TextError for none."""
     if not ids:
         raise TextError("the answer has no tokens: give a text that the tokenizer knows.")
@@ -136,17 +117,7 @@ def extended(lm: Any, inputs: Mapping[str, Tensor], ids: Sequence[int]) -> dict[
     return {**inputs, **{name: torch.cat([value, more[name]], 1) for name, value in of_tokens.items()}}
 
 
-def beside_tower(observer: Observer) -> Observer:
-    """The observer of all calls but those of a vision tower, whose positions are no tokens of the text."""
-
-    def observe(call: AttentionCall) -> None:
-        if call.site.stack != VISION:
-            observer(call)
-
-    return observe
-
-
-def shown_in_text(lm: Any, picture: Any, size: tuple[int, int]) -> UInt8[ndarray, "h w rgb"]:
+def shown_in_text(lm: LoadedModel, picture: Any, size: tuple[int, int]) -> UInt8[ndarray, "h w rgb"]:
     """A picture as the model reads it, for people's eyes; where it reads single patches (Qwen), resized as a whole."""
     processor = lm.processor.image_processor
     values = processor(images=[picture_of(picture)], return_tensors="pt")["pixel_values"]
@@ -155,10 +126,8 @@ def shown_in_text(lm: Any, picture: Any, size: tuple[int, int]) -> UInt8[ndarray
     return np.asarray(picture_of(picture).resize(size[::-1]), dtype=np.uint8)
 
 
-def _processor(lm: Any) -> Any:
+def _processor(lm: LoadedModel) -> Any:
     """The model's processor of text and pictures. Errors: ModelError where there is none."""
-    if not hasattr(lm, "model"):
-        raise ModelError(f"{lm!r} is a {type(lm).__name__}, not a loaded model: load it first, as mh.load({lm!r}).")
     whose = f"{lm.name} ({type(lm.model).__name__})"
     if sense_of(lm.model) != TEXT or takes(lm.model) != PICTURES:
         kind = "text" if sense_of(lm.model) == TEXT else sense_of(lm.model)
@@ -182,7 +151,7 @@ def _processor(lm: Any) -> Any:
     return lm.processor
 
 
-def _prompt(lm: Any, processor: Any, text: str, count: int) -> tuple[str, str]:
+def _prompt(lm: LoadedModel, processor: Any, text: str, count: int) -> tuple[str, str]:
     """The text with an image token for each picture, and how it came by them. Errors: TextError."""
     token, num_tokens = processor.image_token, text.count(processor.image_token)
     if num_tokens:
@@ -208,7 +177,7 @@ def _prompt(lm: Any, processor: Any, text: str, count: int) -> tuple[str, str]:
     return f"{before}{token}{behind}" * count + text, "image tokens put before the text: there is no chat template"
 
 
-def _tokens(lm: Any, ids: Tensor, images: tuple[ImageSpan, ...], begin: int) -> Padded:
+def _tokens(lm: LoadedModel, ids: Tensor, images: tuple[ImageSpan, ...], begin: int) -> Side:
     """The text's tokens; those of pictures are special, and named by place: "r0c3", or "1:r0c3" of several pictures."""
     padded = named_texts(lm, ids.cpu(), torch.zeros(1, dtype=torch.long), torch.tensor([ids.shape[1]]))
     tokens = replace(padded.tokens, images=(images,), answers=(begin,))
@@ -231,7 +200,7 @@ def _tokens(lm: Any, ids: Tensor, images: tuple[ImageSpan, ...], begin: int) -> 
     return padded._replace(tokens=tokens)
 
 
-def _images(lm: Any, inputs: Mapping[str, Tensor], count: int) -> tuple[ImageSpan, ...]:
+def _images(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int) -> tuple[ImageSpan, ...]:
     """Where each picture lies among the tokens. Errors: ModelError where its tokens are not its patches, one run."""
     places = (inputs["input_ids"][0].cpu() == image_token_of(lm.model.config)).nonzero()[:, 0].tolist()
     grids: list[tuple[int, int, tuple[int, int]]]  # rows, columns and size in pixels of each picture
@@ -267,7 +236,7 @@ def _images(lm: Any, inputs: Mapping[str, Tensor], count: int) -> tuple[ImageSpa
     return tuple(images)
 
 
-def _refusal(lm: Any, why: str) -> ModelError:
+def _refusal(lm: LoadedModel, why: str) -> ModelError:
     return ModelError(
         f"{lm.name} ({type(lm.model).__name__}) with {type(lm.processor).__name__}: {why}. Which patch a "
         f"token is cannot be told, so nothing is recorded. Switch such crops off in the processor, or use record_call."

@@ -19,9 +19,9 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.attention import grouped_scores
-from manyheads.edits import Batch, token_losses
+from manyheads.edits import token_losses
 from manyheads.errors import StatisticError
-from manyheads.inputs import Piece, Reading, observe, tokens_of
+from manyheads.inputs import Batch, Inputs, forward, read
 from manyheads.models import AttentionCall, LoadedModel
 
 DIGITS = 5  # of a pass key
@@ -48,15 +48,6 @@ class Needle:
                 f"a needle at {self.needle_span} and its answer at {self.answer}, of {len(self.ids)} tokens: both are "
                 f"(begin, end) with end after begin, lie within the text, and the needle comes first."
             )
-
-
-def reading_of_ids(rows: Sequence[Sequence[int]]) -> Reading:
-    """Token ids as a reading, for a model whose texts are no words: pieces without names."""
-    pieces = (
-        Piece("", tuple(row), ("",) * len(row), (False,) * len(row), ((0, 0),) * len(row), number)
-        for number, row in enumerate(rows)
-    )
-    return Reading(tuple(pieces), "")
 
 
 def hidden_needles(
@@ -116,7 +107,7 @@ def needle_scores(lm: LoadedModel, needles: Sequence[Needle], stack: str = "") -
 
     Cost: one forward pass over the needles, and the answer's rows of each map.
     """
-    reading = reading_of_ids([needle.ids for needle in needles])
+    reading = read(lm, Inputs(ids=[needle.ids for needle in needles]))
     sums: dict[int, Float64[ndarray, "h"]] = {}
 
     def add(call: AttentionCall, needle: Needle) -> None:
@@ -124,7 +115,7 @@ def needle_scores(lm: LoadedModel, needles: Sequence[Needle], stack: str = "") -
             sums[call.site.layer] = sums.get(call.site.layer, 0.0) + copied_share(call, needle)
 
     for place, needle in enumerate(needles):  # one by one: a text that is read alone has no padding to reckon with
-        observe(lm, tokens_of(reading, [place], None, ""), partial(add, needle=needle))
+        forward(lm, reading.batch([place]), partial(add, needle=needle))
     return {layer: hits / len(needles) for layer, hits in sums.items()}
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,20 +27,9 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Progress, one_of, plural, whole
-from manyheads.edits import (
-    METRICS,
-    Batch,
-    Corpus,
-    Metric,
-    Runner,
-    choose_metric,
-    plan_edits,
-    require_loaded,
-    token_losses,
-)
+from manyheads.edits import METRICS, Metric, Runner, choose_metric, plan_edits, require_loaded, token_losses
 from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.inputs import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, observe, read_texts, tokens_of
-from manyheads.inputs.generation import generate
+from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, generate, read
 from manyheads.interventions.effects import rank_correlation
 from manyheads.long_context.head_split import HeadSplit, require_share
 from manyheads.long_context.needles import (
@@ -48,7 +37,6 @@ from manyheads.long_context.needles import (
     answer_losses,
     hidden_needles,
     needle_scores,
-    reading_of_ids,
     right_answers,
 )
 from manyheads.long_context.split_layer import JoinedBy, split_layers
@@ -79,7 +67,7 @@ UNITS = {
 
 def split_heads(
     lm: LoadedModel,
-    texts: Sequence[Any],
+    given: InputsLike | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor,
     keep: float = 0.5,
     *,
     by: By = "effect",
@@ -97,7 +85,7 @@ def split_heads(
     """Which key/value heads of a decoder keep the whole context and which may stream, with evidence from other texts.
 
     - `lm`: a loaded model.
-    - `texts`: strings, or sequences of token ids where there is no tokenizer; only those longer than `sink + recent`
+    - `given`: texts, or sequences of token ids where there is no tokenizer; only those longer than `sink + recent`
       count. Every other one chooses, the rest report.
     - `keep`: the share of key/value heads of the whole model that keep everything, 0 to 1: those with the highest
       scores.
@@ -149,7 +137,7 @@ def split_heads(
             f"sink + recent = {sink + recent} positions, and the context has {context!r}: nothing would ever stream. "
             f"Give a smaller sink= or recent=, or a longer context."
         )
-    choosing, reporting, left_out = _halves(lm, texts, sink + recent)
+    choosing, reporting, left_out = _halves(lm, given, sink + recent)
     if needles is None:
         hide = partial(hidden_needles, lm, sink=sink, recent=recent, count=NEEDLES)
         probes = [hide(half.rows, seed=seed + place) for place, half in enumerate((choosing, reporting))]
@@ -177,13 +165,13 @@ def split_heads(
     computed = "read off the weights of one pass"
     if "effect" in (by, *also):
         # A sweep expands batches, so its plain ones are smaller.
-        corpus = _corpus(lm, choosing.reading, num_tokens // 4)
-        values, computed = _effects(lm, split, corpus, LOSS, num_tokens, progress)
+        batches = tuple(choosing.reading.batches(num_tokens // 4))
+        values, computed = _effects(lm, split, batches, LOSS, num_tokens, progress)
         criteria["effect"] = _by_layer(split, choosing.by_text(values).mean(1))
     if "needle_effect" in (by, *also) and probes[0]:
-        corpus = _corpus(lm, reading_of_ids([needle.ids for needle in probes[0]]), num_tokens // 4)
+        batches = _batches(lm, [needle.ids for needle in probes[0]], num_tokens // 4)
         metric = replace(LOSS, read=partial(answer_losses, needles=probes[0]), by_token=False)
-        values, computed = _effects(lm, split, corpus, metric, num_tokens, progress)
+        values, computed = _effects(lm, split, batches, metric, num_tokens, progress)
         criteria["needle_effect"] = _by_layer(split, values.mean(1))
     if missing := [name for name in (by, *also) if name not in criteria]:
         raise StatisticError(
@@ -201,19 +189,19 @@ def split_heads(
     shares = sorted({*SHARES, float(keep)})
     splits = [order.with_keep(share) for order in (split, *drawn) for share in shares]
     plans = [Plan([part.ablation()] if part.keep < 1 else []) for part in splits]
-    corpus = _corpus(lm, reporting.reading, num_tokens)
+    batches = tuple(reporting.reading.batches(num_tokens))
 
     def mean_loss(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
         return token_losses(outputs, batch).double().nanmean(-1)
 
-    losses = reporting.by_text(_readings(lm, plans, corpus, mean_loss, progress))
+    losses = reporting.by_text(_readings(lm, plans, batches, mean_loss, progress))
     own_place, step = shares.index(float(keep)), len(shares)
     recall, recalls = None, [None] * step
     if probes[1]:
-        corpus = _corpus(lm, reading_of_ids([needle.ids for needle in probes[1]]), num_tokens)
+        batches = _batches(lm, [needle.ids for needle in probes[1]], num_tokens)
         # Random splits at one share alone: what a curve of them would show, that of the loss shows already.
         readings = _readings(
-            lm, plans[:step] + plans[own_place::step], corpus, partial(right_answers, needles=probes[1]), progress
+            lm, plans[:step] + plans[own_place::step], batches, partial(right_answers, needles=probes[1]), progress
         )
         recall = compared(readings[0], readings[1 + step :], -1)
         recalls = readings[1 : 1 + step].mean(1).tolist()
@@ -351,47 +339,44 @@ class Half:
         return np.stack([values[:, text_of == text].mean(1) for text in dict.fromkeys(self.text_of)], 1)
 
 
-def _halves(lm: LoadedModel, texts: Any, reach: int) -> tuple[Half, Half, int]:
+def _halves(
+    lm: LoadedModel, given: InputsLike | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor, reach: int
+) -> tuple[Half, Half, int]:
     """Every other of the texts that are longer than what a streaming head sees, the others, and how many are not.
 
     Errors: TextError, ModelError; StatisticError where fewer than two are long enough.
     """
-    if isinstance(texts, str) or not isinstance(texts, Sequence | Tensor) or len(texts) < 2:
+    if not isinstance(given, Inputs):
+        items: list[Any] = given.tolist() if isinstance(given, Tensor) else []
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            items = [item.tolist() if isinstance(item, Tensor) else item for item in given]
+        are_ids = all(isinstance(item, list | tuple) and item and all(type(x) is int for x in item) for item in items)
+        given = Inputs(ids=items) if items and are_ids else Inputs.of(cast(InputsLike, given))
+    inputs = replace(Inputs.of(given), labels=None)
+    count = inputs.count
+    if count < 2:
         raise TextError("a split needs a list of at least two texts: one half chooses the heads, the other reports.")
-    items: list[Any] = texts.tolist() if isinstance(texts, Tensor) else list(texts)
-    items = [item.tolist() if isinstance(item, Tensor) else item for item in items]
-    if all(isinstance(item, list | tuple) and item and all(type(token) is int for token in item) for item in items):
-        longest, size = max(map(len, items)), lm.spec.vocab_size
-        if lm.max_positions is not None and longest > lm.max_positions:
-            raise TextError(
-                f"a text has {longest} tokens, and {lm.name} has {lm.max_positions} positions: token ids are read as "
-                f"they are. Cut them."
-            )
-        if wrong := {token for item in items for token in item if not 0 <= token < (size or token + 1)}:
-            raise TextError(f"token {min(wrong)} is none of the {size} tokens of {lm.name}.")
-        reading = reading_of_ids(items)
-    elif lm.tokenizer is None:
+    if inputs.ids is None and lm.tokenizer is None:
         raise ModelError(
             f"{lm.name} has no tokenizer, so it cannot read text: give texts as lists of token ids, or load it with "
             f"tokenizer=."
         )
-    else:
-        reading = read_texts(lm, items)
+    reading = read(lm, inputs, only_texts=True)
     pieces = [piece for piece in reading.pieces if len(piece.ids) > reach]
     sources = list(dict.fromkeys(piece.source for piece in pieces))
     if len(sources) < 2:
         longest = max(len(piece.ids) for piece in reading.pieces)
         raise StatisticError(
-            f"sink + recent = {reach} positions, and {len(sources)} of {len(items)} texts are longer (the longest has "
+            f"sink + recent = {reach} positions, and {len(sources)} of {count} texts are longer (the longest has "
             f"{longest} tokens): in the others nothing streams. Give at least two longer texts, or a smaller sink= or "
             f"recent=."
         )
 
     def half(chosen: Sequence[int]) -> Half:
         members = tuple(piece for piece in pieces if piece.source in set(chosen))
-        return Half(Reading(members, reading.because), tuple(piece.source for piece in members))
+        return Half(replace(reading, pieces=members), tuple(piece.source for piece in members))
 
-    return half(sources[::2]), half(sources[1::2]), len(items) - len(sources)
+    return half(sources[::2]), half(sources[1::2]), count - len(sources)
 
 
 def _stack_of(lm: LoadedModel) -> str:
@@ -428,10 +413,9 @@ def _distant(
             # One number a layer and batch, of runs that are the host's.
             visible[call.site.layer] = max(visible.get(call.site.layer, 0), int(call.mask.counts().max()))
 
-    for group in batches(half.reading, num_tokens):
-        tokens = tokens_of(half.reading, group, None, "")
-        reader = BatchReader(CallTexts.of(lm, tokens), (distant_mass(sink, recent),))
-        observe(lm, tokens, partial(see, reader=reader))
+    for batch in half.reading.batches(num_tokens):
+        reader = BatchReader(batch, (distant_mass(sink, recent),))
+        forward(lm, batch, partial(see, reader=reader))
         for site, finished in reader.values.values():
             totals = torch.stack([finished.num[..., 0], finished.own_of([0])[..., 0]], 1).sum(0)
             sums[site.layer] = sums.get(site.layer, 0.0) + totals
@@ -440,7 +424,12 @@ def _distant(
 
 
 def _effects(
-    lm: LoadedModel, split: HeadSplit, corpus: Corpus, metric: Metric, num_tokens: int, progress: Progress | None
+    lm: LoadedModel,
+    split: HeadSplit,
+    batches: Sequence[Batch],
+    metric: Metric,
+    num_tokens: int,
+    progress: Progress | None,
 ) -> tuple[Float64[ndarray, "plan row"], str]:
     """What it changes in each row when each key/value head's query heads stream, all others whole; how it was computed.
 
@@ -449,7 +438,7 @@ def _effects(
     groups = [(place, g) for place, layer in split.dividable for g in range(layer.num_kv_heads)]
     plans = [Plan(Ablate(split.query_heads(*group), kind="streaming", sink=split.sink, recent=split.recent))
              for group in groups]  # fmt: skip
-    swept = Runner.of(lm, plan_edits(lm, plans), metric, num_tokens=num_tokens).over(corpus.batches, progress)
+    swept = Runner.of(lm, plan_edits(lm, plans), metric, num_tokens=num_tokens).over(batches, progress)
     return swept.changes.numpy().T, swept.because
 
 
@@ -461,26 +450,25 @@ def _by_layer(split: HeadSplit, values: Float64[ndarray, "plan"]) -> dict[int, n
 # --------------------------------------------------------------------------------------------- the other half's numbers
 
 
-def _corpus(lm: LoadedModel, reading: Reading, num_tokens: int) -> Corpus:
-    groups = batches(reading, num_tokens)
-    made = tuple(Batch(model_inputs(lm, tokens_of(reading, group, None, "")), tuple(group)) for group in groups)
-    return Corpus(made, len(reading.pieces), reading.num_tokens)
+def _batches(lm: LoadedModel, rows: Sequence[Sequence[int]], num_tokens: int) -> tuple[Batch, ...]:
+    """Token ids as batches."""
+    return tuple(read(lm, Inputs(ids=rows)).batches(num_tokens))
 
 
 def _readings(
     lm: LoadedModel,
     plans: Sequence[Plan],
-    corpus: Corpus,
-    read: Callable[[Any, Batch], Tensor],
+    batches: Sequence[Batch],
+    value_of: Callable[[Any, Batch], Tensor],
     progress: Progress | None,
 ) -> Float64[ndarray, "plan row"]:
-    """What `read` gives of each row, of the model as it is and under each plan."""
+    """What `value_of` gives of each row, of the model as it is and under each plan."""
     # A metric whose change is the reading itself: differences are taken by text, later. Plans that are equal (nearby
     # shares of few heads) run once.
-    metric = Metric("reading", "", "one number a row", read, lambda before, after: after)
+    metric = Metric("reading", "", "one number a row", value_of, lambda before, after: after)
     once = {plan: place for place, plan in enumerate(dict.fromkeys([Plan([]), *plans]))}
     runner = Runner.of(lm, plan_edits(lm, list(once)), metric, share=False)
-    readings = runner.over(corpus.batches, progress).changes.T.contiguous().numpy()
+    readings = runner.over(batches, progress).changes.T.contiguous().numpy()
     return readings[[once[plan] for plan in (Plan([]), *plans)]]
 
 
@@ -497,9 +485,9 @@ def _written(lm: LoadedModel, half: Half, plans: Sequence[Plan], reach: int) -> 
         return None
     finished = []
     for prompt in prompts:
-        texts = generate(lm, [prompt], WRITTEN, GREEDY).main
-        assert texts is not None and texts.tokens.ids is not None
-        finished.append(texts.tokens.ids[0].tolist())
+        ids = generate(lm, [prompt], WRITTEN, GREEDY).tokens.ids
+        assert ids is not None
+        finished.append(ids[0].tolist())
 
     def same(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
         next_tokens, shares = outputs.logits.argmax(-1), []
@@ -509,4 +497,4 @@ def _written(lm: LoadedModel, half: Half, plans: Sequence[Plan], reach: int) -> 
             shares.append((next_tokens[row, begin - 1 : end - 1] == written).cumprod(0).double().mean())
         return torch.stack(shares)
 
-    return _readings(lm, plans, _corpus(lm, reading_of_ids(finished), BATCH_TOKENS), same, None)
+    return _readings(lm, plans, _batches(lm, finished, BATCH_TOKENS), same, None)

@@ -10,7 +10,6 @@ from .chunks import read_chunk as read_chunk
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole
-from .loop import batches_of as batches_of
 from .loop import by_model as by_model
 from .loop import sums_of as sums_of
 from .measurement import measure as measure

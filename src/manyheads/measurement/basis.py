@@ -16,8 +16,7 @@ from typing import Any, cast
 from manyheads.base import plural
 from manyheads.corpora import Failures
 from manyheads.errors import StatisticError
-from manyheads.inputs import Long
-from manyheads.inputs.reading import story
+from manyheads.inputs import Long, story
 from manyheads.measurement.chunks import Learned, differences
 from manyheads.models import LoadedModel
 from manyheads.spec import MOST

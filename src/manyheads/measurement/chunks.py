@@ -34,15 +34,25 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from manyheads import private_names
-from manyheads.corpora import WHOLE, Corpus, Document, Failure, Shard, is_about_texts, reason_of
+from manyheads.corpora import WHOLE, Corpus, Failure, Shard, is_about_texts, reason_of
 from manyheads.errors import StatisticError, TextError
-from manyheads.inputs import BATCH_TOKENS, Long, Piece, Reading, batches
-from manyheads.inputs.reading import encoded, fault_in, is_long, pieces_of, rarity_of
+from manyheads.inputs import (
+    BATCH_TOKENS,
+    Long,
+    Piece,
+    Reading,
+    encoded,
+    fault_in,
+    groups_of,
+    is_long,
+    pieces_of,
+    rarity_of,
+)
 from manyheads.measurement.loop import find_sinks
 from manyheads.measurement.sinks import probed
 from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, Survey
-from manyheads.texts import Sinks
+from manyheads.texts import Document, Sinks
 
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
 CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
@@ -112,11 +122,16 @@ class Chunked:
     def batches(self) -> list[list[int]]:
         # Never none: failures and counts of a chunk travel with
         # its first batch, and a chunk without one would lose them.
-        return batches(self.reading, BATCH_TOKENS) or [[]]
+        return groups_of(self.pieces, BATCH_TOKENS) or [[]]
 
-    @cached_property
-    def reading(self) -> Reading:
-        return Reading(self.pieces, "some texts are cut" if self.cut else "")
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(piece.ids) for piece in self.pieces)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Those of a reading of the pieces."""
+        return {"windows": "some texts are cut" if self.cut else ""}
 
     def failure(self, index: int, error: Exception | str) -> Failure:
         """Why the piece of this number cannot be measured; of a window, which one it is."""
@@ -130,6 +145,8 @@ def read_chunk(lm: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
     readable: list[int] = []
     for index, document in enumerate(chunk.documents):
         fault = "" if document.problem else fault_in(document.text)
+        if document.target is not None and not fault:
+            fault = "has a target, which is read of a list of texts alone"
         if problem := document.problem or (fault and f"the text {fault.rstrip('.')}"):
             failures.append(_failure(chunk, index, problem))
         else:
@@ -229,7 +246,7 @@ def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_document
         num_texts += len(chunk.documents)
         if num_documents is None:
             read[chunk.number] = read_chunk(lm, chunk, long)
-            num_tokens += read[chunk.number].reading.num_tokens
+            num_tokens += read[chunk.number].num_tokens
         # A resumed run takes the head's length from what was stored and counts no tokens: statistics are made from the
         # survey, so it must hold the very documents of the first start.
         enough = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
@@ -297,7 +314,7 @@ def _sinks(lm: LoadedModel, pieces: Sequence[Piece]) -> Sinks:
     # A sample, not the whole head: a sink is the model's, not the corpus', and one pass over a few texts shows it.
     probes = tuple(pieces[place] for place in probed(pieces))
     try:
-        return find_sinks(lm, Reading(probes, ""))
+        return find_sinks(Reading(lm, probes))
     except Exception as error:
         if not is_about_texts(error):
             raise
@@ -305,7 +322,7 @@ def _sinks(lm: LoadedModel, pieces: Sequence[Piece]) -> Sinks:
         readable: tuple[Piece, ...] = ()
         for piece in probes:
             try:
-                find_sinks(lm, Reading((piece,), ""))
+                find_sinks(Reading(lm, (piece,)))
             except Exception as fault:
                 if not is_about_texts(fault):
                     raise
@@ -313,7 +330,7 @@ def _sinks(lm: LoadedModel, pieces: Sequence[Piece]) -> Sinks:
                 readable += (piece,)
         if not readable:
             raise
-    return find_sinks(lm, Reading(readable, ""))
+    return find_sinks(Reading(lm, readable))
 
 
 # ---------------------------------------------------------------------------------------------------------- the inputs

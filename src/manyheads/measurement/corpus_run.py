@@ -21,8 +21,7 @@ from typing import Any
 from manyheads.base import Progress
 from manyheads.corpora import WHOLE, Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.inputs import Long
-from manyheads.inputs.reading import require_reader
+from manyheads.inputs import Long, Reading, require_reader
 from manyheads.machine import ALONE, Ranks, is_split, joined_processes
 from manyheads.measurement import store
 from manyheads.measurement.basis import Basis
@@ -40,7 +39,7 @@ from manyheads.measurement.chunks import (
     require_same,
     texts_of,
 )
-from manyheads.measurement.loop import batch_of, by_model, sums_of
+from manyheads.measurement.loop import by_model, sums_of
 from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, choose
 from manyheads.statistics.sums import BatchSums, has_cross
@@ -349,6 +348,7 @@ class Worker:
     def _run(self, chunked: Chunked, pieces: list[int]) -> BatchSums:
         run, learned = self.run, self.run.learned
         lm = run.what.lm
-        batch = batch_of(lm, chunked.reading, pieces, (learned.rarity, learned.rarity_because))
+        reading = Reading(lm, chunked.pieces, (), chunked.notes, learned.rarity, learned.rarity_because)
+        batch = reading.batch(pieces)
         (adds,) = sums_of(by_model(lm), [batch], run.statistics, sinks=learned.sinks, kinds=run.what.kinds)
         return adds

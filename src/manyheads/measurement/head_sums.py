@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.base import Progress
-from manyheads.corpora import Corpus, Document, Failures, as_corpus, reading_of
+from manyheads.corpora import Corpus, Failures, as_corpus, reading_of
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
-from manyheads.inputs import Long
-from manyheads.inputs.reading import require_reader
+from manyheads.inputs import Long, require_reader
 from manyheads.machine import ALONE, splits_heads
 from manyheads.measurement import store
 from manyheads.measurement.basis import ANY, Basis, named_shards
@@ -32,7 +31,7 @@ from manyheads.models import LoadedModel
 from manyheads.recording.file import read_state
 from manyheads.statistics import HeadTable
 from manyheads.statistics.sums import RunningSums
-from manyheads.texts import Sinks
+from manyheads.texts import Document, Sinks
 
 
 class HeadSums:

@@ -13,12 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from torch import Tensor
-
-from manyheads.base import Progress
-from manyheads.inputs import CallTexts, Reading, batches, model_inputs, observe, tokens_of
-from manyheads.inputs.media import Given
-from manyheads.inputs.vision_language import beside_tower
+from manyheads.inputs import Batch, Reading, forward
 from manyheads.measurement.sinks import SinkSearch, probed
 from manyheads.models import LoadedModel
 from manyheads.models.taps import Observer, Tap
@@ -28,15 +23,14 @@ from manyheads.texts import Sinks
 
 KEPT_NUMBERS = 1 << 25  # of float32, 128 MB: so many are kept of layers until the sinks are known ...
 READ_TWICE = 0.25  # ... and more, where finding sinks before would read more than this share of all tokens once more
-UNKNOWN_RARITY: tuple[Tensor | None, str] = (None, "")
 
-Run = Callable[[Given, Observer], Tap]
+Run = Callable[[Batch, Observer], Tap]
 """One forward pass over a batch, which shows each call of an attention layer to the observer."""
 
 
 def sums_of(
     run: Run,
-    batches: Iterable[Given],
+    batches: Iterable[Batch],
     statistics: tuple[Statistic, ...],
     *,
     sinks: Sinks | SinkSearch,
@@ -51,9 +45,9 @@ def sums_of(
     search = sinks if isinstance(sinks, SinkSearch) else None
     waiting: list[tuple[BatchReader, Tap]] = []
     for batch in batches:
-        texts = batch.texts if isinstance(sinks, SinkSearch) else with_sinks(batch.texts, sinks)
+        batch = batch if isinstance(sinks, SinkSearch) else batch.with_sinks(sinks)
         seen = None if search is None else partial(search.add, batch.places)
-        reader = BatchReader(texts, statistics, seen, with_kinds=kinds, seeds=batch.seeds)
+        reader = BatchReader(batch, statistics, seen, with_kinds=kinds, seeds=batch.seeds)
         tap = run(batch, reader.observe)
         if search is None:
             yield reader.finish(tap)
@@ -66,55 +60,23 @@ def sums_of(
 
 
 def by_model(lm: LoadedModel) -> Run:
-    """One forward pass of a loaded model; a vision tower, whose positions are no tokens of the text, is not shown."""
-    return lambda batch, observer: observe(lm, batch.inputs, beside_tower(observer))
-
-
-def batch_of(
-    lm: LoadedModel, reading: Reading, places: Sequence[int], rarity: tuple[Tensor | None, str] = UNKNOWN_RARITY
-) -> Given:
-    """Some pieces of a reading, by their places in it, as one batch."""
-    tokens = tokens_of(reading, places, *rarity)
-    return Given(model_inputs(lm, tokens), CallTexts.of(lm, tokens), {}, (), tuple(places))
-
-
-def batches_of(
-    lm: LoadedModel,
-    reading: Reading,
-    rarity: tuple[Tensor | None, str] = UNKNOWN_RARITY,
-    progress: Progress | None = None,
-) -> Iterator[Given]:
-    """A whole reading, batch after batch. `progress` is called with the tokens read so far when a batch is done."""
-    done = 0
-    for places in batches(reading):
-        yield batch_of(lm, reading, places, rarity)
-        done += sum(len(reading.pieces[place].ids) for place in places)
-        if progress is not None:
-            progress(done, reading.num_tokens)
-
-
-def with_sinks(texts: CallTexts, sinks: Sinks) -> CallTexts:
-    """The texts of a batch, with the sinks that were found."""
-    main, decoder = (
-        None if side is None else side._replace(tokens=side.tokens.with_sinks(sinks))
-        for side in (texts.main, texts.decoder)
-    )
-    return CallTexts(main, decoder)
+    """One forward pass of a loaded model."""
+    return lambda batch, observer: forward(lm, batch, observer).tap
 
 
 # --------------------------------------------------------------------------------------------------------------- sinks
 
 
-def find_sinks(lm: LoadedModel, reading: Reading) -> Sinks:
+def find_sinks(reading: Reading) -> Sinks:
     """The sinks of a loaded model on some texts. Cost: one forward pass over those of them that are probed."""
-    probes = Reading(tuple(reading.pieces[place] for place in probed(reading.pieces)), "")
-    search = SinkSearch.of(lm, probes)
-    for _ in sums_of(by_model(lm), batches_of(lm, probes), (), sinks=search):
+    probes = Reading(reading.lm, tuple(reading.pieces[place] for place in probed(reading.pieces)))
+    search = SinkSearch.of(probes)
+    for _ in sums_of(by_model(reading.lm), probes.batches(), (), sinks=search):
         pass
     return search.sinks
 
 
-def sinks_or_search(lm: LoadedModel, reading: Reading, statistics: Sequence[Statistic]) -> Sinks | SinkSearch:
+def sinks_or_search(reading: Reading, statistics: Sequence[Statistic]) -> Sinks | SinkSearch:
     """How a reading comes by its sinks: none where nothing asks for them, a search in the same pass, or found before.
 
     They are found before where much would be kept (`KEPT_NUMBERS`, `READ_TWICE`): of few texts that is less than what a
@@ -125,10 +87,10 @@ def sinks_or_search(lm: LoadedModel, reading: Reading, statistics: Sequence[Stat
     if not of_sinks:
         return Sinks()
     if all(named(statistic.name) is statistic for statistic in statistics):
-        arrays = len(set(requests_of(of_sinks, tokens_of(reading, [0], None, ""))))
+        arrays = len(set(requests_of(of_sinks, reading.tokens([0]))))
         arrays += any("values" in statistic.asks for statistic in of_sinks)
-        kept = arrays * sum(site.num_heads for site in lm.spec.sites) * reading.num_tokens
+        kept = arrays * sum(site.num_heads for site in reading.lm.spec.sites) * reading.num_tokens
         again = sum(len(reading.pieces[place].ids) for place in probed(reading.pieces))
         if kept <= KEPT_NUMBERS or again > READ_TWICE * reading.num_tokens:
-            return SinkSearch.of(lm, reading)
-    return find_sinks(lm, reading)
+            return SinkSearch.of(reading)
+    return find_sinks(reading)

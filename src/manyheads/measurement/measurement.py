@@ -6,21 +6,17 @@ square of their length. Cost: the forward pass and one more product of q and k; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import nn
 
 from manyheads.base import Progress
-from manyheads.corpora import Corpus, Document
+from manyheads.corpora import Corpus, as_corpus
 from manyheads.errors import StatisticError, TextError
-from manyheads.inputs import Long, watch
-from manyheads.inputs.media import Given
-from manyheads.inputs.reading import texts_of_call
-from manyheads.inputs.vision_language import inputs_given
+from manyheads.inputs import Batch, Inputs, InputsLike, Reading, batch_of_call, forward_call, read
 from manyheads.machine import Ranks, processes_of_heads
 from manyheads.measurement.chunks import Wanted
 from manyheads.measurement.corpus_run import RunRequest, corpus_sums
@@ -32,22 +28,14 @@ from manyheads.models import LoadedModel
 from manyheads.models.taps import Observer, Tap
 from manyheads.statistics import HeadTable, Statistic, choose, may_need_survey
 from manyheads.statistics.sums import WORDY, RunningSums, has_cross, without
-from manyheads.texts import Sinks
-
-MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
+from manyheads.texts import Document, Sinks
 
 
 def measure(
     lm: LoadedModel,
-    texts: str | Iterable[str | Document | tuple[str, str]] | Corpus | None = None,
+    given: InputsLike | Corpus,
     statistics: Wanted = "default",
     *,
-    image: Any = None,
-    audio: Any = None,
-    sampling_rate: int | None = None,
-    transcript: str | None = None,
-    answer: str | None = None,
-    long: Long = "windows",
     sinks: Sinks | None = None,
     kinds: bool = False,
     progress: Progress | None = None,
@@ -56,43 +44,43 @@ def measure(
 ) -> HeadTable:
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
-    `statistics` is "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
-    your own. Texts with gold (a treebank's) have more by name: "nsubj.to_governor.given", "det.*", "coreference.*";
-    what is not named is not computed. Coreference is counted within each text: give passages. `sinks` takes those of an
-    earlier table (`table.sinks`); without it they are found on a few of the texts. `long` as in `record`. `kinds`: also
-    count what each kind of token receives (`table.kinds`), which labels need.
+    - given: a text, a list of texts, `mh.Inputs`, a `corpora.Corpus` or any iterator of strings or Documents.
+    - statistics: "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
+      your own; what is not named is not computed. Or a function of the `Survey` of a corpus' beginning.
+    - sinks: those of an earlier table (`table.sinks`); without them they are found on a few of the texts.
+    - kinds: also count what each kind of token receives (`table.kinds`), which labels need.
+    - progress: called with how far reading has come, and with how much there is (of a corpus `Corpus.total`, or None).
+    - resume: a folder in which the run keeps its sums: if it is stopped in any way, the same call goes on where it was;
+      a finished run is read back from there.
+    - ranks: `ALONE` lets a process measure by itself; else those of torch.distributed share a corpus.
 
-    `texts` may also be a `corpora.Corpus`, or any iterator of strings or Documents, of any length: it streams in flat
-    memory. Texts that fail are then named and counted (`table.failures`, the notes), and the others measured.
-    `statistics` may be a function of the `Survey` of a corpus' beginning. `resume` is a folder in which the run keeps
-    its sums: if it is stopped in any way, the same call goes on where it was; a finished run is read back from there.
-    Where torch.distributed is initialised, its processes share a corpus (`ranks=ALONE`: they do not). Processes that
-    hold parts of one model (tensor parallelism, FSDP2) read every text together, whatever `ranks` says: each must make
-    the same call, and each gets the table of all heads; `resume` is refused. `progress`
-    is then called with how far reading has come and with `Corpus.total`, which may be None. A list is streamed too
-    where one of these arguments is used, or gold is asked of; else all of it is read at once, and a text that fails is
-    an error.
+    Texts with gold (a treebank's) have more statistics by name: "nsubj.to_governor.given", "det.*", "coreference.*".
+    Coreference is counted within each text: give passages. A corpus or an iterator, of any length, streams in flat
+    memory; texts that fail are then named and counted (`table.failures`, the notes), and the others measured. A list is
+    streamed too where `resume`, `ranks` or a survey is used, or gold is asked of; else all of it is read at once, and a
+    text that fails is an error. Processes that hold parts of one model (tensor parallelism, FSDP2) read every text
+    together, whatever `ranks` says: each must make the same call, and each gets the table of all heads; `resume` is
+    refused.
 
-    `image`, and `audio` with `sampling_rate` and `transcript`, as in `record`: one or a list in place of `texts`.
-    Statistics of words are left out then, and named in the notes; asked for by name, they are refused. Rows of what
-    attends within windows (Swin) are counted picture by picture.
-
-    A text with `image`, and an `answer`, as in `record`: the language model's layers are measured, all rows of the text
-    count, and statistics of words leave the pictures' tokens out. `image_mass`, `border_mass` and `spatial_entropy` are
-    added: of the answer's rows, or without an answer of the text's rows behind the picture.
+    Of pictures, sounds and ready tensors, statistics of words are left out, and named in the notes; asked for by name,
+    they are refused. Rows of what attends within windows (Swin) are counted picture by picture. Of a text with a
+    picture, the language model's layers are measured, all rows of the text count, and statistics of words leave the
+    picture's tokens out. `image_mass`, `border_mass` and `spatial_entropy` are added: of the answer's rows, or without
+    an answer of the text's rows behind the picture.
 
     Cross-attention has the statistics that mean something between two texts (`Statistic.maps`), among them those of
     alignment (`monotonic`, `sharpness`, ...), and NaN in the others, which the notes name; with `kinds` it is left out.
-    A text for an encoder-decoder may be a pair (source, target), in a list: the decoder then reads the target.
 
     Cost: one forward pass and one pass over the maps' tiles; O(tile) memory besides the model's.
     Errors: TextError, StatisticError, ModelError, GuardError; of pictures and sounds as `record`'s.
     """
-    media = image is not None or audio is not None
-    in_memory = isinstance(texts, str | Sequence)  # then a bad text is an error, as in `record`
+    inputs = Inputs.of(given)
+    texts = inputs.texts
+    has_words = not inputs.has_media and (texts is not None or (inputs.ids is not None and lm.tokenizer is not None))
+    in_memory = texts is None or isinstance(texts, str | Document | Sequence)  # a bad text is then an error
     streamed = resume is not None or ranks is not None or callable(statistics) or not in_memory
-    if not callable(statistics) and not media and may_need_survey(statistics):
-        documents = texts if isinstance(texts, Sequence) and not isinstance(texts, str) else ()
+    if not callable(statistics) and not inputs.has_media and may_need_survey(statistics):
+        documents = texts if isinstance(texts, Sequence) and not isinstance(texts, str) else [texts]
         annotated = not in_memory or any(getattr(document, "gold", None) is not None for document in documents)
         if annotated and not getattr(getattr(lm, "tokenizer", None), "is_fast", True):
             raise StatisticError(
@@ -100,9 +88,9 @@ def measure(
                 f"are, so words that people annotated cannot be found: load {lm.name} with a fast one (tokenizer=)."
             )
         streamed |= annotated
-    if not media and texts is not None and streamed:
-        what = RunRequest(lm, statistics, long, sinks, kinds)
-        run = corpus_sums(what, texts, progress=progress, resume=resume, ranks=ranks)
+    if not inputs.has_media and texts is not None and streamed:
+        what = RunRequest(lm, statistics, inputs.long, sinks, kinds)
+        run = corpus_sums(what, as_corpus(texts), progress=progress, resume=resume, ranks=ranks)
         total, basis = run.total, run.basis
         if not total.num_texts:
             reasons = str(total.failures).rstrip(".") or "it is empty"
@@ -110,29 +98,27 @@ def measure(
         return whole_table(lm.model, basis.table(total.sums, total.counts, total.failures, run.notes))
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
-    with_text = image is not None and texts is not None
+    with_text = inputs.image is not None and texts is not None
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds, images=with_text)
-    given = inputs_given(lm, texts, image, audio, sampling_rate, transcript, answer)
-    if given is None:
-        texts = cast("str | Sequence[str | Document | tuple[str, str]]", texts)
-        how = {"long": long, "sinks": sinks, "kinds": kinds, "progress": progress}
-        return study(lm, texts, chosen, keep=(), **how).table
-    if kinds or (sinks is not None and not with_text):
-        raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
-    return _measure_media(lm, given, chosen, statistics not in ("default", "all"), progress, sinks)
+    if not has_words:
+        if kinds or (sinks is not None and not with_text):
+            raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
+        by_name = statistics not in ("default", "all")
+        return _measure_media(lm, read(lm, inputs), chosen, by_name=by_name, progress=progress, sinks=sinks)
+    return study(lm, read(lm, inputs), chosen, keep=(), sinks=sinks, kinds=kinds, progress=progress).table
 
 
 def _measure_media(
     lm: LoadedModel,
-    given: Given,
+    reading: Reading,
     requested: tuple[Statistic, ...],
     by_name: bool,
     progress: Progress | None,
     sinks: Sinks | None,
 ) -> HeadTable:
     """Every statistic that needs no words, over pictures or sounds; over a text with pictures, those of words too."""
-    main = given.texts.main
-    has_words = main is not None and bool(main.tokens.images) and main.tokens.special is not None
+    in_text = reading.ready[0] if reading.ready and reading.ready[0].main and reading.ready[0].tokens.images else None
+    has_words = in_text is not None and in_text.tokens.special is not None
     chosen, wordy = (requested, "") if has_words else without(requested, WORDY)
     if wordy and (by_name or not chosen):
         raise StatisticError(
@@ -140,18 +126,14 @@ def _measure_media(
             f"statistics out, or name others."
         )
     sought: Sinks | SinkSearch = sinks or Sinks()
-    if main is not None and has_words:
-        given = replace(given, places=(0,))
-        if sinks is None and any("sinks" in statistic.asks for statistic in chosen):
-            sought = SinkSearch({0: 0}, {"": Parked(main.tokens)}, processes_of_heads(lm.model))
+    asks_sinks = sinks is None and any("sinks" in statistic.asks for statistic in chosen)
+    if in_text is not None and has_words and asks_sinks:
+        sought = SinkSearch({0: 0}, {"": Parked(in_text.tokens)}, processes_of_heads(lm.model))
 
-    def batches() -> Iterator[Given]:
-        done = 0
-        for part in given.batches(MEDIA_BATCH):
-            yield part
-            done += len(part.seeds)
-            if progress is not None:
-                progress(done, len(given.seeds))
+    def batches() -> Iterator[Batch]:
+        for part in reading.batches(progress=progress):
+            part = part.with_texts()
+            yield replace(part, seeds=part.sample_seeds)
 
     total = RunningSums()
     for part in sums_of(by_model(lm), batches(), chosen, sinks=sought):
@@ -160,7 +142,7 @@ def _measure_media(
     notes = {
         "model": lm.name,
         "loaded": lm.because,
-        **{name: str(given.provenance.get(name, "")) for name in ("decoder", "prompt", "vision tower")},
+        **{name: str(reading.notes.get(name, "")) for name in ("decoder", "prompt", "vision tower")},
         "left out, for want of words": wordy,
         "sinks": found.because if has_words else "",
         **total.notes(chosen),
@@ -182,15 +164,11 @@ def measure_call(
     if not chosen:
         raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
 
-    def call() -> None:
-        with torch.no_grad():
-            module(*args, **kwargs)
-
-    def run(_: Given, observer: Observer) -> Tap:
-        return watch(module, type(module).__name__, call, observer)
+    def run(_: Batch, observer: Observer) -> Tap:
+        return forward_call(module, args, kwargs, observer).tap
 
     total = RunningSums()
-    for part in sums_of(run, [Given({}, texts_of_call(args, kwargs), {}, ())], chosen, sinks=Sinks()):
+    for part in sums_of(run, [batch_of_call(args, kwargs)], chosen, sinks=Sinks()):
         total.add(part)
     notes = {"model": type(module).__name__, "left out, for want of a tokenizer": wordy, **total.notes(chosen)}
     return whole_table(module, total.table(chosen, Sinks(), notes))

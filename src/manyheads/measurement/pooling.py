@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,9 +21,8 @@ from numpy import ndarray
 from manyheads.base import Json, Progress, brief, one_of, plain, plural
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.inputs import Long, Piece, Reading, batches, read_texts, tokens_of
-from manyheads.inputs.media import Given
-from manyheads.measurement.loop import batch_of, by_model
+from manyheads.inputs import Batch, Inputs, InputsLike, Long, Piece, Reading, read
+from manyheads.measurement.loop import by_model
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import Aligner, Observer, unwatched
 from manyheads.recording import head_place, prepare
@@ -74,32 +73,31 @@ class PooledMaps:
 
 def pooled_maps(
     lm: LoadedModel,
-    texts: str | Sequence[str],
+    given: InputsLike,
     *,
     size: int = 32,
     how: Pooling = "mean",
-    long: Long = "windows",
     progress: Progress | None = None,
 ) -> PooledMaps:
     """The maps of every head of a loaded model, in at most `size` x `size` blocks.
 
     `how` is "mean" (of the visible cells of a block; over texts, the mean of that) or "max" (the largest weight, in all
     texts). A text read in windows counts by its full-length windows; several texts share the blocks of the shortest.
-    `long` as in `record`.
 
     Cost: one forward pass and one pass over the maps' tiles; O(tile + heads * size^2) memory besides the model's.
     Errors: TextError, ShapeError, StatisticError, ModelError, GuardError.
     """
-    reading = read_texts(lm, texts, long)
+    inputs = Inputs.of(given)
+    reading = read(lm, inputs, pairs=False, only_texts=True)
     pooling = MapPooling(reading, size, how)
     done = 0
-    for group in batches(pooling.pooled):
-        batch = batch_of(lm, reading, [pooling.places[index] for index in group])
+    for group in pooling.pooled.groups():
+        batch = reading.batch([pooling.places[index] for index in group])
         by_model(lm)(batch, pooling(batch))
         done += sum(len(pooling.pooled.pieces[index].ids) for index in group)
         if progress is not None:
             progress(done, pooling.pooled.num_tokens)
-    return pooling.maps(long)
+    return pooling.maps(inputs.long)
 
 
 def full_length(pieces: Sequence[Piece]) -> list[int]:
@@ -123,15 +121,14 @@ class MapPooling:
         if size < 1:
             raise ShapeError(f"{size=}: a map has at least one block a side.")
         self.reading, self.places = reading, full_length(reading.pieces)
-        self.pooled = Reading(tuple(reading.pieces[place] for place in self.places), reading.because)
+        self.pooled = replace(reading, pieces=tuple(reading.pieces[place] for place in self.places))
         # No more blocks than the shortest text has tokens: a block without a token would be absent in that text alone.
         self.request = Pooled(min(size, *(len(piece.ids) for piece in self.pooled.pieces)), how)
         # Sums (or maxima) of the texts' maps, and how many texts each block is made of; a few numbers a head.
         self.totals: dict[str, tuple[Site, Float64[ndarray, "h p p"], Float64[ndarray, "h p p"]]] = {}
 
-    def __call__(self, batch: Given) -> Observer:
-        assert batch.texts.main is not None
-        tokens = batch.texts.main.tokens
+    def __call__(self, batch: Batch) -> Observer:
+        tokens = batch.tokens
         plan, aligner = prepare(tokens, [self.request]), Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
         texts = [text for text, place in enumerate(batch.places) if place in self.places]
         called: set[str] = set()
@@ -170,7 +167,7 @@ class MapPooling:
         heads = tuple(head for site in sites for head in site.heads)
         pieces, words = self.pooled.pieces, ()
         if len(pieces) == 1:  # as it was written; pieces of which nothing is written (line breaks) as they are
-            tokens = tokens_of(self.pooled, [0], None, "")
+            tokens = self.pooled.tokens([0])
             words = tuple(tokens.surface(0, place) or piece for place, piece in enumerate(pieces[0].pieces))
         joined = np.concatenate(maps).astype(np.float32)
         return PooledMaps(sites, heads, joined, self.pooled.num_tokens, words, self._because(long))
@@ -197,4 +194,4 @@ class MapPooling:
             because = f"{how} over {len(pieces)} {noun} of {span} tokens, {because}"
             if left := len(self.reading.pieces) - len(pieces):
                 because += f" ({left} shorter window{'s' * (left > 1)} left out)"
-        return f"{because}; {self.reading.because}" if long == "truncate" and self.reading.because else because
+        return f"{because}; {self.reading.windows}" if long == "truncate" and self.reading.windows else because

@@ -19,10 +19,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from manyheads.inputs import CallTexts, Piece, Reading, tokens_of
-from manyheads.inputs.reading import DECODER
+from manyheads.inputs import DECODER, Piece, Reading
 from manyheads.machine import ALONE, Ranks, processes_of_heads
-from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models import AttentionCall
 from manyheads.recording.exact_map import Received, Reduced
 from manyheads.statistics import evenly
 from manyheads.texts import Sinks, Tokens
@@ -82,17 +81,18 @@ class SinkSearch:
     ranks: Ranks = ALONE
 
     @staticmethod
-    def of(lm: LoadedModel, reading: Reading) -> SinkSearch:
+    def of(reading: Reading) -> SinkSearch:
         """A search on some of the texts of a reading."""
         places = probed(reading.pieces)
         pieces = tuple(reading.pieces[place] for place in places)
-        tokens = tokens_of(Reading(pieces, ""), range(len(pieces)), None, "")
-        texts = CallTexts.of(lm, tokens)
-        apart = {"": tokens}
-        if tokens.target is not None and texts.decoder is not None:
-            apart[DECODER] = texts.decoder.tokens
+        batch = Reading(reading.lm, pieces).batch(range(len(pieces)))
+        apart = {"": batch.tokens}
+        if batch.tokens.target is not None and batch.decoder is not None:
+            apart[DECODER] = batch.decoder.tokens
         probes = {place: row for row, place in enumerate(places)}
-        return SinkSearch(probes, {stack: Parked(part) for stack, part in apart.items()}, processes_of_heads(lm.model))
+        return SinkSearch(
+            probes, {stack: Parked(part) for stack, part in apart.items()}, processes_of_heads(reading.lm.model)
+        )
 
     def add(self, places: Sequence[int], call: AttentionCall, reduced: Reduced) -> None:
         """Add one layer's answers of a batch, whose texts have these places in the reading."""

@@ -14,12 +14,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from manyheads.base import Progress
-from manyheads.corpora import Document
-from manyheads.inputs import Long, Reading, read_texts
-from manyheads.inputs.media import Given
-from manyheads.inputs.reading import DECODER, rarity_table
-from manyheads.inputs.recorder import Keep, Keeper, recording_of_texts, room_for, tensors_to_keep
-from manyheads.measurement.loop import batches_of, by_model, sinks_or_search, sums_of
+from manyheads.inputs import (
+    DECODER,
+    Batch,
+    InputsLike,
+    Keep,
+    Keeper,
+    Reading,
+    read,
+    recording_of_texts,
+    room_for,
+    tensors_to_keep,
+)
+from manyheads.measurement.loop import by_model, sinks_or_search, sums_of
 from manyheads.measurement.sinks import SinkSearch
 from manyheads.measurement.split_heads import whole_table
 from manyheads.models import AttentionCall, LoadedModel
@@ -29,7 +36,7 @@ from manyheads.statistics import HeadTable, Statistic, choose
 from manyheads.statistics.sums import RunningSums, has_cross, two_sided
 from manyheads.texts import Sinks, Words
 
-Beside = Callable[[Given], Observer | None]
+Beside = Callable[[Batch], Observer | None]
 """What else watches a batch: the observer of its calls, or None."""
 
 
@@ -42,10 +49,9 @@ class Study(NamedTuple):
 
 def study(
     lm: LoadedModel,
-    texts: str | Sequence[str | Document | tuple[str, str]] | Reading,
+    given: InputsLike | Reading,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
-    long: Long = "windows",
     keep: Sequence[Keep] = ("q", "k", "lse"),
     sinks: Sinks | None = None,
     kinds: bool = False,
@@ -55,9 +61,8 @@ def study(
     """Measure some texts and record them, in one forward pass over each: what `measure` and `record` give.
 
     - lm: a loaded model.
-    - texts: a text or several, as in `record`, or what `read_texts` made of them.
+    - given: a text or several, or `mh.Inputs` of them, as in `record`; or what `read` made of them.
     - statistics: by name, as in `measure`.
-    - long: how a text beyond the model's positions is read, as in `record`.
     - keep: the tensors of the recording, as in `record`; () makes none.
     - sinks: those of an earlier table; without them they are found on some of the texts.
     - kinds: whether to count what each kind of token receives.
@@ -68,18 +73,17 @@ def study(
     """
     tensors = tensors_to_keep(keep) if keep else frozenset[str]()
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds)
-    reading = texts if isinstance(texts, Reading) else read_texts(lm, texts, long, pairs=True)
-    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
-    sought = sinks_or_search(lm, reading, chosen) if sinks is None else sinks
+    reading = given if isinstance(given, Reading) else read(lm, given, only_texts=True)
+    sought = sinks_or_search(reading, chosen) if sinks is None else sinks
     keepers: list[Keeper] = []
     taps: list[Tap] = []
     groups: list[Sequence[int]] = []
     run_model = by_model(lm)
 
-    def run(batch: Given, reader: Observer) -> Tap:
+    def run(batch: Batch, reader: Observer) -> Tap:
         watching = [reader, *(observer for watch in beside if (observer := watch(batch)) is not None)]
         if tensors:
-            keepers.append(Keeper(batch.texts, tensors))
+            keepers.append(Keeper(batch, tensors))
             groups.append(batch.places)
             watching.append(keepers[-1].observe)
 
@@ -93,11 +97,11 @@ def study(
 
     total = RunningSums()
     with room_for(lm, reading, tensors) if tensors else nullcontext():
-        for part in sums_of(run, batches_of(lm, reading, rarity, progress), chosen, sinks=sought, kinds=kinds):
+        for part in sums_of(run, reading.batches(progress=progress), chosen, sinks=sought, kinds=kinds):
             total.add(part)
-        recording = recording_of_texts(lm, reading, rarity, groups, keepers, taps) if tensors else None
+        recording = recording_of_texts(lm, reading, groups, keepers, taps) if tensors else None
     found = sought.sinks if isinstance(sought, SinkSearch) else sought
-    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
+    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.windows, "rarity": reading.rarity_because}
     notes |= {"sinks": found.because, **two_sided(lm, chosen, kinds, reading)}
     return Study(whole_table(lm.model, total.table(chosen, found, notes)), recording)
 
@@ -118,8 +122,8 @@ class SampleLink:
     def link(self) -> HeadLink | None:
         return self.search.link
 
-    def __call__(self, batch: Given) -> Observer | None:
-        main = batch.texts.main
+    def __call__(self, batch: Batch) -> Observer | None:
+        main = batch.main
         if main is None or 0 not in batch.places:
             return None
         text = batch.places.index(0)
@@ -134,7 +138,7 @@ class SampleLink:
             # A decoder that reads targets has other words, and cross-attention words of two texts.
             if call.crosses or (call.site.stack == DECODER and main.tokens.target is not None):
                 return
-            tokens, aligner = batch.texts.read_by(call)
+            tokens, aligner = batch.read_by(call)
             layer = aligner.layer(call)
             record = LayerRecord(
                 call.site, layer.q, layer.k, None, layer.lse, layer.mask, layer.rule, tokens.lengths, tokens,

@@ -27,7 +27,7 @@ PROBE_TOKENS = 4
 _NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
 TEXT, PICTURES, SOUNDS = "text", "pictures", "sounds"
 OF_INPUT = {"pixel_values": PICTURES, "input_features": SOUNDS, "input_values": SOUNDS}
-DOOR = {TEXT: "texts", PICTURES: "image=", SOUNDS: "audio="}  # how `record` takes each
+DOOR = {TEXT: "texts", PICTURES: "mh.Inputs(image=...)", SOUNDS: "mh.Inputs(audio=...)"}  # how `record` takes each
 PICTURE_SIZE = 224  # pixels, where the config names no size
 SOUND_SAMPLES = 8_000  # half a second, as most models hear it
 FEATURE_FRAMES, MEL_BINS = 200, 80  # of a spectrogram, where the config names no number

@@ -75,7 +75,9 @@ def as_json(place: Grid | Frames | str) -> dict[str, Any]:
 def _about(recording: Any, subject: str, of: str) -> Mapping[str, Any]:
     about = recording.provenance.get(subject)
     if about is None:
-        raise RecordingError(f"this recording has no {subject} {of}: record(lm, image=...) and audio=... make them.")
+        raise RecordingError(
+            f"this recording has no {subject} {of}: record(lm, mh.Inputs(image=...)), or audio=..., makes them."
+        )
     if "none" in about:
         raise RecordingError(f"this recording has no {subject} {of}: {about['none']}.")
     return about

@@ -101,7 +101,9 @@ class Recording:
     def images(self) -> tuple[ImageSpan, ...]:
         """Where each picture lies among the text's tokens. Errors: RecordingError for a text without pictures."""
         if not self.tokens.images:
-            raise RecordingError("this recording has no pictures among its tokens: record(lm, text, image=...) has.")
+            raise RecordingError(
+                "this recording has no pictures among its tokens: record(lm, mh.Inputs(text, image=...)) has."
+            )
         return self.tokens.images[0]
 
     @property
@@ -109,7 +111,9 @@ class Recording:
         """The positions of the answer behind a text with pictures. Errors: RecordingError where there is none."""
         begin, end = (self.tokens.answers or (0,))[0], int(self.tokens.lengths[0])
         if not self.tokens.answers or begin == end:
-            raise RecordingError("this recording has no answer: record(lm, text, image=..., answer=...) has.")
+            raise RecordingError(
+                "this recording has no answer: record(lm, mh.Inputs(text, image=..., answer=...)) has."
+            )
         return slice(begin, end)
 
     @property

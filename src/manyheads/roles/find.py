@@ -29,13 +29,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.base import Progress
-from manyheads.corpora import Corpus, Document, is_about_texts
+from manyheads.corpora import Corpus, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import Piece, Reading, batches, read_texts, record
-from manyheads.inputs.reading import rarity_table
+from manyheads.inputs import InputsLike, Piece, Reading, read, record
 from manyheads.machine import is_split, own_rank, require_all_heads, splits_heads
-from manyheads.measurement import HeadSums, Wanted, batches_of, by_model, measure, require_own, sums_of
+from manyheads.measurement import HeadSums, Wanted, by_model, measure, require_own, sums_of
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
@@ -55,7 +54,7 @@ from manyheads.statistics.defined import (
     syntax_statistics,
     targets,
 )
-from manyheads.texts import ROOT, Gold, Sinks, Tokens, WordMap, Words, text_seed
+from manyheads.texts import ROOT, Document, Gold, Sinks, Tokens, WordMap, Words, text_seed
 
 log = logging.getLogger("manyheads")
 
@@ -76,7 +75,7 @@ RESTS = ("first_mass", "sink_mass", "special_mass", "separator_mass")  # their k
 
 def find_roles(
     lm: LoadedModel,
-    texts: str | Iterable[str | Document] | Corpus | None,
+    texts: InputsLike | Corpus | None,
     *,
     passages: Iterable[str | Document] | Corpus | None = None,
     patterns: Mapping[str, Pattern] | None = None,
@@ -367,17 +366,16 @@ def find_examples(
     pieces = _pieces(lm, documents, longest) if wants else []
     if not pieces:
         return {}
-    reading = Reading(tuple(piece for piece, _ in pieces), "")
+    reading = Reading(lm, tuple(piece for piece, _ in pieces)).counted()
     columns = sorted({number[search.statistic] for search in wants})
     measured = tuple(statistics[column] for column in columns)
 
-    read = batches_of(lm, reading, rarity_table(reading, lm.spec.vocab_size or 0))
     nums, dens = [], []
-    for part in sums_of(by_model(lm), read, measured, sinks=sinks):
+    for part in sums_of(by_model(lm), reading.batches(), measured, sinks=sinks):
         nums.append(part.num)
         dens.append(part.own_of(range(len(measured))))
     # Batches are made of texts of like length: back to the texts' own order, [text, head, statistic].
-    back = torch.tensor([*chain.from_iterable(batches(reading))]).argsort()
+    back = torch.tensor([*chain.from_iterable(reading.groups())]).argsort()
     num, den = torch.cat(nums)[back], torch.cat(dens)[back]
     best: dict[Search, list[tuple[float, int]]] = {}
     for search in wants:
@@ -415,7 +413,7 @@ def _pieces(lm: LoadedModel, documents: Sequence[Document], longest: int) -> lis
     pieces: list[tuple[Piece, str]] = []
     for document in chosen[: 4 * MOST_TEXTS]:
         try:
-            (first, *more) = read_texts(lm, [document], "windows").pieces
+            (first, *more) = read(lm, document, pairs=False).pieces
         except Exception as error:
             # A text that cannot be read is no example; a full disk or no memory ends the run.
             if not is_about_texts(error):

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any
 
 from manyheads.base import nearest, plural
-from manyheads.corpora import Document
 from manyheads.errors import StatisticError
 from manyheads.statistics.defined import coreference, masses
 from manyheads.statistics.defined.alignment import alignments
@@ -34,7 +33,7 @@ from manyheads.statistics.defined.syntax import (
     syntax_statistics,
 )
 from manyheads.statistics.statistic import Statistic, described
-from manyheads.texts import Gold
+from manyheads.texts import Document, Gold
 
 STATISTICS: dict[str, Statistic] = {
     statistic.name: statistic
@@ -200,7 +199,7 @@ class Annotated:
         if (statistic := named(item)) is not None:
             if statistic.asks & IMAGES and not self.images:
                 raise StatisticError(
-                    f"{item!r} is about the pictures in a text, and here are none: give measure a text and image=."
+                    f"{item!r} is about the pictures in a text, and here are none: give mh.Inputs(text, image=...)."
                 )
             return [statistic.name]
         # As what is annotated, what is about pictures is there for a pattern only where they are.

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from manyheads.base import Cache
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
-from manyheads.inputs import Long, record
+from manyheads.inputs import Inputs, Long, record
 from manyheads.interventions import importance
 from manyheads.models import LoadedModel
 from manyheads.plan import AblationKind
@@ -225,7 +225,7 @@ def open_text(
             f"the text has {len(text):,} characters, above the studio's {MAX_TEXT:,}: record() it, and show that."
         )
     if long != "windows":
-        opened = desk.recordings.add(recording or record(lm, text, long=long), text[:TITLE], lm.name)
+        opened = desk.recordings.add(recording or record(lm, Inputs(text, long=long)), text[:TITLE], lm.name)
     elif recording is not None:
         opened = desk.recordings.add_text(recording, lm.name, text)
     else:

@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .document import Document as Document
 from .tokens import ROOT as ROOT
 from .tokens import SUBWORD_MARKS as SUBWORD_MARKS
 from .tokens import Gold as Gold

@@ -82,11 +82,11 @@ def test_a_corpus_in_files(both, tmp_path):
 def test_pictures(name, fresh, tmp_path):
     model, processor = PICTURES[name]
     folder, picture = saved(tmp_path / name, model(), processor()), some_picture(fresh)
-    got, want = (mh.record(mh.load(folder, device=device), image=picture) for device in ("cuda", "cpu"))
+    got, want = (mh.record(mh.load(folder, device=device), mh.Inputs(image=picture)) for device in ("cuda", "cpu"))
     for one, other in zip(layers_of(got), layers_of(want), strict=True):
         assert_same(one.weights(), other.weights(), share=1e-4)
     assert vars(got.grid) == vars(want.grid) if name == "vit" else True
-    got, want = (mh.measure(mh.load(folder, device=device), image=picture) for device in ("cuda", "cpu"))
+    got, want = (mh.measure(mh.load(folder, device=device), mh.Inputs(image=picture)) for device in ("cuda", "cpu"))
     assert_same(got.column("entropy"), want.column("entropy"), share=1e-4)
 
 
@@ -95,7 +95,7 @@ def test_pictures(name, fresh, tmp_path):
 def test_sounds(generate, fresh, tmp_path):
     folder, sound = saved(tmp_path / "whisper", tiny_whisper(), spectra()), some_sound(fresh, 1.3)
     got, want = (
-        mh.record(mh.load(folder, device=device), audio=sound, sampling_rate=RATE, generate=generate)
+        mh.record(mh.load(folder, device=device), mh.Inputs(audio=sound, sampling_rate=RATE), generate=generate)
         for device in ("cuda", "cpu")
     )
     for one, other in zip(layers_of(got), layers_of(want), strict=True):

@@ -186,28 +186,30 @@ def gather(
 ) -> HeadResult:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
-    from manyheads.inputs.media import require_reader
+    from manyheads.inputs import require_sense
     from manyheads.models import TEXT  # as above
 
     begun = time.perf_counter()
     lm = load_model(talk, model)
-    require_reader(lm, TEXT)
+    require_sense(lm, TEXT)
     head = head_of(lm, name)
     if head.stack == CROSS:
         raise ModelError(
             f"{head} is cross-attention, from what is written to what was read, and this shows a text's attention to "
             f"itself: manyheads look --html draws its map; in Python, mh.record(lm, text, generate=20).stacks['cross']."
         )
-    pieces = inputs.read_texts(lm, source.given, pairs=True).pieces
+    pieces = inputs.read(lm, source.given).pieces
     if window > len(pieces):
         count = f"{len(pieces)} windows" if len(pieces) > 1 else "one window: it fits the model's positions"
         raise TextError(f"--window {window}: the text has {count}.")
-    text, long = (source.given, "whole") if len(pieces) == 1 else (pieces[window - 1].text, "truncate")
+    one_window = inputs.Inputs(source.given, long="whole")
+    if len(pieces) > 1:
+        one_window = inputs.Inputs(pieces[window - 1].text, long="truncate")
     labels = label_heads(talk, lm, remember=remember)
     role = labels.role_of(head)
     with talk.step("reading your text"):
         names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
-        table, record = measurement.study(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
+        table, record = measurement.study(lm, one_window, names, sinks=labels.sinks if labels.roles else None)
         assert record is not None, "it was asked for"
         layer = record.stacks[head.stack][head.layer]
         layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))

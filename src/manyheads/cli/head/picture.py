@@ -154,7 +154,7 @@ def gather(
 ) -> PictureResult:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
-    from manyheads.inputs.media import picture_of, require_reader  # as above
+    from manyheads.inputs import picture_of, require_sense  # as above
     from manyheads.models import PICTURES
     from manyheads.recording import grid_of  # as above
 
@@ -164,14 +164,14 @@ def gather(
     if question is not None:
         looked = _look_from_text(talk, lm, name, image, picture, question, model)
         return _finished(talk, looked, picture, plot, begun)
-    require_reader(lm, PICTURES)
+    require_sense(lm, PICTURES)
     head, counts = Head.parse(name), lm.spec.shape.get("", ())
     if len(lm.spec.shape) == 1 or head.stack or not counts:
         head = head_of(lm, name)
     elif head.layer >= len(counts) or head.index >= counts[head.layer]:  # without a stack, of the patches' own
         raise HeadError(f"{name}: {lm.name} has layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}.")
     with talk.step("reading the picture"):
-        recording = inputs.record(lm, image=picture)
+        recording = inputs.record(lm, inputs.Inputs(image=picture))
         grid = grid_of(recording)
     layer = recording.stacks[head.stack][head.layer]
     if layer.crosses:
@@ -201,7 +201,9 @@ def _look_from_text(
 
     with talk.step("reading the text and the picture"):
         recording = inputs.record(
-            lm, question.source.text, image=picture, answer=question.answer, generate=question.write
+            lm,
+            inputs.Inputs(question.source.text, image=picture, answer=question.answer),
+            generate=question.write,
         )
     head = head_of(lm, name)
     layer = recording.stacks[head.stack][head.layer]
@@ -240,8 +242,10 @@ def _finished(talk: Talk, looked: PictureResult, picture: Any, plot: Path | None
     written = ()
     if plot is not None:
         # Both import torch, for which --help is not to wait.
-        from manyheads.inputs.media import shown
-        from manyheads.inputs.vision_language import shown_in_text  # as above
+        from manyheads.inputs import (
+            shown,
+            shown_in_text,  # as above
+        )
 
         grid = looked.grid
         places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}

@@ -113,13 +113,13 @@ def ask_word(
     """
     begun = time.perf_counter()
     lm = load_model(talk, model)
-    if long == "windows" and (count := len(inputs.read_texts(lm, source.text).pieces)) > 1:
+    if long == "windows" and (count := len(inputs.read(lm, source.text).pieces)) > 1:
         raise TextError(
             f"the text is longer than the model's positions, and is read in {count} windows: ask about a sentence of "
             f"it, or add --truncate to ask about its beginning."
         )
     with talk.step("reading your text"):
-        record = inputs.record(lm, source.text, long="whole" if long == "windows" else long)
+        record = inputs.record(lm, inputs.Inputs(source.text, long="whole" if long == "windows" else long))
         links = record.heads_linking(query, key)
         # Cross-attention links words of two texts, which are no one sentence to draw.
         inside = [link for link in links if link.head.stack != CROSS and not math.isnan(link.weight)]

@@ -276,7 +276,7 @@ def gather(
     measured = tuple(dict.fromkeys((*names, *SHOWN, *about, *evenness)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
-        reading = inputs.read_texts(lm, source.given, long, pairs=True)
+        reading = inputs.read(lm, inputs.Inputs(source.given, long=long))
         begin = beginning_of(reading.pieces[0].text)
         sentence, pooling = measurement.SampleLink(len(begin)), None
         watching: list[measurement.Beside] = [sentence]

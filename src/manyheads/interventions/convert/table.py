@@ -27,6 +27,7 @@ from manyheads import private_names
 from manyheads.base import Json, brief
 from manyheads.edits import metrics, read_under
 from manyheads.errors import ManyHeadsError
+from manyheads.inputs import Batch, InputsLike, Reading, read
 from manyheads.models import LoadedModel, size
 from manyheads.statistics import mean_interval
 
@@ -83,15 +84,15 @@ class Comparison:
 class Quality:
     """The texts and the metric by which quality is measured, and why that metric."""
 
-    corpus: metrics.Corpus
+    reading: Reading
     metric: metrics.Metric
     because: str
 
 
-def choose_quality(lm: LoadedModel, texts: str | Sequence[Any], metric: str | Callable[..., Any]) -> Quality:
+def choose_quality(lm: LoadedModel, given: InputsLike, metric: str | Callable[..., Any]) -> Quality:
     """Read the texts and choose the metric. Errors: TextError, StatisticError, ModelError."""
     chosen, because = metrics.choose_metric(lm, metric)
-    return Quality(metrics.read_corpus(lm, texts), chosen, because)
+    return Quality(read(lm, given), chosen, because)
 
 
 def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) -> tuple[dict[int, float], Comparison]:
@@ -114,15 +115,16 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
     if quality is None:
         note = "quality and decode speed: not measured, since no texts were given."
         return {}, Comparison(tuple(rows), (note, cache_note))
-    metric, corpus = quality.metric, quality.corpus
+    metric, reading = quality.metric, quality.reading
+    batches = tuple(reading.batches())
     # One batch at a time, since a twin must know which rows of it are padding.
     old_readings: list[Tensor] = []
     with _twin_errors(before, after) as (sums, current):
-        for batch in corpus.batches:
+        for batch in batches:
             current[:] = [batch]
             old_readings.append(read_under(before, batch, metric).reading)
-    changes = torch.zeros(corpus.num_texts, dtype=torch.float64, device="cpu")
-    for batch, old_reading in zip(corpus.batches, old_readings, strict=True):
+    changes = torch.zeros(reading.num_texts, dtype=torch.float64, device="cpu")
+    for batch, old_reading in zip(batches, old_readings, strict=True):
         changes[list(batch.places)] = metric.change(old_reading, read_under(after, batch, metric).reading).cpu()
     metrics.require_numbers(changes, metric, "these texts")
     # One number back from the device per layer, at the end: sums stay there while the texts are read.
@@ -130,11 +132,11 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
     change, level = float(changes.mean()), metric.level(old_readings) or 0.0
     low, high = (float(bound[0]) for bound in mean_interval(changes.numpy()[:, None]))
     quality_note = (
-        f"{metric.name}: {metric.meaning}, {change:+.4g} ({low:.4g} to {high:.4g} over {corpus.num_texts} texts); "
-        f"{quality.because}{''.join(f'; {words}' for words in corpus.notes.values())}."
+        f"{metric.name}: {metric.meaning}, {change:+.4g} ({low:.4g} to {high:.4g} over {reading.num_texts} texts); "
+        f"{quality.because}{''.join(f'; {words}' for words in reading.remarks.values())}."
     )
     rows.insert(0, Row(metric.name, metric.unit, level, level + change))
-    rates, speed_note = decode_rates(before, after, corpus)
+    rates, speed_note = decode_rates(before, after, batches)
     if rates is not None:
         low, high = rates.ratios
         rows.append(Row("decoding", "tokens a second", rates.before, rates.after, f"x {low:.2f} to {high:.2f}"))
@@ -142,16 +144,14 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
 
 
 @contextmanager
-def _twin_errors(
-    before: LoadedModel, after: LoadedModel
-) -> Iterator[tuple[dict[int, list[Tensor]], list[metrics.Batch]]]:
+def _twin_errors(before: LoadedModel, after: LoadedModel) -> Iterator[tuple[dict[int, list[Tensor]], list[Batch]]]:
     """While `before` runs, each layer of `after` reads the same inputs: squared errors, and squared outputs, by layer.
 
     So a layer's error is its own, without the errors of the layers below. The second result is a list that the caller
     must fill with the batch that is being read.
     """
     sums = {site.layer: [torch.zeros((), dtype=torch.float64, device=before.device)] * 2 for site in before.spec.sites}
-    current: list[metrics.Batch] = []
+    current: list[Batch] = []
 
     def watch(layer: int, twin: Any) -> Callable[..., None]:
         def hook(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -187,13 +187,13 @@ class Rates:
     ratios: tuple[float, float]
 
 
-def decode_rates(before: LoadedModel, after: LoadedModel, corpus: metrics.Corpus) -> tuple[Rates | None, str]:
+def decode_rates(before: LoadedModel, after: LoadedModel, batches: Sequence[Batch]) -> tuple[Rates | None, str]:
     """Both rates after the corpus' longest text, and how they were taken; None, and the reason, where they were not."""
     if not getattr(before.model, "can_generate", lambda: False)():
         return None, f"decode speed: none, since {type(before.model).__name__} writes no text."
     room = PROMPT if before.max_positions is None else min(PROMPT, before.max_positions - STEPS)
     texts: list[Tensor] = []
-    for batch in corpus.batches:
+    for batch in batches:
         if (ids := batch.inputs.get("input_ids")) is not None:
             rows = torch.ones_like(ids, dtype=torch.bool) if batch.real is None else batch.real
             texts += [row[real] for row, real in zip(ids, rows, strict=True)]

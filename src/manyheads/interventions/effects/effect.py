@@ -6,7 +6,7 @@ steps on as many heads drawn at random, and the change comes with an interval ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from manyheads.base import Json, Progress, brief, plural, whole
 from manyheads.edits import Runner, metrics, plan_edits
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.inputs import Inputs, InputsLike, read
 from manyheads.models import LoadedModel
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec
@@ -96,11 +97,10 @@ class Effect:
 def effect(
     lm: LoadedModel,
     plan: Plan | Step,
-    texts: str | Sequence[Any],
+    given: InputsLike,
     *,
     metric: str | Callable[..., Any] = "auto",
-    labels: Any = None,
-    corpus: Any = None,
+    corpus: InputsLike | None = None,
     controls: int = CONTROLS,
     seed: int = 0,
     progress: Progress | None = None,
@@ -109,11 +109,10 @@ def effect(
 
     - `lm`: a loaded model.
     - `plan`: a plan, or one step.
-    - `texts`: what is read; also ready inputs: a list of mappings, each a batch.
+    - `given`: what is read; also ready inputs: a list of mappings, each a batch.
     - `metric`: "loss" (next token), "kl", "cosine" (1 - cosine of mean-pooled embeddings), "class_loss" and
-      "class_error" (with `labels`), or a function of (outputs, inputs) that returns one number per text, where more is
-      worse. "auto" chooses one, and `notes` records why.
-    - `labels`: the right class of each text, for metrics of classes.
+      "class_error" (of `mh.Inputs(texts, labels=...)`), or a function of (outputs, inputs) that returns one number per
+      text, where more is worse. "auto" chooses one, and `notes` records why.
     - `corpus`: texts for "mean" and "resample" ablation; without one the texts themselves serve, which `notes` records.
     - `controls`: how many sets of random heads the same steps are run on.
     - `seed`: draws these sets.
@@ -125,11 +124,13 @@ def effect(
     metrics.require_loaded(lm)
     if not isinstance(plan, Plan):
         plan = Plan(plan)
-    chosen, why = metrics.choose_metric(lm, metric, labels)
-    read = metrics.read_corpus(lm, texts, labels)
+    inputs = Inputs.of(given)
+    chosen, why = metrics.choose_metric(lm, metric, inputs.labels)
+    reading = read(lm, inputs)
+    batches = tuple(reading.batches())
     notes = {"metric": why, "model": lm.name}
     if plan.needs_corpus and corpus is None:
-        corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
+        corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
     drawn = random_plans(plan, lm.spec, controls, seed)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
@@ -138,11 +139,11 @@ def effect(
         why_none = "the plan is on every head, so that no others are left to draw"
     none = "none, as asked" if not controls else f"none: {why_none}"
     notes["control"] = sets if drawn else none
-    notes |= read.notes
+    notes |= reading.remarks
     # The plan is the first intervention, its controls follow: one reading of the corpus serves all of them. Each runs
     # by itself, so that no number depends on what shares its batch.
     plans = plan_edits(lm, [plan, *drawn], corpus)
-    swept = Runner.of(lm, plans, chosen, share=False).over(read.batches, progress)
+    swept = Runner.of(lm, plans, chosen, share=False).over(batches, progress)
     changes = swept.changes.T.contiguous()
     if unchanged := [describe(step) for place, step in enumerate(plan.steps) if plans.editors[0].idle(0, place)]:
         notes["unchanged"] = "; ".join(unchanged)
@@ -150,7 +151,7 @@ def effect(
     per_token: dict[int, ndarray] = {}
     if chosen.by_token:
         # Batches go by length, so texts are put back into their own order; padding and first tokens are NaN.
-        for batch, old, new in zip(read.batches, swept.before, swept.after, strict=True):
+        for batch, old, new in zip(batches, swept.before, swept.after, strict=True):
             for place, change in zip(batch.places, (new - old).double().cpu(), strict=True):
                 per_token[place] = change[~change.isnan()].numpy()
     return Effect(
@@ -164,7 +165,7 @@ def effect(
         tuple(changes[1:].mean(1).tolist()),
         chosen.level(swept.before),
         chosen.level(swept.after),
-        tuple(per_token[place] for place in range(read.num_texts)) if chosen.by_token else None,
+        tuple(per_token[place] for place in range(reading.num_texts)) if chosen.by_token else None,
         notes,
         len(_named_heads(plan, lm.spec)),
     )

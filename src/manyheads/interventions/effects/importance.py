@@ -45,7 +45,7 @@ from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.edits import Runner, metrics, plan_edits, read_under
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
-from manyheads.inputs import BATCH_TOKENS
+from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, read
 from manyheads.interventions.prune import (
     ANYWHERE,
     EACH_GROUP,
@@ -183,13 +183,12 @@ class Importance(PerHeadResult):
 
 def importance(
     lm: LoadedModel,
-    texts: str | Sequence[Any],
+    given: InputsLike,
     estimator: Estimator = "ablation",
     *,
     metric: str | Callable[..., Any] = "auto",
-    labels: Any = None,
     kind: AblationKind = "zero",
-    corpus: Any = None,
+    corpus: InputsLike | None = None,
     reduce: Reduce = "example",
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
@@ -197,11 +196,10 @@ def importance(
     """How much each head is worth on these texts.
 
     - `lm`: a loaded model.
-    - `texts`: what is read, as in `effect`.
+    - `given`: what is read, as in `effect`.
     - `estimator`: "ablation" takes each head away, and is exact; "gradient" is Michel et al. 2019, or, for a metric
       that is flat at the unedited model, the squared derivative of the output.
     - `metric`: as in `effect`.
-    - `labels`: as in `effect`.
     - `kind`: how a head is taken away, as in `Ablate`.
     - `corpus`: texts from which "mean" and "resample" take their values; None: the texts themselves, as `notes`
       records.
@@ -218,22 +216,24 @@ def importance(
     one_of("estimator", estimator, ESTIMATORS, StatisticError)
     one_of("reduce", reduce, REDUCE, StatisticError, "is no way to sum a gradient")
     whole("num_tokens", num_tokens, 1, StatisticError, metrics.TOKENS_OF_A_BATCH)
-    chosen, why = metrics.choose_metric(lm, metric, labels)
+    inputs = Inputs.of(given)
+    chosen, why = metrics.choose_metric(lm, metric, inputs.labels)
     notes = {"model": lm.name, "metric": why}
     # A sweep expands batches, so its plain ones are smaller; gradients hold activations of all layers at once.
     size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
-    read = metrics.read_corpus(lm, texts, labels, size)
-    notes |= read.notes
+    reading = read(lm, inputs)
+    batches = tuple(reading.batches(size))
+    notes |= reading.remarks
     if estimator == "gradient" and (kind != "zero" or corpus is not None):
         raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
     if estimator == "gradient":
-        values, notes["computed"] = gradients(lm, read, chosen, reduce=reduce)
+        values, notes["computed"] = gradients(lm, batches, chosen, reduce=reduce)
         return Importance(lm.spec, estimator, chosen.name, chosen.unit, values.numpy(), notes)
     plans = [Plan(Ablate(head, kind=kind)) for head in lm.spec.heads]
     if corpus is None and plans[0].needs_corpus:
-        corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
+        corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
     runner = Runner.of(lm, plan_edits(lm, plans, corpus), chosen, num_tokens=num_tokens)
-    swept = runner.over(read.batches, progress)
+    swept = runner.over(batches, progress)
     notes["computed"] = f"{kind} ablation of each head; {swept.because}"
     # A head that changes no text is worth 0, or was not reached: the notes name it, so that nobody has to guess.
     idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
@@ -254,7 +254,7 @@ def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> floa
 
 def gradients(
     lm: LoadedModel,
-    corpus: metrics.Corpus,
+    batches: Sequence[Batch],
     metric: metrics.Metric,
     *,
     reduce: Reduce = "example",
@@ -267,9 +267,10 @@ def gradients(
     means over tokens alike.
     Errors: StatisticError for a metric without a derivative.
     """
-    values = torch.zeros(corpus.num_texts, len(lm.spec.heads), dtype=torch.float64, device="cpu")
+    num_texts = sum(len(batch.places) for batch in batches)
+    values = torch.zeros(num_texts, len(lm.spec.heads), dtype=torch.float64, device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    for batch in corpus.batches:
+    for batch in batches:
         if metric.flat:
             values[list(batch.places)] = _squares(lm, batch, metric, directions, generator)
         else:
@@ -283,7 +284,7 @@ def gradients(
     )
 
 
-def _slopes(lm: LoadedModel, batch: metrics.Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
+def _slopes(lm: LoadedModel, batch: Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = read_under(lm, batch, metric, grad=True).reading
@@ -298,7 +299,7 @@ def _slopes(lm: LoadedModel, batch: metrics.Batch, metric: metrics.Metric, reduc
 
 
 def _squares(
-    lm: LoadedModel, batch: metrics.Batch, metric: metrics.Metric, directions: int, generator: torch.Generator
+    lm: LoadedModel, batch: Batch, metric: metrics.Metric, directions: int, generator: torch.Generator
 ) -> Float64[Tensor, "b head"]:
     """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
@@ -356,7 +357,7 @@ class _Gates:
 
 
 @contextmanager
-def _gated(lm: LoadedModel, batch: metrics.Batch) -> Iterator[_Gates]:
+def _gated(lm: LoadedModel, batch: Batch) -> Iterator[_Gates]:
     """Gates on all heads while the block runs. Errors: StatisticError where a layer's batch is not the texts."""
     gates = _Gates()
     with tap(lm.model, edits=[gates.edit], guard=False):
@@ -405,35 +406,36 @@ class Lowest:
 
 def lowest_heads(
     lm: LoadedModel,
-    texts: str | Sequence[Any],
+    given: InputsLike,
     count: int,
     *,
     metric: str = "auto",
-    labels: Any = None,
     empty_layers: bool = False,
     progress: Progress | None = None,
 ) -> Lowest:
     """The `count` least important heads that `prune_heads` can cut out together, by zero ablation on these texts.
 
-    `texts`, `metric`, `labels` as in `importance`. `empty_layers`: a layer may lose all of its heads.
+    `given` and `metric` as in `importance`. `empty_layers`: a layer may lose all of its heads.
     Cost: a sweep over groups, and one over single heads where heads of each group may go, or where none share keys.
     Errors: HeadError for a number of heads that cannot go; those of `importance`.
     """
     ways = ways_to_lose(lm.spec, count, empty_layers=empty_layers)
-    chosen, _ = metrics.choose_metric(lm, metric, labels)
+    inputs = Inputs.of(given)
+    chosen, _ = metrics.choose_metric(lm, metric, inputs.labels)
     alone: dict[Head, float] = {}
     if EACH_GROUP in ways or not ways:
-        worth = importance(lm, texts, metric=chosen.name, labels=labels, progress=progress)
+        worth = importance(lm, inputs, metric=chosen.name, progress=progress)
         alone = dict(zip(worth.heads, worth.values.tolist(), strict=True))
         if not ways:
             heads = worth.lowest(count)
             return Lowest(heads, "", "no heads share keys", {}, {}, worth.metric, worth.unit, len(worth.per_text))
-    corpus = metrics.read_corpus(lm, texts, labels)
+    reading = read(lm, inputs)
+    batches = tuple(reading.batches())
     groups = groups_of(lm.spec)
 
     def lost(choices: Sequence[HeadSet]) -> list[float]:
         plans = plan_edits(lm, [Plan(Ablate(str(heads))) for heads in choices])
-        return Runner.of(lm, plans, chosen).over(corpus.batches, progress).changes.mean(0).tolist()
+        return Runner.of(lm, plans, chosen).over(batches, progress).changes.mean(0).tolist()
 
     together = dict(zip(groups, lost(groups), strict=True))
     ranked = dict(sorted(together.items(), key=lambda entry: entry[1]))
@@ -444,7 +446,7 @@ def lowest_heads(
     worse = "; ".join(f"{WORDS[name]}: {changes[name]:+.4g}" for name in ways if name != way)
     why = "every layer keeps as many heads, as a config can say" if alike else "no way leaves all layers alike"
     because = f"{WORDS[way]}, since {why}: {chosen.name} {changes[way]:+.4g}" + f" ({worse})" * bool(worse)
-    return Lowest(heads_by_way[way], way, because, ranked, changes, chosen.name, chosen.unit, corpus.num_texts)
+    return Lowest(heads_by_way[way], way, because, ranked, changes, chosen.name, chosen.unit, reading.num_texts)
 
 
 def _chosen(

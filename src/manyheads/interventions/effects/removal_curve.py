@@ -16,9 +16,10 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief
-from manyheads.edits import Runner, choose_metric, plan_edits, read_corpus
+from manyheads.edits import Runner, choose_metric, plan_edits
 from manyheads.errors import TextError
 from manyheads.heads import Head
+from manyheads.inputs import read
 from manyheads.interventions.effects.importance import Estimator, importance
 from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, AblationKind, Plan
@@ -85,22 +86,22 @@ def removal_curve(
     counts = tuple(sorted({round(count) for count in np.linspace(0, len(heads), POINTS)}))
     ranked = importance(lm, texts[::2], estimator, metric=metric, kind=kind)
     chosen, _ = choose_metric(lm, metric)
-    corpus = read_corpus(lm, texts[1::2])
+    reading = read(lm, texts[1::2])
     generator = np.random.Generator(np.random.PCG64(0))
     shuffled = (tuple(heads[index] for index in generator.permutation(len(heads))) for _ in range(ORDERS))
     orders = [ranked.ranking(), *shuffled]
     plans = [Plan(Ablate(order[:count], kind=kind)) for order in orders for count in counts[1:]]
     # "mean" and "resample" ablation take their values from the half that chose the heads, never from the other.
     runner = Runner.of(lm, plan_edits(lm, plans, texts[::2]), chosen, share=False)
-    removed = runner.over(corpus.batches, progress).changes.T.numpy()  # [plan, text]
-    changes = np.zeros((len(orders), len(counts), corpus.num_texts))  # with no head removed, exactly 0
+    removed = runner.over(tuple(reading.batches()), progress).changes.T.numpy()  # [plan, text]
+    changes = np.zeros((len(orders), len(counts), reading.num_texts))  # with no head removed, exactly 0
     changes[:, 1:] = removed.reshape(len(orders), len(counts) - 1, -1)
     low, high = mean_interval(changes[0].T)
-    low[0] = high[0] = 0.0 if corpus.num_texts > 1 else np.nan  # with no head removed, exactly
+    low[0] = high[0] = 0.0 if reading.num_texts > 1 else np.nan  # with no head removed, exactly
     means = changes.mean(2)
     notes = {
         **ranked.notes,
         "order": f"by {estimator} on {len(texts[::2])} texts",
-        "curve": f"on {corpus.num_texts} other texts, {corpus.num_tokens:,} tokens; {kind} ablation",
+        "curve": f"on {reading.num_texts} other texts, {reading.num_tokens:,} tokens; {kind} ablation",
     }
     return Curve(lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], ranked.ranking(), notes)

@@ -77,6 +77,11 @@ class LoadedModel:
         """How many tokens a text may have, special tokens included. None where nothing sets a limit."""
         return max_positions_of(self.model, self.tokenizer)
 
+    @property
+    def writes_apart(self) -> bool:
+        """Whether it is an encoder-decoder: it writes a text of its own beside the one that it reads."""
+        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+
     @cached_property
     def weights_hash(self) -> str:
         """A digest of all parameters and buffers: names, shapes, dtypes, bytes. Taken once (22M parameters: 0.1 s).

@@ -23,17 +23,17 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief, plain, whole
-from manyheads.edits import Editor, Runner, choose_metric, plan_edits, read_corpus, require_loaded
+from manyheads.edits import Editor, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.inputs import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tokens_of
-from manyheads.models import LoadedModel, run, tap
+from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, read
+from manyheads.models import LoadedModel, tap
 from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.recording import PerHeadResult
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
 from manyheads.statistics import mean_interval, number
-from manyheads.texts import Tokens, text_seed
+from manyheads.texts import text_seed
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -141,13 +141,12 @@ class BackupHeads(PerHeadResult):
 
 def backup_heads(
     lm: LoadedModel,
-    texts: str | Sequence[str],
+    given: InputsLike,
     targets: HeadsLike,
     *,
     metric: str | Callable[..., Any] = "auto",
-    labels: Any = None,
     kind: AblationKind = "mean",
-    corpus: Any = None,
+    corpus: InputsLike | None = None,
     among: HeadsLike | None = None,
     rows: int | None = None,
     controls: int = CONTROLS,
@@ -158,10 +157,9 @@ def backup_heads(
     """What each other head becomes once `targets` are ablated together: what it looks at, and what it is worth.
 
     - `lm`: a loaded model.
-    - `texts`: what is read.
+    - `given`: what is read.
     - `targets`: the heads that are taken away together.
     - `metric`: as in `effect`.
-    - `labels`: as in `effect`.
     - `kind`: how heads are taken away, targets and others alike, as in `Ablate`.
     - `corpus`: texts from which "mean" and "resample" take their values, in the model as it then is; None: the texts
       themselves, which `notes` says.
@@ -184,8 +182,9 @@ def backup_heads(
     heads = tuple(head for head in (lm.spec.heads if among is None else lm.spec.select(among)) if head not in gone)
     if not heads:
         raise StatisticError(f"no head is left to look at beside the targets ({', '.join(map(str, gone))}).")
-    chosen, why = choose_metric(lm, metric, labels)
-    reading = read_texts(lm, texts)
+    inputs = Inputs.of(given)
+    chosen, why = choose_metric(lm, metric, inputs.labels)
+    reading = read(lm, inputs, pairs=False, only_texts=True)
     sets = [gone, *random_targets(gone, lm.spec, controls, seed)]
     without = "; ".join(", ".join(map(str, target)) for target in sets[1:])
     none = "none: too few other heads" if controls else "none, as asked"
@@ -195,13 +194,13 @@ def backup_heads(
         "controls": f"without {without} in the targets' place" if without else none,
     }
     if corpus is None and Ablate(gone[0], kind=kind).needs_corpus:
-        corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
+        corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
     plans = [Plan(Ablate([str(head) for head in target], kind=kind)) for target in sets]
     editors = plan_edits(lm, plans, corpus).editors
     # Each editor is used twice below, for the rows and for the losses, and closed after each.
     moved, notes["rows"] = moved_rows(lm, reading, editors, heads, rows)
     singles = [Plan(Ablate(head, kind=kind)) for head in heads]
-    read = read_corpus(lm, texts, labels, num_tokens // 4)
+    batches = tuple(reading.batches(num_tokens // 4))
 
     def worths(turn: int, tried: list[Plan]) -> Float64[ndarray, "text plan"]:
         """What is lost by each plan, text by text; `turn` counts the sweeps, for progress alone."""
@@ -211,7 +210,7 @@ def backup_heads(
                 progress(turn * of + done, (1 + len(editors)) * of)
 
         runner = Runner.of(lm, plan_edits(lm, tried, corpus), chosen, num_tokens=num_tokens)
-        swept = runner.over(read.batches, report)
+        swept = runner.over(batches, report)
         notes["computed"] = f"{kind} ablation of each head; {swept.because}"
         return swept.changes.numpy()
 
@@ -228,7 +227,7 @@ def backup_heads(
     left = np.stack(under)
     if editors[0].idle(0, 0):
         notes["unchanged"] = f"{kind} ablation of {', '.join(map(str, gone))} changed nothing"
-    notes |= read.notes
+    notes |= reading.remarks
     alone, effects = losses[:, : len(heads)], losses[:, len(heads) :].mean(0)
     # A random target has no interaction with itself.
     for control, target in enumerate(sets[1:], 1):
@@ -237,7 +236,7 @@ def backup_heads(
     changes = _changes(heads, moved, alone, left, seeds)
     return BackupHeads(
         lm.name, gone, kind, chosen.name, chosen.unit, float(effects[0]), tuple(effects[1:].tolist()), changes,
-        read.num_texts, notes,
+        reading.num_texts, notes,
     )  # fmt: skip
 
 
@@ -306,13 +305,12 @@ def moved_rows(
     count, why = rows_of_texts(reading, rows)
     moved = np.full((len(editors), len(reading.pieces), len(heads)), np.nan)
     left_out: dict[str, None] = {}
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, None, "")
-        before = _read(lm, tokens, count, None)
+    for batch in reading.batches():
+        before = _read(lm, batch, count, None)
         left_out |= before.left_out
         for plan, editor in enumerate(editors):
-            after = _read(lm, tokens, count, editor)
-            for index, text in enumerate(group):
+            after = _read(lm, batch, count, editor)
+            for index, text in enumerate(batch.places):
                 of_head: dict[Head, float] = {}
                 for module, layer in before.layers.items():
                     usable = layer.usable(index).nonzero()[:, 0]
@@ -328,12 +326,11 @@ def moved_rows(
     return moved, "; ".join([why, *(f"not of {module}, which attends in stretches of its own" for module in left_out)])
 
 
-def _read(lm: LoadedModel, tokens: Tokens, count: int, editor: Editor | None) -> RowKeeper:
+def _read(lm: LoadedModel, batch: Batch, count: int, editor: Editor | None) -> RowKeeper:
     """One forward pass, and the chosen rows of every layer."""
-    keeper = RowKeeper(CallTexts.of(lm, tokens), count, None, sharing_around(lm.model))
+    keeper = RowKeeper(batch, count, None, sharing_around(lm.model))
     try:
-        with tap(lm.model, on_call=keeper.observe, edits=[] if editor is None else [editor]):
-            run(lm.model, lm.name, model_inputs(lm, tokens))
+        forward(lm, batch, keeper.observe, edits=[] if editor is None else [editor])
     finally:
         if editor is not None:
             editor.close()

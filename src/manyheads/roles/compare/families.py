@@ -29,14 +29,13 @@ from numpy import ndarray
 from manyheads.base import Json, Progress, brief, plain, plural, whole
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
-from manyheads.inputs import CallTexts, Long, Reading, read_batches, read_texts
+from manyheads.inputs import InputsLike, Reading, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums, number
-from manyheads.texts import Tokens
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -197,12 +196,11 @@ class HeadFamilies(PerHeadResult):
 
 def head_families(
     lm: LoadedModel,
-    texts: str | Sequence[str],
+    given: InputsLike,
     *,
     rows: int | None = None,
     clusters: int | None = None,
     stack: str | None = None,
-    long: Long = "windows",
     progress: Progress | None = None,
 ) -> HeadFamilies:
     """How far apart all heads are in what they look at, their families, a map of them, and each layer's diversity.
@@ -210,7 +208,7 @@ def head_families(
     `rows`: at most so many rows of each text, drawn by its words; None: 16, or more of few texts. Rows that see fewer
     than two keys are left out, and what a row gives to nothing visible (a sink in the softmax) is a key of its own.
     `clusters`: how many families; None: the number of the largest mean silhouette, up to 20. `stack`: heads of
-    different stacks read different tokens, so a model with several is asked for one. `long` as in `record`.
+    different stacks read different tokens, so a model with several is asked for one.
     Inside `applied`, heads whose weights a plan averages or copies are compared as the plan has them.
 
     Cost: one forward pass, and pairs of heads x rows x keys logarithms, 3 to 4 ns each on a core: 2 s for 72 heads on
@@ -218,7 +216,7 @@ def head_families(
     Errors: StatisticError for numbers that cannot be or a model with one head, HeadError for an unknown stack,
     TextError, ModelError, GuardError.
     """
-    reading = read_texts(lm, texts, long)
+    reading = read(lm, given, pairs=False, only_texts=True)
     require_all_heads(lm.model, lm.name, "head_families")
     stack = _one_stack(lm, stack)
     _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[stack]))
@@ -226,12 +224,7 @@ def head_families(
 
 
 def head_diversity(
-    lm: LoadedModel,
-    texts: str | Sequence[str],
-    *,
-    rows: int | None = None,
-    stack: str | None = None,
-    long: Long = "windows",
+    lm: LoadedModel, given: InputsLike, *, rows: int | None = None, stack: str | None = None
 ) -> Diversity:
     """How different the heads of each layer look on some texts, and their mean over layers.
 
@@ -239,7 +232,7 @@ def head_diversity(
     of its cost. Inside `applied` as there: heads whose weights a plan averages or copies are compared as it has them.
     Errors: as `head_families`; StatisticError where every layer has one head.
     """
-    reading = read_texts(lm, texts, long)
+    reading = read(lm, given, pairs=False, only_texts=True)
     require_all_heads(lm.model, lm.name, "head_diversity")
     return _Gathering(across_layers=False).read(lm, reading, rows, _one_stack(lm, stack), None).diversity(lm.name)
 
@@ -315,14 +308,13 @@ class _Gathering:
         """Send the texts through the model, and gather. Errors: StatisticError for what is no number of rows."""
         count, rows_because = rows_of_texts(reading, rows)
 
-        def keeping_rows(tokens: Tokens) -> RowKeeper:
-            return RowKeeper(CallTexts.of(lm, tokens), count, stack, sharing_around(lm.model))
-
-        for batch in read_batches(lm, reading, keeping_rows, progress=progress):
-            self.add(batch.watcher, batch.tokens.seeds)
+        for batch in reading.batches(progress=progress):
+            keeper = RowKeeper(batch, count, stack, sharing_around(lm.model))
+            forward(lm, batch, keeper.observe)
+            self.add(keeper, batch.seeds or batch.tokens.seeds)
         shared = f"weights as the plan around it shares them in {', '.join(self.shared)}" if self.shared else ""
         gone = f"left out, attending in stretches of their own: {', '.join(self.left_out)}" if self.left_out else ""
-        self.notes = [note for note in (rows_because, shared, gone, reading.because) if note]
+        self.notes = [note for note in (rows_because, shared, gone, reading.windows) if note]
         return self
 
     def add(self, keeper: RowKeeper, seeds: Sequence[int]) -> None:

@@ -34,7 +34,7 @@ from manyheads.attention import Mask, Rule, grouped_scores
 from manyheads.base import whole
 from manyheads.edits import Editor
 from manyheads.errors import StatisticError
-from manyheads.inputs import CallTexts, Reading
+from manyheads.inputs import Batch, Reading
 from manyheads.models import AttentionCall
 from manyheads.models.taps import OPEN
 from manyheads.plan import Average, Copy
@@ -118,7 +118,7 @@ class KeptLayer:
 class RowKeeper:
     """Keeps the chosen rows of each layer of one batch as its call comes by; `stack` None: of every stack."""
 
-    texts: CallTexts
+    batch: Batch
     count: int
     stack: str | None = None
     sharing: Sharing = field(default=lambda site: {})
@@ -129,13 +129,13 @@ class RowKeeper:
     def observe(self, call: AttentionCall) -> None:
         if self.stack is not None and call.site.stack != self.stack:
             return
-        tokens, aligner = self.texts.read_by(call)
+        tokens, aligner = self.batch.read_by(call)
         # Positions that are no text's, as of layers that attend within stretches.
         if not tokens.texts:
             self.left_out[call.site.module] = None
             return
         site, layer = call.site, aligner.layer(call)
-        # `texts` holds on to its tokens, so that no others can have this identity. What a text's first token reads of
+        # `batch` holds on to its tokens, so that no others can have this identity. What a text's first token reads of
         # another one may be many keys, though of its own text it sees one.
         key = id(tokens), layer.crosses
         if key not in self.chosen:

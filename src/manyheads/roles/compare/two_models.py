@@ -16,7 +16,7 @@ Sources: Lin 1991 (the divergence); Efron and Tibshirani 1993, chapter 8 (paired
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -29,11 +29,10 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief, plural, whole
-from manyheads.corpora import Corpus, Document, as_corpus, is_about_texts
+from manyheads.corpora import Corpus, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import CallTexts, Long, observe, tokens_of
-from manyheads.inputs.reading import require_reader
+from manyheads.inputs import Inputs, InputsLike, Long, Reading, forward, require_reader
 from manyheads.machine import require_all_heads
 from manyheads.measurement import Chunk, Chunked, chunks_of, measure, read_chunk
 from manyheads.models import LoadedModel, load
@@ -282,12 +281,11 @@ class Comparison(PerHeadResult):
 def compare(
     a: Any,
     b: Any,
-    texts: str | Iterable[str | Document] | Corpus,
+    given: InputsLike | Corpus,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
     labels: bool = True,
     rows: int | None = None,
-    long: Long = "windows",
     progress: Progress | None = None,
     on_reading: Callable[[str], None] | None = None,
 ) -> Comparison:
@@ -298,13 +296,12 @@ def compare(
     - `a`: a loaded model, or what `load` takes: a bundled name, a folder, a hub id. Sinks are looked for in it, and
       meant in both.
     - `b`: the model beside it.
-    - `texts`: what both read.
+    - `given`: what both read: texts, a corpus, or `mh.Inputs` of them.
     - `statistics`: as in `measure`.
     - `labels`: also which roles heads have in either; they need some hundreds of texts, else most heads are unlabelled
       in both.
     - `rows`: compare at most so many rows of each text, drawn by its words; None: all. Rows that see fewer than two
       keys are the same in all heads, and left out.
-    - `long`: as in `record`.
     - `progress`: called with how far a reading is.
     - `on_reading`: called with the name of each reading as it begins (`READINGS`).
 
@@ -317,6 +314,10 @@ def compare(
     Errors: ModelError for models of different shapes or without a tokenizer, TextError for texts that the two cut into
     different tokens or that can be read once only; as `measure`'s.
     """
+    inputs = Inputs.of(given)
+    texts, long = inputs.texts, inputs.long
+    if texts is None or inputs.has_media:
+        raise TextError("two models are compared on texts, which both read: give texts.")
     first, second = (load(str(model)) if isinstance(model, str | Path) else model for model in (a, b))
     for lm in (first, second):
         require_reader(lm, long)
@@ -349,11 +350,11 @@ def compare(
 
     chosen = wanted if may_need_survey(statistics) else wanted(None)
     begins(READINGS[0])
-    how: dict[str, Any] = {"long": long, "kinds": together, "progress": progress}
-    before = measure(first, texts, chosen, **how)
+    how: dict[str, Any] = {"kinds": together, "progress": progress}
+    before = measure(first, inputs, chosen, **how)
     begins(READINGS[1])
     # The same questions and the same sinks for both: with its own sinks, the second would answer other questions.
-    after = measure(second, texts, before.statistics, sinks=before.sinks, **how)
+    after = measure(second, inputs, before.statistics, sinks=before.sinks, **how)
     counted = [(table.sums.num_texts, table.sums.num_tokens, table.failures.count) for table in (before, after)]
     if counted[0] != counted[1]:
         words = " and ".join(f"{plural(texts, 'text')} of {tokens:,} tokens" for texts, tokens, _ in counted)
@@ -373,7 +374,7 @@ def compare(
     of_labels = (before, after)
     if labels and crosses:
         how["kinds"] = True
-        of_labels = tuple(measure(lm, texts, NEEDED, sinks=before.sinks, **how) for lm in (first, second))
+        of_labels = tuple(measure(lm, inputs, NEEDED, sinks=before.sinks, **how) for lm in (first, second))
     pairs = tuple(zip(*map(label, of_labels), strict=True)) if labels else ()
     return Comparison(
         (first.name, second.name), before, after, requested, moved, low, high, pairs, len(maps.seeds), maps.num_rows,
@@ -483,14 +484,15 @@ class _Maps:
                     raise
 
     def _pair(self, chunked: Chunked, group: list[int]) -> _Pair:
-        tokens = tokens_of(chunked.reading, group, None, "")
-        keepers = []
+        keepers, seeds = [], ()
         for lm in (self.first, self.second):
             count = EVERY_ROW if self.count is None else self.count
-            keeper = RowKeeper(CallTexts.of(lm, tokens), count, None, sharing_around(lm.model))
-            observe(lm, tokens, keeper.observe)
+            batch = Reading(lm, chunked.pieces, notes=chunked.notes).batch(group)
+            keeper = RowKeeper(batch, count, None, sharing_around(lm.model))
+            forward(lm, batch, keeper.observe)
+            seeds = batch.tokens.seeds
             keepers.append(keeper)
-        return _Pair(tokens.seeds, *keepers)
+        return _Pair(seeds, *keepers)
 
     def add(self, pair: _Pair) -> None:
         """The divergences of one batch: their sum over the rows of each text, and how many rows it has."""

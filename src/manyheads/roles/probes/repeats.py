@@ -38,7 +38,7 @@ from torch import Tensor
 from manyheads.base import Json, brief, nearest, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.inputs import BATCH_TOKENS, CallTexts, observe
+from manyheads.inputs import BATCH_TOKENS, Batch, batch_of_tokens, forward
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.recording import head_place, prepare
@@ -263,12 +263,13 @@ class _Counts:
 
     def read(self, lm: LoadedModel, tokens: Tokens) -> float:
         """Run one batch; the guard's worst error."""
-        return observe(lm, tokens, partial(self.observe, texts=CallTexts.of(lm, tokens))).guard_error
+        batch = batch_of_tokens(lm, tokens, tuple(range(tokens.num_texts)))
+        return forward(lm, batch, partial(self.observe, batch=batch)).tap.guard_error
 
-    def observe(self, call: AttentionCall, texts: CallTexts) -> None:
+    def observe(self, call: AttentionCall, batch: Batch) -> None:
         if call.crosses:
             return
-        tokens, aligner = texts.read_by(call)
+        tokens, aligner = batch.read_by(call)
         facts = Facts(prepare(tokens, [self.band]).run(aligner.layer(call)))
         columns = [pair for place in PLACES for pair in self._place(facts, place)]
         num, den = (torch.stack([pair[side].expand_as(columns[0][0]) for pair in columns], -1) for side in (0, 1))

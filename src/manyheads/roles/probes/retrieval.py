@@ -32,8 +32,7 @@ from torch import Tensor
 from manyheads.attention import grouped_scores
 from manyheads.base import Json, brief, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.inputs import watch
-from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
+from manyheads.inputs import ends_of, nobody_ends, padding_of, require_writer, watched
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel, device_of
 from manyheads.roles.probes.repeats import HeadScores, added_around
@@ -196,16 +195,15 @@ class _Watched:
 
     def write(self, lm: LoadedModel, count: int) -> list[int]:
         """The model's own tokens, up to its end token."""
-        untyped: Any = lm.model  # transformers' methods, which a Module has not
         place, ids = device_of(lm.model), self.prompt[None]
-        ends, written = ends_of(lm.model.generation_config, lm.tokenizer), ids
+        ends = ends_of(lm.model.generation_config, lm.tokenizer)
 
-        def forward() -> None:
-            nonlocal written
+        def write() -> Tensor:
             with nobody_ends(lm.model, count - 1, GREEDY, padding_of(lm)) as options, torch.no_grad():
-                written = untyped.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
+                untyped: Any = lm.model  # transformers' methods, which a Module has not
+                return untyped.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
 
-        watch(lm.model, lm.name, forward, self.observe)
+        written = watched(lm.model, lm.name, write, self.observe).outputs
         new = written[0, len(self.prompt) :].cpu().tolist()
         stop = next((index + 1 for index, token in enumerate(new) if token in ends), len(new))
         return new[:stop]

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from manyheads.attention import Mask
 from manyheads.errors import StatisticError
-from manyheads.inputs import CallTexts
-from manyheads.inputs.reading import Reading, decoder_story
+from manyheads.inputs import Batch, Reading, decoder_story
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import Tap, unwatched
 from manyheads.recording import prepare
@@ -96,7 +95,7 @@ class BatchReader:
     for sinks are then finished by `finish`, the others at once.
     """
 
-    texts: CallTexts
+    texts: Batch
     statistics: tuple[Statistic, ...]
     search: Callable[[AttentionCall, Reduced], None] | None = None
     values: dict[str, tuple[Site, Finished]] = field(default_factory=dict)
@@ -160,7 +159,7 @@ class BatchReader:
     def wait(self) -> None:
         """Drop what only the pass needs, until the sinks are known: plans remember as many numbers as a map has."""
         self.plans = {}
-        self.texts = CallTexts(self.texts.main, self.texts.decoder)
+        self.texts.known.clear()
 
     def _finished(self, facts: Facts, columns: Sequence[int], site: Site) -> Finished:
         """The statistics in these columns of one layer; nothing counts in the others."""
@@ -250,7 +249,8 @@ def two_sided(
     """
     modules = [site.module for site in lm.spec.sites if site.stack == CROSS]
     crossed = bool(modules) and not kinds and any(CROSS in statistic.maps for statistic in statistics)
-    return {"decoder": decoder_story(lm, reading), **crossing_notes([] if crossed else modules, statistics, crossed)}
+    decoder = decoder_story(lm) if reading is None else str(reading.notes.get("decoder", ""))
+    return {"decoder": decoder, **crossing_notes([] if crossed else modules, statistics, crossed)}
 
 
 def crossing_notes(left_out: Iterable[str], statistics: Sequence[Statistic], crossed: bool) -> dict[str, str]:

@@ -27,7 +27,7 @@ from numpy import ndarray
 from manyheads import __version__
 from manyheads.base import few, plural
 from manyheads.errors import RecordingError, TextError
-from manyheads.inputs.reading import fault_in
+from manyheads.inputs import fault_in
 from manyheads.interventions.save import replacing_folder, require_replaceable
 from manyheads.models import LoadedModel
 from manyheads.recording import Recording

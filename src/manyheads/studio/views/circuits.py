@@ -26,9 +26,9 @@ from manyheads.circuits import (
     read_answers,
     read_pairs,
 )
-from manyheads.edits import exact, outputs_of
+from manyheads.edits import exact
 from manyheads.errors import ManyHeadsError, ModelError, TextError
-from manyheads.inputs import read_texts, tokens_of
+from manyheads.inputs import Inputs, forward, read
 from manyheads.models import LoadedModel
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.circuits import (
@@ -92,9 +92,9 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: Say) -> PairReading:
             f"{lm.name} reads a text and predicts no token: there is no answer that a head could change.",
         )
     try:
-        pieces = [read_texts(lm, text, "whole") for text in (ask.clean, ask.corrupted)]
-        listed = [token_infos(tokens_of(read, [0], None, ""), Sinks()) for read in pieces]
-        ids = [read.pieces[0].ids for read in pieces]
+        readings = [read(lm, Inputs(text, long="whole")) for text in (ask.clean, ask.corrupted)]
+        listed = [token_infos(side.tokens([0]), Sinks()) for side in readings]
+        ids = [side.pieces[0].ids for side in readings]
         sides = [PairSide(tokens=row, next=[]) for row in listed]
         differs = [place for place, (clean, corrupted) in enumerate(zip(*ids, strict=False)) if clean != corrupted]
         aligned = len(ids[0]) == len(ids[1])
@@ -108,8 +108,8 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: Say) -> PairReading:
             (batch,), row = pairs.batches, int(pairs.rows[0])
             with watched(lm, progress, "reading both texts", 2):
                 chances = [
-                    exact(outputs_of(lm, side, head=True).logits[0, row]).softmax(-1).double().cpu()
-                    for side in (batch.clean, batch.corrupted)
+                    exact(forward(lm, side, guard=False, head=True).outputs.logits[0, row]).softmax(-1).double().cpu()
+                    for side in batch
                 ]
             sides = [
                 PairSide(

@@ -24,20 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.corpora import EXAMPLE_SENTENCES
-from manyheads.edits import (
-    METRICS,
-    Batch,
-    Prepared,
-    applied,
-    choose_metric,
-    exact,
-    outputs_of,
-    prepare,
-    read_corpus,
-    read_under,
-)
+from manyheads.edits import METRICS, Prepared, applied, choose_metric, exact, prepare, read_under
 from manyheads.errors import FileAccessError, HeadError, StatisticError
-from manyheads.inputs import batches, read_texts, tokens_of
+from manyheads.inputs import Batch, forward, read
 from manyheads.interventions import Effect, costs_of, effect, prune_heads, verdict
 from manyheads.interventions.effects import CONTROLS, ROUNDING
 from manyheads.models import LoadedModel, tap
@@ -90,13 +79,13 @@ def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: Say) -> Experiment:
         for heads in [step.heads, *([step.source] if isinstance(step, Copy) else [])]:
             lm.spec.select(heads)
     corpus, because = corpus_of(plan, ask.text, ask.corpus)
-    reading = read_texts(lm, ask.text)
+    reading = read(lm, ask.text)
     embeds = choose_metric(lm, "auto")[0].name == "cosine"
-    counter = PassCounter(progress, len(batches(reading)) * (4 + ask.controls) + OWN_PASSES)
+    counter = PassCounter(progress, len(reading.groups()) * (4 + ask.controls) + OWN_PASSES)
     if embeds:
-        counter.total += 2 * (len(batches(reading)) + len(batches(read_texts(lm, EXAMPLE_SENTENCES))))
+        counter.total += 2 * (len(reading.groups()) + len(read(lm, EXAMPLE_SENTENCES).groups()))
     if corpus is not None:  # read for the effect, and again for what is shown beside it
-        counter.total += 2 * len(batches(read_texts(lm, corpus)))
+        counter.total += 2 * len(read(lm, corpus).groups())
     with counter.passes(lm.model, "with these heads, without them, and without random ones"):
         outcome = effect(lm, plan, ask.text, corpus=corpus, metric=ask.metric, controls=ask.controls, seed=ask.seed)
     with counter.passes(lm.model, "token by token"):
@@ -128,7 +117,7 @@ def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: Say) -> Experiment:
         text=ask.text,
         plan=ask.plan,
         plan_words=str(plan),
-        tokens=token_infos(tokens_of(reading, [0], None, ""), Sinks()),
+        tokens=token_infos(reading.tokens([0]), Sinks()),
         per_token=[None] * (num_tokens - len(per_token)) + per_token,  # nothing predicts the first token
         per_token_words=per_token_words,
         guesses=guesses,
@@ -153,9 +142,9 @@ def worth(lm: LoadedModel, recording: str, head: str, text: str, kind: AblationK
         raise HeadError(f"{head!r} is {len(selection)} heads of {lm.name}: name one, as in 'L3H7'.")
     plan = Plan(Ablate(str(selection), kind=kind))
     corpus, because = corpus_of(plan, text)
-    counter = PassCounter(progress, len(batches(read_texts(lm, text))) * (2 + CONTROLS))
+    counter = PassCounter(progress, len(read(lm, text).groups()) * (2 + CONTROLS))
     if corpus is not None:
-        counter.total += len(batches(read_texts(lm, corpus)))
+        counter.total += len(read(lm, corpus).groups())
     with counter.passes(lm.model, f"with {selection}, without it, and without random heads"):
         outcome = effect(lm, plan, text, corpus=corpus, controls=CONTROLS)
     notes = {**outcome.notes, **({"corpus": because} if because else {})}
@@ -233,11 +222,9 @@ class PassCounter:
 
 def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | None], str, list[Guess]]:
     """The change of each token in a text's first window, the words for it, and the next token's likeliest guesses."""
-    batch = next(batch for batch in read_corpus(lm, text).batches if 0 in batch.places)
+    batch = next(batch for batch in read(lm, text).batches() if 0 in batch.places)
     index = batch.places.index(0)
-    row = slice(index, index + 1)
-    targets = None if batch.targets is None else batch.targets[row]
-    batch = Batch({name: value[row] for name, value in batch.inputs.items()}, (0,), None, targets)
+    batch = batch.some(slice(index, index + 1))
     writes = choose_metric(lm, "auto")[0].name == "loss"
     before, likely_before = _token_values(lm, batch, writes)
     with applied(lm, plan):
@@ -284,10 +271,9 @@ def _neighbours(lm: LoadedModel, plan: Prepared, text: str) -> list[Neighbour]:
     """Example sentences, the nearest before first, with their cosines before and under the plan; [] without states."""
 
     def cosines() -> list[float]:
-        texts = [read_under(lm, batch, METRICS["cosine"]).reading for batch in read_corpus(lm, text).batches]
-        sentences = read_corpus(lm, EXAMPLE_SENTENCES)
+        texts = [read_under(lm, batch, METRICS["cosine"]).reading for batch in read(lm, text).batches()]
         embeddings = torch.empty(len(EXAMPLE_SENTENCES), texts[0].shape[-1], dtype=torch.float64, device="cpu")
-        for batch in sentences.batches:
+        for batch in read(lm, EXAMPLE_SENTENCES).batches():
             embeddings[list(batch.places)] = read_under(lm, batch, METRICS["cosine"]).reading.double().cpu()
         mean = torch.cat(texts).double().cpu().mean(0)  # over the text's windows
         return F.cosine_similarity(embeddings, mean[None], dim=-1).tolist()
@@ -340,7 +326,7 @@ def _seen(outcome: Effect, guesses: list[Guess], neighbours: list[Neighbour]) ->
 
 def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
     """Losses [n] and the last token's prediction [v] of a language model; else the last states [n, m] and nothing."""
-    outputs = outputs_of(lm, batch, head=writes)
+    outputs = forward(lm, batch, guard=False, head=writes).outputs
     if writes:
         losses = METRICS["loss"].read(outputs, batch)[0]
         return losses.double().cpu(), exact(outputs.logits[0, -1]).softmax(-1).cpu()

@@ -172,7 +172,7 @@ def without_projection(values: Values, load: Loader) -> Ran:
     steps = [(SkipOutputProjection(depth), Ablate(f"L{depth}"), Ablate(f"L{depth}H{head}")) for depth in depths]
     plans = edits.plan_edits(lm, [Plan(step) for row in steps for step in row])
     metric, _ = edits.choose_metric(lm, "cosine", None)
-    swept = edits.Runner.of(lm, plans, metric, share=False).over(edits.read_corpus(lm, [sentence]).batches)
+    swept = edits.Runner.of(lm, plans, metric, share=False).over(tuple(inputs.read(lm, [sentence]).batches()))
     turned = swept.changes[0].numpy().reshape(len(steps), -1)
     worse = int((turned[:, 0] > turned[:, 1]).sum())
     return Ran(

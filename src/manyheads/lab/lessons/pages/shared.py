@@ -47,7 +47,7 @@ def map_of(rec: Any, head: Head) -> Float64[ndarray, "q k"]:
 
 def require_short(lm: LoadedModel, sentence: str, most: int = MAX_TOKENS) -> int:
     """How many tokens a sentence has. Raises TextError for too many to show, or none."""
-    count = len(inputs.read_texts(lm, sentence).pieces[0].ids)
+    count = len(inputs.read(lm, sentence).pieces[0].ids)
     if count > most:
         raise TextError(f"the sentence has {count} tokens: give one of {most} at the most, so that it fits here.")
     return count
