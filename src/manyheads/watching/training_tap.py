@@ -30,10 +30,9 @@ from torch import nn
 from manyheads.base import private_names
 from manyheads.errors import ModelError
 from manyheads.models.loading.offloaded import device_of
-from manyheads.models.taps.call import AttentionCall, Observer
+from manyheads.models.taps.call import Observer
 from manyheads.models.taps.open_taps import RUNNING, RawCall, Tap, no_way_in
 from manyheads.models.taps.tap import tap
-from manyheads.models.taps.through_torch import unwatched
 
 INSIDE = "read in the training step itself: weights before dropout"
 PROBE = (
@@ -138,11 +137,7 @@ class TrainingTap:
             self._open.pop().__exit__(*sys.exc_info())
 
     def _tap(self) -> Any:
-        return tap(self.model, self._observe, guard=self._guards, training=True)
-
-    def _observe(self, call: AttentionCall) -> None:
-        with unwatched():  # hundreds of small operations, none of them the model's
-            self.observe(call)
+        return tap(self.model, self.observe, guard=self._guards, training=True)
 
     def _guards(self, path: str, raw: RawCall) -> bool:
         """Whether the guard is to look at a site: the first time only that all of its numbers are finite.

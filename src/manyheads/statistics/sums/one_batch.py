@@ -21,8 +21,7 @@ from manyheads.errors import StatisticError
 from manyheads.inputs import CallTexts, observe
 from manyheads.inputs.reading import Reading, decoder_story
 from manyheads.models import AttentionCall
-from manyheads.models.taps.open_taps import Tap
-from manyheads.models.taps.through_torch import unwatched
+from manyheads.models.taps.open_taps import Tap, unwatched
 from manyheads.recording import Received, Request, prepare
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import CROSS, Site
