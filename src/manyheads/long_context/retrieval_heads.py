@@ -369,7 +369,7 @@ def _halves(lm: Any, texts: Any, reach: int) -> tuple[Half, Half, int]:
 
     def half(chosen: Sequence[int]) -> Half:
         members = tuple(piece for piece in pieces if piece.source in set(chosen))
-        return Half(Reading(members, reading.because), tuple(piece.source for piece in members))
+        return Half(replace(reading, pieces=members), tuple(piece.source for piece in members))
 
     return half(sources[::2]), half(sources[1::2]), len(items) - len(sources)
 

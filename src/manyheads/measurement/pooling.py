@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy import ndarray
 from manyheads.base import one_of
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.inputs import Long, Piece, Reading, read_batches, read_texts, tokens_of
+from manyheads.inputs import Long, Piece, read_batches, read_texts, tokens_of
 from manyheads.models import AttentionCall
 from manyheads.models.taps.call import Aligner
 from manyheads.recording import Pooled, head_place, prepare
@@ -82,7 +82,7 @@ def pooled_maps(
         raise ShapeError(f"{size=}: a map has at least one block a side.")
     reading = read_texts(lm, texts, long)
     pieces = full_length(reading.pieces)
-    chosen = Reading(pieces, reading.because)
+    chosen = replace(reading, pieces=pieces)
     # No more blocks than the shortest text has tokens: a block without a token would be absent in that text alone.
     blocks = min(size, *(len(piece.ids) for piece in pieces))
     sums = _Sums(Pooled(blocks, how))

@@ -27,7 +27,8 @@ from manyheads.spec import CROSS, Site
 
 GUARD_ROWS = 4  # rows a text; every head is checked on each. Of each layer others, so that together they miss few
 GUARD_WHOLE = 16  # rows of a text, at most: of such a short one all, as a window may begin at its last but one
-GUARD_TEXTS = 2  # of a batch; of all others the last row
+GUARD_TOGETHER = 8  # texts of a batch, at most, that are all rebuilt at once: fewer calls than two choices of rows
+GUARD_TEXTS = 2  # of a larger batch; of all others the last row
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Distance that is always allowed, in norms of the row. float32: sums of thousands of terms; half types: rounding."""
 COARSEST = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
@@ -220,8 +221,9 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
         return 0.0
-    samples = [(spread(num_texts, GUARD_TEXTS), sampled_rows(num_rows, call.site.layer))]
-    if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
+    count = num_texts if num_texts <= GUARD_TOGETHER else GUARD_TEXTS
+    samples = [(spread(num_texts, count), sampled_rows(num_rows, call.site.layer))]
+    if num_texts > count:  # one row of every text: padding may be misread in a single one
         samples.append((torch.arange(num_texts, device="cpu"), spread(num_rows, 1)))
     bounded = False
     while True:
