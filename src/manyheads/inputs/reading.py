@@ -17,6 +17,7 @@ the positions: of a batch of ours, of a bare call, or of what a model has genera
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -39,7 +40,7 @@ from manyheads.texts.tokens import Stretch
 
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
-CPU_PADDING = 0.08  # most of a batch that may be padding on a CPU: texts of 55 to 166 tokens are read fastest so
+CPU_PASS = 16  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
 CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the corpus itself
 Long = Literal["windows", "truncate", "whole"]  # how a text over the limit is read
 LONG_TEXTS: tuple[Long, ...] = get_args(Long)
@@ -89,12 +90,12 @@ class Written(Protocol):
 class Reading:
     """Every piece of some texts, in order, and how they were cut, in words ("" where nothing was).
 
-    `most_padding`: the share of a batch that may be padding.
+    `most_padding`: the tokens of padding that a batch may take on with a further text.
     """
 
     pieces: tuple[Piece, ...]
     because: str
-    most_padding: float = 1.0
+    most_padding: float = math.inf
 
     @property
     def num_tokens(self) -> int:
@@ -122,10 +123,10 @@ def read_texts(lm: Any, texts: str | Sequence[Any], long: Long = "windows", *, p
             of_text = [replace(of_text[0], target=targets[source])]
         gold = getattr(documents[source], "gold", None)
         pieces += of_text if gold is None or is_long(encoding, limit) else [replace(of_text[0], gold=gold)]
-    # A CPU is as busy with a row of padding as with one of a text, and a batch saves it no more than a tenth: of texts
-    # of unlike lengths in one batch a third was padding, which took 1.3 times as long as each by itself, and pairs of
-    # like ones 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows, and takes all together.
-    most_padding = CPU_PADDING if device_of(lm.model).type == "cpu" else 1.0
+    # A CPU is as busy with a row of padding as with one of a text, and a further pass costs it as much as some 25 rows:
+    # 12 texts of 55 to 166 tokens in one batch, a third of it padding, take 1.3 times as long as each by itself, in
+    # pairs 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows, and takes them all together.
+    most_padding = CPU_PASS if device_of(lm.model).type == "cpu" else math.inf
     return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long), most_padding)
 
 
@@ -307,21 +308,19 @@ def _piece(tokenizer: Any, text: str, encoding: Mapping[str, Any], source: int, 
 def batches(reading: Reading, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
     """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, at least one piece.
 
-    No more of a batch is padding than the reading allows.
+    A text comes to a batch where that takes on no more padding than the reading allows.
     """
     # Stable, by length alone: batches of the same texts are the same on every machine, which resumed runs rely on.
     order = sorted(range(len(reading.pieces)), key=lambda i: len(reading.pieces[i].ids))
     groups: list[list[int]] = []
-    in_group = 0
+    widest = 0
     for index in order:
-        width = len(reading.pieces[index].ids)
-        cells = (len(groups[-1]) + 1) * width if groups else 0
-        if groups and cells <= num_tokens and cells - in_group - width <= reading.most_padding * cells:
+        narrow, widest = widest, len(reading.pieces[index].ids)
+        count = len(groups[-1]) if groups else 0
+        if groups and (count + 1) * widest <= num_tokens and count * (widest - narrow) <= reading.most_padding:
             groups[-1].append(index)
         else:
             groups.append([index])
-            in_group = 0
-        in_group += width
     return groups
 
 
