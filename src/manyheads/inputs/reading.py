@@ -40,7 +40,7 @@ from manyheads.texts.tokens import Stretch
 
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
-CPU_PASS = 16  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
+CPU_PASS = 16.0  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
 CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the corpus itself
 Long = Literal["windows", "truncate", "whole"]  # how a text over the limit is read
 LONG_TEXTS: tuple[Long, ...] = get_args(Long)
@@ -123,11 +123,7 @@ def read_texts(lm: Any, texts: str | Sequence[Any], long: Long = "windows", *, p
             of_text = [replace(of_text[0], target=targets[source])]
         gold = getattr(documents[source], "gold", None)
         pieces += of_text if gold is None or is_long(encoding, limit) else [replace(of_text[0], gold=gold)]
-    # A CPU is as busy with a row of padding as with one of a text, and a further pass costs it as much as some 25 rows:
-    # 12 texts of 55 to 166 tokens in one batch, a third of it padding, take 1.3 times as long as each by itself, in
-    # pairs 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows, and takes them all together.
-    most_padding = CPU_PASS if device_of(lm.model).type == "cpu" else math.inf
-    return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long), most_padding)
+    return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long), most_padding(lm))
 
 
 def _targets(lm: Any, documents: Sequence[Any], names: Sequence[str], long: Long, allowed: bool) -> list[Piece]:
@@ -303,6 +299,14 @@ def _piece(tokenizer: Any, text: str, encoding: Mapping[str, Any], source: int, 
     offsets = tuple((max(0, a - begin), max(0, b - begin)) for a, b in offsets) if begin else offsets
     pieces = tuple(tokenizer.convert_ids_to_tokens(list(ids)))
     return Piece(text[begin:end], ids, pieces, special, offsets, source, begin)
+
+
+def most_padding(lm: Any) -> float:
+    """The tokens of padding that a batch may take on with a further text, by where the model is."""
+    # A CPU is as busy with a row of padding as with one of a text, and a further pass costs it as much as some 25 rows:
+    # 12 texts of 55 to 166 tokens in one batch, a third of it padding, take 1.3 times as long as each by itself, in
+    # pairs 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows, and takes them all together.
+    return CPU_PASS if device_of(lm.model).type == "cpu" else math.inf
 
 
 def batches(reading: Reading, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:

@@ -38,7 +38,7 @@ from manyheads.corpora import Corpus, Document, Failure, Shard, is_about_texts, 
 from manyheads.corpora.corpus import WHOLE
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, Long, Piece, Reading, batches
-from manyheads.inputs.reading import encoded, fault_in, is_long, pieces_of, rarity_of
+from manyheads.inputs.reading import encoded, fault_in, is_long, most_padding, pieces_of, rarity_of
 from manyheads.measurement.sinks import find_sinks, probed
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import Survey
@@ -46,6 +46,7 @@ from manyheads.texts import Sinks
 
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
 CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
+PADDING = "padding of a batch"  # what a run rests on by this name: its own folder's alone, for parts of two devices add
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,7 @@ class Chunked:
     cut: int
     windows: int
     cut_gold: int
+    most_padding: float
     error: Exception | None = None
 
     @property
@@ -116,7 +118,7 @@ class Chunked:
 
     @cached_property
     def reading(self) -> Reading:
-        return Reading(self.pieces, "some texts are cut" if self.cut else "")
+        return Reading(self.pieces, "some texts are cut" if self.cut else "", self.most_padding)
 
     def failure(self, index: int, error: Exception | str) -> Failure:
         """Why the piece of this number cannot be measured; of a window, which one it is."""
@@ -157,7 +159,8 @@ def read_chunk(lm: Any, chunk: Chunk, long: Long) -> Chunked:
         elif document.gold is not None:
             text_pieces = [replace(text_pieces[0], gold=document.gold)]
         pieces += text_pieces
-    return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, None if pieces else first)
+    padding, error = most_padding(lm), None if pieces else first
+    return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, padding, error)
 
 
 def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:
@@ -346,6 +349,7 @@ def inputs_of(
         "sinks": "as found" if sinks is None else f"given: {(sinks.first, sinks.ids)}",
         # A batch is known by two numbers alone, so constants that cut other batches would count texts twice or never.
         "batches": f"{BATCH_TOKENS} tokens, {CHUNK_TEXTS} texts or {CHUNK_CHARACTERS} characters a chunk",
+        PADDING: f"{most_padding(lm):g} tokens a text",
         "survey": f"{SURVEY_TOKENS} tokens or {SURVEY_TEXTS} texts",
     }
 
