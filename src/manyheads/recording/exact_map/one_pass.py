@@ -59,6 +59,7 @@ TILE_CELLS = 200_000  # cells of a tile over all heads: two float32 buffers of t
 TILE_KEYS = 256
 ACCELERATOR_CELLS, ACCELERATOR_KEYS = 1 << 24, 1024  # the same on an accelerator: few calls, buffers of 67 MB each
 LOG2_E = math.log2(math.e)
+SMALL = 1e20  # scores of a layer up to which FAR hides a cell: beside -1e30 they are nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,9 +182,10 @@ class Pass(Batch):
             k, lse = layer.k.to(dtype).contiguous(), layer.lse.to(dtype)
             lse = finite(lse) if layer.mask.has_empty_rows else lse
             layer = replace(layer, k=k, lse=lse, mask=expanded)
-            # What hidden cells hold may be anything, NaN too, of padding: a number added to it does not hide that. To
-            # ask is a wait for a device, where hiding costs no more by the one way than by the other.
-            adds = layer.q.device.type == "cpu" and bool(torch.isfinite(layer.q.sum() + k.sum()))
+            # What hidden cells hold may be anything, NaN too, of padding: only a score that is small beside FAR is
+            # hidden by adding it. To ask is a wait for a device, where both ways of hiding cost the same.
+            on_cpu = layer.q.device.type == "cpu"
+            adds = on_cpu and bool(abs(layer.rule.scale) * layer.q.norm() * k.norm() < SMALL)
             for texts in self._groups(layer):
                 GroupPass(self, layer, mask, values, texts, dtype, adds).run()
         values = moved_to_host(values | answers)
@@ -254,9 +256,10 @@ class GroupPass:
         # and what is given back to the system meanwhile is the model's, too, which pays for it page by page.
         cells = num_texts * num_heads * min(height, num_rows) * width
         made_in = {"dtype": group.dtype, "device": self.q.device}
-        self.logs, self.weights, self.work = group.batch.remember(
-            "buffers", (cells, *made_in.values()), lambda: [torch.empty(cells, **made_in) for _ in range(3)]
-        )
+        buffers = group.batch.remember("buffers", tuple(made_in.values()), lambda: [torch.empty(0, **made_in)] * 3)
+        if len(buffers[0]) < cells:
+            buffers[:] = [torch.empty(cells, **made_in) for _ in range(3)]
+        self.logs, self.weights, self.work = buffers
         # Where tiles lie depends on the mask alone, which the layers share.
         place = "tiles", group.texts.start, group.texts.stop, height, width
         for rows, keys, border in group.batch.once(group.mask, place, lambda: list(self.places(height, width))):
@@ -297,10 +300,10 @@ class GroupPass:
         weights, work = self.weights[:cells].view(shape), self.work[:cells].view(shape)
         hide = (lambda: ~self.mask.visible(rows, keys, device=self.q.device)) if border else None
         tile = Tile(weights, logs, work, hide, rows, keys, self.group)
-        if border and self.adds:  # five times as fast as a fill by booleans
-            logs.add_(tile.by_place("far", lambda: tile.hidden.to(logs.dtype).mul_(FAR)))
-        elif border:
-            logs.masked_fill_(tile.hidden, HIDDEN)
+        if (hidden := tile.hidden) is not None and self.adds:  # five times as fast as a fill by booleans
+            logs.add_(tile.by_place("far", lambda: hidden.to(logs.dtype).mul_(FAR)))
+        elif hidden is not None:
+            logs.masked_fill_(hidden, HIDDEN)
         torch.exp2(logs, out=weights)
         for kind, answers in self.answers.items():
             kind.add_all(tile, answers)
