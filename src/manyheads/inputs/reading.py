@@ -123,7 +123,7 @@ def read_texts(lm: Any, texts: str | Sequence[Any], long: Long = "windows", *, p
             of_text = [replace(of_text[0], target=targets[source])]
         gold = getattr(documents[source], "gold", None)
         pieces += of_text if gold is None or is_long(encoding, limit) else [replace(of_text[0], gold=gold)]
-    return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long), most_padding(lm))
+    return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long))
 
 
 def _targets(lm: Any, documents: Sequence[Any], names: Sequence[str], long: Long, allowed: bool) -> list[Piece]:
@@ -302,7 +302,10 @@ def _piece(tokenizer: Any, text: str, encoding: Mapping[str, Any], source: int, 
 
 
 def most_padding(lm: Any) -> float:
-    """The tokens of padding that a batch may take on with a further text, by where the model is."""
+    """The tokens of padding that a batch may take on with a further text, by where the model is.
+
+    For what adds up over texts. A gradient of a batch's mean is another one of another batch, and is not cut by this.
+    """
     # A CPU is as busy with a row of padding as with one of a text, and a further pass costs it as much as some 25 rows:
     # 12 texts of 55 to 166 tokens in one batch, a third of it padding, take 1.3 times as long as each by itself, in
     # pairs 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows, and takes them all together.

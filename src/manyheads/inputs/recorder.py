@@ -30,6 +30,7 @@ from manyheads.inputs.reading import (
     batches,
     decoder_story,
     decoder_tokens,
+    most_padding,
     rarity_table,
     read_texts,
     texts_of_call,
@@ -114,7 +115,7 @@ def record(
         about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
         return recording_of([keeper], [], None, lm.model, [state], about)
     # Texts as they are, those of like length together, so that little of a batch is padding.
-    reading = read_texts(lm, texts, long, pairs=True)
+    reading = replace(read_texts(lm, texts, long, pairs=True), most_padding=most_padding(lm))
     rarity = rarity_table(reading, lm.spec.vocab_size or 0)
     tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
     groups = batches(reading)

@@ -18,7 +18,7 @@ from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import CallTexts, Long, observe, read_batches, read_texts, watch
 from manyheads.inputs.media import Given
-from manyheads.inputs.reading import rarity_table, texts_of_call
+from manyheads.inputs.reading import most_padding, rarity_table, texts_of_call
 from manyheads.inputs.vision_language import beside_tower, inputs_given
 from manyheads.machine import Ranks
 from manyheads.measurement.chunks import Wanted
@@ -117,7 +117,7 @@ def measure(
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
         by_name = statistics not in ("default", "all")
         return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress, sinks=sinks)
-    reading = read_texts(lm, cast(Any, texts), long, pairs=True)
+    reading = replace(read_texts(lm, cast(Any, texts), long, pairs=True), most_padding=most_padding(lm))
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
     rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
