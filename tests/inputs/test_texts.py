@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from manyheads.measurement import measure_call
 from manyheads.texts import Words, text_seed
 from manyheads.texts.tokens import Stretch
 from tests.models import tiny
-from tests.models.eager import draw, eager_maps, implementation
+from tests.models.eager import draw, eager_maps, implementation, tiny_lm
 from tests.refusals import refuses
 from tests.texts.word_texts import KINDS, tokenizer
 
@@ -502,3 +504,22 @@ def test_what_cannot_be_generated_is_refused_in_a_line(writer, fresh):
     encoder = mh.load(tiny.tiny_bert(seed=draw(fresh)), tokenizer=tiny.tiny_tokenizer())
     with pytest.raises(ModelError, match=r"BertModel.* cannot generate: it has no language-model head"):
         mh.record(encoder, PROMPTS[0], generate=3)
+
+
+def test_on_a_cpu_a_text_joins_a_batch_where_it_pads_less_than_a_pass_costs_and_elsewhere_wherever_it_fits(fresh):
+    words = torch.randint(1, 60, (40,), generator=fresh).tolist()
+    lm = tiny_lm("llama", fresh)
+    reading = read_texts(lm, [" ".join(["word"] * count) for count in words])
+    lengths = [len(piece.ids) for piece in reading.pieces]
+    assert most_padding(lm) == CPU_PASS
+    for anywhere in (False, True):
+        groups = batches(reading if anywhere else replace(reading, most_padding=CPU_PASS), 300)
+        assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+        widths = [[lengths[index] for index in group] for group in groups]
+        assert [width for group in widths for width in group] == sorted(lengths)
+        limit = float("inf") if anywhere else CPU_PASS
+        for group, following in zip(widths, [*widths[1:], [10**6]], strict=True):
+            assert len(group) * max(group) <= 300
+            assert all(count * (group[count] - group[count - 1]) <= limit for count in range(1, len(group)))
+            joins = len(group) * (following[0] - group[-1]) <= limit
+            assert not joins or (len(group) + 1) * following[0] > 300  # it would have been the batch's next

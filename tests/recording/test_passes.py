@@ -58,6 +58,24 @@ def test_every_reduction_is_compared_with_its_oracle():
     assert len(compared) > 8 and {cls for cls in classes if cls.__subclasses__() == []} <= compared
 
 
+def test_what_padding_holds_changes_nothing(fresh):
+    """NaN and infinity too: some attention functions make them of rows that see nothing."""
+    lengths, tokens = torch.tensor([5, 11]), Tokens.unnamed([5, 11])
+    mask = Mask.causal(11, 11).expand(2).trimmed(torch.zeros(2, dtype=torch.long), lengths)
+    q, k = torch.randn(2, 6, 11, 7, generator=fresh), torch.randn(2, 3, 11, 7, generator=fresh)
+    lse = (q.unflatten(1, (3, 2)) @ k[:, :, None].mT).flatten(1, 2)
+    lse = lse.masked_fill(~mask.visible(slice(None), slice(None)), -torch.inf).logsumexp(-1)
+    requests = [Entropy(), Strongest(), Received(), Distance(), Band((-2, 0)), Square()]
+    want = prepare(tokens, requests).run(Layer(q, k, lse, mask, Rule(1.0)))
+    assert all(bool(want[request][1].isfinite().all()) for request in requests)
+    for value in (torch.nan, torch.inf, 1e30):
+        dirty_q, dirty_k = q.clone(), k.clone()
+        dirty_q[0, :, 5:], dirty_k[0, :, 5:] = value, value
+        got = prepare(tokens, requests).run(Layer(dirty_q, dirty_k, lse, mask, Rule(1.0)))
+        for request in requests:
+            assert_allclose(got[request], want[request], atol=1e-6, equal_nan=True, err_msg=f"{request} of {value}")
+
+
 # ------------------------------------------------------------------------------------------- each request, and together
 
 

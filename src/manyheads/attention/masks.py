@@ -110,6 +110,18 @@ class Mask:
     def _counts(self) -> Int[Tensor, "b q"]:
         return self.stop - self.start if self.dense is None else self.dense.any(1).sum(-1).cpu()
 
+    @cached_property
+    def has_empty_rows(self) -> bool:
+        """Whether some row sees nothing."""
+        return bool((self._counts == 0).any())
+
+    @cached_property
+    def sees_ahead(self) -> bool:
+        """Whether some row sees past its own place (of rows with a cache, which begin after the past)."""
+        past = max(0, self.num_keys - self.num_queries)
+        last_key = torch.arange(self.num_queries, device="cpu")[None] + 1 + past
+        return bool((self.stop > last_key).any())
+
     def uniform_mass(self, column: Float[Tensor, "#b k"]) -> Float[Tensor, "b q"]:
         """The exact chance level: the mass on `column` if a row spread its weight evenly over what it may see.
 

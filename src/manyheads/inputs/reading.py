@@ -12,7 +12,8 @@ the source once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -22,6 +23,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
+from manyheads.base import Progress
 from manyheads.errors import TextError
 from manyheads.inputs.batch import Batch, Side, named_texts
 from manyheads.inputs.generation import decoder_start
@@ -45,11 +47,8 @@ from manyheads.models import TEXT, LoadedModel
 from manyheads.texts import Document, Stretch, Tokens, data_seed
 
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
+CPU_PASS = 16.0  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
-
-Progress = Callable[[int, int], None]
-"""Called after each batch with the tokens that were read so far, and with those of the whole reading; for pictures and
-sounds with numbers of these instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +58,7 @@ class Reading:
     `notes`: how texts were cut ("windows", "" where nothing was), what a decoder beside an encoder reads ("decoder"),
     and of pictures and sounds where they lie ("grid", "frames", "prompt", "vision tower"). `rarity`: how rare each
     token of the vocabulary is, as `rarity_because` says; None where nobody counted. `labels`: of each text given.
+    `most_padding`: the tokens of padding that a batch may take on with a further text.
     """
 
     lm: LoadedModel = field(repr=False)
@@ -68,6 +68,7 @@ class Reading:
     rarity: Float[Tensor, "vocabulary"] | None = None
     rarity_because: str = ""
     labels: tuple[int, ...] | None = None
+    most_padding: float = math.inf
 
     @property
     def num_texts(self) -> int:
@@ -98,7 +99,7 @@ class Reading:
 
     def groups(self, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
         """Indices of the pieces of each batch: `groups_of` them."""
-        return groups_of(self.pieces, num_tokens)
+        return groups_of(self.pieces, num_tokens, self.most_padding)
 
     def batches(self, num_tokens: int = BATCH_TOKENS, progress: Progress | None = None) -> Iterator[Batch]:
         """What each forward pass takes. `progress` is called when the caller is done with a batch.
@@ -294,14 +295,30 @@ def _label_tensor(labels: Sequence[int] | None, sources: Sequence[int]) -> Tenso
     return None if labels is None else torch.tensor([labels[source] for source in sources], device="cpu")
 
 
-def groups_of(pieces: Sequence[Piece], num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
-    """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, at least one piece."""
+def most_padding(lm: LoadedModel) -> float:
+    """The tokens of padding that a batch may take on with a further text, by where the model is.
+
+    For what adds up over texts. A gradient of a batch's mean is another one of another batch, and is not cut by this.
+    """
+    # A CPU is as busy with a row of padding as with one of a text, and a further pass costs it as much as some 25 rows:
+    # 12 texts of 55 to 166 tokens in one batch, a third of it padding, take 1.3 times as long as each by itself, in
+    # pairs 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows, and takes them all together.
+    return CPU_PASS if lm.device.type == "cpu" else math.inf
+
+
+def groups_of(pieces: Sequence[Piece], num_tokens: int = BATCH_TOKENS, padding: float = math.inf) -> list[list[int]]:
+    """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, at least one piece.
+
+    A text comes to a batch where that takes on at most `padding` tokens of padding.
+    """
     # Stable, by length alone: batches of the same texts are the same on every machine, which resumed runs rely on.
     order = sorted(range(len(pieces)), key=lambda i: len(pieces[i].ids))
     groups: list[list[int]] = []
+    widest = 0
     for index in order:
-        width = len(pieces[index].ids)
-        if groups and (len(groups[-1]) + 1) * width <= num_tokens:
+        narrow, widest = widest, len(pieces[index].ids)
+        count = len(groups[-1]) if groups else 0
+        if groups and (count + 1) * widest <= num_tokens and count * (widest - narrow) <= padding:
             groups[-1].append(index)
         else:
             groups.append([index])

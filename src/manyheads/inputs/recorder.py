@@ -24,7 +24,7 @@ from manyheads.inputs.batch import DECODER, Batch, batch_of_call
 from manyheads.inputs.generation import Joiner, prompts_of, require_writer
 from manyheads.inputs.inputs import Inputs, InputsLike
 from manyheads.inputs.passes import forward, forward_call, watched
-from manyheads.inputs.reading import Reading, decoder_tokens, read
+from manyheads.inputs.reading import Reading, decoder_tokens, most_padding, read
 from manyheads.inputs.vision_language import written
 from manyheads.machine import MEMORY_SHARE, free_bytes
 from manyheads.models import AttentionCall, LoadedModel, device_of, model_facts
@@ -86,7 +86,7 @@ def record(
     if generate is not None:
         return _record_writing(lm, inputs, generate, options, tensors)
     # Texts as they are, those of like length together, so that little of a batch is padding.
-    reading = read(lm, inputs)
+    reading = replace(read(lm, inputs), most_padding=most_padding(lm))
     groups = reading.groups()
     # A single batch needs no joining, so it keeps the order in which the texts came.
     groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]

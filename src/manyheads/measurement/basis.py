@@ -17,7 +17,7 @@ from manyheads.base import plural
 from manyheads.corpora import Failures
 from manyheads.errors import StatisticError
 from manyheads.inputs import Long, story
-from manyheads.measurement.chunks import Learned, differences
+from manyheads.measurement.chunks import PADDING, Learned, differences
 from manyheads.models import LoadedModel
 from manyheads.spec import MOST
 from manyheads.statistics import HeadTable, Statistic, described
@@ -76,9 +76,10 @@ class Basis:
 
     def require_adds(self, added: Basis, first: str, second: str) -> None:
         """Errors: StatisticError names what differs between two that are to be added, called `first` and `second`."""
-        # Of the shard how the corpus is divided, whichever of the shards it is.
+        # Of the shard how the corpus is divided, whichever of the shards it is; batches of either device.
         inputs, added_inputs = (
-            {**basis.inputs, "shard": basis.inputs.get("shard", ANY).rpartition(" of ")[2]} for basis in (self, added)
+            {**basis.inputs, "shard": basis.inputs.get("shard", ANY).rpartition(" of ")[2], PADDING: ""}
+            for basis in (self, added)
         )
         names = [", ".join(statistic.name for statistic in basis.statistics) for basis in (self, added)]
         if names[0] != names[1]:

@@ -48,6 +48,7 @@ from manyheads.inputs import (
     pieces_of,
     rarity_of,
 )
+from manyheads.inputs.reading import most_padding
 from manyheads.measurement.loop import find_sinks
 from manyheads.measurement.sinks import probed
 from manyheads.models import LoadedModel
@@ -56,6 +57,7 @@ from manyheads.texts import Document, Sinks
 
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
 CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
+PADDING = "padding of a batch"  # what a run rests on by this name: its own folder's alone, for parts of two devices add
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +113,7 @@ class Chunked:
     cut: int
     windows: int
     cut_gold: int
+    most_padding: float
     error: Exception | None = None
 
     @property
@@ -122,7 +125,7 @@ class Chunked:
     def batches(self) -> list[list[int]]:
         # Never none: failures and counts of a chunk travel with
         # its first batch, and a chunk without one would lose them.
-        return groups_of(self.pieces, BATCH_TOKENS) or [[]]
+        return groups_of(self.pieces, BATCH_TOKENS, self.most_padding) or [[]]
 
     @property
     def num_tokens(self) -> int:
@@ -174,7 +177,8 @@ def read_chunk(lm: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
         elif document.gold is not None:
             text_pieces = [replace(text_pieces[0], gold=document.gold)]
         pieces += text_pieces
-    return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, None if pieces else first)
+    padding, error = most_padding(lm), None if pieces else first
+    return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, padding, error)
 
 
 def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:
@@ -377,6 +381,7 @@ def inputs_of(
         "sinks": "as found" if sinks is None else f"given: {(sinks.first, sinks.ids)}",
         # A batch is known by two numbers alone, so constants that cut other batches would count texts twice or never.
         "batches": f"{BATCH_TOKENS} tokens, {CHUNK_TEXTS} texts or {CHUNK_CHARACTERS} characters a chunk",
+        PADDING: f"{most_padding(lm):g} tokens a text",
         "survey": f"{SURVEY_TOKENS} tokens or {SURVEY_TEXTS} texts",
     }
 

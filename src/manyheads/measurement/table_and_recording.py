@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from manyheads.base import Progress
@@ -26,6 +26,7 @@ from manyheads.inputs import (
     room_for,
     tensors_to_keep,
 )
+from manyheads.inputs.reading import most_padding
 from manyheads.measurement.loop import by_model, sinks_or_search, sums_of
 from manyheads.measurement.sinks import SinkSearch
 from manyheads.measurement.split_heads import whole_table
@@ -74,6 +75,8 @@ def study(
     tensors = tensors_to_keep(keep) if keep else frozenset[str]()
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds)
     reading = given if isinstance(given, Reading) else read(lm, given, only_texts=True)
+    reading = replace(reading, most_padding=most_padding(lm))
+    reading = replace(reading, most_padding=most_padding(lm))
     sought = sinks_or_search(reading, chosen) if sinks is None else sinks
     keepers: list[Keeper] = []
     taps: list[Tap] = []

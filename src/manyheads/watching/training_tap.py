@@ -29,8 +29,8 @@ from torch import nn
 
 from manyheads import private_names
 from manyheads.errors import ModelError
-from manyheads.models import AttentionCall, device_of, tap
-from manyheads.models.taps import RUNNING, Observer, RawCall, Tap, no_way_in, unwatched
+from manyheads.models import device_of, tap
+from manyheads.models.taps import RUNNING, Observer, RawCall, Tap, no_way_in
 
 INSIDE = "read in the training step itself: weights before dropout"
 PROBE = (
@@ -135,11 +135,7 @@ class TrainingTap:
             self._open.pop().__exit__(*sys.exc_info())
 
     def _tap(self) -> Any:
-        return tap(self.model, self._observe, guard=self._guards, training=True)
-
-    def _observe(self, call: AttentionCall) -> None:
-        with unwatched():  # hundreds of small operations, none of them the model's
-            self.observe(call)
+        return tap(self.model, self.observe, guard=self._guards, training=True)
 
     def _guards(self, path: str, raw: RawCall) -> bool:
         """Whether the guard is to look at a site: the first time only that all of its numbers are finite.

@@ -17,6 +17,6 @@ from .open_taps import left_out as left_out
 from .open_taps import log as log
 from .open_taps import no_way_in as no_way_in
 from .open_taps import own_number as own_number
+from .open_taps import unwatched as unwatched
 from .tap import require_tappable as require_tappable
 from .tap import standing_in as standing_in
-from .through_torch import unwatched as unwatched

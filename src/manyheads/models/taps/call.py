@@ -27,7 +27,8 @@ from manyheads.spec import CROSS, Site
 
 GUARD_ROWS = 4  # rows a text; every head is checked on each. Of each layer others, so that together they miss few
 GUARD_WHOLE = 16  # rows of a text, at most: of such a short one all, as a window may begin at its last but one
-GUARD_TEXTS = 2  # of a batch; of all others the last row
+GUARD_TOGETHER = 8  # texts of a batch, at most, that are all rebuilt at once: fewer calls than two choices of rows
+GUARD_TEXTS = 2  # of a larger batch; of all others the last row
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Distance that is always allowed, in norms of the row. float32: sums of thousands of terms; half types: rounding."""
 COARSEST = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
@@ -202,8 +203,8 @@ def lse_of(
     else:
         lse, backend = log_sum_exp(q.detach(), k.detach(), mask, rule)
         because = f"recomputed, since the model's function returns no lse ({backend})"
-    empty = mask.counts() == 0
-    if rule.sinks is None and bool(empty.any()):
+    if rule.sinks is None and mask.has_empty_rows:
+        empty = mask.counts() == 0
         lse = lse.masked_fill(empty[:, None].to(lse.device, non_blocking=True), -torch.inf)
     return lse, because
 
@@ -220,8 +221,9 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
         return 0.0
-    samples = [(spread(num_texts, GUARD_TEXTS), sampled_rows(num_rows, call.site.layer))]
-    if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
+    count = num_texts if num_texts <= GUARD_TOGETHER else GUARD_TEXTS
+    samples = [(spread(num_texts, count), sampled_rows(num_rows, call.site.layer))]
+    if num_texts > count:  # one row of every text: padding may be misread in a single one
         samples.append((torch.arange(num_texts, device="cpu"), spread(num_rows, 1)))
     bounded = False
     while True:
@@ -301,56 +303,72 @@ class Rebuilt(NamedTuple):
 def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"], *, bounded: bool = True) -> Rebuilt:
     """Sampled rows, rebuilt from q, k, v, lse, mask and rule, beside what the model's function returned.
 
-    `bounded=False` leaves out what rounding explains: the tolerance alone is allowed.
+    `bounded=False` leaves out what rounding explains, and whether rows are finite: the tolerance alone is allowed, and
+    rows within it are finite.
     """
     # This formula stands here a second time on purpose. The library's own function from scores to weights is what the
     # guard has to check: if it called that function, a fault in it would be on both sides and would not show.
     # (Row sums would check nothing: the lse comes from the same scores, so a forgotten softcap leaves them at 1.)
     # In float32 also for half types: then only the model's own rounding counts against `TOLERANCE`, not the guard's.
     dtype = torch.float64 if torch.float64 in (call.q.dtype, call.lse.dtype) else torch.float32
-    num_heads, groups, device = call.q.shape[1], call.k.shape[1], call.q.device
-    mask, cap = call.mask.expand(call.q.shape[0]), call.rule.softcap
-    key = torch.arange(call.k.shape[2], device="cpu")
+    num_texts, num_heads, _, width = call.q.shape
+    groups, num_keys, device = call.k.shape[1], call.k.shape[2], call.q.device
+    mask, cap = call.mask.expand(num_texts), call.rule.softcap
+    key = torch.arange(num_keys, device="cpu")
     start, stop = mask.start[texts][:, rows], mask.stop[texts][:, rows]
     visible = ((key >= start[..., None]) & (key < stop[..., None]))[:, None].to(device, non_blocking=True)
+    # Keys and values are most of what is read: those of all texts are taken as they lie, without a copy.
+    every = len(texts) == num_texts
     texts, rows = (index.to(device, non_blocking=True) for index in (texts, rows))
-    q = call.q[texts][:, :, rows].to(dtype)
-    group = torch.arange(num_heads, device=device) // (num_heads // groups)
-    k, v = (x[texts].to(dtype) if groups == num_heads else x[texts][:, group].to(dtype) for x in (call.k, call.v))
+
+    def sampled(x: Tensor) -> Tensor:
+        return x.index_select(2, rows) if every else x.index_select(2, rows).index_select(0, texts)
+
+    def by_head(x: Tensor) -> Tensor:
+        return x.reshape(len(texts), num_heads, len(rows), x.shape[-1])
+
+    k, v = ((x if every else x.index_select(0, texts)).to(dtype) for x in (call.k, call.v))
+    # The heads of a group lie side by side, so that they are as many rows more to the keys that they share.
+    q = sampled(call.q).to(dtype).reshape(len(texts), groups, num_heads // groups * len(rows), width)
     scores = q @ k.transpose(2, 3) * call.rule.scale
-    # For `rounding_bound`: the sum of what was rounded on the way to a score, and what its dot product adds up at most.
-    rounded = 2 * scores.abs()
-    terms = abs(call.rule.scale) * q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :]
+    rounded, terms = scores.new_zeros(()), scores.new_zeros(())
+    if bounded:
+        # For `rounding_bound`: the sum of what was rounded on the way to a score, and what its dot product adds up.
+        rounded = by_head(2 * scores.abs())
+        terms = by_head(abs(call.rule.scale) * q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :])
+    scores = by_head(scores)
     if cap is not None:
         scores = cap * (scores / cap).tanh()
         rounded, terms = 5 * scores.abs(), terms * (1 - (scores / cap).square())
     if call.rule.bias is not None:
-        bias = call.rule.bias.expand(call.q.shape[0], *call.rule.bias.shape[1:])[texts][:, :, rows]
+        bias = sampled(call.rule.bias.expand(num_texts, *call.rule.bias.shape[1:]))
         scores = scores + bias
         rounded = rounded + 2 * scores.abs() + bias.abs()
     if mask.dense is not None:
-        visible = mask.dense.expand(call.q.shape[0], -1, -1, -1)[texts][:, :, rows]
-    lse = call.lse[texts][:, :, rows].to(dtype)
+        visible = sampled(mask.dense.expand(num_texts, -1, -1, -1))
+    lse = sampled(call.lse).to(dtype)
     # A row that sees nothing has an lse of -inf, and -inf minus -inf is NaN: 0 in its place, and nothing is visible.
     lse = torch.where(lse == -torch.inf, 0, lse)[..., None]
     weights = torch.where(visible, (scores - lse).exp(), 0)
-    rebuilt = weights @ v
-    added_up = (weights @ v.norm(dim=-1, keepdim=True))[..., 0]
+    packed = weights.reshape(len(texts), groups, -1, num_keys)
+    rebuilt, added_up = by_head(packed @ v), by_head(packed @ v.norm(dim=-1, keepdim=True))[..., 0]
     # A row whose values cancel has next to no norm of its own: a thousandth of what it adds up keeps rounding apart.
     norm = (rebuilt.norm(dim=-1) + 1e-3 * added_up).clamp_min(1e-30)
-    alive, returned = visible.any(-1).expand(-1, num_heads, -1), call.out[texts][:, :, rows].to(dtype)
-    distance = (rebuilt - returned).norm(dim=-1) / norm
-    rounded = rounded + (scores - lse).abs()
-    by_scale = underflow = torch.zeros_like(norm)
+    alive, returned = visible.any(-1).expand(-1, num_heads, -1), sampled(call.out).to(dtype)
+    relative = distance = (rebuilt - returned).norm(dim=-1) / norm
+    rounding, allowed = torch.zeros_like(norm), torch.full_like(norm, tolerance := TOLERANCE[call.q.dtype])
     if bounded:
+        rounded = rounded + (scores - lse).abs()
+        v = v.repeat_interleave(num_heads // groups, 1)
         by_scale, underflow = rounding_bound(call, weights, visible, v, rebuilt, rounded, terms, lse[..., 0])
-    tolerance, coarsest = TOLERANCE[call.q.dtype], COARSEST[call.q.dtype] * added_up
-    allowed = ((torch.minimum(by_scale, coarsest) + underflow) / norm).clamp_min(tolerance)
-    relative = torch.where(distance <= tolerance, distance, tolerance * distance / allowed)
+        rounding = (by_scale + underflow) / norm
+        allowed = (torch.minimum(by_scale, COARSEST[call.q.dtype] * added_up) + underflow) / norm
+        allowed = allowed.clamp_min(tolerance)
+        relative = torch.where(distance <= tolerance, distance, tolerance * distance / allowed)
     # NaN counts as infinitely far: it compares as false, so it would slip through the tolerance.
     relative = torch.where(alive, relative, 0).nan_to_num(nan=torch.inf)
-    finite = (torch.isfinite(returned).all(-1) | ~alive).all()
-    rounding = (by_scale + underflow) / norm
+    # Rows that are near what was rebuilt are finite: it is asked where some are not.
+    finite = (torch.isfinite(returned).all(-1) | ~alive).all() if bounded else torch.ones((), device=device)
     return Rebuilt(returned, rebuilt, distance, rounding, allowed, relative, relative.max(), finite.to(dtype))
 
 

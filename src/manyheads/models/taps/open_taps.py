@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from manyheads import private_names
 from manyheads.attention import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
@@ -85,6 +86,20 @@ def carrying_out() -> Iterator[None]:
         yield
     finally:
         RUNNING.calls -= 1
+
+
+class FunctionWatch(TorchFunctionMode):
+    """A mode that sees every torch function of its thread (`through_torch`), each of which it makes slower."""
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Without our function modes: for what torch compiles as it is called, which it would compile once more for a tap;
+    and for our own work on a call, hundreds of small operations, none of them the model's."""
+    with ExitStack() as stack:
+        while isinstance(private_names.function_mode(), FunctionWatch):
+            stack.enter_context(private_names.without_function_mode())
+        yield
 
 
 @dataclass(eq=False)
@@ -236,6 +251,7 @@ class RawCall:
     dropout: float = 0.0
     note: str = ""
 
+    @unwatched()
     def show(self, taps: list[Tap]) -> Tensor:
         """The outputs after every tap's edits: the same tensor where there were none."""
         q, k, v, kind = self.q, self.k, self.v, self.q.device.type
@@ -255,10 +271,7 @@ class RawCall:
             finer=lambda: log_sum_exp(q.detach().double(), k.detach().double(), self.mask, self.rule),
         )
         edited = self.out
-        # Causal: no row sees past its own place, of which rows with a cache begin after the past.
-        num_rows, past = self.mask.num_queries, max(0, self.mask.num_keys - self.mask.num_queries)
-        last_key = torch.arange(num_rows, device="cpu")[None] + 1 + past
-        causal = num_rows > 1 and bool((self.mask.stop <= last_key).all())
+        causal = self.mask.num_queries > 1 and not self.mask.sees_ahead
         for state in taps:
             site = state.site(self, causal)
             call = AttentionCall(

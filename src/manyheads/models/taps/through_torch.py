@@ -16,20 +16,19 @@ import inspect
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 
 from manyheads import private_names
 from manyheads.attention import Rule
 from manyheads.errors import ModelError
 from manyheads.models.taps.mask_arguments import four_axes
-from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, WatchFused, carrying_out
+from manyheads.models.taps.open_taps import OPEN, RUNNING, FunctionWatch, RawCall, WatchFused, carrying_out
 from manyheads.private_names import TorchDispatchMode
 
 ATTENTION = F.scaled_dot_product_attention
@@ -117,16 +116,7 @@ def watching_functions() -> Iterator[None]:
         del RUNNING.modules[depth:]  # a module that was left by way of a tap's end
 
 
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """Without our function modes, for what torch compiles as it is called: else it compiles once more for a tap."""
-    with ExitStack() as stack:
-        while isinstance(private_names.function_mode(), _Functions):
-            stack.enter_context(private_names.without_function_mode())
-        yield
-
-
-class _Functions(TorchFunctionMode):
+class _Functions(FunctionWatch):
     """Carries out attention calls under the eyes of the taps, and notes modules that attend by hand."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

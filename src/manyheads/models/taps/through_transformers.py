@@ -37,8 +37,7 @@ from manyheads.attention import Mask, Rule
 from manyheads.errors import ModelError
 from manyheads.models.taps.call import CapturedLse
 from manyheads.models.taps.mask_arguments import FLEX_NAME, is_causal_without_mask, read_rule
-from manyheads.models.taps.open_taps import OPEN, RawCall, WatchFused, carrying_out, log
-from manyheads.models.taps.through_torch import unwatched
+from manyheads.models.taps.open_taps import OPEN, RawCall, WatchFused, carrying_out, log, unwatched
 
 _SAVED: list[tuple[Any, str, Any]] = []  # owner, name and what it held, while ours stand in their place
 ARGUMENTS = ("attention_mask", "scaling", "dropout")  # of an attention function, after the values

@@ -38,13 +38,27 @@ from torch import Tensor
 from manyheads.attention import Mask, Rule, exact_arithmetic, exact_weights, finite, grouped_scores
 from manyheads.errors import ShapeError
 from manyheads.recording.exact_map.launches import Reader
-from manyheads.recording.exact_map.requests import HIDDEN, Batch, Group, KeySum, Match, Received, Request, Sizes, Tile
+from manyheads.recording.exact_map.requests import (
+    FAR,
+    HIDDEN,
+    KEPT_CELLS,
+    Batch,
+    Entropy,
+    Group,
+    KeySum,
+    Match,
+    Received,
+    Request,
+    Sizes,
+    Tile,
+)
 from manyheads.texts import Tokens
 
-TILE_CELLS = 400_000  # cells of one tile over all heads: three float32 buffers of it fit a 2-core L2 + L3 slice
+TILE_CELLS = 200_000  # cells of a tile over all heads: two float32 buffers of them lie in a second-level cache of 2 MB
 TILE_KEYS = 256
 ACCELERATOR_CELLS, ACCELERATOR_KEYS = 1 << 24, 1024  # the same on an accelerator: few calls, buffers of 67 MB each
 LOG2_E = math.log2(math.e)
+SMALL = 1e20  # scores of a layer up to which FAR hides a cell: beside -1e30 they are nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +176,17 @@ class Pass(Batch):
         if sums and Received() not in (*left, *answers):
             left.append(Received())
         values = {request: request.empty(sizes, self, dtype) for request in left}
-        for texts in self._groups(layer) if values else ():
-            GroupPass(self, replace(layer, mask=expanded), mask, values, texts, dtype).run()
+        if values:
+            # Keys are read once a tile: their rows must lie side by side.
+            k, lse = layer.k.to(dtype).contiguous(), layer.lse.to(dtype)
+            lse = finite(lse) if layer.mask.has_empty_rows else lse
+            layer = replace(layer, k=k, lse=lse, mask=expanded)
+            # What hidden cells hold may be anything, NaN too, of padding: only a score that is small beside FAR is
+            # hidden by adding it. To ask is a wait for a device, where both ways of hiding cost the same.
+            on_cpu = layer.q.device.type == "cpu"
+            adds = on_cpu and bool(abs(layer.rule.scale) * layer.q.norm() * k.norm() < SMALL)
+            for texts in self._groups(layer):
+                GroupPass(self, layer, mask, values, texts, dtype, adds).run()
         values = moved_to_host(values | answers)
         values |= {request: request.of_received(values[Received()], self) for request in sums}
         for request, answer in values.items():
@@ -193,7 +216,14 @@ class GroupPass:
     """The tiles of one group of texts, row block by row block."""
 
     def __init__(
-        self, plan: Pass, layer: Layer, mask: Mask, values: dict[Request, Tensor], texts: slice, dtype: torch.dtype
+        self,
+        plan: Pass,
+        layer: Layer,
+        mask: Mask,
+        values: dict[Request, Tensor],
+        texts: slice,
+        dtype: torch.dtype,
+        adds: bool,
     ) -> None:
         num_rows, num_keys = layer.q.shape[2], layer.k.shape[2]
         if layer.reads_itself:  # else lengths are the queries' alone, and every key is one
@@ -201,27 +231,42 @@ class GroupPass:
             longest = int(lengths.max()) if len(lengths) else 0
             num_rows, num_keys = min(longest, num_rows), min(longest, num_keys)
         self.group = Group(plan, mask, texts, num_rows, num_keys, dtype)
-        self.q = layer.q[texts, :, :num_rows].to(dtype)
-        self.k = layer.k[texts, :, :num_keys].to(dtype).contiguous()  # read once a tile: its rows must lie side by side
-        self.lse = finite(layer.lse[texts, :, :num_rows].to(dtype))
+        self.q, self.k = layer.q[texts, :, :num_rows].to(dtype), layer.k[texts, :, :num_keys]
         self.mask, self.rule = layer.mask.texts(texts), layer.rule.texts(texts)
+        # A plain rule's logarithms are to base 2 from the first: the change of base goes into the scale for nothing.
+        self.lse = layer.lse[texts, :, :num_rows, None] * (LOG2_E if self.rule.plain else 1.0)
+        self.adds = adds  # whether hidden cells are hidden by an addition
         # Requests of a class are handed a tile together: some of them are one matrix product for all.
         self.answers: dict[type[Request], dict[Request, Tensor]] = {}
-        for request, answer in values.items():
-            self.answers.setdefault(type(request), {})[request] = answer[texts]
+        for request in sorted(values, key=lambda request: isinstance(request, Entropy)):
+            self.answers.setdefault(type(request), {})[request] = values[request][texts]
 
     def run(self) -> None:
         num_texts, num_heads = self.q.shape[:2]
-        num_rows, num_keys, dtype = self.group.num_rows, self.group.num_keys, self.group.dtype
+        num_rows, num_keys, group = self.group.num_rows, self.group.num_keys, self.group
         most_cells, tile_keys = tile_size(self.q.device)
         width = min(tile_keys, max(num_keys, 1))
         if num_texts * num_heads * num_rows * num_keys <= most_cells:
-            height, width, self.group.single_tile = max(num_rows, 1), max(num_keys, 1), True
+            height, width, group.keeps_places = max(num_rows, 1), max(num_keys, 1), True
         else:
             height = max(8, most_cells // (num_texts * num_heads * width))
-        # All tiles of the group are made in the same three buffers: allocated memory would not lie in cache.
+            group.keeps_places = num_texts * num_rows * num_keys <= KEPT_CELLS
+        # All tiles of all layers are made in the same three buffers: memory that is allocated anew lies in no cache,
+        # and what is given back to the system meanwhile is the model's, too, which pays for it page by page.
         cells = num_texts * num_heads * min(height, num_rows) * width
-        self.logs, self.weights, self.work = (torch.empty(cells, dtype=dtype, device=self.q.device) for _ in range(3))
+        made_in = {"dtype": group.dtype, "device": self.q.device}
+        buffers = group.batch.remember("buffers", tuple(made_in.values()), lambda: [torch.empty(0, **made_in)] * 3)
+        if len(buffers[0]) < cells:
+            buffers[:] = [torch.empty(cells, **made_in) for _ in range(3)]
+        self.logs, self.weights, self.work = buffers
+        # Where tiles lie depends on the mask alone, which the layers share.
+        place = "tiles", group.texts.start, group.texts.stop, height, width
+        for rows, keys, border in group.batch.once(group.mask, place, lambda: list(self.places(height, width))):
+            self._tile(rows, keys, border)
+
+    def places(self, height: int, width: int) -> Iterator[tuple[slice, slice, bool]]:
+        """Rows and keys of each tile that some row sees, and whether some of its cells are hidden."""
+        num_rows, num_keys = self.group.num_rows, self.group.num_keys
         for row in range(0, num_rows, height):
             rows = slice(row, min(row + height, num_rows))
             start, stop = self.mask.start[:, rows], self.mask.stop[:, rows]
@@ -234,30 +279,30 @@ class GroupPass:
             # Between these keys every row sees every key, so that tiles there need not look at the mask.
             inner = (int(start.max()), int(stop.min())) if self.mask.dense is None else (0, 0)
             for key in range(first - first % width, last, width):
-                keys = slice(key, min(key + width, num_keys))
-                self._tile(rows, keys, border=not inner[0] <= keys.start < keys.stop <= inner[1])
+                keys = slice(key, min(key + width, last))  # no further than the block's rows see
+                yield rows, keys, not inner[0] <= keys.start < keys.stop <= inner[1]
 
     def _tile(self, rows: slice, keys: slice, border: bool) -> None:
         """Compute one tile of exact weights and hand it to every request. `border`: some cells may be hidden.
 
-        One matrix product (keys read once for all query heads of a group), minus the rows' lse, and one `exp2` in place
-        of `exp`: four times faster in torch's vectorised loops, and the change of base goes into the scale for nothing.
+        One matrix product (keys read once for all query heads of a group), minus the rows' lse, and one `exp2`.
         """
         shape = (*self.q.shape[:2], rows.stop - rows.start, keys.stop - keys.start)
-        q, k, lse = self.q[:, :, rows], self.k[:, :, keys], self.lse[:, :, rows, None]
+        q, k, lse = self.q[:, :, rows], self.k[:, :, keys], self.lse[:, :, rows]
         if self.rule.plain:
-            logs = grouped_scores(q, k, self.rule.scale * LOG2_E, self.logs).sub_(lse * LOG2_E)
+            logs = grouped_scores(q, k, self.rule.scale * LOG2_E, self.logs).sub_(lse)
         else:
             # Softcap and bias are defined on natural scores. A bias may hide keys with -inf, and -inf * 0 is NaN.
             logs = self.rule.finish(grouped_scores(q, k, self.rule.scale, self.logs), rows, keys)
             logs.sub_(lse).mul_(LOG2_E).clamp_min_(HIDDEN)
         cells = math.prod(shape)
         weights, work = self.weights[:cells].view(shape), self.work[:cells].view(shape)
-        tile = Tile(weights, logs, work, None, rows, keys, self.group)
-        if border:
-            hidden = tile.by_place("hidden", lambda: ~self.mask.visible(rows, keys, device=tile.device))
+        hide = (lambda: ~self.mask.visible(rows, keys, device=self.q.device)) if border else None
+        tile = Tile(weights, logs, work, hide, rows, keys, self.group)
+        if (hidden := tile.hidden) is not None and self.adds:  # five times as fast as a fill by booleans
+            logs.add_(tile.by_place("far", lambda: hidden.to(logs.dtype).mul_(FAR)))
+        elif hidden is not None:
             logs.masked_fill_(hidden, HIDDEN)
-            tile = replace(tile, hidden=hidden)
         torch.exp2(logs, out=weights)
         for kind, answers in self.answers.items():
             kind.add_all(tile, answers)

@@ -36,6 +36,8 @@ Labels = Callable[[Tokens], tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]]
 
 ALL = "all"  # in place of a tensor of ones
 HIDDEN = -1e4  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlike -inf it survives 0 * x
+FAR = -1e30  # what is added to logarithms of hidden cells: whatever finite number one of them was, it is this one then
+KEPT_CELLS = 1 << 19  # of a group whose cells by place are kept for other layers: 2 MB for each thing that is kept
 
 
 # ------------------------------------------------------------------------ what a request gets to work on
@@ -100,7 +102,7 @@ class Group:
     num_rows: int
     num_keys: int
     dtype: torch.dtype
-    single_tile: bool = False  # one tile holds all cells: what depends on its place alone serves the other layers too
+    keeps_places: bool = False  # cells are few: what depends on a tile's place alone serves the other layers too
     memory: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
@@ -112,12 +114,15 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A block of exact weights, their base-2 logarithms, a buffer of the same shape to work in, and what is hidden."""
+    """A block of exact weights, their base-2 logarithms, a buffer of the same shape to work in, and what is hidden.
+
+    `hide` makes the cells that are hidden; None where all are seen.
+    """
 
     weights: Float[Tensor, "b h r c"]
     logs: Float[Tensor, "b h r c"]
     work: Float[Tensor, "b h r c"]
-    hidden: Bool[Tensor, "#b #h r c"] | None
+    hide: Callable[[], Bool[Tensor, "#b #h r c"]] | None
     rows: slice
     keys: slice
     group: Group
@@ -127,12 +132,17 @@ class Tile:
         return torch.mul(self.weights, factor, out=self.work)
 
     def by_place(self, name: Hashable, compute: Callable[[], Any]) -> Any:
-        """Something that depends on the tile's place alone. Memory for a group in one tile: O(n^2 / h)."""
-        group = self.group
-        if not group.single_tile:
+        """Something that depends on the tile's place alone. Memory: of one tile or KEPT_CELLS, O(n^2 / h)."""
+        group, (rows, keys) = self.group, (self.rows, self.keys)
+        if not group.keeps_places:
             return compute()
         # A layer of fewer heads has larger groups, so the texts are part of the name.
-        return group.batch.once(group.mask, (group.texts.start, group.texts.stop, name), compute)
+        place = group.texts.start, group.texts.stop, rows.start, rows.stop, keys.start, keys.stop
+        return group.batch.once(group.mask, (name, place), compute)
+
+    @property
+    def hidden(self) -> Bool[Tensor, "#b #h r c"] | None:
+        return None if self.hide is None else self.by_place("hidden", self.hide)
 
     @property
     def device(self) -> torch.device:
@@ -193,15 +203,15 @@ class Mass(Request):
     """`[b h q]` sum_j w: 1, or less where a sink takes its share. Unit: share, range 0..1."""
 
     def add(self, tile: Tile, answer: Tensor) -> None:
-        answer[:, :, tile.rows] += tile.weights.sum(-1)
+        answer[:, :, tile.rows].add_(tile.weights.sum(-1))
 
 
 @dataclass(frozen=True)
 class Entropy(Request):
-    """`[b h q]` -sum_j w ln w, in nats."""
+    """`[b h q]` -sum_j w ln w, in nats. A tile's last request: it multiplies where the logarithms lie."""
 
     def add(self, tile: Tile, answer: Tensor) -> None:
-        answer[:, :, tile.rows] -= tile.times(tile.logs).sum(-1).mul_(math.log(2))
+        answer[:, :, tile.rows].sub_(tile.logs.mul_(tile.weights).sum(-1).mul_(math.log(2)))
 
 
 @dataclass(frozen=True)
@@ -209,7 +219,7 @@ class Square(Request):
     """`[b h q]` sum_j w^2: 1 where all weight is on one key, 1/n where it is spread evenly over n."""
 
     def add(self, tile: Tile, answer: Tensor) -> None:
-        answer[:, :, tile.rows] += tile.times(tile.weights).sum(-1)
+        answer[:, :, tile.rows].add_(tile.times(tile.weights).sum(-1))
 
 
 @dataclass(frozen=True)
@@ -246,8 +256,19 @@ class Distance(Request):
     """`[b h q]` sum_j w |j - i|, in tokens."""
 
     def add(self, tile: Tile, answer: Tensor) -> None:
-        distance = tile.by_place("distance", lambda: (tile.key_index - tile.row_index).abs().to(tile.weights.dtype))
-        answer[:, :, tile.rows] += tile.times(distance).sum(-1)
+        rows, keys = tile.rows, tile.keys
+        if keys.stop <= rows.start and not tile.group.keeps_places:
+            # Left of the diagonal |j - i| is a line along the keys: a product with their places, which reads weights
+            # once. From the tile's first key, so that no long way is the difference of two longer ones.
+            made_in = {"dtype": tile.weights.dtype, "device": tile.device}
+            place = torch.arange(keys.stop - keys.start, **made_in)
+            way = (tile.weights.view(-1, len(place)) @ place).view(tile.weights.shape[:3])
+            row = torch.arange(rows.start - keys.start, rows.stop - keys.start, **made_in)
+            answer[:, :, rows].add_(tile.weights.sum(-1).mul_(row).sub_(way))
+            return
+        dtype = tile.weights.dtype
+        distance = tile.by_place("distance", lambda: (tile.key_index.to(dtype) - tile.row_index.to(dtype)).abs_())
+        answer[:, :, rows].add_(tile.times(distance).sum(-1))
 
 
 @dataclass(frozen=True)
@@ -276,7 +297,7 @@ class Linear(Request):
         rows = tile.weights.view(num_texts, num_heads * num_rows, num_keys)
         sums = torch.bmm(rows, columns[:, tile.keys]).view(num_texts, num_heads, num_rows, -1)
         for index, answer in enumerate(answers.values()):
-            answer[:, :, tile.rows] += sums[..., index]
+            answer[:, :, tile.rows].add_(sums[..., index])
 
 
 # ------------------------------------------------------------------------ cells whose labels are equal
@@ -328,7 +349,7 @@ class Match(Request):
     def add(self, tile: Tile, answer: Tensor) -> None:
         cells = self.cells(tile)
         if cells is not None:
-            answer[:, :, tile.rows] += cells.sum(-1)
+            answer[:, :, tile.rows].add_(cells.sum(-1))
 
     def cells(self, tile: Tile) -> Float[Tensor, "b h r c"] | None:
         """The weights of matching cells, else 0; None where the tile has no match. To be read, not written to."""
@@ -412,7 +433,7 @@ class MatchReceived(Request):
     def add(self, tile: Tile, answer: Tensor) -> None:
         cells = self.match.cells(tile)
         if cells is not None:
-            answer[:, :, tile.keys] += cells.sum(-2)
+            answer[:, :, tile.keys].add_(cells.sum(-2))
 
 
 @dataclass(frozen=True)
@@ -436,7 +457,7 @@ class RowsReceived(Request):
 
         sums = group.once(cls, chosen_rows)[:, None, :, tile.rows] @ tile.weights
         for index, answer in enumerate(answers.values()):
-            answer[:, :, tile.keys] += sums[:, :, index]
+            answer[:, :, tile.keys].add_(sums[:, :, index])
 
 
 # ------------------------------------------------------------------------ diagonals, columns, rows of words, blocks
@@ -452,15 +473,22 @@ class Band(Request):
         return torch.zeros(sizes.texts, sizes.heads, sizes.rows, len(self.offsets), dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
-        num_rows, num_keys = tile.weights.shape[-2:]
-        for index, offset in enumerate(self.offsets):
-            # Key i + offset of row i lies on this diagonal of the tile; a negative one begins below its first row.
-            diagonal = tile.rows.start + offset - tile.keys.start
-            if -num_rows < diagonal < num_keys:
-                cells = tile.weights.diagonal(diagonal, -2, -1)
-                begin = tile.rows.start + max(0, -diagonal)
-                # Assigned, not added: a cell lies in one tile only, so every offset of a row is written once.
-                answer[:, :, begin : begin + cells.shape[-1], index] = cells
+        # Rows of the tile some of whose keys at these offsets lie in it: near the diagonal, of most tiles none.
+        rows, keys = tile.rows, tile.keys
+        near = slice(max(rows.start, keys.start - max(self.offsets)), min(rows.stop, keys.stop - min(self.offsets)))
+        if near.stop <= near.start:
+            return
+
+        def places() -> tuple[Int[Tensor, "r o"], Float[Tensor, "r o"]]:
+            offsets = torch.tensor(self.offsets, device="cpu").to(tile.device, non_blocking=True)
+            key = tile.row_index[near.start - rows.start : near.stop - rows.start] + offsets - keys.start
+            num_keys = keys.stop - keys.start
+            return key.clamp(0, num_keys - 1), ((key >= 0) & (key < num_keys)).to(tile.weights.dtype)
+
+        key, inside = tile.by_place(self, places)
+        weights = tile.weights[:, :, near.start - rows.start : near.stop - rows.start]
+        # A cell lies in one tile only, so that every offset of a row is added once.
+        answer[:, :, near].add_(weights.gather(-1, key.expand(*weights.shape[:2], -1, -1)).mul_(inside))
 
 
 @dataclass(frozen=True)
@@ -471,7 +499,7 @@ class Received(Request):
         return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype, device=sizes.device)
 
     def add(self, tile: Tile, answer: Tensor) -> None:
-        answer[:, :, tile.keys] += tile.weights.sum(-2)
+        answer[:, :, tile.keys].add_(tile.weights.sum(-2))
 
 
 @dataclass(frozen=True)
@@ -508,7 +536,7 @@ class WordRows(Request):
     def add(self, tile: Tile, answer: Tensor) -> None:
         group = tile.group
         shares = group.batch.of_tokens(self)[group.texts, None, :, tile.rows].to(group.dtype)
-        answer[..., tile.keys] += shares.to(tile.device, non_blocking=True) @ tile.weights
+        answer[..., tile.keys].add_(shares.to(tile.device, non_blocking=True) @ tile.weights)
 
 
 @dataclass(frozen=True)
@@ -546,8 +574,8 @@ class Pooled(Request):
                 continue
             # A visible weight may be 0, so -1 stands for absent while maxima are taken.
             top = weights.amax(-2)
-            if tile.hidden is not None:
-                top = top.masked_fill(tile.hidden[:, :, start:stop].all(-2).expand_as(top), -1)
+            if (hidden := tile.hidden) is not None:
+                top = top.masked_fill(hidden[:, :, start:stop].all(-2).expand_as(top), -1)
             highest = answer[:, :, block].nan_to_num(nan=-1)
             highest.scatter_reduce_(-1, key_blocks.expand_as(top), top, "amax")
             answer[:, :, block] = torch.where(highest < 0, torch.nan, highest)
