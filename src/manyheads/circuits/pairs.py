@@ -280,15 +280,16 @@ def _token_of(lm: LoadedModel, pairs: Pairs, text: int, answer: Answer, first_to
 
 
 def _named(lm: LoadedModel, token: int) -> str:
-    return f"{lm.tokenizer.decode([token])!r} ({token})"
+    return f"{lm.required_tokenizer.decode([token])!r} ({token})"
 
 
 def _continuing(lm: LoadedModel, piece: Piece, answer: str) -> list[int]:
     """The tokens that an answer adds where it belongs: after the text, or in the mask's place. Errors: TextError."""
-    tokenizer, mask = lm.tokenizer, getattr(lm.tokenizer, "mask_token", None)
+    tokenizer, mask = lm.required_tokenizer, getattr(lm.tokenizer, "mask_token", None)
     fault = f"the answer {answer!r} changes how the text beside it is cut into tokens, so it has none of its own"
     if predicts(lm) == "mask":
         text_ids = list(piece.ids)
+        assert tokenizer.mask_token_id is not None, "a model that fills masks in has a mask"
         place = text_ids.index(tokenizer.mask_token_id)
         ids = list(tokenizer(piece.text.replace(str(mask), answer, 1), verbose=False)["input_ids"])
         num_behind = len(text_ids) - place - 1

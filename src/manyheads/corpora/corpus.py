@@ -163,7 +163,7 @@ def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
     return Corpus(documents, origin, key, len(texts), again=partial(corpus_of, texts, origin))
 
 
-def as_corpus(texts: Any) -> Corpus:
+def as_corpus(texts: object) -> Corpus:
     """Texts as a corpus: a list, an iterator of strings or Documents, a corpus as it is.
 
     A list is named by its contents and can be read again; an iterator has no key: it can be read once only. An item

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Int
@@ -104,7 +104,7 @@ def record_tensors(
     return Recording({layers[0].site.stack: layers}, tokens, {"model": "given tensors", **(provenance or {})})
 
 
-def _listed(value: Any, name: str) -> list[Tensor]:
+def _listed(value: Tensor | Sequence[Tensor], name: str) -> list[Tensor]:
     values = [value] if isinstance(value, Tensor) else list(value)
     if wrong := [type(x).__name__ for x in values if not isinstance(x, Tensor)]:
         raise ShapeError(f"{name} holds a {wrong[0]}: give torch tensors, as in torch.from_numpy(array).")

@@ -167,7 +167,7 @@ class Recording:
         cells = torch.as_tensor(places, dtype=torch.long, device="cpu").reshape(-1, 2)
         return layer.weights_at(cells[:, 0], cells[:, 1], text)[head.index]
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """One in a file is pickled as the file's path; one in memory, or that has other parts than its file, whole."""
         if (file := self._file) is None:
             return super().__reduce_ex__(protocol)
@@ -307,7 +307,7 @@ def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
     )
 
 
-def gathered(recording: Recording, group: Any = None) -> Recording | None:
+def gathered(recording: Recording, group: dist.ProcessGroup | None = None) -> Recording | None:
     """All heads of a model whose heads are split over the processes of `group` (all of them unless said), by rank.
 
     Every process of the group must call it, with its recording of the same texts. The first one gets the recording of

@@ -117,7 +117,7 @@ def cut_model(model: nn.Module, cuts: Sequence[KeptHeads]) -> None:
     object.__setattr__(model, REMEMBERED, tuple(remembered.values()))
 
 
-def built_anew(model: Any) -> Any:
+def built_anew(model: nn.Module) -> nn.Module:
     """The architecture that a cut model was built as, whole, in its dtype, on the CPU, weights not set at all.
 
     Raises ModelError for a model that transformers did not make: there is no telling how to build it.
@@ -139,7 +139,7 @@ def built_anew(model: Any) -> Any:
     return full_model.eval()
 
 
-def uncut(model: Any) -> Any:
+def uncut(model: nn.Module) -> nn.Module:
     """The same model in the shape that it was built in: what was cut out is zeros, so its outputs are the same.
 
     The removed heads' columns of the output projection are zero, and so is all else that was theirs. A new model, on

@@ -36,7 +36,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import torch
 from jaxtyping import Bool, Int, Shaped
@@ -59,6 +59,8 @@ from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.spec import Layers, Site
 from manyheads.texts import ImageSpan, Sinks, Stretch, Tokens
 from manyheads.units import gb
+
+Value = TypeVar("Value")
 
 FORMAT = "manyheads-recording"
 FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it may overlook needs no new number
@@ -446,7 +448,7 @@ class _Source:
     def _optional(self, name: str) -> Tensor | None:
         return self.file.read(name) if name in self.file.entries else None
 
-    def _once(self, name: str, make: Callable[[str], Any]) -> Any:
+    def _once(self, name: str, make: Callable[[str], Value]) -> Value:
         with self._lock:
             value = self._shared.get(name)
             if value is None:
@@ -665,7 +667,7 @@ KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}  # a Site's fiel
 DTYPES = {"ids": INTEGERS, "offsets": INTEGERS, "special": {torch.bool}, "rarity": FLOATS}
 
 
-def take(about: object, key: str, *kinds: type) -> Any:
+def take(about: object, key: str, *kinds: type[Value]) -> Value:
     """What a mapping from JSON holds under `key`, if it is of one of these kinds. (True is no int here.)"""
     if not isinstance(about, dict) or key not in about or type(about[key]) not in kinds:
         raise Misfit(f"its header's {key!r} is missing or no {' or '.join(kind.__name__ for kind in kinds)}")
@@ -680,7 +682,7 @@ def number_in(about: object, key: str, count: int) -> int:
     return number
 
 
-def each_of(values: list[Any], kind: type, subject: str) -> list[Any]:
+def each_of(values: list[Any], kind: type[Value], subject: str) -> list[Value]:
     """The values, if each is of this kind; `subject` names them in the error."""
     if not all(type(value) is kind for value in values):
         raise Misfit(f"its {subject} are not all {kind.__name__}")

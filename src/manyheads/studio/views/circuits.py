@@ -371,5 +371,6 @@ def watched(lm: LoadedModel, say: Say, words: str, passes: int | None = None) ->
 
 def _written(lm: LoadedModel, token: int) -> str:
     """A token as an answer is written; its piece where it is blank or a part of a character."""
-    text = str(lm.tokenizer.decode([token]))
-    return text if text and "�" not in text else str(lm.tokenizer.convert_ids_to_tokens([token])[0])
+    tokenizer = lm.required_tokenizer
+    text = str(tokenizer.decode([token]))
+    return text if text and "�" not in text else str(tokenizer.convert_ids_to_tokens([token])[0])

@@ -246,10 +246,10 @@ def probed(lm: LoadedModel, samples: int) -> dict[str, float]:
 
 def continued(lm: LoadedModel, prompt: str = PROMPT) -> str:
     """A text and how the model goes on: the likeliest token each time."""
-    ids = lm.tokenizer(prompt, return_tensors="pt")
+    ids = lm.required_tokenizer(prompt, return_tensors="pt")
     with torch.no_grad():
         out = lm.model.generate(**ids, max_new_tokens=PROMPT_TOKENS, do_sample=False)  # type: ignore[operator]
-    return str(lm.tokenizer.decode(out[0], skip_special_tokens=True))
+    return str(lm.required_tokenizer.decode(out[0], skip_special_tokens=True))
 
 
 def shown(folder: Path, texts: Sequence[str], samples: int) -> dict[str, Any]:
