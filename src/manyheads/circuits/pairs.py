@@ -289,8 +289,9 @@ def _continuing(lm: LoadedModel, piece: Piece, answer: str) -> list[int]:
     fault = f"the answer {answer!r} changes how the text beside it is cut into tokens, so it has none of its own"
     if predicts(lm) == "mask":
         text_ids = list(piece.ids)
-        assert tokenizer.mask_token_id is not None, "a model that fills masks in has a mask"
-        place = text_ids.index(tokenizer.mask_token_id)
+        mask_id = getattr(tokenizer, "mask_token_id", None)
+        assert isinstance(mask_id, int), "a model that fills masks in has one"
+        place = text_ids.index(mask_id)
         ids = list(tokenizer(piece.text.replace(str(mask), answer, 1), verbose=False)["input_ids"])
         num_behind = len(text_ids) - place - 1
         if ids[:place] != text_ids[:place] or ids[len(ids) - num_behind :] != text_ids[place + 1 :]:

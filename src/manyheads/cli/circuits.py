@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 import typer
 from rich.text import Text
@@ -62,13 +62,22 @@ FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of s
 PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
 
 
+class CanBeSaved(Protocol):
+    """A result with a table that can be written."""
+
+    def save(self, path: Path, /) -> None: ...
+
+
+Saved = TypeVar("Saved", bound=CanBeSaved)
+
+
 @dataclass(frozen=True)
 class GivenPairs:
     """Pairs of texts and their answers, as the library takes them, and where they came from."""
 
     clean: list[str]
     corrupted: list[str]
-    answers: Any
+    answers: list[str] | list[tuple[str, str]] | None
     origin: str
 
 
@@ -174,8 +183,8 @@ def circuit(
 
 
 def hand_out(
-    result: Any,
-    draw: Callable[[Any, Path], None],
+    result: Saved,
+    draw: Callable[[Saved, Path], None],
     save: Path | None,
     plot: Path | None,
     shown: dict[str, Any] | list[Text],
@@ -240,19 +249,21 @@ def given_pairs(
     return GivenPairs([row["clean"] for row in rows], [row["corrupted"] for row in rows], answers, origin)
 
 
-def _answers(rows: list[tuple[str | None, str | None]], metric: str, where: str) -> Any:
+def _answers(
+    rows: list[tuple[str | None, str | None]], metric: str, where: str
+) -> list[str] | list[tuple[str, str]] | None:
     """One answer, or one pair of them, for each pair of texts; None for "kl". Errors: TextError."""
     if metric == "kl":
         return None
     if any(right is None for right, _ in rows):
         raise TextError(f'the right answer is missing{where}: give --right WORD (in a file: "right").')
     if metric != "logit_diff":
-        return [right for right, _ in rows]
+        return [right for right, _ in rows if right is not None]
     if any(wrong is None for _, wrong in rows):
         raise TextError(
             f'the wrong answer is missing{where}: give --wrong WORD (in a file: "wrong"), or --metric logit.'
         )
-    return rows
+    return [(right, wrong) for right, wrong in rows if right is not None and wrong is not None]
 
 
 def patching_lines(result: Patching, pairs_read: GivenPairs) -> list[Text]:

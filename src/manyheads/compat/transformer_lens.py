@@ -344,19 +344,20 @@ def lens_ids(lm: LoadedModel, text: str, prepend_bos: bool | None = None) -> lis
     tokenizer = lm.required_tokenizer
     prepend = prepends_by_default(lm) if prepend_bos is None else prepend_bos
     probe = _encoded(tokenizer, "a")
-    leading = {tokenizer.bos_token_id, getattr(tokenizer, "cls_token_id", None)} - {None}
+    first, end = getattr(tokenizer, "bos_token_id", None), getattr(tokenizer, "eos_token_id", None)
+    leading = {first, getattr(tokenizer, "cls_token_id", None)} - {None}
     leads = len(probe) > 1 and probe[0] in leading
-    ends = len(probe) > 1 and tokenizer.eos_token_id is not None and probe[-1] == tokenizer.eos_token_id
+    ends = len(probe) > 1 and end is not None and probe[-1] == end
     ids = _encoded(tokenizer, text)
     if prepend and not leads:
-        if tokenizer.bos_token_id is not None:
-            ids = [tokenizer.bos_token_id, *ids]
+        if first is not None:
+            ids = [first, *ids]
         else:
-            bos = tokenizer.eos_token or FALLBACK_BOS
+            bos = getattr(tokenizer, "eos_token", None) or FALLBACK_BOS
             atomic = len(_encoded(tokenizer, bos, add_special_tokens=False)) == 1
             ids = _encoded(tokenizer, bos + text) if atomic else ids
     # Only of a tokenizer that appends one, as the probe shows: elsewhere an end token is the text's own.
-    while ends and len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+    while ends and len(ids) > 1 and ids[-1] == end:
         ids = ids[:-1]
     return ids[1:] if leads and not prepend else ids
 

@@ -208,7 +208,8 @@ def _architecture(subject: Any) -> Architecture:
     ):
         return replace(_architecture(find_bundled(subject)), name=subject)
     if hasattr(subject, "model_type") and hasattr(subject, "to_dict"):
-        subject = {**subject.to_dict(), "model_type": subject.model_type}
+        config: Any = subject
+        subject = {**config.to_dict(), "model_type": config.model_type}
     try:
         return architecture_of(subject)
     except UnknownFamily as error:

@@ -18,5 +18,6 @@ from .per_head_result import write_frame as write_frame
 from .recording import Recording as Recording
 from .recording import gathered as gathered
 from .recording import open_recording as open_recording
+from .word_links import HeadLink as HeadLink
 from .word_links import spaced_words as spaced_words
 from .word_links import telling_link as telling_link

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import torch
 
     from manyheads.models import LoadedModel
-
+    from manyheads.texts import Grid
 LABEL = 6
 NUM_STRONGEST = 8
 MEAN = "the mean over all patches"
@@ -68,9 +68,9 @@ class PictureLooked:
 
     lm: LoadedModel
     model: ModelChoice
-    head: Any
+    head: Head
     image: str
-    grid: Any
+    grid: Grid
     looker: str
     framed: tuple[int, int] | None
     row: torch.Tensor

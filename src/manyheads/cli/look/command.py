@@ -81,12 +81,13 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
 from manyheads.roles.words import CAVEAT, UNLABELLED
+from manyheads.spec import ModelSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from manyheads.models import LoadedModel
-
+    from manyheads.roles import HeadRole, PageLabels
 PAGE_ENDINGS = (".html", ".htm")
 STATISTICS_HELP = "default, all, or names and patterns, separated by commas."
 FROM_HELP = "A word of the text: where it looks, in every head. 'it#2' is the second 'it'."
@@ -107,8 +108,8 @@ class Looked:
     lm: LoadedModel
     model: ModelChoice
     source: Source
-    labels: Any
-    table: Any
+    labels: PageLabels
+    table: measures.HeadTable
     names: tuple[str, ...]
     written: tuple[str, ...]
     seconds: dict[str, float]
@@ -264,7 +265,7 @@ class Sample:
 
     text: str
     words: tuple[Any, ...]
-    link: Any
+    link: recording.HeadLink
     whole: bool
 
 
@@ -480,7 +481,7 @@ def _offers(looked: Looked, sample: Sample | None, complete: bool) -> list[tuple
     return offers
 
 
-def shape_in_words(spec: Any) -> str:
+def shape_in_words(spec: ModelSpec) -> str:
     """ "6 layers x 12 heads"; where layers differ or there are several stacks, as much as is true.
 
     Where layers lie between that do not attend, with the numbers of those that do: "3 layers (L1, L3, L4) x 6 heads".
@@ -576,7 +577,7 @@ def _table(looked: Looked, console: Console) -> list[Text]:
     ]
 
 
-def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text]:
+def _role_cells(role: HeadRole | None, yours: dict[str, float], labelled: bool) -> list[Text]:
     """A head's role with its figures on the page, and the role's statistic on your text; none without labels.
 
     Cross-attention has no roles: its cells are empty.
@@ -647,11 +648,11 @@ def document(looked: Looked) -> dict[str, Any]:
     }
 
 
-def evidence_of(role: Any) -> dict[str, Any]:
+def evidence_of(role: HeadRole) -> dict[str, Any]:
     return {key: value for key, value in plain(role.to_dict()).items() if key not in ("head", "role")}
 
 
-def frame(labels: Any, table: Any, names: tuple[str, ...]) -> pd.DataFrame:
+def frame(labels: PageLabels, table: measures.HeadTable, names: tuple[str, ...]) -> pd.DataFrame:
     """A row a head: role and evidence from the page, then the statistics of the text by these names."""
     import pandas as pd
 

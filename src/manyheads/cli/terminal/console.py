@@ -17,13 +17,15 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from manyheads import __version__
 
+if TYPE_CHECKING:
+    from manyheads.recording import HeadLink
 WIDTH = 100
 JOINERS = "\u200c\u200d"  # of signs (a family of emoji, letters of Persian): they show nothing, and are left out
 NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn")  # Unicode's categories of control, format and unassigned characters
@@ -102,7 +104,7 @@ def stderr_console() -> Console:
     return _console(sys.stderr)
 
 
-def _console(stream: Any) -> Console:
+def _console(stream: TextIO | None) -> Console:
     stream = io.StringIO() if stream is None else stream  # closed by the shell: `2>&-`
     terminal = stream.isatty()
     if isinstance(stream, io.TextIOWrapper):
@@ -340,7 +342,7 @@ DOTS = "…"
 LINK_COLOUR = "default"  # of a head without a role: no other role's
 
 
-def linked_sentence(words: Sequence[Any], link: Any, label: str, colour: str, console: Console) -> list[Text]:
+def linked_sentence(words: Sequence[Any], link: HeadLink, label: str, colour: str, console: Console) -> list[Text]:
     """Three lines: the arc of a `HeadLink`, its ends, and as many words as fit, with what stands aside only if linked.
 
     `words` are the text's `spaced_words`. `label` stands in the arc, or beside a short one.

@@ -5,22 +5,18 @@ Not transformers' own classes: they would have to be imported where nothing but 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 from torch import Tensor
+
 __all__ = ["Processor", "Tokenizer"]
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
     """Texts to token ids, and back."""
-
-    if TYPE_CHECKING:  # attributes that transformers makes when they are read: `isinstance` cannot see them
-        bos_token_id: int | None
-        eos_token: str | None
-        eos_token_id: int | None
-        mask_token_id: int | None
 
     @property
     def all_special_ids(self) -> Sequence[int]: ...
@@ -42,6 +38,8 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int] | Tensor, **options: Any) -> str: ...
 
     def get_vocab(self) -> dict[str, int]: ...
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], /) -> object: ...
 
 
 @runtime_checkable
