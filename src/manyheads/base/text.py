@@ -85,7 +85,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     Upper case is lower case; a transposition of letters is a misspelling; of a long name the beginning is enough.
     """
     typed = name.casefold()
-    alike = {}
+    alike: dict[str, float] = {}
     for candidate in known:
         other = candidate.casefold()
         ratios = [difflib.SequenceMatcher(None, typed, other).ratio()]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -173,11 +173,13 @@ def as_corpus(texts: object) -> Corpus:
         return texts
     if isinstance(texts, str):
         texts = [texts]
+    kind = type(texts).__name__
     if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
-        raise TextError(f"texts is a {type(texts).__name__}: give a text, or a list of texts.")
-    if not isinstance(texts, Sequence):
-        return Corpus(lambda: _documents(texts), "a stream of texts", "", None)
-    documents = [replace(document, at=number) for number, document in enumerate(_documents(texts), 1)]
+        raise TextError(f"texts is a {kind}: give a text, or a list of texts.")
+    items = cast("Iterable[object]", texts)
+    if not isinstance(items, Sequence):
+        return Corpus(lambda: _documents(items), "a stream of texts", "", None)
+    documents = [replace(document, at=number) for number, document in enumerate(_documents(items), 1)]
     digest = hashlib.blake2b(digest_size=16)
     for document in documents:
         # The annotation counts, too: the same words with another tree give other figures.
@@ -187,7 +189,7 @@ def as_corpus(texts: object) -> Corpus:
     return Corpus(lambda: iter(documents), f"{count:,} texts", key, count, again=again)
 
 
-def _documents(texts: Iterable[Any]) -> Iterator[Document]:
+def _documents(texts: Iterable[object]) -> Iterator[Document]:
     for index, item in enumerate(texts):
         if isinstance(item, Document):
             yield item

@@ -6,12 +6,15 @@ They speak by gloo, in a group of their own: it works whatever torch.distributed
 long as it takes. What they send is numbers and JSON, never pickle.
 """
 
+# pyright: reportUnknownMemberType=false
+# torch.distributed has no types for its collective calls.
+
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -97,7 +100,7 @@ ALONE = Ranks()
 
 
 @contextmanager
-def joined_processes() -> Iterator[Ranks]:
+def joined_processes() -> Generator[Ranks]:
     """The processes of torch.distributed, where that is initialised, as a group of our own; else this one alone."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         yield ALONE
@@ -175,7 +178,7 @@ def require_all_heads(model: nn.Module, name: str, function: str) -> None:
 
 
 @contextmanager
-def torchrun() -> Iterator[tuple[int, int]]:
+def torchrun() -> Generator[tuple[int, int]]:
     """For a program that torchrun may have started: its rank and world size, with torch.distributed initialised.
 
     Goes by the environment that torchrun sets (RANK, WORLD_SIZE); without it there is one process, (0, 1). Measuring
@@ -215,7 +218,7 @@ def _interrupt(*_: object) -> None:
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
+def _reached() -> Generator[None]:
     """Errors: LostProcessError in place of what gloo says of a connection that is closed."""
     try:
         yield

@@ -4,6 +4,10 @@ q and k say everything about a map, so whoever has them (another library's hooks
 one's own) needs no model here. Keys are as they were multiplied: after rotation, after a norm of q and k.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# What people pass in is checked, whatever its type says; torch does not say what `unique` returns.
+
 from __future__ import annotations
 
 import math

@@ -6,6 +6,9 @@ a position is, so that a head can be drawn on the picture. Both are plain data, 
 recording that was saved and opened again still has them. How they are found, by measurement, is `inputs.media`.
 """
 
+# pyright: reportUnknownArgumentType=false
+# What a provenance holds is plain data.
+
 from __future__ import annotations
 
 from collections.abc import Mapping

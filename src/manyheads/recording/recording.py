@@ -9,6 +9,9 @@ checked when they are read: nothing is pickled. Cost: every recording once over 
 first process's memory and temporary folder.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
+# torch does not say of what numbers the lists of `tolist` are; `_file` is for this module.
+
 from __future__ import annotations
 
 import copy
@@ -50,7 +53,7 @@ class Recording:
 
     stacks: Mapping[str, Layers[LayerRecord]]
     tokens: Tokens
-    provenance: Mapping[str, object] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict[str, object])
     stored_bytes: int | None = None  # of a recording in a file: to print its size must not read its layers
 
     def __init__(

@@ -23,6 +23,9 @@ value that is missing, of another kind or out of range is a `Misfit`, before any
 
 # device: a file is opened on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnnecessaryIsInstance=false
+# What a header holds is checked as it is read; torch does not say of what numbers the lists of `tolist` are.
+
 from __future__ import annotations
 
 import hashlib
@@ -31,7 +34,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -231,7 +234,7 @@ def _json(subject: str, value: object) -> str:
 
 
 @contextmanager
-def _fitting(subject: str) -> Iterator[None]:
+def _fitting(subject: str) -> Generator[None]:
     try:
         yield
     except (Misfit, ShapeError) as error:
@@ -457,7 +460,7 @@ class _Source:
 
 
 @contextmanager
-def _damage_in(file: TensorFile) -> Iterator[None]:
+def _damage_in(file: TensorFile) -> Generator[None]:
     try:
         yield
     except (Misfit, ShapeError) as error:
