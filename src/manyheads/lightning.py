@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -53,7 +53,7 @@ class HeadWatch(WatchCallback, Callback):
         self._steps = trainer.global_step
         self.open(model, self._steps, method)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         if self.watch is None or trainer.global_step == self._steps:  # gradients are still being accumulated
             return
         self._steps = trainer.global_step

@@ -257,8 +257,8 @@ def test_what_cannot_be_scored_is_refused_by_name(lm, asked, kind, message):
 
 
 def test_only_loaded_models_and_recordings_are_read(lm):
-    with pytest.raises(ModelError, match=r"a str is neither a loaded model nor a recording: load it first, as mh.load"):
-        detect_head("gpt2", "a b")
+    message = "a str is neither a loaded model nor a recording: load it first, as mh.load"
+    refuses(ModelError, message, detect_head, "gpt2", "a b")
     refuses(ModelError, "a GPT2LMHeadModel is neither", detect_head, lm.model, "a b")
     refuses(ModelError, "has no tokenizer", detect_head, mh.load(lm.model, tokenizer=False), "a b")
 

@@ -7,7 +7,7 @@ files are no part, each of them knows itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ class PartsFolder:
 
     @staticmethod
     @contextmanager
-    def opened(path: Path, busy: Exception, lock: str = "", rank: int = 0) -> Iterator[PartsFolder]:
+    def opened(path: Path, busy: Exception, lock: str = "", rank: int = 0) -> Generator[PartsFolder]:
         """Make the folder where there is none, and keep other runs out of it while the block runs.
 
         The first process of a run locks the folder itself, or the file `lock` in it; the others come after it, with a
@@ -66,7 +66,7 @@ class PartsFolder:
 
 
 @contextmanager
-def locked(path: str | os.PathLike[str], busy: Exception) -> Iterator[None]:
+def locked(path: str | os.PathLike[str], busy: Exception) -> Generator[None]:
     """Hold the lock of a folder, or of a file that is made where there is none, while the block runs.
 
     A lock that a killed process left is no lock: the file may stay, and the next holder takes it. Threads of one

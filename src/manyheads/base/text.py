@@ -10,7 +10,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from manyheads.errors import ManyHeadsError
 
@@ -73,12 +73,12 @@ def plain(value: object) -> JsonValue:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): plain(part) for key, part in cast("Mapping[object, object]", value).items()}
     for name in ("to_dict", "_asdict", "tolist"):  # a result; a row of one; an array, or a number of one
         if (method := getattr(value, name, None)) is not None:
             return plain(method())
     if isinstance(value, Sequence):
-        return [plain(part) for part in value]
+        return [plain(part) for part in cast("Sequence[object]", value)]
     if isinstance(value, PurePath):
         return str(value)
     raise TypeError(f"a {type(value).__name__} has no form as plain data: give it a to_dict.")
@@ -129,7 +129,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     Upper case is lower case; a transposition of letters is a misspelling; of a long name the beginning is enough.
     """
     typed = name.casefold()
-    alike = {}
+    alike: dict[str, float] = {}
     for candidate in known:
         other = candidate.casefold()
         ratios = [difflib.SequenceMatcher(None, typed, other).ratio()]

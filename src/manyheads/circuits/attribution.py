@@ -263,7 +263,7 @@ def logit_attribution(
         np.array([part["logit"] for part in done]),
         np.array([part["capped"] for part in done]),
         tuple(
-            " - ".join(repr(str(lm.tokenizer.decode([token]))) for token in answer if token is not None)
+            " - ".join(repr(str(lm.required_tokenizer.decode([token]))) for token in answer if token is not None)
             for answer in requested
         ),
         tuple(part["position"] for part in done),
@@ -292,11 +292,11 @@ def _answers(lm: LoadedModel, answers: Answers, count: int, first: bool) -> list
             if answer < 0 or (size is not None and answer >= size):
                 raise TextError(f"answer {answer} is no token: ids are 0 to {(size or 1) - 1}.")
             return answer
-        ids = lm.tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = lm.required_tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
         if not ids:
             raise TextError(f"the tokenizer makes no token of the answer {answer!r}: give a word that it knows.")
         if len(ids) > 1 and not first:
-            pieces = lm.tokenizer.convert_ids_to_tokens(ids)
+            pieces = lm.required_tokenizer.convert_ids_to_tokens(ids)
             blank = "" if answer.startswith(" ") else f" (often with its blank, {' ' + answer.strip()!r})"
             raise TextError(
                 f"the answer {answer!r} has {len(ids)} tokens ({', '.join(map(repr, pieces))}), and a logit is of one: "

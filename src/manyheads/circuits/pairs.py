@@ -286,16 +286,18 @@ def _token_of(lm: LoadedModel, pairs: Pairs, text: int, answer: Answer, first_to
 
 
 def _named(lm: LoadedModel, token: int) -> str:
-    return f"{lm.tokenizer.decode([token])!r} ({token})"
+    return f"{lm.required_tokenizer.decode([token])!r} ({token})"
 
 
 def _continuing(lm: LoadedModel, piece: Piece, answer: str) -> list[int]:
     """The tokens that an answer adds where it belongs: after the text, or in the mask's place. Errors: TextError."""
-    tokenizer, mask = lm.tokenizer, getattr(lm.tokenizer, "mask_token", None)
+    tokenizer, mask = lm.required_tokenizer, getattr(lm.tokenizer, "mask_token", None)
     fault = f"the answer {answer!r} changes how the text beside it is cut into tokens, so it has none of its own"
     if predicts(lm) == "mask":
         text_ids = list(piece.ids)
-        place = text_ids.index(tokenizer.mask_token_id)
+        mask_id = getattr(tokenizer, "mask_token_id", None)
+        assert isinstance(mask_id, int), "a model that fills masks in has one"
+        place = text_ids.index(mask_id)
         ids = list(tokenizer(piece.text.replace(str(mask), answer, 1), verbose=False)["input_ids"])
         num_behind = len(text_ids) - place - 1
         if ids[:place] != text_ids[:place] or ids[len(ids) - num_behind :] != text_ids[place + 1 :]:

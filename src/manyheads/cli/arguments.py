@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
 from manyheads import corpora, inputs, machine, models, roles
 from manyheads import texts as text_data
@@ -27,6 +28,7 @@ from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelError, StatisticError, TextError
+from manyheads.heads import Head
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "minilm"
 
 
-def to_file(name: str, help: str) -> Any:
+def to_file(name: str, help: str) -> OptionInfo:
     """An option for a file to write."""
     return typer.Option(name, metavar="FILE", help=help)
 
@@ -100,7 +102,7 @@ def count_of(text: str | int) -> int:
     return int(match[1]) * COUNT_STEPS[match[2].lower()]
 
 
-def count_option(*names: str, help: str, **options: Any) -> Any:
+def count_option(*names: str, help: str, **options: Any) -> OptionInfo:
     """An option that takes a number of tokens or texts."""
     return typer.Option(*names, metavar="N", help=help, parser=count_of, **options)
 
@@ -468,7 +470,7 @@ def chosen_place(device: str | None, dtype: str | None = None) -> tuple[Any, str
     return place, because
 
 
-def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
+def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> LoadedModel:
     """The model that was chosen; `reads=False`: without a tokenizer where none lies beside it."""
     name = choice.name
     local = name in models.BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
@@ -493,7 +495,7 @@ def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> Any:
     return lm
 
 
-def head_of(lm: LoadedModel, name: str) -> Any:
+def head_of(lm: LoadedModel, name: str) -> Head:
     """The head by that name. Errors: HeadError, which says what the model has."""
     try:
         (head,) = lm.spec.select(name)
@@ -506,7 +508,7 @@ def head_of(lm: LoadedModel, name: str) -> Any:
     return head
 
 
-def label_heads(talk: Talk, lm: LoadedModel, *, remember: bool = True) -> Any:
+def label_heads(talk: Talk, lm: LoadedModel, *, remember: bool = True) -> roles.PageLabels:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
     try:
         with talk.step("finding the roles of the heads on the bundled texts (once for each model)") as progress:

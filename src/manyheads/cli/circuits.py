@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 import typer
 from rich.text import Text
@@ -59,6 +59,15 @@ WrongAnswer = Annotated[str | None, typer.Option("--wrong", metavar="WORD", help
 PatchMetric = Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)]
 FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of several tokens, read the first one.")]
 PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+
+
+class CanBeSaved(Protocol):
+    """A result with a table that can be written."""
+
+    def save(self, path: Path, /) -> None: ...
+
+
+Saved = TypeVar("Saved", bound=CanBeSaved)
 
 
 def patch(
@@ -163,8 +172,8 @@ def circuit(
 
 
 def hand_out(
-    result: Any,
-    draw: Callable[[Any, Path], None],
+    result: Saved,
+    draw: Callable[[Saved, Path], None],
     save: Path | None,
     plot: Path | None,
     shown: dict[str, Any] | list[Text],
@@ -229,19 +238,21 @@ def given_pairs(
     return clean, corrupted, answers
 
 
-def _answers(rows: list[tuple[str | None, str | None]], metric: str, where: str) -> Any:
+def _answers(
+    rows: list[tuple[str | None, str | None]], metric: str, where: str
+) -> list[str] | list[tuple[str, str]] | None:
     """One answer, or one pair of them, for each pair of texts; None for "kl". Errors: TextError."""
     if metric == "kl":
         return None
     if any(right is None for right, _ in rows):
         raise TextError(f'the right answer is missing{where}: give --right WORD (in a file: "right").')
     if metric != "logit_diff":
-        return [right for right, _ in rows]
+        return [right for right, _ in rows if right is not None]
     if any(wrong is None for _, wrong in rows):
         raise TextError(
             f'the wrong answer is missing{where}: give --wrong WORD (in a file: "wrong"), or --metric logit.'
         )
-    return rows
+    return [(right, wrong) for right, wrong in rows if right is not None and wrong is not None]
 
 
 def patching_lines(result: Patching, origin: str) -> list[Text]:

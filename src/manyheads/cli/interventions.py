@@ -236,10 +236,11 @@ def ablation_lines(lm: LoadedModel, result: Effect, texts: Source, saved: Path |
         # The tokens whose loss rose most: of a pair, those of its target. The first token is predicted by none.
         text, rises = texts.given[0], result.per_token[0]
         side = {"text": text} if isinstance(text, str) else {"text_target": text[1]}
-        ids = lm.tokenizer(**side, verbose=False)["input_ids"]
-        names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]
+        tokenizer = lm.required_tokenizer
+        ids = tokenizer(**side, verbose=False)["input_ids"]
+        names = tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]
         order = sorted(range(len(names)), key=lambda index: -rises[index])[:MOST_TOKENS]
-        tokens = {index: lm.tokenizer.convert_tokens_to_string([names[index]]).strip() for index in order}
+        tokens = {index: tokenizer.convert_tokens_to_string([names[index]]).strip() for index in order}
         rows.append(("tokens", ", ".join(f"{token!r} {rises[index]:+.2f}" for index, token in tokens.items())))
     rows.append(("metric", f"{result.metric} ({result.notes['metric']})"))
     rows += [(name, result.notes[name]) for name in ("corpus", "windows", "decoder") if name in result.notes]

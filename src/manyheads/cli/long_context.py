@@ -108,7 +108,7 @@ def split(
         reading = corpora.reading_of(model)
         joined: list[Any] = [""]
         for text in reading.texts():
-            if len(lm.tokenizer(joined[-1], verbose=False)["input_ids"]) >= 2 * (sink + recent):
+            if len(lm.required_tokenizer(joined[-1], verbose=False)["input_ids"]) >= 2 * (sink + recent):
                 joined.append("")
             joined[-1] += f"{text}\n\n"
         joined = joined[:-1][:OWN_TEXTS]  # the last may be short

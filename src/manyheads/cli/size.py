@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.models import OptionInfo
 
 import manyheads as mh
 from manyheads import figures, units
@@ -52,7 +53,7 @@ STREAMING_HELP = "The share of KV heads that stream (see manyheads split): 0.5 f
 KV_HELP = "KV heads: of your own architecture, or instead of those of WHAT."
 
 
-def _sized(help: str, metavar: str = "N") -> Any:
+def _sized(help: str, metavar: str = "N") -> OptionInfo:
     """An option that describes, or adds to, what is sized."""
     return typer.Option(metavar=metavar, help=help, show_default=False)
 

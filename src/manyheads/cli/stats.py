@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from manyheads import corpora, measurement
 from manyheads import roles as role_finder
-from manyheads.base import Json
+from manyheads.base import Json, Progress
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     SUMS_ENDINGS,
@@ -209,7 +209,7 @@ def _measured(
     lm: LoadedModel,
     texts: Corpus | list[str],
     passages: Corpus | None,
-    request: Any,
+    request: str | list[str],
     origin: str,
     place: Shard | None,
     resume: Path | None,
@@ -241,7 +241,12 @@ def _measured(
     def of_passages(survey: Survey) -> list[Statistic]:
         return [statistic for statistic in choose(about, survey) if statistic.name in NAMES]
 
-    def read(source: Any, chosen: Any, reading: str, progress: Any) -> Any:
+    def read(
+        source: Corpus | list[str],
+        chosen: str | list[str] | Callable[[Survey], list[Statistic]],
+        reading: str,
+        progress: Progress,
+    ) -> HeadTable | measurement.HeadSums:
         folder = None if resume is None else resume / reading
         if place is None:
             return measurement.measure(lm, source, chosen, progress=progress, resume=folder)
@@ -253,7 +258,7 @@ def _measured(
         with talk.step(f"reading {origin}") as progress:
             chosen = request if isinstance(texts, list) else of_texts
             measured.append(read(texts, chosen, "texts", progress))
-    if about:
+    if about and passages is not None:
         with talk.step(f"reading passages of {origin}") as progress:
             measured.append(read(passages, of_passages, "passages", progress))
     return measured
@@ -280,7 +285,7 @@ def _show_list(
     lines: bool,
     corpus: list[str] | None,
     model: str,
-    request: Any,
+    request: str | list[str],
     as_json: bool,
 ) -> None:
     """The statistics by name with what each is, a line each; the treebank's where one was given.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -64,7 +64,9 @@ def studio(
     open_studio(talk, desk, host=host, port=port, browser=browser, view="#/training" if only_trainings else "")
 
 
-def desk_of(paths: list[Path], model: str | None, folder: Path | None, device: str | None, dtype: str | None) -> Any:
+def desk_of(
+    paths: list[Path], model: str | None, folder: Path | None, device: str | None, dtype: str | None
+) -> local_page.Desk:
     """What the studio works with. Errors: ModelError where its extra or the device is missing, FileAccessError."""
     if lacking := [name for name in SERVER if find_spec(name) is None]:
         raise ModelError(f'the studio needs {" and ".join(lacking)}: pip install "manyheads[studio]".')
@@ -74,7 +76,7 @@ def desk_of(paths: list[Path], model: str | None, folder: Path | None, device: s
     return local_page.Desk(workspace, None if first is None else workspace.file_id(first))
 
 
-def print_answer(desk: Any, path: str) -> None:
+def print_answer(desk: local_page.Desk, path: str) -> None:
     """One answer on stdout: JSON as text, arrays as bytes. Raises TextError for what is no 200."""
     if not path.startswith("/"):
         raise TextError(f"--get {path}: give a path, as /api/workspace.")
@@ -90,7 +92,13 @@ def print_answer(desk: Any, path: str) -> None:
 
 
 def open_studio(
-    talk: Talk, desk: Any, *, host: str = "127.0.0.1", port: int | None = None, browser: bool = True, view: str = ""
+    talk: Talk,
+    desk: local_page.Desk,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    browser: bool = True,
+    view: str = "",
 ) -> None:
     """Serve until Ctrl-C, and say where. `view` is the fragment that the page opens at."""
     serving = local_page.bind(desk, host, port)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.live import Live
 from rich.text import Text
+from typer.models import OptionInfo
 
 from manyheads import watching
 from manyheads.cli.studio import desk_of, open_studio
@@ -53,7 +54,7 @@ MOST_BARS = 36  # columns of a line's curve
 ABSENT = "–"
 
 
-def limit(name: str, unit: str, default: float) -> Any:
+def limit(name: str, unit: str, default: float) -> OptionInfo:
     """An option for the limit of an alert."""
     return typer.Option(f"--{name}", metavar="N", help=f"Alert limit, {unit}. Default: {default:g}.")
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +32,7 @@ from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticEr
 from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.inputs import record_call
 from manyheads.models import LoadedModel, device_of
+from manyheads.models.loading import Tokenizer
 from manyheads.recording import LayerRecord, Recording, one_text, prepare
 from manyheads.recording.exact_map import Labels, Match
 from manyheads.texts import Tokens
@@ -54,7 +54,7 @@ log = logging.getLogger("manyheads")
 
 
 def detect_head(
-    lm_or_recording: Any,
+    lm_or_recording: LoadedModel | Recording,
     texts: str | Sequence[str] | None = None,
     detection_pattern: str | Tensor = "previous_token_head",
     *,
@@ -346,25 +346,26 @@ def lens_ids(lm: LoadedModel, text: str, prepend_bos: bool | None = None) -> lis
     wanted. One without adds its BOS, else its end token, else "<|endoftext|>", where that is one token. An end token
     that the tokenizer appends is cut off.
     """
-    tokenizer = lm.tokenizer
+    tokenizer = lm.required_tokenizer
     prepend = prepends_by_default(lm) if prepend_bos is None else prepend_bos
     probe = _encoded(tokenizer, "a")
-    leading = {tokenizer.bos_token_id, getattr(tokenizer, "cls_token_id", None)} - {None}
+    first, end = getattr(tokenizer, "bos_token_id", None), getattr(tokenizer, "eos_token_id", None)
+    leading = {first, getattr(tokenizer, "cls_token_id", None)} - {None}
     leads = len(probe) > 1 and probe[0] in leading
-    ends = len(probe) > 1 and tokenizer.eos_token_id is not None and probe[-1] == tokenizer.eos_token_id
+    ends = len(probe) > 1 and end is not None and probe[-1] == end
     ids = _encoded(tokenizer, text)
     if prepend and not leads:
-        if tokenizer.bos_token_id is not None:
-            ids = [tokenizer.bos_token_id, *ids]
+        if first is not None:
+            ids = [first, *ids]
         else:
-            bos = tokenizer.eos_token or FALLBACK_BOS
+            bos = getattr(tokenizer, "eos_token", None) or FALLBACK_BOS
             atomic = len(_encoded(tokenizer, bos, add_special_tokens=False)) == 1
             ids = _encoded(tokenizer, bos + text) if atomic else ids
     # Only of a tokenizer that appends one, as the probe shows: elsewhere an end token is the text's own.
-    while ends and len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+    while ends and len(ids) > 1 and ids[-1] == end:
         ids = ids[:-1]
     return ids[1:] if leads and not prepend else ids
 
 
-def _encoded(tokenizer: Any, text: str, **how: Any) -> list[int]:
+def _encoded(tokenizer: Tokenizer, text: str, **how: bool) -> list[int]:
     return list(tokenizer(text, truncation=False, verbose=False, **how)["input_ids"])

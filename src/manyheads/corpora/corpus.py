@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -150,7 +150,7 @@ def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
     return Corpus(documents, origin, key, len(texts), again=partial(corpus_of, texts, origin))
 
 
-def as_corpus(texts: Any) -> Corpus:
+def as_corpus(texts: object) -> Corpus:
     """Texts as a corpus: a list, an iterator of strings or Documents, a corpus as it is.
 
     A list is named by its contents and can be read again; an iterator has no key: it can be read once only. An item
@@ -160,11 +160,13 @@ def as_corpus(texts: Any) -> Corpus:
         return texts
     if isinstance(texts, str | Document):
         texts = [texts]
+    kind = type(texts).__name__
     if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
-        raise TextError(f"texts is a {type(texts).__name__}: give a text, or a list of texts.")
-    if not isinstance(texts, Sequence):
-        return Corpus(lambda: _documents(texts), "a stream of texts", "", None)
-    documents = [replace(document, at=number) for number, document in enumerate(_documents(texts), 1)]
+        raise TextError(f"texts is a {kind}: give a text, or a list of texts.")
+    items = cast("Iterable[object]", texts)
+    if not isinstance(items, Sequence):
+        return Corpus(lambda: _documents(items), "a stream of texts", "", None)
+    documents = [replace(document, at=number) for number, document in enumerate(_documents(items), 1)]
     digest = hashlib.blake2b(digest_size=16)
     for document in documents:
         # The annotation counts, too: the same words with another tree give other figures.
@@ -174,7 +176,7 @@ def as_corpus(texts: Any) -> Corpus:
     return Corpus(lambda: iter(documents), f"{count:,} texts", key, count, again=again)
 
 
-def _documents(texts: Iterable[Any]) -> Iterator[Document]:
+def _documents(texts: Iterable[object]) -> Iterator[Document]:
     for index, item in enumerate(texts):
         if isinstance(item, Document):
             yield item

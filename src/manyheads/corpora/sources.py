@@ -33,7 +33,7 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from manyheads.base import one_of, plural
 from manyheads.corpora.corpus import Corpus, corpus_of
@@ -376,9 +376,10 @@ def text_of(row: object, field: str) -> tuple[str, str]:
     """The text in a field of a row, or "" and the problem."""
     if not isinstance(row, dict):
         return "", f"this is no object with a field {field!r}, but {_json_kind(row)}."
+    row = cast("dict[str, object]", row)
     if field not in row:
         return "", f"there is no field {field!r}. There is: {', '.join(map(repr, row)) or 'none'}."
-    text = row[field]
+    text: object = row[field]
     if not isinstance(text, str):
         return "", f"the field {field!r} holds no text, but {_json_kind(text)}."
     if SURROGATE.search(text):
@@ -387,7 +388,9 @@ def text_of(row: object, field: str) -> tuple[str, str]:
 
 
 def _json_kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing (null)"}
+    kinds: dict[type, str] = {
+        dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing (null)",
+    }  # fmt: skip
     return kinds.get(type(value), "a number")
 
 

@@ -10,11 +10,14 @@ mention's two parts. Bridging and split antecedents stand elsewhere and are left
 Source: Nedoluzhko et al. 2022, CorefUD 1.0; Zeldes 2017, the GUM corpus.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# conllu has no types: its tokens are dictionaries of anything.
+
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
@@ -31,7 +34,9 @@ MARKED = re.compile(r"[\t|]Entity=")
 SENTENCE_LINES = 10_000  # the longest sentences of treebanks have some hundred words; one parsed takes kilobytes a word
 PASSAGE_WORDS = 128  # Clark et al. 2019 cut documents to 128 tokens for coreference
 # Columns that are taken as they stand: conllu drops what follows a second "=", and what we do not read may be odd.
-VERBATIM = {name: lambda columns, index: columns[index] for name in ("xpos", "feats", "deps", "misc")}
+VERBATIM: dict[str, Callable[[Sequence[str], int], str]] = {
+    name: lambda columns, index: columns[index] for name in ("xpos", "feats", "deps", "misc")
+}
 NONE = "_"
 ENTITY_FIELDS = ("GRP", "eid")
 BRACKET = re.compile(r"\((?P<opened>[^()]+)(?P<alone>\))?|(?P<closed>[^()]+)\)")
@@ -58,7 +63,7 @@ class Block(NamedTuple):
     def of(stretch: Sequence[Line]) -> Block:
         problem = next((line.problem for line in stretch if line.problem), "")
         lines = [line.text for line in stretch]
-        comments = {}
+        comments: dict[str, str] = {}
         for line in lines:
             if line.startswith("#"):
                 key, _, value = line[1:].partition("=")
@@ -253,7 +258,7 @@ def read_heads(words: Sequence[Token]) -> list[int]:
     column = [word["head"] for word in words]
     if all(head is None for head in column):
         return [ROOT] * len(words)
-    heads = []
+    heads: list[int] = []
     for number, head in enumerate(column, 1):
         if head is None or not 0 <= head <= len(words) or head == number:
             entry = "no head" if head is None else f"head {head}"
@@ -262,7 +267,7 @@ def read_heads(words: Sequence[Token]) -> list[int]:
     # From the safe ones heads lead to the root, so that each word is walked once: no quadratic time on a long chain.
     safe = {ROOT}
     for start in range(len(words)):
-        path, word = set(), start
+        path, word = set[int](), start
         while word not in safe:
             if word in path:
                 raise TextError(f"token {word + 1} hangs on itself, by way of other words: that is no tree.")
@@ -385,7 +390,7 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
     for name, unclosed in opened.items():
         if unclosed:
             raise TextError(f"token {unclosed[0][1]} opens entity {name}, which this sentence does not close.")
-    mentions = []
+    mentions: list[Mention] = []
     for entity, spans in _assembled(sorted(pieces)):
         members = {word for first, last in spans for word in range(first, last + 1)}
         if members:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -119,7 +118,7 @@ class _Plot:
 
 
 def save_head(
-    weights: Any,
+    weights: object,
     labels: Sequence[str] | None,
     path: str | os.PathLike[str],
     *,

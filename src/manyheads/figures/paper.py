@@ -366,9 +366,10 @@ class Sheet:
             )
 
 
-def on_host(values: Any) -> Any:
+def on_host(values: object) -> object:
     """An array as it is, a tensor of any device as NumPy can read it."""
-    return values.detach().cpu() if hasattr(values, "detach") else values
+    detach = getattr(values, "detach", None)
+    return values if detach is None else detach().cpu()
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, UInt8
@@ -36,7 +35,7 @@ SCALE = "Ink goes by the square root of the weight, so that small ones show; ful
 
 def save_picture(
     picture: UInt8[ndarray, "h w rgb"],
-    weights: Any,
+    weights: object,
     pixels: Mapping[tuple[int, int], tuple[slice, slice]],
     path: str | os.PathLike[str],
     *,

@@ -30,6 +30,7 @@ from .reading import Reading as Reading
 from .reading import batch_of_tokens as batch_of_tokens
 from .reading import decoder_story as decoder_story
 from .reading import groups_of as groups_of
+from .reading import most_padding as most_padding
 from .reading import read as read
 from .recorder import Keep as Keep
 from .recorder import Keeper as Keeper

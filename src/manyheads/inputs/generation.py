@@ -241,7 +241,7 @@ def start_tokens(lm: LoadedModel, transcript: str | None) -> list[int]:
     if not transcript.strip():
         raise TextError("transcript= is empty: give what is said, or leave it out.")
     ids = [int(token) for token in lm.tokenizer(transcript)["input_ids"]]
-    ids = ids[:-1] if ids[-1] == lm.tokenizer.eos_token_id else ids
+    ids = ids[:-1] if ids[-1] == getattr(lm.tokenizer, "eos_token_id", None) else ids
     ids = ids if ids[0] == first[0] else first + ids
     limit = lm.max_positions
     if limit is not None and len(ids) > limit:

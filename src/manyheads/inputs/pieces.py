@@ -174,7 +174,7 @@ def pieces_of(
             f"{name} has {len(encoding['input_ids'])} tokens, but {lm.name} has {limit} positions: read it in "
             f"windows (the default) or cut it (truncate)."
         )
-    tokenizer = lm.tokenizer
+    tokenizer = lm.required_tokenizer
     if not getattr(tokenizer, "is_fast", False):
         raise TextError(
             f"{name} is longer than the model's {limit} positions, and its slow tokenizer cannot cut windows: "

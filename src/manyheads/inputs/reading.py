@@ -253,7 +253,7 @@ def _of_ids(lm: LoadedModel, rows: Sequence[Sequence[int]], labels: Labels | Non
     pieces: list[Piece] = []
     special = set(getattr(lm.tokenizer, "all_special_ids", ()))
     for number, row in enumerate(rows):
-        named = lm.tokenizer and lm.tokenizer.convert_ids_to_tokens(list(row))
+        named = None if lm.tokenizer is None else lm.tokenizer.convert_ids_to_tokens(list(row))
         names = tuple(map(str, named or (f"token {token}" for token in row)))
         seed = data_seed(np.asarray(row, dtype=np.int64).tobytes())
         is_special = tuple(token in special for token in row)
@@ -400,7 +400,7 @@ def decoder_tokens(lm: LoadedModel, tokens: Tokens) -> Tokens | None:
     assert ids is not None
     pieces: tuple[tuple[str, ...], ...] = ()
     if tokens.pieces:  # random tokens have none: nobody reads them
-        named = lm.tokenizer and lm.tokenizer.convert_ids_to_tokens(starts)
+        named = None if lm.tokenizer is None else lm.tokenizer.convert_ids_to_tokens(starts)
         names = map(str, named or (f"token {start}" for start in starts))
         pieces = tuple((name, *piece[:-1]) for name, piece in zip(names, tokens.pieces, strict=True))
     return replace(

@@ -119,7 +119,7 @@ def extended(lm: LoadedModel, inputs: Mapping[str, Tensor], ids: Sequence[int]) 
 
 def shown_in_text(lm: LoadedModel, picture: Any, size: tuple[int, int]) -> UInt8[ndarray, "h w rgb"]:
     """A picture as the model reads it, for people's eyes; where it reads single patches (Qwen), resized as a whole."""
-    processor = lm.processor.image_processor
+    processor = _image_processor(lm)
     values = processor(images=[picture_of(picture)], return_tensors="pt")["pixel_values"]
     if values.ndim > 3:
         return shown_pixels(processor, values.flatten(0, -4)[0])
@@ -193,11 +193,16 @@ def _tokens(lm: LoadedModel, ids: Tensor, images: tuple[ImageSpan, ...], begin: 
     tokens = replace(
         tokens,
         special=tokens.special | tokens.image,
-        texts=(str(lm.tokenizer.decode(words.tolist(), skip_special_tokens=True)),),
+        texts=(str(lm.required_tokenizer.decode(words.tolist(), skip_special_tokens=True)),),
         rarity=rarity[ids.cpu()],
         rarity_because=because,
     )
     return padded._replace(tokens=tokens)
+
+
+def _image_processor(lm: LoadedModel) -> Any:
+    """The part of a model's processor that reads pictures."""
+    return getattr(lm.processor, "image_processor")  # noqa: B009  no member of every processor
 
 
 def _images(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int) -> tuple[ImageSpan, ...]:
@@ -205,7 +210,7 @@ def _images(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int) -> tuple[
     places = (inputs["input_ids"][0].cpu() == image_token_of(lm.model.config)).nonzero()[:, 0].tolist()
     grids: list[tuple[int, int, tuple[int, int]]]  # rows, columns and size in pixels of each picture
     if "image_grid_thw" in inputs:
-        patch, merged = (int(getattr(lm.processor.image_processor, name)) for name in ("patch_size", "merge_size"))
+        patch, merged = (int(getattr(_image_processor(lm), name)) for name in ("patch_size", "merge_size"))
         crops = inputs["image_grid_thw"].tolist()
         if len(crops) != count or any(frames != 1 for frames, _, _ in crops):
             raise _refusal(lm, f"{count} pictures are cut into {len(crops)} crops, or read as films")

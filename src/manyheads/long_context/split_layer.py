@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from manyheads.base import no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.heads import HeadSet
-from manyheads.models import LoadedModel
+from manyheads.models import LoadedModel, text_config_of
 from manyheads.spec import MOST, Site
 
 LARGEST_FILE = 32 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
@@ -113,9 +113,7 @@ def layers_of(lm: LoadedModel, stack: str) -> tuple[Site | None, ...]:
     may not attend. A stack that has a name is counted to its last site: configs count others in other ways.
     """
     sites = {site.layer: site for site in lm.spec.stacks.get(stack, ())}
-    config: Any = getattr(lm.model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    counted = 0 if stack else getattr(config, "num_hidden_layers", None) or 0
+    counted = 0 if stack else getattr(text_config_of(lm.model), "num_hidden_layers", None) or 0
     return tuple(sites.get(number) for number in range(max(1 + max(sites, default=-1), counted)))
 
 

@@ -23,12 +23,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
-from transformers.generation import GenerationMode
+from transformers.generation import GenerationConfig, GenerationMode
 
 from manyheads import private_names
 from manyheads.base import whole
@@ -45,6 +45,7 @@ STREAMED_ROWS = 256  # of a prompt at once: as many keys more than `recent` are 
 FUNCTIONS = ("sdpa", "eager")  # attention functions that take a dense mask
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
 NOT_YET = 1 << 60  # the begin of a text of which only padding has come
+Position = TypeVar("Position", int, Tensor)
 
 
 @contextmanager
@@ -167,7 +168,7 @@ class Streaming:
         `past_key_values=now.cache()`."""
         return StreamingCache(self)
 
-    def require(self, cache: Any) -> None:
+    def require(self, cache: object) -> None:
         """Errors: ModelError for a cache that was not made by this block."""
         if not isinstance(cache, StreamingCache) or cache.block is not self:
             whose = "of another block" if isinstance(cache, StreamingCache) else "of transformers"
@@ -177,7 +178,9 @@ class Streaming:
                 f"(with mh.streaming(lm, split) as now: now.cache())."
             )
 
-    def serve(self, generation: Any, model_kwargs: dict[str, Any], mode: Any, *_: Any, **__: Any) -> bool:
+    def serve(
+        self, generation: GenerationConfig, model_kwargs: dict[str, Any], mode: object, *_: object, **__: object
+    ) -> bool:
         """Put a cache into the arguments of `generate`, in the place of transformers' own; False: none is wanted.
 
         Errors: ModelError for ways to generate that a streaming cache cannot serve.
@@ -206,7 +209,9 @@ class Streaming:
         model_kwargs.update(arguments)
         return True
 
-    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The hook before a forward pass: a cache of this block where the model would make its own."""
         if threading.get_ident() != self.thread:
             return None
@@ -227,7 +232,7 @@ class Streaming:
             return None
         return args, private_names.with_cache(self.model, kwargs, self.cache())
 
-    def after(self, model: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+    def after(self, model: nn.Module, args: tuple[object, ...], result: object) -> None:
         """The hook behind a forward pass. Errors: ModelError where the last layer attended by other ways."""
         if threading.get_ident() == self.thread:
             self.require_attended()
@@ -548,7 +553,7 @@ class StreamingLayer(CacheLayerMixin):
                 places = torch.arange(first, total, device=x.device)
                 store.index_copy_(2, self._slot(places), x[:, :, first - past :])
 
-    def _slot(self, position: Any) -> Any:
+    def _slot(self, position: Position) -> Position:
         """Where the ring holds a position, or several."""
         return self.sink + (position - self.sink) % self.recent
 

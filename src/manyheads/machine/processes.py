@@ -6,20 +6,22 @@ They speak by gloo, in a group of their own: it works whatever torch.distributed
 long as it takes. What they send is numbers and JSON, never pickle.
 """
 
+# pyright: reportUnknownMemberType=false
+# torch.distributed has no types for its collective calls.
+
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads.base import first_line
 from manyheads.errors import LostProcessError, ManyHeadsError, ModelError, StatisticError
@@ -37,7 +39,7 @@ class Ranks:
 
     rank: int = 0
     world: int = 1
-    group: Any = field(default=None, repr=False)
+    group: dist.ProcessGroup | None = field(default=None, repr=False)
     device: str = "cpu"
 
     def first(self, compute: Callable[[], bytes]) -> bytes:
@@ -98,14 +100,15 @@ ALONE = Ranks()
 
 
 @contextmanager
-def joined_processes() -> Iterator[Ranks]:
+def joined_processes() -> Generator[Ranks]:
     """The processes of torch.distributed, where that is initialised, as a group of our own; else this one alone."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         yield ALONE
         return
     with _reached():
         # Of our own: another backend may not send bytes on the CPU, and another timeout may end a run that only waits.
-        group: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
+        group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        assert isinstance(group, dist.ProcessGroup)  # of all processes, so that this one is in it
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), group)
     finally:
@@ -118,18 +121,18 @@ def own_rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def is_split(model: Any) -> bool:
+def is_split(model: nn.Module) -> bool:
     """Whether the processes hold parts of one model: then they read every text together."""
     return any(hasattr(parameter, "to_local") for parameter in model.parameters())
 
 
-def is_sharded(model: Any) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     """Whether FSDP2 (`fully_shard`) gathers the model's weights while it runs: then every process sees all heads."""
     # By its methods: to import torch's FSDP takes a while, and whoever has such a model has done it.
     return any(hasattr(module, "unshard") and hasattr(module, "reshard") for module in model.modules())
 
 
-def splits_heads(model: Any) -> bool:
+def splits_heads(model: nn.Module) -> bool:
     """Whether each process has heads of its own (tensor parallelism).
 
     Errors: ModelError where tensor parallelism and FSDP divide the same weights: that was never tried.
@@ -146,25 +149,26 @@ def splits_heads(model: Any) -> bool:
     return False
 
 
-def _divided(weight: Any) -> list[int]:
+def _divided(weight: Tensor) -> list[int]:
     """The dimensions of the processes' mesh over which a weight is divided."""
     return [index for index, placement in enumerate(getattr(weight, "placements", ())) if placement.is_shard()]
 
 
-def processes_of_heads(model: Any) -> Ranks:
+def processes_of_heads(model: nn.Module) -> Ranks:
     """The processes among which tensor parallelism divides the model's heads; this one alone where it does not.
 
     They speak in the group in which the model itself does: all of them are in the same call of it.
     """
     divided = ((weight, _divided(weight)) for weight in model.parameters())
-    mesh, dimension = next(((weight.device_mesh, over[0]) for weight, over in divided if over), (None, 0))
+    meshes = ((getattr(weight, "device_mesh", None), over[0]) for weight, over in divided if over)
+    mesh, dimension = next(meshes, (None, 0))
     if mesh is None or not splits_heads(model):
         return ALONE
     group = mesh.get_group(dimension)
     return Ranks(dist.get_rank(group), dist.get_world_size(group), group, mesh.device_type)
 
 
-def require_all_heads(model: Any, name: str, function: str) -> None:
+def require_all_heads(model: nn.Module, name: str, function: str) -> None:
     """Errors: ModelError where tensor parallelism divides the heads, of which `function` needs all in one process."""
     if splits_heads(model):
         raise ModelError(
@@ -174,7 +178,7 @@ def require_all_heads(model: Any, name: str, function: str) -> None:
 
 
 @contextmanager
-def torchrun() -> Iterator[tuple[int, int]]:
+def torchrun() -> Generator[tuple[int, int]]:
     """For a program that torchrun may have started: its rank and world size, with torch.distributed initialised.
 
     Goes by the environment that torchrun sets (RANK, WORLD_SIZE); without it there is one process, (0, 1). Measuring
@@ -207,14 +211,14 @@ GO_ON = (
 )
 
 
-def _interrupt(*_: Any) -> None:
+def _interrupt(*_: object) -> None:
     raise LostProcessError(
         f"another process of this run is gone (killed, or out of memory), or torchrun itself was told to stop. {GO_ON}"
     )
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
+def _reached() -> Generator[None]:
     """Errors: LostProcessError in place of what gloo says of a connection that is closed."""
     try:
         yield

@@ -45,10 +45,10 @@ from manyheads.inputs import (
     fault_in,
     groups_of,
     is_long,
+    most_padding,
     pieces_of,
     rarity_of,
 )
-from manyheads.inputs.reading import most_padding
 from manyheads.measurement.loop import find_sinks
 from manyheads.measurement.sinks import probed
 from manyheads.models import LoadedModel

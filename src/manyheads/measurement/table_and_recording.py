@@ -21,12 +21,12 @@ from manyheads.inputs import (
     Keep,
     Keeper,
     Reading,
+    most_padding,
     read,
     recording_of_texts,
     room_for,
     tensors_to_keep,
 )
-from manyheads.inputs.reading import most_padding
 from manyheads.measurement.loop import by_model, sinks_or_search, sums_of
 from manyheads.measurement.sinks import SinkSearch
 from manyheads.measurement.split_heads import whole_table

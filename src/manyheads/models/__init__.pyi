@@ -9,6 +9,7 @@ from .describe import probe_inputs as probe_inputs
 from .describe import run as run
 from .describe import sense_of as sense_of
 from .describe import takes as takes
+from .describe import text_config_of as text_config_of
 from .dimensions import size as size
 from .loading.checkpoints import BUNDLED as BUNDLED
 from .loading.checkpoints import quietly as quietly

@@ -97,14 +97,13 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = Fal
         ) from error
 
 
-def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
+def max_positions_of(model: nn.Module, tokenizer: object = None) -> int | None:
     """How many tokens a text may have, special tokens included. None where nothing sets a limit.
 
     The config's limit, less what a RoBERTa-like position table loses: there the first position of a text is
     padding_idx + 1. The tokenizer's own limit counts only where the config names none.
     """
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config_of(model)
     if getattr(text, "alibi", False):  # distances are penalised, positions not counted
         return None
     for name in ("max_position_embeddings", "n_positions", "max_target_positions"):
@@ -117,7 +116,13 @@ def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
     return _limit(tokenizer, "model_max_length")
 
 
-def _limit(owner: Any, name: str) -> int | None:
+def text_config_of(model: nn.Module) -> Any:
+    """A model's config: of one that reads more than text, the part about text. None where it has no config."""
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _limit(owner: object, name: str) -> int | None:
     value = getattr(owner, name, None)
     return value if isinstance(value, int) and 0 < value < _NO_LIMIT else None
 
@@ -137,9 +142,9 @@ def takes(model: nn.Module) -> str | None:
 def blank_inputs(model: nn.Module) -> dict[str, Tensor]:
     """One blank picture, or a short silence, of a shape that the config means."""
     name = str(getattr(model, "main_input_name", ""))
-    config: Any = getattr(model, "config", None)
+    config = getattr(model, "config", None)
     if name == "pixel_values":
-        size: Any = _field(config, "image_size") or PICTURE_SIZE
+        size = _field(config, "image_size") or PICTURE_SIZE
         if isinstance(size, dict):
             size = (size["height"], size["width"])
         height, width = (size, size) if isinstance(size, int) else size
@@ -152,14 +157,14 @@ def blank_inputs(model: nn.Module) -> dict[str, Tensor]:
         elif name == "input_features":
             shape = (FEATURE_FRAMES, int(bins or MEL_BINS))
         elif bins and _field(config, "max_length"):  # a spectrogram that is read as a picture
-            shape = (int(config.max_length), int(bins))
+            shape = (int(getattr(config, "max_length", 0)), int(bins))
         else:
             shape = (SOUND_SAMPLES,)
     first = next(model.parameters())
     return {name: torch.zeros(1, *shape, dtype=first.dtype, device=device_of(model))}
 
 
-def _field(config: Any, *names: str) -> Any:
+def _field(config: object, *names: str) -> Any:
     """The first of these fields that has a value, in the config or in its part about the encoder."""
     parts = [config, getattr(config, "vision_config", None), getattr(config, "encoder", None)]
     values = (getattr(part, name, None) for part in parts if part is not None for name in names)

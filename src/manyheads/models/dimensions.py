@@ -77,7 +77,7 @@ KEY_NORM = re.compile(r"\bk_(layer)?norm")
 
 
 def size(
-    what: Any,
+    what: object,
     context: int | None = None,
     batch: int = 8,
     dtype: str = "fp16",
@@ -131,7 +131,7 @@ def describe(config: Mapping[str, Any] | Any) -> Architecture:
             classes += mapped if isinstance(mapped, tuple) else (mapped,)
         if not classes:
             raise ModelError(f"transformers has no model for the config of {built_config.model_type!r}.")
-        cls: Any = classes[0]
+        cls = classes[0]
         try:
             with torch.device("meta"):  # bfloat16: experts' kernels take nothing wider there
                 options: dict[str, Any] = {"dtype": torch.bfloat16, "experts_implementation": "batched_mm"}
@@ -148,7 +148,7 @@ def describe_model(model: nn.Module) -> Architecture:
 
     Parameters are counted as they are; the cache is what a pass over a few tokens leaves in it. Errors: ModelError.
     """
-    config: Any = getattr(model, "config", None)
+    config = getattr(model, "config", None)
     if config is None:
         raise ModelError(
             f"this {type(model).__name__} has no config, so there is no telling its attention. Describe it."
@@ -233,7 +233,7 @@ def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Archite
     return describe(data)
 
 
-def _of_module(model: Any) -> Architecture:
+def _of_module(model: nn.Module) -> Architecture:
     """A model's architecture by its config, if that describes all its parameters; else as it is (pruned, say)."""
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "to_dict"):
@@ -259,7 +259,7 @@ def _config(data: Mapping[str, Any]) -> Any:
         )
     require_few_layers(data, FEW_LAYERS)
     try:
-        config: Any = AutoConfig.for_model(**{key: value for key, value in data.items() if key != "auto_map"})
+        config = AutoConfig.for_model(**{key: value for key, value in data.items() if key != "auto_map"})
     except Exception as error:  # its validators raise kinds of their own
         raise ModelError(f"transformers cannot read this config of {family!r}: {brief(error)}") from error
     names = [(key, config.attribute_map.get(key, key)) for key in SIZES]
@@ -272,14 +272,15 @@ def _config(data: Mapping[str, Any]) -> Any:
     return config
 
 
-def _placed(model: Any, text: Any) -> tuple[list[list[Weights]], list[Weights], list[str]]:
+def _placed(model: nn.Module, text: object) -> tuple[list[list[Weights]], list[Weights], list[str]]:
     """Parameters of each layer, those of none, and why FLOPs cannot be counted, if so."""
-    owners: dict[int, Any] = {}
+    owners: dict[int, nn.Module] = {}
     for owner in model.modules():
         for parameter in owner.parameters(recurse=False):
             owners.setdefault(id(parameter), owner)  # of a table that is the head, too, the embedding comes first
     experts = next((getattr(text, name) for name in EXPERTS_PER_TOKEN if getattr(text, name, None)), None)
-    heads = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    read_heads = getattr(model, "get_output_embeddings", None)
+    heads = None if read_heads is None else read_heads()
     stacks: dict[str, dict[int, list[Weights]]] = defaultdict(lambda: defaultdict(list))
     outside, faults = [], []
     for path, parameter in model.named_parameters():
@@ -341,7 +342,7 @@ def _miscounted(model: Any, architecture: Architecture) -> str:
     mask = torch.ones(1, 1, PROBE_TOKENS, PROBE_TOKENS, dtype=torch.bool, device=model.device)
     recurrent = any(weights.part == "mixer" for weights in architecture.weights)
 
-    def product(a: tuple[int, ...], b: tuple[int, ...], **_: Any) -> int:
+    def product(a: tuple[int, ...], b: tuple[int, ...], **_: object) -> int:
         # Of one number each: no weights, but the angles of rotary positions, as transformers up to 5.18 makes them.
         return 0 if a[2] == 1 else 2 * prod(a) * b[2]
 
@@ -385,7 +386,7 @@ def _weights_of(path: str, kind: str, shape: tuple[int, ...], *, is_head: bool, 
     return Weights(part, count) if part == "mixer" else None  # a recurrence's own numbers: no matrix product
 
 
-def _attention_of(state: Any, text: Any) -> Attention | None:
+def _attention_of(state: object, text: Any) -> Attention | None:
     """The attention whose keys and values a layer of a cache kept; None if none were. `text`: the model's config."""
     keys, values = getattr(state, "keys", None), getattr(state, "values", None)
     if keys is None or values is None or not keys.numel():
@@ -400,7 +401,7 @@ def _attention_of(state: Any, text: Any) -> Attention | None:
     return Attention(num_heads, kv_heads, k_width, v_width, window=window, chunked=chunked)
 
 
-def _state_of(state: Any) -> tuple[int, int]:
+def _state_of(state: object) -> tuple[int, int]:
     """Numbers of a recurrence or convolution: in the cache's dtype, and in 32 bits whatever that is."""
     sizes = [0, 0]
     for tensor in private_names.states_of(state):

@@ -4,11 +4,15 @@ q and k say everything about a map, so whoever has them (another library's hooks
 one's own) needs no model here. Keys are as they were multiplied: after rotation, after a norm of q and k.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# What people pass in is checked, whatever its type says; torch does not say what `unique` returns.
+
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Int
@@ -115,7 +119,7 @@ def record_tensors(
     return Recording({layers[0].site.stack: layers}, tokens, {"model": "given tensors", **(provenance or {})})
 
 
-def _listed(value: Any, name: str) -> list[Tensor]:
+def _listed(value: Tensor | Sequence[Tensor], name: str) -> list[Tensor]:
     values = [value] if isinstance(value, Tensor) else list(value)
     if wrong := [type(x).__name__ for x in values if not isinstance(x, Tensor)]:
         raise ShapeError(f"{name} holds a {wrong[0]}: give torch tensors, as in torch.from_numpy(array).")

@@ -13,6 +13,9 @@ batches' records again, left-aligned and padded to the longest text. Cost: a cop
 Sources: Dao 2023 (lse), docs/decisions.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people pass in is checked, whatever its type says.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -6,16 +6,27 @@ a position is, so that a head can be drawn on the picture. Both are plain data, 
 recording that was saved and opened again still has them. How they are found, by measurement, is `inputs.media`.
 """
 
+# pyright: reportUnknownArgumentType=false
+# What a provenance holds is plain data.
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from manyheads.errors import RecordingError, ShapeError
 from manyheads.texts import Grid
 
 __all__ = ["Frames", "frames_of", "grid_of"]
+
+
+@runtime_checkable
+class Described(Protocol):
+    """What has a provenance: a recording."""
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -51,14 +62,14 @@ class Frames:
         return tuple(f"{frame * self.seconds_per_frame:.2f}s" for frame in range(self.count))
 
 
-def grid_of(recording: Any) -> Grid:
+def grid_of(recording: Described) -> Grid:
     """The grid of a recording's pictures. Errors: RecordingError where it has none, with the reason."""
     about = _about(recording, "grid", "of patches")
     pairs = {name: tuple(about[name]) for name in ("picture", "patch", "stride", "prefix", "suffix")}
     return Grid(int(about["rows"]), int(about["columns"]), **pairs)
 
 
-def frames_of(recording: Any) -> Frames:
+def frames_of(recording: Described) -> Frames:
     """The frames of a recording's sounds. Errors: RecordingError where it has none, with the reason."""
     about = _about(recording, "frames", "of time")
     lengths = tuple(float(seconds) for seconds in about["sound_seconds"])
@@ -72,7 +83,7 @@ def as_json(place: Grid | Frames | str) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(place).items()}
 
 
-def _about(recording: Any, subject: str, of: str) -> Mapping[str, Any]:
+def _about(recording: Described, subject: str, of: str) -> Mapping[str, Any]:
     about = recording.provenance.get(subject)
     if about is None:
         raise RecordingError(

@@ -1,5 +1,8 @@
 """What results with one entry for each head share: looking a head up, a table file, and the view in a notebook."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pandas has no types here.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -9,6 +9,9 @@ checked when they are read: nothing is pickled. Cost: every recording once over 
 first process's memory and temporary folder.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
+# torch does not say of what numbers the lists of `tolist` are; `_file` is for this module.
+
 from __future__ import annotations
 
 import copy
@@ -50,7 +53,7 @@ class Recording:
 
     stacks: Mapping[str, Layers[LayerRecord]]
     tokens: Tokens
-    provenance: Mapping[str, object] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict[str, object])
     stored_bytes: int | None = None  # of a recording in a file: to print its size must not read its layers
 
     def __init__(
@@ -171,7 +174,7 @@ class Recording:
         cells = torch.as_tensor(places, dtype=torch.long, device="cpu").reshape(-1, 2)
         return layer.weights_at(cells[:, 0], cells[:, 1], text)[head.index]
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """One in a file is pickled as the file's path; one in memory, or that has other parts than its file, whole."""
         if (file := self._file) is None:
             return super().__reduce_ex__(protocol)
@@ -331,7 +334,7 @@ def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
     )
 
 
-def gathered(recording: Recording, group: Any = None) -> Recording | None:
+def gathered(recording: Recording, group: dist.ProcessGroup | None = None) -> Recording | None:
     """All heads of a model whose heads are split over the processes of `group` (all of them unless said), by rank.
 
     Every process of the group must call it, with its recording of the same texts. The first one gets the recording of

@@ -9,6 +9,9 @@ One text is one case. That a head links two words here says nothing about what i
 
 # device: words and the weights between a few of them are the host's
 
+# pyright: reportMissingTypeStubs=false
+# pandas has no types here.
+
 from __future__ import annotations
 
 import difflib
@@ -189,7 +192,7 @@ def _place_of(words: Words, name: str, text: int) -> int | str:
         return _absent(name, units)
     if len(places) > 1:
         spelt = words.texts[text]
-        options = []
+        options: list[str] = []
         for count, place in enumerate(places[:LISTED], 1):
             near = [unit for unit in units[max(0, place - 2) : place + 3] if not unit.special]
             around = " ".join(spelt[near[0].span[0] : near[-1].span[1]].split()) if near else ""
@@ -202,7 +205,7 @@ def _place_of(words: Words, name: str, text: int) -> int | str:
 def names_of(units: Sequence[Unit]) -> list[str]:
     """For each unit the name that asks for it: its text, with its number where the text has it several times."""
     total, count = Counter(unit.text for unit in units), Counter[str]()
-    names = []
+    names: list[str] = []
     for unit in units:
         count[unit.text] += 1
         names.append(f"{unit.text}#{count[unit.text]}" if total[unit.text] > 1 else unit.text)

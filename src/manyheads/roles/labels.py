@@ -277,8 +277,9 @@ def cache_folder() -> Path:
 def _key(lm: LoadedModel) -> str:
     """A name for everything that the labels depend on."""
     # A thousand words of the vocabulary: enough to tell two tokenizers apart, and a long one costs no seconds
-    sampled = sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1]
-    words = repr((type(lm.tokenizer).__name__, len(lm.tokenizer), sampled))
+    tokenizer = lm.required_tokenizer
+    sampled = sorted(tokenizer.get_vocab().items())[:: len(tokenizer) // 997 + 1]
+    words = repr((type(tokenizer).__name__, len(tokenizer), sampled))
     page = reading_of(lm.name).digest()
     attention = private_names.attention_in_words(lm.model)
     parts = (lm.weights_hash, config_digest(lm.model), attention, page, str(lm.dtype), words, code_digest())

@@ -47,7 +47,7 @@ class Preset:
     stored: Stored | None = None
 
 
-def _attention_only(title: str, source: str, note: str, **words: Any) -> Preset:
+def _attention_only(title: str, source: str, note: str, **words: object) -> Preset:
     return Preset(title, source, words={"num_layers": 1, "ffn_dim": 0, "norm": "none", **words}, note=note)
 
 
@@ -120,11 +120,11 @@ def _qwen3(size: str, shape: str, *, tied: bool = False, family: Mapping[str, An
     return _published(f"Qwen3 {size}", "Qwen Team 2025", f"Qwen/Qwen3-{size}", shape, family, **words)
 
 
-def _mistral(title: str, source: str, repository: str, shape: str, **fields: Any) -> Preset:
+def _mistral(title: str, source: str, repository: str, shape: str, **fields: object) -> Preset:
     return _published(title, source, f"mistralai/{repository}", shape, _MISTRAL, **fields)
 
 
-def _gemma(generation: int, size: str, shape: str, **fields: Any) -> Preset:
+def _gemma(generation: int, size: str, shape: str, **fields: object) -> Preset:
     family, suffix = (_GEMMA2, "") if generation == 2 else (_GEMMA3, "-pt")
     source, repository = f"Gemma Team {2022 + generation}", f"google/gemma-{generation}-{size.lower()}{suffix}"
     return _published(f"Gemma {generation} {size}", source, repository, shape, family, **fields)

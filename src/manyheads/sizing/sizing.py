@@ -94,7 +94,7 @@ def size(
     return Sizing(architecture, ask, notes)
 
 
-def architecture_of(what: Any) -> Architecture:
+def architecture_of(what: object) -> Architecture:
     """The architecture that `what` means, where that is known without transformers.
 
     `what`: a preset's name, a config.json or a folder with one, a config as a mapping, a mapping in plain words, a

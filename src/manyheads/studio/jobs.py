@@ -93,7 +93,7 @@ class _Work:
     ended_at: float | None = None
     progress: Progress = field(default_factory=lambda: Progress(words="waiting its turn", done=0, total=None))
     stopped: bool = False
-    result: Any = None
+    result: object = None
     num_bytes: int = 0
     error: BaseException | None = None
     over: threading.Event = field(default_factory=threading.Event)

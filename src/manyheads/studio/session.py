@@ -123,10 +123,10 @@ class Desk:
         say(f"loading {ask.model}", 0, None)
         return experiments.save_pruned(self.workspace.load(ask.model), ask, self.workspace.folder, progress=say)
 
-    def config_of(self, model: str) -> Any:
+    def config_of(self, model: str) -> str | LoadedModel:
         """The argument of `mh.size` for a model of the workspace: its folder's path needs no weights to be loaded."""
         place = self.workspace.place_of(model)
-        return self.workspace.load(model) if place.bundled or hasattr(place.what, "model") else place.what
+        return self.workspace.load(model) if place.bundled or isinstance(place.what, LoadedModel) else place.what
 
     def place_for_upload(self) -> Path:
         """A path for the bytes of a recording that is dropped on the page. No part of a request is in it."""

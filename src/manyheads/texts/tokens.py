@@ -15,6 +15,9 @@ lie in the picture (`Tokens.images`); `Grid`, where the patches of any picture l
 
 # device: tokens are the host's
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch does not say of what numbers the lists of `tolist` are.
+
 from __future__ import annotations
 
 import hashlib
@@ -335,7 +338,8 @@ class Tokens:
         """The surface of every token, text by text."""
         if self.offsets is None or not self.texts:
             return [[_bare(piece) for piece in pieces] for pieces in self.pieces]
-        pieces_of_texts = zip(self.texts, self.pieces, self.offsets.tolist(), strict=True)
+        offsets: list[list[tuple[int, int]]] = self.offsets.tolist()
+        pieces_of_texts = zip(self.texts, self.pieces, offsets, strict=True)
         return [
             [
                 written[begin:end].strip() if end > begin else _bare(piece)

@@ -19,6 +19,9 @@ code takes the first piece.
 
 # device: words are the host's
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch does not say of what numbers the lists of `tolist` are.
+
 from __future__ import annotations
 
 import re
@@ -62,7 +65,7 @@ def word_spans(text: str) -> list[Span]:
     Apostrophes and hyphens inside a word stay in it (don't, well-known), so do `.` and `,` between digits. An emoji is
     one mark with all that is joined to it: skin tones, ZWJ families, the two letters of a flag, a keycap's frame.
     """
-    spans, begin = [], 0
+    spans, begin = list[Span](), 0
     while begin < len(text):
         if is_space(text[begin]):
             begin += 1
@@ -75,7 +78,7 @@ def word_spans(text: str) -> list[Span]:
 
 def run_spans(text: str) -> list[Span]:
     """Runs between white space, punctuation and all."""
-    spans, begin = [], None
+    spans, begin = list[Span](), None
     for index, char in enumerate(text + " "):
         if is_space(char):
             if begin is not None:
@@ -107,7 +110,7 @@ def words_of_tokens(text: str, spans: Sequence[Span], offsets: Sequence[Span]) -
     owner = [-1] * len(text)
     for word, (begin, end) in enumerate(spans):
         owner[begin:end] = [word] * (end - begin)
-    out = []
+    out: list[tuple[int, bool]] = []
     for begin, end in offsets:
         # White space is looked past: a byte-level piece has the blank before its word, which belongs to no word.
         covered = [owner[place] for place in range(begin, min(end, len(text))) if not is_space(text[place])]
@@ -158,10 +161,11 @@ def texts_and_offsets(tokens: Tokens) -> tuple[Sequence[str], Sequence[Sequence[
     if tokens.offsets is not None and tokens.texts:
         covers = (tokens.offsets[..., 1] > tokens.offsets[..., 0]) & tokens.ordinary
         if bool(covers.any()) or not bool(tokens.ordinary.any()):
-            lengths = tokens.lengths.tolist()
-            rows = [[(b, e) for b, e in row[:n].tolist()] for row, n in zip(tokens.offsets, lengths, strict=True)]
+            lengths: list[int] = tokens.lengths.tolist()
+            offsets: list[list[tuple[int, int]]] = tokens.offsets.tolist()
+            rows = [[(b, e) for b, e in row[:n]] for row, n in zip(offsets, lengths, strict=True)]
             return tokens.texts, rows, "the tokenizer's offsets"
-    added = [row[:n].tolist() for row, n in zip(tokens.special, tokens.lengths.tolist(), strict=True)]
+    added: list[list[bool]] = [row[:n].tolist() for row, n in zip(tokens.special, tokens.lengths.tolist(), strict=True)]
     texts, rows, marks = text_of_marks(tokens.pieces, added)
     return texts, rows, f"the marks of pieces, as their offsets are not known ({marks})"
 
@@ -173,14 +177,14 @@ def text_of_marks(
     # Over the whole batch: a short text may hold no piece that shows the mark, and one tokenizer wrote all of them.
     ordinary = [p for row, added in zip(pieces, special, strict=True) for p, s in zip(row, added, strict=True) if not s]
     name, spell = next((name, spell) for name, test, spell in _MARKS if test(ordinary))
-    texts, spans = [], []
+    texts, spans = list[str](), list[list[Span]]()
     for row, added in zip(pieces, special, strict=True):
         spelt = [b" " if s else spell(piece) for piece, s in zip(row, added, strict=True)]
         # A piece may end inside a character, so the bytes are decoded together, and each one's character is noted.
-        text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), []
+        text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), list[int]()
         for index, char in enumerate(text):
             owners += [index] * len(char.encode("utf-8", "surrogateescape"))
-        text_spans, index = [], 0
+        text_spans, index = list[Span](), 0
         for part, is_special in zip(spelt, added, strict=True):
             begin = owners[index] if index < len(owners) else len(text)
             index += len(part)
@@ -317,9 +321,10 @@ class Words:
         one_of("drop", drop, DROPS, TextError, "is not what can be dropped")
         text = self._index(text)
         groups: dict[tuple[int, int], list[int]] = {}
-        for token, word in enumerate(self.of_token[text, : int(self.tokens.lengths[text])].tolist()):
+        of_token: list[int] = self.of_token[text, : int(self.tokens.lengths[text])].tolist()
+        for token, word in enumerate(of_token):
             groups.setdefault((word, -1 if word >= 0 else token), []).append(token)
-        units = []
+        units: list[Unit] = []
         for (word, token), members in groups.items():
             if word >= 0:
                 begin, end = self.spans[text][word]
@@ -359,7 +364,7 @@ def merge(
     for name, words, size in (("from_words", from_words, weights.shape[-2]), ("to_words", to_words, weights.shape[-1])):
         if len(words) != size:
             raise ShapeError(f"{name} numbers {len(words)} pieces, but the weights have {size} there: give one each.")
-        numbers = set(words.tolist()) - {-1}
+        numbers: set[int] = set(words.tolist()) - {-1}
         if numbers != set(range(len(numbers))):
             raise ShapeError(f"{name} must number words 0, 1, 2 ... without a gap (or -1), not {sorted(numbers)[:12]}.")
     merging = Merging(from_words, to_words, how)
@@ -461,14 +466,17 @@ def readable(tokens: Tokens, text: int = 0) -> tuple[str, ...]:
     offsets are unknown, the marks of pieces (Ġ, ▁, ##, </w>) are read. Special tokens keep their names.
     """
     # For each text which of its tokens the tokenizer added.
-    special = [[False] * len(row) for row in tokens.pieces] if tokens.special is None else tokens.special.tolist()
+    special: list[list[bool]] = (
+        [[False] * len(row) for row in tokens.pieces] if tokens.special is None else tokens.special.tolist()
+    )
     spell: Callable[[str], bytes] | None = None
-    out = []
+    out: list[str] = []
     for place, piece in enumerate(tokens.pieces[text]):
         written = ""
         if not special[text][place]:
             if tokens.offsets is not None and tokens.texts:
-                begin, end = tokens.offsets[text, place].tolist()
+                span: list[int] = tokens.offsets[text, place].tolist()
+                begin, end = span
                 written = tokens.texts[text][begin:end]
             if not written:
                 if spell is None:  # read off all texts: a short one may hold no piece that shows the mark

@@ -6,7 +6,15 @@ import sys
 from typing import Any
 
 from torch import nn
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from manyheads.watching.training_steps import WatchCallback
 
@@ -24,7 +32,14 @@ class HeadWatch(WatchCallback, TrainerCallback):
 
     _trainer: Trainer | None = None  # whose reporters get the numbers
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **_: object,
+    ) -> None:
         assert model is not None, "a Trainer trains a model"
         # The Trainer that is calling: it hands callbacks its model, but neither itself nor its reporters.
         frame = sys._getframe(1)
@@ -32,10 +47,10 @@ class HeadWatch(WatchCallback, TrainerCallback):
             frame = frame.f_back
         self._trainer = None if frame is None else frame.f_locals["self"]
         # A Trainer that compiles, or shards, calls a model around its own: the passes are that one's.
-        called: Any = model if self._trainer is None else self._trainer.model_wrapped
-        self.open(called, state.global_step)
+        wrapped = None if self._trainer is None else self._trainer.model_wrapped
+        self.open(model if wrapped is None else wrapped, state.global_step)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if numbers := self.step():
             state.log_history.append({**numbers, "epoch": state.epoch, "step": state.global_step})
             # Not by `on_log`, which comes to callbacks given by the user after those that report. Nor to the callbacks
@@ -45,5 +60,5 @@ class HeadWatch(WatchCallback, TrainerCallback):
                 if callback is not self and not isinstance(callback, PrinterCallback | ProgressCallback):
                     callback.on_log(args, state, control, logs=dict(numbers), **kwargs)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self.close()

@@ -437,7 +437,7 @@ class HeadRows:
         shape[self.axis] = -1
         # float32 at least: the weights' rounding is then the only one. (MPS has no float64.)
         factor = factor.view(shape).to(parameter.device, torch.promote_types(torch.float32, parameter.dtype))
-        mesh: Any = getattr(parameter, "device_mesh", None)
+        mesh = getattr(parameter, "device_mesh", None)
         if mesh is not None:  # the factor is whole in every process, the parameter divided among several
             # Deferred: it takes a while to load, and whoever has such a parameter has loaded it.
             from torch.distributed.tensor import DTensor, Replicate

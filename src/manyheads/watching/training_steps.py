@@ -39,7 +39,7 @@ from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticEr
 from manyheads.heads import Head
 from manyheads.machine import own_rank
 from manyheads.measurement import place_of
-from manyheads.models import AttentionCall
+from manyheads.models import AttentionCall, text_config_of
 from manyheads.models.taps import log
 from manyheads.recording import PerHeadResult
 from manyheads.recording.exact_map import Pass
@@ -187,9 +187,7 @@ class Watch:
         self._first_heads: dict[str, int] = {}  # which of all heads of a layer this process' first one is
         self._agreed = self._closed = False
         self._begin_pass((), {})
-        config: Any = getattr(self.model, "config", None)
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        self._chunked = bool(getattr(config, "attention_chunk_size", None))
+        self._chunked = bool(getattr(text_config_of(self.model), "attention_chunk_size", None))
 
     @property
     def because(self) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -129,12 +129,12 @@ class TrainingTap:
         stack.push(lambda kind, *_: self._require_seen(state) if kind is None else None)
         self._open.append(stack)
 
-    def _leave(self, module: nn.Module, *_: Any) -> None:
+    def _leave(self, module: nn.Module, *_: object) -> None:
         # Also called on the way out of an error, which is the one to be seen then: nothing is asked of that pass.
         if self._open:
             self._open.pop().__exit__(*sys.exc_info())
 
-    def _tap(self) -> Any:
+    def _tap(self) -> AbstractContextManager[Tap]:
         return tap(self.model, self.observe, guard=self._guards, training=True)
 
     def _guards(self, path: str, raw: RawCall) -> bool:
@@ -223,9 +223,9 @@ class _Nothing:
 
     probing, _open, model = True, (), nn.Module()
 
-    def _enter(self, *_: Any) -> None: ...
+    def _enter(self, *_: object) -> None: ...
 
-    def _leave(self, *_: Any) -> None: ...
+    def _leave(self, *_: object) -> None: ...
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[nn.Module]]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -71,7 +71,8 @@ if TYPE_CHECKING:
     import torch
 
     from manyheads.models import LoadedModel
-
+    from manyheads.recording import LayerRecord
+    from manyheads.roles import HeadRole, PageLabels
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
 TOP_HELP = "How many keys to show for each word."
 WINDOW_HELP = "Which window of a long text, from 1."
@@ -90,11 +91,11 @@ class HeadResult:
     lm: LoadedModel
     model: ModelChoice
     source: Source
-    head: Any
-    role: Any
-    labels: Any
-    layer: Any
-    table: Any
+    head: Head
+    role: HeadRole | None
+    labels: PageLabels
+    layer: LayerRecord
+    table: statistics.HeadTable
     window: int
     num_windows: int
     written: tuple[str, ...]
@@ -261,13 +262,13 @@ class Links:
     sink_shares: tuple[float, ...]
 
 
-def sinks_of(layer: Any) -> torch.Tensor:
+def sinks_of(layer: LayerRecord) -> torch.Tensor:
     """Which tokens of the text are the model's sinks."""
     length = int(layer.lengths[0])
     return layer.tokens.sink[0, :length] if layer.tokens.ids is not None else layer.lengths.new_zeros(length).bool()
 
 
-def find_links(layer: Any, head: int, top: int, leave_out: bool = False) -> Links:
+def find_links(layer: LayerRecord, head: int, top: int, leave_out: bool = False) -> Links:
     """One reading of a head's map, `ROWS` rows at a time, without keys that cannot be seen, nor sinks if so asked."""
     length, sinks = int(layer.lengths[0]), sinks_of(layer)
     shares: list[float] = []
@@ -297,7 +298,7 @@ class BlockMap:
     hatched: torch.Tensor
 
 
-def block_map(layer: Any, head: int, blocks: int, leave_out: bool) -> BlockMap:
+def block_map(layer: LayerRecord, head: int, blocks: int, leave_out: bool) -> BlockMap:
     """Reads the map `ROWS` rows at a time. `leave_out`: the means are those of the other keys, not scaled up."""
     import torch  # for which --help is not to wait
 
@@ -323,14 +324,14 @@ def block_map(layer: Any, head: int, blocks: int, leave_out: bool) -> BlockMap:
     return BlockMap(means, parked > sums / 2, (num_seen > 0) & (num_seen == num_seen_sinks))
 
 
-def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
+def small_map(layer: LayerRecord, head: int, most: int, blocks: int) -> torch.Tensor:
     """The map in at most `blocks` x `blocks` blocks, by mean, or whole up to `most` tokens. NaN: nothing visible."""
     length = int(layer.lengths[0])
     request = exact_map.Pooled(length if length <= most else blocks)
     return layer.reduce([request])[request][0, head]
 
 
-def word(tokens: Any, position: int) -> str:
+def word(tokens: texts.Tokens, position: int) -> str:
     """What stands at a token in the text, or the token's own name where nothing does."""
     return tokens.surface(0, position) or tokens.pieces[0][position]
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import torch
 
     from manyheads.models import LoadedModel
-
+    from manyheads.texts import Grid
 LABEL = 6
 NUM_STRONGEST = 8
 MEAN = "the mean over all patches"
@@ -69,9 +69,9 @@ class PictureResult:
 
     lm: LoadedModel
     model: ModelChoice
-    head: Any
+    head: Head
     image: str
-    grid: Any
+    grid: Grid
     looker: str
     framed: tuple[int, int] | None
     row: torch.Tensor

@@ -38,7 +38,7 @@ from manyheads.spec import CROSS
 
 if TYPE_CHECKING:
     from manyheads.models import LoadedModel
-
+    from manyheads.roles import PageLabels
 MOST_HEADS = 10
 MOST_WORDS = 12
 BAR = 40  # columns of the longest bar there can be: all of a word's attention
@@ -54,8 +54,8 @@ class WordAnswer:
     source: Source
     links: Any
     words: Sequence[Any]
-    drawn: Any
-    labels: Any
+    drawn: recording.HeadLink | None
+    labels: PageLabels
     written: tuple[str, ...]
     seconds: float
 
@@ -134,7 +134,7 @@ def ask_word(
                 places = {word.name: index for index, word in enumerate(word for word in words if not word.aside)}
                 placed = [link for link in candidates if link.query in places and link.key in places]
 
-                def telling(link: Any) -> float:
+                def telling(link: recording.HeadLink) -> float:
                     distance = abs(places.get(link.query, 0) - places.get(link.key, 0))
                     return link.weight * math.log2(1 + distance)
 
@@ -198,7 +198,7 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     print_sections(sections, console)
 
 
-def _colour(answer: WordAnswer, link: Any) -> str:
+def _colour(answer: WordAnswer, link: recording.HeadLink) -> str:
     return link_colour(answer.labels.role_of(link.head))
 
 

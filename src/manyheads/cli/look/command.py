@@ -80,12 +80,13 @@ from manyheads.roles.words import (
     span,
     unit_of,
 )
+from manyheads.spec import ModelSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from manyheads.models import LoadedModel
-
+    from manyheads.roles import HeadRole, PageLabels
 PAGE_ENDINGS = (".html", ".htm")
 STATISTICS_HELP = "default, all, or names and patterns, separated by commas."
 FROM_HELP = "A word of the text: where it looks, in every head. 'it#2' is the second 'it'."
@@ -106,8 +107,8 @@ class LookResult:
     lm: LoadedModel
     model: ModelChoice
     source: Source
-    labels: Any
-    table: Any
+    labels: PageLabels
+    table: measures.HeadTable
     names: tuple[str, ...]
     written: tuple[str, ...]
     seconds: dict[str, float]
@@ -334,7 +335,7 @@ class Sample:
 
     text: str
     words: tuple[Any, ...]
-    link: Any
+    link: recording.HeadLink
     whole: bool
 
 
@@ -543,7 +544,7 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
     return offers
 
 
-def shape_in_words(spec: Any) -> str:
+def shape_in_words(spec: ModelSpec) -> str:
     """ "6 layers x 12 heads"; where layers differ or there are several stacks, as much as is true.
 
     Where layers lie between that do not attend, with the numbers of those that do: "3 layers (L1, L3, L4) x 6 heads".
@@ -639,7 +640,7 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
     ]
 
 
-def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text]:
+def _role_cells(role: HeadRole | None, yours: dict[str, float], labelled: bool) -> list[Text]:
     """A head's role with its figures on the page, and the role's statistic on your text; none without labels.
 
     Cross-attention has no roles: its cells are empty.
@@ -666,7 +667,7 @@ def _role_cells(role: Any, yours: dict[str, float], labelled: bool) -> list[Text
 # The same as data: one JSON document, and a frame with a row a head.
 
 
-def frame(labels: Any, table: Any, names: tuple[str, ...]) -> pd.DataFrame:
+def frame(labels: PageLabels, table: measures.HeadTable, names: tuple[str, ...]) -> pd.DataFrame:
     """A row a head: role and evidence from the page, then the statistics of the text by these names."""
     import pandas as pd
 

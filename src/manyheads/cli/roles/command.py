@@ -8,11 +8,11 @@ import runpy
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from manyheads.roles.probes import HeadScore, Probe
 
 
+Found = TypeVar("Found")
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
 ASK_HELP = "Rank the heads at this role; may be repeated."
@@ -221,7 +222,9 @@ def roles(
     print_written(save, plot, families, report)
 
 
-def _find(talk: Talk, lm: LoadedModel, texts: Corpus, second: Corpus | None, find: Any, **options: Any) -> Any:
+def _find(
+    talk: Talk, lm: LoadedModel, texts: Corpus, second: Corpus | None, find: Callable[..., Found], **options: Any
+) -> Found:
     """All that is read, each reading a step of its own by name."""
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")

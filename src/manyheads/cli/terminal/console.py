@@ -17,7 +17,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -28,6 +28,8 @@ from manyheads.roles.words import UNLABELLED, hue
 if TYPE_CHECKING:
     from manyheads.roles import HeadRole
 
+if TYPE_CHECKING:
+    from manyheads.recording import HeadLink
 WIDTH = 100
 JOINERS = "\u200c\u200d"  # of signs (a family of emoji, letters of Persian): they show nothing, and are left out
 NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn")  # Unicode's categories of control, format and unassigned characters
@@ -106,7 +108,7 @@ def stderr_console() -> Console:
     return _console(sys.stderr)
 
 
-def _console(stream: Any) -> Console:
+def _console(stream: TextIO | None) -> Console:
     stream = io.StringIO() if stream is None else stream  # closed by the shell: `2>&-`
     terminal = stream.isatty()
     if isinstance(stream, io.TextIOWrapper):
@@ -349,7 +351,7 @@ def link_colour(role: HeadRole | None) -> str:
     return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
 
 
-def linked_sentence(words: Sequence[Any], link: Any, label: str, colour: str, console: Console) -> list[Text]:
+def linked_sentence(words: Sequence[Any], link: HeadLink, label: str, colour: str, console: Console) -> list[Text]:
     """Three lines: the arc of a `HeadLink`, its ends, and as many words as fit, with what stands aside only if linked.
 
     `words` are the text's `spaced_words`. `label` stands in the arc, or beside a short one.

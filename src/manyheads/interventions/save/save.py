@@ -226,8 +226,8 @@ def _write_card_and_readers(
 def write_readers(lm: LoadedModel, place: Path) -> None:
     """The tokenizer and the processor, where there are any."""
     for reader in (lm.tokenizer, lm.processor):
-        if hasattr(reader, "save_pretrained"):
-            reader.save_pretrained(place)
+        if (save := getattr(reader, "save_pretrained", None)) is not None:
+            save(place)
 
 
 # -------------------------------------------------------------------------------------------------- the model card

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -21,6 +21,9 @@ from manyheads.cli.terminal import Talk, emit, emit_document, print_cut, shorten
 from manyheads.lab import lessons
 from manyheads.lab.lessons.lesson import Block, CheckBlock, InterviewBlock, Lesson, LessonError
 from manyheads.lab.lessons.progress import Progress
+
+if TYPE_CHECKING:
+    from manyheads.models import LoadedModel
 
 MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. Default: list the lessons."
@@ -96,9 +99,9 @@ def learn(
         raise LessonError("NAME=VALUE goes with --run CELL or --answer CHECK VALUE: add one of them.")
     if (device, dtype) != (None, None):  # what a lesson shows before its first model needs neither
         chosen_place(device, dtype)
-    loaded: dict[str, Any] = {}
+    loaded: dict[str, LoadedModel] = {}
 
-    def load(name: str) -> Any:
+    def load(name: str) -> LoadedModel:
         """Each model once, saying that it is loaded."""
         if name not in loaded:
             loaded[name] = load_model(talk, ModelChoice(name, device, dtype))

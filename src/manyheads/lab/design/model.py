@@ -58,7 +58,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -68,7 +68,7 @@ from torch import Tensor, nn
 from manyheads.errors import ModelError, PlanError, ShapeError
 from manyheads.lab.design.patterns import HeadDesign, previous, random
 from manyheads.models import LoadedModel, load
-from manyheads.models.loading import find_checkpoint, tokenizer_beside
+from manyheads.models.loading import Tokenizer, find_checkpoint, tokenizer_beside
 from manyheads.nn import MultiHeadAttention
 from manyheads.texts import SUBWORD_MARKS
 
@@ -161,7 +161,7 @@ class DesignedModel(nn.Module):
         return self.config.is_decoder
 
     @property
-    def generation_config(self) -> Any:
+    def generation_config(self) -> NoReturn:
         raise ModelError("a model of designed heads has no generate(): record a finished text, without generate=.")
 
 
@@ -190,7 +190,7 @@ def attention_layer(heads: Sequence[HeadWeights], width: int, causal: bool) -> M
 def build(
     layers: Layers,
     *,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | None = None,
     causal: bool = False,
     max_positions: int = 512,
     noise: int | float = 0.0,
@@ -551,7 +551,7 @@ def terms_of(design: HeadDesign, members: frozenset[int] | None, setting: Settin
             return []
 
 
-def members_of(design: HeadDesign, tokenizer: Any) -> frozenset[int]:
+def members_of(design: HeadDesign, tokenizer: Tokenizer) -> frozenset[int]:
     """The ids of the tokens to which a design attends. Errors: PlanError where the tokenizer has none of them."""
     if design.kind == "separator":
         token_ids = (getattr(tokenizer, f"{name}_token_id", None) for name in ("sep", "eos"))
@@ -588,7 +588,7 @@ def members_of(design: HeadDesign, tokenizer: Any) -> frozenset[int]:
     return frozenset(token_ids)
 
 
-def token_table(tokenizer: Any, code: TokenCode, classes: Sequence[frozenset[int]]) -> Float[Tensor, "v t"]:
+def token_table(tokenizer: Tokenizer, code: TokenCode, classes: Sequence[frozenset[int]]) -> Float[Tensor, "v t"]:
     """Codes, 0 for special tokens, and the flags of the classes."""
     codes = code.table(len(tokenizer))
     codes[sorted(_special(tokenizer))] = 0
@@ -598,6 +598,6 @@ def token_table(tokenizer: Any, code: TokenCode, classes: Sequence[frozenset[int
     return torch.cat([codes, flags], 1)
 
 
-def _special(tokenizer: Any) -> set[int]:
+def _special(tokenizer: Tokenizer) -> set[int]:
     token_ids = {getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
     return {number for number in token_ids if number is not None}

@@ -62,7 +62,7 @@ class Right:
         object.__setattr__(self, "mistakes", mistakes)
 
 
-def same(first: Any, second: int | float | str) -> bool:
+def same(first: int | float | str, second: int | float | str) -> bool:
     """Whether two answers are equal, but for rounding or capitals."""
     if isinstance(first, str) or isinstance(second, str):
         return str(first).casefold() == str(second).casefold()

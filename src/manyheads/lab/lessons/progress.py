@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from manyheads.base import no_access, replacing, users_folder
 from manyheads.errors import FileAccessError
@@ -31,7 +30,7 @@ class Progress:
         self.points: dict[str, dict[str, int]] = {}
         try:
             self.path = (state_folder() if folder is None else folder) / "lessons.json"
-            document: Any = json.loads(self.path.read_text(encoding="utf-8"))
+            document: object = json.loads(self.path.read_text(encoding="utf-8"))
             points = document.get("points") if isinstance(document, dict) else None
             if not isinstance(points, dict):
                 raise ValueError

@@ -20,7 +20,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from importlib.resources import files
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,9 @@ FACT = re.compile(r"\{\{(?P<reference>[^{}]+)\}\}")
 _FILES = {entry.name: entry for entry in (files("manyheads.lab.lessons") / "pages").iterdir()}
 PAGES = {name.removesuffix(".md"): entry for name, entry in sorted(_FILES.items()) if name.endswith(".md")}
 """Slug -> the page's file; `lessons()` has them in the shelf's order."""
+
+
+Entry = TypeVar("Entry")
 
 
 def joined(table_name: str, modules: tuple[ModuleType, ...]) -> Mapping[str, Any]:
@@ -101,7 +104,7 @@ def texts_of(lesson: Lesson) -> list[str]:
     return [lesson.summary, *prose, *interviews]
 
 
-def _entry(where: str, kind: str, name: str, table: Mapping[str, Any]) -> Any:
+def _entry(where: str, kind: str, name: str, table: Mapping[str, Entry]) -> Entry:
     if name not in table:
         raise LessonError(f"{where}: no {kind} is called {name!r}. There are {', '.join(table) or 'none'}.")
     return table[name]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -79,7 +80,7 @@ def train_birth(steps: int | None = None) -> dict[str, Any]:
         measure = run.measure
         assert measure is not None
 
-        def measure_and_keep(model: torch.nn.Module, step: int) -> Any:
+        def measure_and_keep(model: torch.nn.Module, step: int) -> Mapping[str, float]:
             if step % EVERY == 0:
                 at_steps.append(step)
                 rec = inputs.record_call(model, ids)

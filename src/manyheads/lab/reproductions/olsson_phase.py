@@ -129,9 +129,9 @@ def crossing(steps: list[float], values: list[float], level: float) -> float:
 def chart(histories: Mapping[int, list[History]]) -> GridChart:
     """A column for each depth: both scores over the same steps."""
 
-    def row(title: str, column: str, **ends: Any) -> GridRow:
+    def row(title: str, column: str, bottom: float | None = None) -> GridRow:
         cells = (over_seeds(of_depth, lambda history: history.taken(column)) for of_depth in histories.values())
-        return GridRow(title, tuple(cells), **ends)
+        return GridRow(title, tuple(cells), bottom)
 
     return GridChart(
         "A phase change, with two layers and with one",

@@ -20,7 +20,7 @@ sparse neural networks through L0 regularization, section 2.2, equations 10 to 1
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -248,7 +248,7 @@ def looks_words(by_seed: Sequence[Mapping[str, Any]]) -> str:
 def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
     """Heads left, specialised ones and others, and right answers, by price."""
 
-    def by_price(value: Any, bold: bool = True) -> tuple[Points, ...]:
+    def by_price(value: Callable[[Mapping[str, Any], str], float], bold: bool = True) -> tuple[Points, ...]:
         return tuple(
             Points(f"{price:g}", tuple(float(value(seed, f"{price:g}")) for seed in by_seed), bold) for price in PRICES
         )

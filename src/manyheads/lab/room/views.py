@@ -8,7 +8,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -21,11 +21,12 @@ from manyheads.lab.room.schema import Trained, TrainedWay
 from manyheads.lab.training.presets.table import stored_report
 from manyheads.studio import NotHere, Say
 
+Value = TypeVar("Value")
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 _FORMULAS: Mapping[str, str] = json.loads((files("manyheads.lab.lessons") / "formulas.mathml.json").read_text("utf-8"))
 
 
-def _code(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+def _code(renderer: object, tokens: Sequence[Token], index: int, options: object, env: object) -> str:
     """A formula's plain text as MathML, by itself on its line if it is a paragraph; any other code as code."""
     text = " ".join(tokens[index].content.split())
     if text not in _FORMULAS:
@@ -116,7 +117,7 @@ def _page(slug: str) -> Lesson:
     return _entry(shelf.lessons(), slug, "the studio", "lesson")
 
 
-def _entry(entries: Any, name: str, where: str, kind: str) -> Any:
+def _entry(entries: Mapping[str, Value], name: str, where: str, kind: str) -> Value:
     """An entry by name. Raises NotHere with the names that there are."""
     if name not in entries:
         raise NotHere(f"{where} has no {kind} {name[:60]!r}. It has: {', '.join(entries) or 'none'}.")

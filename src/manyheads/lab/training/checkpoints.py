@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from torch import Tensor, nn
 from manyheads.base import no_access, replacing
 from manyheads.errors import ModelError
 from manyheads.watching import WatchedStep
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = "manyheads.training"
 VERSION = 1
@@ -84,7 +87,7 @@ def head_columns(watched: WatchedStep) -> dict[str, float]:
     }
 
 
-def metrics_table(histories: Mapping[str, History]) -> Any:
+def metrics_table(histories: Mapping[str, History]) -> pd.DataFrame:
     """A row a run and step: the loss, the rate, the gradient's norm, and what the run measured."""
     import pandas as pd
 
@@ -96,7 +99,7 @@ def metrics_table(histories: Mapping[str, History]) -> Any:
     return pd.concat(parts, ignore_index=True)
 
 
-def heads_table(histories: Mapping[str, History]) -> Any:
+def heads_table(histories: Mapping[str, History]) -> pd.DataFrame:
     """A row a run, step, head and statistic."""
     import pandas as pd
 
@@ -169,7 +172,7 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
     if header is None:
         raise ModelError(f"{path} is no training checkpoint: its header lacks {FORMAT!r}. Give one that train wrote.")
     try:
-        facts: Any = json.loads(header)
+        facts = json.loads(header)
     except ValueError:
         facts = None
     if not isinstance(facts, dict) or "version" not in facts:

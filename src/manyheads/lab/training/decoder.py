@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +80,7 @@ class Attended:
 
 def sigmoid_attend(
     q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], v: Float[Tensor, "b g k f"],
-    *, mask: Mask, scale: float, **_: Any,
+    *, mask: Mask, scale: float, **_: object,
 ) -> Attended:  # fmt: skip
     """Each weight is the sigmoid of its own score, and rows add up to anything: no key has to take what others leave.
 
@@ -180,7 +180,7 @@ class Decoder(nn.Module):
         return True
 
     @property
-    def generation_config(self) -> Any:
+    def generation_config(self) -> NoReturn:
         raise ModelError("this decoder has no generate(): export it, and load the folder.")
 
 

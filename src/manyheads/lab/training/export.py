@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,11 @@ from manyheads.interventions.save import replacing_folder
 from manyheads.lab.training.decoder import EPSILON, Decoder
 from manyheads.lab.training.presets.code.data import BEGIN_ID, END_ID
 from manyheads.models import device_of, quietly
+from manyheads.models.loading import Tokenizer
 from manyheads.models.weights import MARK
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
 
 NAMES = {
     "attention_norm.weight": "input_layernorm.weight",
@@ -62,7 +66,7 @@ def to_llama(model: Decoder) -> Any:
     return llama
 
 
-def save_llama(model: Decoder, tokenizer: Any, folder: str | os.PathLike[str], dtype: torch.dtype) -> Path:
+def save_llama(model: Decoder, tokenizer: Tokenizer, folder: str | os.PathLike[str], dtype: torch.dtype) -> Path:
     """Write the model with its tokenizer, whole or not at all; a folder of an earlier save is replaced.
 
     Weights are stored in `dtype`: half precision halves the file. The config says float32, in which they are loaded
@@ -80,7 +84,7 @@ def save_llama(model: Decoder, tokenizer: Any, folder: str | os.PathLike[str], d
     return target
 
 
-def llama_config(model: Decoder) -> Any:
+def llama_config(model: Decoder) -> LlamaConfig:
     """Errors: ModelError for an attention-only decoder, one that norms q and k, and for attention but softmax."""
     from transformers import LlamaConfig
 

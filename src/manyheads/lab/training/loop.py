@@ -229,5 +229,5 @@ def choose_precision(width: int, device: torch.device) -> Precision:
     return Precision("float32", "this CPU has no native bf16")
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager:
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -230,7 +230,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
 def require_same(folder: Path, options: Mapping[str, Any]) -> None:
     """Errors: PlanError with each option that differs from the start of the training in `folder`."""
 
-    def written(value: Any) -> str:
+    def written(value: object) -> str:
         return "none" if value is None else str(value)
 
     begun = read_json(folder / BEGUN)

@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -115,7 +114,8 @@ def together(device: torch.device) -> Iterator[Team]:
             yield Team(ranks, ranks)
             return
         torch.cuda.set_device(device)
-        group: Any = dist.new_group(backend="nccl", timeout=PATIENCE)
+        group = dist.new_group(backend="nccl", timeout=PATIENCE)
+        assert isinstance(group, dist.ProcessGroup)  # of all processes, so that this one is in it
         try:
             yield Team(ranks, Ranks(ranks.rank, ranks.world, group))
         finally:

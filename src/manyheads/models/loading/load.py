@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from manyheads.models.describe import describe, max_positions_of
 from manyheads.models.loading.checkpoints import find_checkpoint, quietly
 from manyheads.models.loading.offloaded import device_of, whole_weight
 from manyheads.models.loading.pretrained import build, class_for, processor_beside, reader_beside
+from manyheads.models.loading.protocols import Processor, Tokenizer
 from manyheads.spec import ModelSpec
 
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
@@ -52,10 +53,10 @@ class LoadedModel:
     """
 
     model: nn.Module = field(repr=False)
-    tokenizer: Any = field(repr=False)
+    tokenizer: Tokenizer | None = field(repr=False)
     name: str
     because: str
-    processor: Any = field(default=None, repr=False)
+    processor: Processor | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         private_names.forget_capturing_hooks(self.model)
@@ -81,6 +82,13 @@ class LoadedModel:
     def writes_apart(self) -> bool:
         """Whether it is an encoder-decoder: it writes a text of its own beside the one that it reads."""
         return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+
+    @property
+    def required_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises ModelError where there is none, so that the model cannot read text."""
+        if self.tokenizer is None:
+            raise ModelError(f"{self.name} has no tokenizer, so it cannot read text: load it with tokenizer=.")
+        return self.tokenizer
 
     @cached_property
     def weights_hash(self) -> str:
@@ -111,10 +119,10 @@ class LoadedModel:
 
 
 def load(
-    what: Any,
+    what: str | os.PathLike[str] | nn.Module,
     *,
-    tokenizer: Any = None,
-    processor: Any = None,
+    tokenizer: Tokenizer | Literal[False] | None = None,
+    processor: Processor | Literal[False] | None = None,
     name: str | None = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
@@ -186,7 +194,8 @@ def load(
         checkpoint.because,
     ]
     refuse_head_mask(model)
-    return LoadedModel(model, _or_none(tokenizer), checkpoint.name, "; ".join(because), _or_none(processor))
+    tokenizer, processor = (None if tokenizer is False else tokenizer), (None if processor is False else processor)
+    return LoadedModel(model, tokenizer, checkpoint.name, "; ".join(because), processor)
 
 
 def weights_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -219,7 +228,13 @@ def require_usable(model: nn.Module, name: str) -> None:
         )
 
 
-def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any, options: list[str]) -> LoadedModel:
+def _in_hand(
+    model: nn.Module,
+    name: str | None,
+    tokenizer: Tokenizer | Literal[False] | None,
+    processor: Processor | Literal[False] | None,
+    options: list[str],
+) -> LoadedModel:
     """`model` as it is. Raises ModelError where options were passed that would have to change it, or an empty name."""
     cls = type(model).__name__
     if options:
@@ -234,7 +249,8 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
         raise ModelError(f"{name=} is no name for a model: give a text, or leave it out.")
     require_usable(model, name)
     tokenizer = getattr(processor, "tokenizer", None) if tokenizer is None else tokenizer
-    lm = LoadedModel(model, _or_none(tokenizer), name, "", _or_none(processor))
+    tokenizer, processor = (None if tokenizer is False else tokenizer), (None if processor is False else processor)
+    lm = LoadedModel(model, tokenizer, name, "", processor)
     if hasattr(model, "main_input_name"):  # transformers': any other may know what to do with one
         refuse_head_mask(model)
     attention = f", attention by {taken}" if (taken := private_names.attention_of(model)) else ""
@@ -242,16 +258,12 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
     return replace(lm, because="; ".join([used, *private_names.left_out_by_attention(model), *untested_here()]))
 
 
-def _require_callable(value: Any, name: str, kind: str, auto: str) -> None:
+def _require_callable(value: object, name: str, kind: str, auto: str) -> None:
     if value is not None and value is not False and not callable(value):
         raise ModelError(
             f"{name}={value!r} is not a {kind}: give one in hand, as transformers.{auto}.from_pretrained returns "
             f"it, or False for none."
         )
-
-
-def _or_none(value: Any) -> Any:
-    return None if value is False else value
 
 
 def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
@@ -291,7 +303,7 @@ class HeadMaskRefusal:
         self.handle = model.register_forward_pre_hook(self, prepend=True, with_kwargs=True)
         return self.handle
 
-    def __call__(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def __call__(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         passed = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
         # The signature is read only where a mask was passed: this runs before every forward pass.
         ignored = passed and [name for name in passed if name not in inspect.signature(model.forward).parameters]

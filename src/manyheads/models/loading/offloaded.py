@@ -29,7 +29,7 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device(next((device for device in devices if device is not None), "cpu"))
 
 
-def read_weight(module: nn.Module) -> Any:
+def read_weight(module: nn.Module) -> object:
     """`module.weight`, None where there is none. Reading it changes nothing, also in a model that trains.
 
     A parametrised weight is computed when it is read, and a spectral norm takes a step of its power iteration then.
@@ -65,13 +65,13 @@ def weight_of(module: nn.Module) -> Tensor:
 
 def local_part(weight: Tensor) -> Tensor:
     """This process's part of a weight that is split over several; else the weight itself."""
-    local: Any = getattr(weight, "to_local", None)
+    local = getattr(weight, "to_local", None)
     return weight if local is None else local()
 
 
 def whole_weight(weight: Tensor) -> Tensor:
     """A weight with the parts of all processes, each of which must call this; else the weight itself."""
-    gather: Any = getattr(weight, "full_tensor", None)
+    gather = getattr(weight, "full_tensor", None)
     return weight if gather is None else gather()
 
 

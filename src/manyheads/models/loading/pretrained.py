@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from manyheads import private_names
 from manyheads.base import few
@@ -24,6 +25,7 @@ from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.machine import free_bytes
 from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, first_line
+from manyheads.models.loading.protocols import Processor, Tokenizer
 from manyheads.models.weights.compact_form import build_compact, is_compact
 from manyheads.models.weights.projections import image_token_of
 from manyheads.sizing.architecture import FEW_LAYERS, require_few_layers
@@ -141,7 +143,7 @@ def build(
     return model.eval(), _require_complete(model, info, checkpoint.name)
 
 
-def _require_complete(model: Any, info: dict[str, Any], name: str) -> list[str]:
+def _require_complete(model: nn.Module, info: dict[str, Any], name: str) -> list[str]:
     """What to say of weights left over or not needed. Raises ModelError if any that count are missing or misshapen."""
     cls, spare = type(model).__name__, []
     if wrong := sorted(info["mismatched_keys"]):
@@ -170,7 +172,7 @@ def has_tokenizer_files(folder: Path) -> bool:
     return any(TOKENIZER_FILES.match(path.name) for path in folder.iterdir())
 
 
-def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Any:
+def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Tokenizer:
     """The tokenizer in the checkpoint's folder, padding and truncation off. Raises ModelError if there is none."""
     from transformers import AutoTokenizer
 
@@ -195,7 +197,7 @@ def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Any:
     return tokenizer
 
 
-def reader_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any, list[str]]:
+def reader_beside(model: nn.Module, checkpoint: Checkpoint, trust: bool) -> tuple[Tokenizer | None, list[str]]:
     """The tokenizer of a model, and a remark where there is none. Raises ModelError where a model of text has none."""
     try:
         return tokenizer_beside(checkpoint, trust), []
@@ -205,7 +207,7 @@ def reader_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any,
         return None, [f"no tokenizer lies beside it, and {sense_of(model)} need none"]
 
 
-def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any, list[str]]:
+def processor_beside(model: nn.Module, checkpoint: Checkpoint, trust: bool) -> tuple[Processor | None, list[str]]:
     """What makes pictures or sounds into inputs of the model, by PIL and NumPy; None, and why, where there is none.
 
     Nothing is raised: a model is of use without it to a caller who has its inputs already.
@@ -234,7 +236,7 @@ def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[A
     return of_both, [*remarks, f"text with pictures by {type(of_both).__name__}"]
 
 
-def _with_text(config: Any, folder: Path, options: dict[str, Any]) -> Any:
+def _with_text(config: Any, folder: Path, options: dict[str, Any]) -> Processor:
     """The processor of a vision-language model. Errors: whatever transformers has."""
     # What makes inputs of films needs torchvision, and nothing here reads films.
     without = "" if find_spec("torchvision") is not None else "video_processor"

@@ -54,13 +54,13 @@ def install() -> None:
     places = private_names.look_ups()
     own = {key: getattr(owner, name) for key, (owner, name) in places.items()}
 
-    def look_up(table: Any, name: str, default: Callable) -> Callable:
+    def look_up(table: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
         return _wrapped(own["interface"](table, name, default), name)
 
-    def item(table: Any, name: str) -> Callable:
+    def item(table: Any, name: str) -> Callable[..., Any]:
         return _wrapped(own["item"](table, name), name)
 
-    def compiled_call(model: Any, compile_config: Any) -> Callable:
+    def compiled_call(model: Any, compile_config: Any) -> Callable[..., Any]:
         return model.__call__ if _tapped(model) else own["compiled"](model, compile_config)
 
     def continuous_batching(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ def remove() -> None:
             setattr(owner, name, value)
 
 
-def _wrapped(function: Callable, name: str) -> Callable:
+def _wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The model's own attention function, which shows each of its calls to the taps on the calling module."""
     if hasattr(function, "untapped"):  # one look-up calls the other: a call must not be shown twice
         return function

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.errors import ManyHeadsError, ModelError
@@ -104,7 +104,7 @@ def read_mark(folder: Path) -> dict[str, Any]:
 
 def build_compact(
     cls: Any, folder: Path, device: torch.device, dtype: torch.dtype | None, attention: str | None
-) -> tuple[Any, list[str]]:
+) -> tuple[nn.Module, list[str]]:
     """The pruned model in `folder`, on a device, in eval mode, and a remark.
 
     Errors: ModelError for files that do not fit.
@@ -128,7 +128,7 @@ def _build(
     device: torch.device,
     dtype: torch.dtype | None,
     attention: str | None,
-) -> tuple[Any, list[str]]:
+) -> tuple[nn.Module, list[str]]:
     if mark.get("form") != COMPACT:
         raise ModelError(
             f"{folder / MARK} says that the form is {mark.get('form')!r}, and {WEIGHTS} beside it is of the form "

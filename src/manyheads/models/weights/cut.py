@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from manyheads.errors import ModelError
 from manyheads.heads import Head
 from manyheads.models.weights.projections import is_transposed, out_rows, projections_of
 from manyheads.spec import CROSS, Site
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 REMEMBERED = "kept_heads"  # the attribute of a cut model
 
@@ -117,7 +120,7 @@ def cut_model(model: nn.Module, cuts: Sequence[KeptHeads]) -> None:
     object.__setattr__(model, REMEMBERED, tuple(remembered.values()))
 
 
-def built_anew(model: Any) -> Any:
+def built_anew(model: nn.Module) -> PreTrainedModel:
     """The architecture that a cut model was built as, whole, in its dtype, on the CPU, weights not set at all.
 
     Raises ModelError for a model that transformers did not make: there is no telling how to build it.
@@ -139,7 +142,7 @@ def built_anew(model: Any) -> Any:
     return full_model.eval()
 
 
-def uncut(model: Any) -> Any:
+def uncut(model: nn.Module) -> Any:
     """The same model in the shape that it was built in: what was cut out is zeros, so its outputs are the same.
 
     The removed heads' columns of the output projection are zero, and so is all else that was theirs. A new model, on

@@ -99,12 +99,14 @@ def weight_by_head(module: nn.Module, num_heads: int, width: int) -> Float[Tenso
     Of a projection that is divided among processes whose heads are not, all of it: every process must call this.
     """
     weight = read_weight(module)
-    weight = weight_of(module) if input_width(module) == num_heads * width else whole_weight(weight.detach())
+    assert isinstance(weight, Tensor)
+    is_own = input_width(module) == num_heads * width
+    weight = weight_of(module) if is_own else whole_weight(weight.detach())
     rows = weight if is_transposed(module) else weight.T
     return rows.reshape(num_heads, width, rows.shape[1])
 
 
-def image_token_of(config: Any) -> int | None:
+def image_token_of(config: object) -> int | None:
     """The token in whose places a language model reads a picture's patches; None where it reads no pictures so."""
     tokens = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
     return next((token for token in tokens if type(token) is int), None)
@@ -270,7 +272,7 @@ def out_rows(module: nn.Module) -> int | None:
 class OwnCounts:
     """A config with other numbers of heads, for one module; every other field is read from the config itself."""
 
-    def __init__(self, config: Any, counts: dict[str, int]) -> None:
+    def __init__(self, config: object, counts: dict[str, int]) -> None:
         self.__dict__.update(of=config, **counts)
 
     def __getattr__(self, name: str) -> Any:
@@ -278,7 +280,7 @@ class OwnCounts:
             raise AttributeError(name)
         return getattr(self.of, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.__dict__["of"], name, value)
 
 
@@ -314,7 +316,7 @@ def recount(module: nn.Module, before: Sizes, after: Sizes) -> None:
     module.config = OwnCounts(original, changed)  # type: ignore[assignment]
 
 
-def _field(config: Any, name: str) -> Any:
+def _field(config: object, name: str) -> object:
     """A config's field; None where it has none, or has no one number for all layers and raises."""
     try:
         return getattr(config, name, None)

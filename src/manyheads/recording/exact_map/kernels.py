@@ -16,7 +16,7 @@ on Blackwell, where a thread holds whole rows); labels are float32, for which "1
 A module of kernels must be imported only where they run: Triton is no part of the CPU's torch.
 Source: Dao 2023, FlashAttention-2, Algorithm 1 (the tiles); the reductions are those of `requests`, name by name.
 """
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportGeneralTypeIssues=false, reportMissingParameterType=false, reportUnknownParameterType=false
 # (For pyright a kernel never returns: only kernels call it.)
 
 import os

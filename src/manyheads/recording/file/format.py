@@ -23,6 +23,9 @@ value that is missing, of another kind or out of range is a `Misfit`, before any
 
 # device: a file is opened on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnnecessaryIsInstance=false
+# What a header holds is checked as it is read; torch does not say of what numbers the lists of `tolist` are.
+
 from __future__ import annotations
 
 import hashlib
@@ -31,12 +34,12 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import torch
 from jaxtyping import Bool, Int, Shaped
@@ -59,6 +62,8 @@ from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.spec import Layers, Site
 from manyheads.texts import ImageSpan, Sinks, Stretch, Tokens
 from manyheads.units import gb
+
+Value = TypeVar("Value")
 
 FORMAT = "manyheads-recording"
 FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it may overlook needs no new number
@@ -229,7 +234,7 @@ def _json(subject: str, value: object) -> str:
 
 
 @contextmanager
-def _fitting(subject: str) -> Iterator[None]:
+def _fitting(subject: str) -> Generator[None]:
     try:
         yield
     except (Misfit, ShapeError) as error:
@@ -446,7 +451,7 @@ class _Source:
     def _optional(self, name: str) -> Tensor | None:
         return self.file.read(name) if name in self.file.entries else None
 
-    def _once(self, name: str, make: Callable[[str], Any]) -> Any:
+    def _once(self, name: str, make: Callable[[str], Value]) -> Value:
         with self._lock:
             value = self._shared.get(name)
             if value is None:
@@ -455,7 +460,7 @@ class _Source:
 
 
 @contextmanager
-def _damage_in(file: TensorFile) -> Iterator[None]:
+def _damage_in(file: TensorFile) -> Generator[None]:
     try:
         yield
     except (Misfit, ShapeError) as error:
@@ -665,7 +670,7 @@ KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}  # a Site's fiel
 DTYPES = {"ids": INTEGERS, "offsets": INTEGERS, "special": {torch.bool}, "rarity": FLOATS}
 
 
-def take(about: object, key: str, *kinds: type) -> Any:
+def take(about: object, key: str, *kinds: type[Value]) -> Value:
     """What a mapping from JSON holds under `key`, if it is of one of these kinds. (True is no int here.)"""
     if not isinstance(about, dict) or key not in about or type(about[key]) not in kinds:
         raise Misfit(f"its header's {key!r} is missing or no {' or '.join(kind.__name__ for kind in kinds)}")
@@ -680,7 +685,7 @@ def number_in(about: object, key: str, count: int) -> int:
     return number
 
 
-def each_of(values: list[Any], kind: type, subject: str) -> list[Any]:
+def each_of(values: list[Any], kind: type[Value], subject: str) -> list[Value]:
     """The values, if each is of this kind; `subject` names them in the error."""
     if not all(type(value) is kind for value in values):
         raise Misfit(f"its {subject} are not all {kind.__name__}")

@@ -15,6 +15,9 @@ Source: https://huggingface.co/docs/safetensors, "Format". Oracle: the safetenso
 
 # device: a file is opened on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# What a header holds is checked as it is read.
+
 from __future__ import annotations
 
 import json

@@ -172,7 +172,7 @@ def _retrieval(lm: LoadedModel) -> list[Probe]:
     texts = page_texts()
 
     def size(text: str) -> int:
-        return len(lm.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return len(lm.required_tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     most = size("\n".join(texts))
     if lm.max_positions is not None:

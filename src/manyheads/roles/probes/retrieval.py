@@ -255,7 +255,8 @@ class _Parts(NamedTuple):
         context = contexts if isinstance(contexts, str) else "\n".join(contexts)
         parts = []
         for name, text in (("contexts", context), ("needle", needle), ("question", question)):
-            ids = lm.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text.strip() else []
+            tokenizer = lm.required_tokenizer
+            ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text.strip() else []
             if not ids:
                 raise TextError(f"{name} {text[:40]!r} has no token: give at least one word.")
             parts.append(list(ids))

@@ -76,7 +76,7 @@ def parsed(path: Path) -> dict[str, Any]:
     """What is written in a config.json. Errors: FileAccessError; ModelError where it is damaged."""
     try:
         # Some editors put a byte order mark before UTF-8, which plain "utf-8" would hand to the JSON parser.
-        data: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+        data: object = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise FileAccessError(f"cannot read {path}: {error.strerror or error}. Check its permissions.") from error
     except (ValueError, RecursionError) as error:  # bad JSON, lists in lists without end, or bad UTF-8
@@ -131,7 +131,7 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
 
 def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:
     """Whether the config means the model without a head, and how that is known."""
-    classes: Any = data.get("architectures") or []
+    classes: object = data.get("architectures") or []
     if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in cast("list[Any]", classes)):
         raise ModelError(f"the config of {family!r} says architectures={classes!r}, which should be a list of names.")
     if not classes:

@@ -158,7 +158,7 @@ def images(fields: Fields, row: Images, *, headless: bool) -> Architecture:
 
 def num_classes(fields: Fields) -> int:
     """As many as are named, else the number that is said, else 2: what transformers makes of such a config."""
-    labels: Any = fields.get("id2label")
+    labels: object = fields.get("id2label")
     if isinstance(labels, Mapping) and labels:
         return len(cast("Mapping[Any, Any]", labels))
     return fields.whole("num_labels", 2)

@@ -43,7 +43,7 @@ class Fields:
     def has(self, name: str) -> bool:
         return self.names.get(name, name) in self.data
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """The value as it stands there, None included; else the family's default, else `default`."""
         # Families take the common names, too, beside their own.
         for alias in (self.names.get(name, name), name, *SYNONYMS.get(name, ())):
@@ -85,7 +85,7 @@ class Fields:
 
     def listed(self, name: str) -> list[Any]:
         """A list, or none."""
-        values: Any = self.get(name)
+        values: object = self.get(name)
         if values is not None and not isinstance(values, list | tuple):
             raise ModelError(f"the config of {self.family!r} says {name}={values!r}, which should be a list.")
         return list(cast("list[Any]", values or []))
@@ -94,7 +94,7 @@ class Fields:
         config_name = self.names.get(name, name)
         return config_name if config_name == name else f"{config_name} ({name})"
 
-    def _checked(self, name: str, number: Any, least: int = 1) -> int:
+    def _checked(self, name: str, number: object, least: int = 1) -> int:
         # JSON has one kind of number, and some writers give every one a point: 12.0 is 12. But true is no 1.
         if isinstance(number, float) and number.is_integer():
             number = int(number)

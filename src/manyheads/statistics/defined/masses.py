@@ -364,7 +364,9 @@ class Matched(NamedTuple):
     shuffled: Match
 
 
-def matched(name: str, meaning: str, source: str, labels: Callable, **how: Any) -> Matched:
+def matched(
+    name: str, meaning: str, source: str, labels: Callable[[Tokens, Tensor], tuple[Tensor, Tensor]], **how: Any
+) -> Matched:
     """`labels(tokens, ids)` returns the labels of rows and of keys: the shuffled request moves the ids alone."""
 
     def plain(tokens: Tokens) -> tuple[Tensor, Tensor]:

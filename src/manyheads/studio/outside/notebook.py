@@ -57,7 +57,7 @@ class StudioWidget(anywidget.AnyWidget):
         self._desk.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _receive(self, _: Any, content: Any, __: Any = None) -> None:
+    def _receive(self, _: object, content: object, __: object = None) -> None:
         """A message from the page: a request, or the cancellation of one."""
         if not isinstance(content, dict):
             return

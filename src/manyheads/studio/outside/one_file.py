@@ -13,7 +13,6 @@ import gzip
 import os
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from manyheads import __version__
 from manyheads.base import Progress, html_table, replacing
 from manyheads.corpora import reading_of
 from manyheads.inputs import Long
+from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
 from manyheads.studio.outside.snapshot import bundle, snapshot_of
@@ -96,7 +96,7 @@ ROOMS = ("atlas", "head", "compare", "size")  # that need a recording at most
 
 def write_report(
     path: str | os.PathLike[str],
-    what: Any,
+    what: LoadedModel | Recording,
     text: str | None = None,
     *,
     labels: PageLabels | None = None,

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from manyheads.errors import ModelError, RecordingError, TextError
+from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.statistics import HeadTable
 
@@ -16,7 +17,7 @@ INSTALL = 'show() needs the studio: pip install "manyheads[studio]".'
 HEIGHTS = (320, 4000)
 
 
-def show(what: Any, text: str | None = None, height: int = 640) -> Any:
+def show(what: LoadedModel | Recording | HeadTable, text: str | None = None, height: int = 640) -> Any:
     """Every head in a notebook: the atlas, any head's map, comparisons, experiments. Ends a cell: `mh.show(rec)`.
 
     `what` is a Recording, or a LoadedModel with a `text` (a sentence of ours by default), whose heads then have their

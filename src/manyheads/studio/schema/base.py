@@ -34,7 +34,7 @@ class AnswerBody(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     @classmethod
-    def of(cls: type[Body], value: Any, **fields: Any) -> Body:
+    def of(cls: type[Body], value: object, **fields: Any) -> Body:
         """An answer that takes from `value`, a value of the library, all fields of the same name but `fields`."""
         shared = {name for name in cls.model_fields if name not in fields and hasattr(value, name)}
         return cls(**{name: getattr(value, name) for name in shared}, **fields)

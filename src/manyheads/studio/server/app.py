@@ -124,7 +124,7 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def answer(app: Any, method: str, path: str, body: Any = None) -> Answer:
+def answer(app: FastAPI, method: str, path: str, body: object = None) -> Answer:
     """The application's answer to one request without a socket; `body` is sent as JSON. No guard stands before it, for
     the caller is in this process already. Works inside a running event loop, too.
 

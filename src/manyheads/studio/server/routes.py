@@ -17,12 +17,14 @@ from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
 from manyheads.corpora import reading_of
+from manyheads.models import LoadedModel
 from manyheads.studio.jobs import Job, JobKind, Say
 from manyheads.studio.schema.base import (
     MAX_NAME,
     MAX_STEPS,
     MAX_TEXT,
     AblationKind,
+    AnswerBody,
     FileEntry,
     How,
     Limits,
@@ -227,10 +229,10 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
         desk.workspace.place_of(ask.model)
         return await start("pruning", lambda say: desk.prune(ask, say))
 
-    async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[Any, Say], Any]) -> Job:
+    async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[LoadedModel, Say], AnswerBody]) -> Job:
         desk.workspace.place_of(ask.model)
 
-        def run(say: Say) -> Any:
+        def run(say: Say) -> AnswerBody:
             say(f"loading {ask.model}", 0, None)
             return work(desk.workspace.load(ask.model), say)
 

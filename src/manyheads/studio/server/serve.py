@@ -56,6 +56,7 @@ HEADERS = [
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Serving:
 
     desk: Desk
     socket: socket.socket
-    app: Any
+    app: Application
     address: str
 
 
@@ -178,7 +179,7 @@ def warm(desk: Desk) -> None:
 class Guard:
     """An ASGI application before another. `hosts` are the names it answers to; `token` None where none is needed."""
 
-    def __init__(self, app: Any, hosts: frozenset[str], token: str | None = None) -> None:
+    def __init__(self, app: Application, hosts: frozenset[str], token: str | None = None) -> None:
         self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from manyheads.base import Cache
 from manyheads.corpora import page_texts
@@ -33,6 +33,7 @@ from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.state.workspace import Workspace, digest
 from manyheads.texts import Sinks
 
+Value = TypeVar("Value")
 MOST_OPEN = 24
 MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays whatever its size
 SINK_CELLS = 100_000_000  # over all heads: up to so many, sinks are searched for at once
@@ -105,7 +106,7 @@ class Opened:
             lambda: sinks_of(self.recording, text) if self.cells(text) <= SINK_CELLS else Sinks(),
         )
 
-    def once(self, key: tuple[Any, ...], make: Any) -> Any:
+    def once(self, key: tuple[str | int | float, ...], make: Callable[[], Value]) -> Value:
         """A value computed from this recording, once: by the first caller, for whom callers of the same key wait."""
         return self.computed.get_or_make(key, make)
 

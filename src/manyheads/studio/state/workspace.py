@@ -38,7 +38,7 @@ class ModelPlace:
     """A model by name. `what` is the argument of `load` for it, or the loaded model; `bundled`: it is one of ours."""
 
     name: str
-    what: Any
+    what: str | LoadedModel
     title: str
     bundled: bool = False
 
@@ -107,12 +107,15 @@ class Workspace:
     def _add(self, name: str, path: Path) -> None:
         """Under its own name, or with the folder's before it where that is taken."""
         is_model = path.is_dir() and not is_history(path)
-        taken: Any = self.histories if is_history(path) else self.models if is_model else self.files
+        taken = self.histories if is_history(path) else self.models if is_model else self.files
         if name in taken:
             name = f"{path.resolve().parent.name}/{name}"
             if name in taken:
                 return  # the same path, named twice
-        taken[name] = ModelPlace(name, str(path), str(path)) if is_model else path
+        if is_model:
+            self.models[name] = ModelPlace(name, str(path), str(path))
+        else:
+            (self.histories if is_history(path) else self.files)[name] = path
 
     def _place_for(self, model: str) -> ModelPlace:
         """The model that a name or a folder stands for: one of the list, else a new one, named as in `_add`."""
@@ -125,7 +128,7 @@ class Workspace:
                 )
             return ModelPlace(model, model, f"{model}, of the hub: looked for when it is first used")
         for place in self.models.values():
-            if not place.bundled and Path(place.what).resolve() == path:
+            if not place.bundled and isinstance(place.what, str) and Path(place.what).resolve() == path:
                 return place
         name = path.name if path.name not in self.models else f"{path.parent.name}/{path.name}"
         return ModelPlace(name, model, model)
@@ -158,7 +161,7 @@ class Workspace:
                 unavailable=self.why_not(name),
                 device=(
                     f"{place.what.device}, where it was"
-                    if hasattr(place.what, "model")
+                    if isinstance(place.what, LoadedModel)
                     else "{}, {}".format(*choose_device(self.device))
                 ),
                 pair=None if place.bundled and not BUNDLED[name].predicts else ExamplePair(**reading_of(name).pair),
@@ -178,12 +181,12 @@ class Workspace:
             )
         return self.models[name]
 
-    def load(self, name: str) -> Any:
+    def load(self, name: str) -> LoadedModel:
         """The model, loaded once. Raises NotHere, ModelError."""
-        place = self.place_of(name)
-        if hasattr(place.what, "model"):
-            return self.loaded.get_or_make(name, lambda: place.what)
-        return self.loaded.get_or_make(name, lambda: load(place.what, device=self.device, dtype=self.dtype))
+        what = self.place_of(name).what
+        if isinstance(what, LoadedModel):
+            return self.loaded.get_or_make(name, lambda: what)
+        return self.loaded.get_or_make(name, lambda: load(what, device=self.device, dtype=self.dtype))
 
     def file_entries(self) -> list[FileEntry]:
         entries = []

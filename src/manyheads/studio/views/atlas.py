@@ -7,9 +7,10 @@ measured once per model, and worded as the page shows them.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from numpy import ndarray
 
 from manyheads.edits import METRICS
 from manyheads.heads import Head
@@ -18,7 +19,7 @@ from manyheads.measurement import EVERY_ROW, measure_recording
 from manyheads.recording import LayerRecord
 from manyheads.roles import HeadRole, PageLabels, label_page
 from manyheads.roles.words import CAVEAT, group_of
-from manyheads.statistics import DEFAULT, STATISTICS, Statistic
+from manyheads.statistics import DEFAULT, STATISTICS, HeadTable, Statistic
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema import recordings as bodies
@@ -26,6 +27,7 @@ from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.maps import FILE_TYPES, file_bytes
 from manyheads.studio.views.recording import layer_info
+from manyheads.texts import Sinks
 
 TABLE_CELLS = 400_000_000  # visible cells over all heads; beyond, rows are sampled: some seconds
 LINKS = 24
@@ -38,7 +40,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atl
     table = table_of(opened, text)
     statistics = [statistic for statistic in table.statistics if statistic.kind != "chance"]
     infos = [_statistic_info(statistic) for statistic in statistics]
-    columns = [table.column(statistic.name) for statistic in statistics]
+    columns: list[Sequence[float] | ndarray] = [table.column(statistic.name) for statistic in statistics]
     importance: Importance | None = opened.computed.get(("importance", text))
     if importance is not None:
         infos.append(
@@ -85,7 +87,7 @@ def table_file(opened: Opened, text: int, kind: str) -> tuple[str, str, bytes]:
     return f"heads.{kind}", FILE_TYPES[kind], file_bytes(table_of(opened, text).to_pandas(), kind)
 
 
-def table_of(opened: Opened, text: int) -> Any:
+def table_of(opened: Opened, text: int) -> HeadTable:
     """The table of one text's statistics, chance levels included; computed once."""
     opened.check_text(text)
     names = [name for name in STATISTICS if name.split(".")[0] in DEFAULT]
@@ -180,7 +182,7 @@ def _role_info(role: HeadRole) -> bodies.RoleInfo:
     return bodies.RoleInfo.of(role, family=group_of(role.name), evidence=bodies.EvidenceInfo.of(role.evidence))
 
 
-def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[list[bodies.Link], str]:
+def _links_of(layer: LayerRecord, head: int, text: int, sinks: Sinks) -> tuple[list[bodies.Link], str]:
     """Each query's best key apart from sinks, the strongest first, and which rows of the map were read."""
     num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
     most = max(1, min(num_rows, LINK_ROWS, LINK_CELLS // max(1, num_keys)))

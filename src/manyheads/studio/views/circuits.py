@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from torch import nn
+
 from manyheads.base import Progress
 from manyheads.circuits import (
     Circuit,
@@ -349,7 +351,7 @@ def watched(lm: LoadedModel, say: Say, words: str, passes: int | None = None) ->
     """
     thread, state = threading.get_ident(), {"done": -1, "total": passes, "own": False}
 
-    def look(module: Any, _: Any) -> None:
+    def look(module: nn.Module, _: object) -> None:
         if threading.get_ident() != thread:
             return
         if module is lm.model and not state["own"]:
@@ -371,5 +373,6 @@ def watched(lm: LoadedModel, say: Say, words: str, passes: int | None = None) ->
 
 def _written(lm: LoadedModel, token: int) -> str:
     """A token as an answer is written; its piece where it is blank or a part of a character."""
-    text = str(lm.tokenizer.decode([token]))
-    return text if text and "�" not in text else str(lm.tokenizer.convert_ids_to_tokens([token])[0])
+    tokenizer = lm.required_tokenizer
+    text = str(tokenizer.decode([token]))
+    return text if text and "�" not in text else str(tokenizer.convert_ids_to_tokens([token])[0])

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.edits import METRICS, Prepared, applied, choose_metric, exact, prepare, read_under
@@ -29,7 +28,8 @@ from manyheads.errors import FileAccessError, HeadError, StatisticError
 from manyheads.inputs import Batch, forward, read
 from manyheads.interventions import Effect, costs_of, effect, prune_heads, verdict
 from manyheads.interventions.effects import CONTROLS, ROUNDING
-from manyheads.models import LoadedModel, tap
+from manyheads.models import AttentionCall, LoadedModel, tap
+from manyheads.models.loading import Tokenizer
 from manyheads.models.weights import STOCK
 from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.roles.compare import head_diversity
@@ -206,11 +206,11 @@ class PassCounter:
     first: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
-    def passes(self, model: Any, words: str) -> Iterator[None]:
+    def passes(self, model: nn.Module, words: str) -> Iterator[None]:
         """Count the passes of this thread through the model. An edit that edits nothing costs nothing."""
         self.progress(words, max(self.done, 0), self.total)
 
-        def on_layer(call: Any) -> None:
+        def on_layer(call: AttentionCall) -> None:
             # A pass begins where the layer that came first is called again: its number of layers is not known here.
             if call.site.module == self.first.setdefault(words, call.site.module):
                 self.done += 1
@@ -241,7 +241,7 @@ def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | Non
         }
         ranked = sorted(likely, key=lambda index: (-max(likely[index]), index))
         guesses = [
-            Guess(token=_token_name(lm.tokenizer, index), before=likely[index][0], after=likely[index][1])
+            Guess(token=_token_name(lm.required_tokenizer, index), before=likely[index][0], after=likely[index][1])
             for index in ranked
         ]
         return change, LOSS_WORDS, guesses
@@ -338,7 +338,7 @@ def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, 
     return states[0].double().cpu(), torch.empty(0, device="cpu")
 
 
-def _token_name(tokenizer: Any, index: int) -> str:
+def _token_name(tokenizer: Tokenizer, index: int) -> str:
     """A token as it stands in a text; its piece where it is blank or part of a character; else its number."""
     try:
         text = tokenizer.decode([index])

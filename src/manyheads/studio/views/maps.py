@@ -12,7 +12,7 @@ import io
 import json
 import math
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from manyheads.studio.schema.recordings import Pair
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.recording import layer_info, tokens_of, units_of
 from manyheads.texts import Merging, numbered
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAGIC = b"MHB1"
 MEDIA_TYPE = "application/vnd.manyheads.arrays"
@@ -228,7 +231,7 @@ def window_file(opened: Opened, head: str, queries: str, keys: str, text: int, k
     return f"{head.replace(':', '-')}.{kind}", FILE_TYPES[kind], file_bytes(frame, kind)
 
 
-def file_bytes(frame: Any, kind: str) -> bytes:
+def file_bytes(frame: pd.DataFrame, kind: str) -> bytes:
     """A data frame as a file of one of `FILE_TYPES`."""
     out = io.BytesIO()
     if kind == "parquet":

@@ -56,7 +56,7 @@ LONGEST = 131_072  # tokens to which every line is drawn at least
 ATTENTION, FEED_FORWARD = ("q", "k", "v", "qkv", "latent", "o"), ("feed-forward", "router")
 
 
-def run(ask: SizeAsk, config_of: Callable[[str], Any]) -> SizeReport:
+def run(ask: SizeAsk, config_of: Callable[[str], object]) -> SizeReport:
     """The costs of a preset, of a model of the workspace, or of a description.
 
     `config_of(name)` returns the argument of `mh.size` for a model of the workspace. Errors: ShapeError where not
@@ -67,7 +67,7 @@ def run(ask: SizeAsk, config_of: Callable[[str], Any]) -> SizeReport:
         raise ShapeError(
             f"{' and '.join(names) or 'nothing'} was given to size: give exactly one of preset=, model= or words=."
         )
-    subject: Any
+    subject: object
     num_kv_heads = ask.num_kv_heads
     if ask.preset is not None:
         subject = preset(ask.preset)  # by its name in our table: `mh.size` would look for a file of that name, too

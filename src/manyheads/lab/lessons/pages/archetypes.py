@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from manyheads.lab.lessons.parameters import Values, choice, text, whole
 
 if TYPE_CHECKING:
     from manyheads.models import LoadedModel
+    from manyheads.statistics import HeadTable
 
 SENTENCE = "The dog saw the cat, and the cat saw the dog."
 OTHERS = (
@@ -110,7 +111,7 @@ def shares(values: Values, load: Loader) -> Ran:
     )
 
 
-def _measured(lm: LoadedModel, sentence: str) -> Any:
+def _measured(lm: LoadedModel, sentence: str) -> HeadTable:
     return measurement.measure(lm, sentence, [f"{kind}{end}" for kind in KINDS.values() for end in ENDS.values()])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from manyheads.lab.lessons.pages.shared import MODEL, map_of, one_named, require
 from manyheads.lab.lessons.parameters import Values, choice, number, text, whole
 from manyheads.statistics import defined
 from manyheads.statistics.defined import coreference_statistics, survey_coreference
+
+if TYPE_CHECKING:
+    from manyheads.statistics import HeadTable
 
 SENTENCE = "The researcher who cited the paper won the prize"
 VERBS = "cited won"
@@ -153,7 +156,7 @@ def scores_of(kind: Kind, load: Loader) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=2)
-def gold_table(load: Loader) -> Any:
+def gold_table(load: Loader) -> HeadTable:
     """Every head over our annotated sentences, measured once: some seconds."""
     documents = list(corpora.gold_corpus().open())
     golds = [document.gold for document in documents]

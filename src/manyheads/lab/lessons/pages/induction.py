@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from manyheads.lab.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, req
 from manyheads.lab.lessons.parameters import Values, choice, text, whole
 from manyheads.plan import Ablate
 from manyheads.roles import probes
+
+if TYPE_CHECKING:
+    from manyheads.models import LoadedModel
+    from manyheads.models.loading import Tokenizer
 
 PREVIOUS, INDUCTION = "L0H0", "L1H0"
 POSITIONS = 128  # that the model has: few, so that its previous-token head is sharp over all of them
@@ -39,7 +43,7 @@ def pair(values: Values, load: Loader) -> Ran:
     words = values.text("text")
     lm = _pair(load(MODEL).tokenizer, values.whole("sharpness"))
     require_short(lm, words)
-    ids = torch.tensor([lm.tokenizer(words)["input_ids"]])
+    ids = torch.tensor([lm.required_tokenizer(words)["input_ids"]])
     maps, chances = {}, {}
     tokens: tuple[str, ...] = ()
     for state in (WITH, WITHOUT):
@@ -99,7 +103,7 @@ def repeats(values: Values, load: Loader) -> Ran:
     )
 
 
-def _pair(tokenizer: Any, sharpness: int) -> Any:
+def _pair(tokenizer: Tokenizer | None, sharpness: int) -> LoadedModel:
     """Two layers of two heads: the pair, and beside each a head that looks at the first token."""
     from manyheads.lab import design  # torch comes with it, and listing the lessons needs none
 

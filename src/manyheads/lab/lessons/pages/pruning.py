@@ -118,7 +118,7 @@ def _vector(lm: LoadedModel, sentence: str, gone: tuple[str, ...]) -> Float64[nd
     """The sentence's vector, of length 1, without these heads: the mean over its tokens."""
     import torch
 
-    inputs = lm.tokenizer(sentence, return_tensors="pt")
+    inputs = lm.required_tokenizer(sentence, return_tensors="pt")
     with edits.applied(lm, Ablate(", ".join(gone))) if gone else nullcontext(), torch.no_grad():
         mean = np.asarray(lm.model(**inputs).last_hidden_state[0].double()).mean(0)
     return mean / np.linalg.norm(mean)

@@ -23,6 +23,7 @@ from manyheads.sizing.architecture import Attention, projections
 
 if TYPE_CHECKING:
     from manyheads.models import LoadedModel
+    from manyheads.recording import Recording
 
 MODEL = "minilm"
 PAPER_SOURCE = "Vaswani et al. 2017, table 3 row A"
@@ -40,7 +41,7 @@ def one_named(lm: LoadedModel, name: str) -> Head:
     return heads[0]
 
 
-def map_of(rec: Any, head: Head) -> Float64[ndarray, "q k"]:
+def map_of(rec: Recording, head: Head) -> Float64[ndarray, "q k"]:
     """A head's whole map of a recording of one text."""
     return np.asarray(rec.stacks[head.stack][head.layer].weights(head.index), np.float64)
 

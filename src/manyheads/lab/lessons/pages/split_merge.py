@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from einops import rearrange
@@ -33,6 +33,9 @@ from manyheads.reference import (
     to_fused,
     to_naive,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RIGHT, ALONE = "reshape, then transpose", "reshape alone"
 LOOP, WIDE, FUSED = "head by head", "with a wide W_Q, W_K and W_V", "with one fused W_QKV"
@@ -212,17 +215,17 @@ def _ways(m: int, h: int, n: int, b: int) -> tuple[tuple[Callable[[], Any], ...]
     by_head = [[w[:, i * d : (i + 1) * d].contiguous() for w in (w_q, w_k, w_v)] for i in range(h)]
     w_qkv = torch.cat((w_q, w_k, w_v), 1)
 
-    def attended(q: Any, k: Any, v: Any) -> Any:
+    def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.transpose(-1, -2) * d**-0.5).softmax(-1) @ v
 
-    def loop() -> Any:
+    def loop() -> Tensor:
         return torch.cat([attended(x @ q, x @ k, x @ v) for q, k, v in by_head], 2) @ w_o
 
-    def wide() -> Any:
+    def wide() -> Tensor:
         q, k, v = (rearrange(x @ w, "b n (h d) -> b h n d", h=h) for w in (w_q, w_k, w_v))
         return rearrange(attended(q, k, v), "b h n d -> b n (h d)") @ w_o
 
-    def joined() -> Any:
+    def joined() -> Tensor:
         q, k, v = rearrange(x @ w_qkv, "b n (three h d) -> three b h n d", three=3, h=h)
         return rearrange(attended(q, k, v), "b h n d -> b n (h d)") @ w_o
 
@@ -288,7 +291,7 @@ def _axes(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) if shape else "None"
 
 
-def _zeros(x: Any) -> float:
+def _zeros(x: Tensor) -> float:
     return 100 * float((x == 0).float().mean())
 
 

@@ -198,7 +198,7 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
         # Steps go on from the teacher's last: the student sees windows that its teacher never saw.
         return {"ids": data.windows(seed, teacher_settings.steps + step, scale.rows, scale.length + 1)}
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
         return divergence(model, teacher, batch["ids"])
 
     def measured(model: nn.Module, step: int) -> Mapping[str, float]:

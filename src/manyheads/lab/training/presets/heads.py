@@ -14,7 +14,7 @@ Source: Vaswani et al. 2017, "Attention is all you need", table 3, rows (A).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from manyheads.inputs import record_call
 from manyheads.lab.training.charts import Chart, Points, PointsPanel
+from manyheads.lab.training.loop import Trained
 from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
@@ -253,7 +254,14 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
     return total / max(1, num_heads * (num_heads - 1)) / rows / MOST
 
 
-def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "free", measure: Any = scores_of) -> Run:
+def reader_run(
+    name: str,
+    scale: Scale,
+    seed: int,
+    num_heads: int,
+    kind: str = "free",
+    measure: Callable[[nn.Module, Batch], Mapping[str, float]] = scores_of,
+) -> Run:
     """One training of the cards' reader. Its texts depend on the seed and the step alone."""
     # Before the model is made: nets of one seed begin alike wherever their sizes agree.
     torch.manual_seed(seed)
@@ -299,7 +307,7 @@ def findings(trained: AllTrained, scale: Scale) -> Findings:
     return Findings(numbers, lines_of(numbers, scale), chart(numbers, scale))
 
 
-def equal_parameters(trained: Any) -> int:
+def equal_parameters(trained: Iterable[Trained]) -> int:
     """How many parameters every net has. That they are equal is what the comparison rests on."""
     counts = {num_parameters(run.model) for run in trained}
     assert len(counts) == 1, f"nets that should be of one size have {sorted(counts)} parameters"

@@ -57,6 +57,7 @@ from manyheads.lab.training.presets.preset import (
 from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, generator_of, spreads_of
 from manyheads.long_context import Needle, split_heads
 from manyheads.models import device_of, load
+from manyheads.models.loading import Tokenizer as Reader  # the library tokenizers has one of that name
 from manyheads.plan import Ablate, Plan
 from manyheads.statistics.defined import distant_mass
 
@@ -153,7 +154,7 @@ class Passkeys:
             "streams": torch.rand(rows, generator=generator) < STREAMS,
         }
 
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Reader:
         """As transformers loads it: tokens stand apart by spaces, and `<|begin|>` is put in front."""
         from tokenizers import Tokenizer, models, pre_tokenizers, processors
 

@@ -26,6 +26,7 @@ from manyheads.lab.training.loop import Trained
 from manyheads.lab.training.runs import Run, Settings
 from manyheads.measurement import measure, measure_call
 from manyheads.models import LoadedModel, device_of, load
+from manyheads.models.loading import Tokenizer
 from manyheads.roles.probes import Repeats, probe_repeats
 from manyheads.statistics import HeadTable, Statistic
 
@@ -112,7 +113,7 @@ class Preset:
 # ------------------------------------------------------------------------------------ head statistics as columns
 
 
-def live(model: nn.Module, tokenizer: Any = None) -> LoadedModel:
+def live(model: nn.Module, tokenizer: Tokenizer | None = None) -> LoadedModel:
     """The model, loaded as any other; it must be in eval mode."""
     return load(model, tokenizer=False if tokenizer is None else tokenizer)
 

@@ -539,7 +539,7 @@ def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) ->
         indices = torch.randint(len(train), (scale.rows,), generator=generator_of(seed, step))
         return {"windows": train[indices], "share": capped[indices]}
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
         """Mean squared error, in shares of the cap."""
         return F.mse_loss(model(batch["windows"]).float(), batch["share"])
 

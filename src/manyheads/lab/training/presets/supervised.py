@@ -220,7 +220,7 @@ def designed_net(vocab_size: int, length: int) -> nn.Module:
     from transformers import PreTrainedTokenizerFast
 
     words = models.WordLevel({str(number): number for number in range(vocab_size)}, unk_token="0")
-    reader = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+    reader: Any = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
     first_layer = [pattern.design for pattern in PATTERNS.values()]
     return build_designed([first_layer, [induction()]], causal=True, tokenizer=reader, max_positions=length).model
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Int
@@ -34,6 +34,10 @@ from torch import Tensor
 
 from manyheads.errors import FileAccessError, PlanError
 from manyheads.lab.training.runs import generator_of
+from manyheads.models.loading import Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
 
 HELD_OUT = 16  # one module in so many
 SKIPPED_FOLDERS = frozenset(
@@ -113,11 +117,12 @@ BEGIN_ID, END_ID = 0, 1
 SPECIAL_TOKENS = (BEGIN, END)
 
 
-def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
+def train_tokenizer(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
     """A `tokenizers.Tokenizer` of that many tokens. The same texts give the same vocabulary. Cost: 3 s for 9 MB."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer as Trained
+    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = Trained(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -133,11 +138,11 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
     return tokenizer
 
 
-def as_transformers(tokenizer: Any, max_positions: int) -> Any:
+def as_transformers(tokenizer: tokenizers.Tokenizer, max_positions: int) -> Tokenizer:
     """The tokenizer as transformers loads it: `<|begin|>` begins, `<|end|>` ends and pads."""
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(
+    made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BEGIN,
         eos_token=END,
@@ -145,6 +150,7 @@ def as_transformers(tokenizer: Any, max_positions: int) -> Any:
         model_max_length=max_positions,
         clean_up_tokenization_spaces=False,
     )
+    return cast("Tokenizer", made)  # its own annotations do not say that one id gives one text
 
 
 # -------------------------------------------------------------------------------------------------------------- batches

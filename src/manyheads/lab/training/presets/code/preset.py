@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,9 @@ from manyheads.recording.exact_map import Match
 from manyheads.roles.probes import probe_repeats
 from manyheads.statistics import Facts, PerText, Statistic
 from manyheads.statistics.defined import MATCHES
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 NAME = "code"
 OF_TOKENS = ("induction_mass", "induction_mass.relabelled", "induction_mass.uniform")  # no watch sees tokens
@@ -111,7 +114,7 @@ class CodeData:
 
     sources: tuple[Source, ...]
     digest: str
-    tokenizer: Any
+    tokenizer: Tokenizer
     stream: Int[Tensor, "n"]
     held_out: Int[Tensor, "m"]
 
@@ -202,7 +205,7 @@ def held_out_loss(model: nn.Module, stream: Int[Tensor, "m"], count: int, length
     return total / count
 
 
-def _stream(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "n"]:
+def _stream(tokenizer: Tokenizer, texts: Sequence[str]) -> Int[Tensor, "n"]:
     encoded = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return stream_of([encoding.ids for encoding in encoded])
 
@@ -246,10 +249,10 @@ def probed(lm: LoadedModel, samples: int) -> dict[str, float]:
 
 def continued(lm: LoadedModel, prompt: str = PROMPT) -> str:
     """A text and how the model goes on: the likeliest token each time."""
-    ids = lm.tokenizer(prompt, return_tensors="pt")
+    ids = lm.required_tokenizer(prompt, return_tensors="pt")
     with torch.no_grad():
         out = lm.model.generate(**ids, max_new_tokens=PROMPT_TOKENS, do_sample=False)  # type: ignore[operator]
-    return str(lm.tokenizer.decode(out[0], skip_special_tokens=True))
+    return str(lm.required_tokenizer.decode(out[0], skip_special_tokens=True))
 
 
 def shown(folder: Path, texts: Sequence[str], samples: int) -> dict[str, Any]:
