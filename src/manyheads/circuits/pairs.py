@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.base import few, one_of
-from manyheads.edits import Metric, exact, metrics
+from manyheads.edits import OR_OWN, Metric, choose_metric, exact, logits_of, require_loaded
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Batch, Inputs, InputsLike, Piece, Reading, read
 from manyheads.models import LoadedModel
@@ -81,7 +81,7 @@ def read_pairs(
     target). Or ready inputs, a mapping or a list of mappings each, every mapping a batch without padding.
     Errors: TextError for texts that do not align token by token, or are too long; ModelError without a tokenizer.
     """
-    metrics.require_loaded(lm)
+    require_loaded(lm)
     one_text = (str, Document, Mapping, tuple) if lm.writes_apart else (str, Document, Mapping)  # a tuple: a pair
     sides: list[Inputs] = []
     for side in (clean, corrupted):
@@ -326,8 +326,8 @@ def metric_of(
     if callable(metric):
         if answers is not None:
             raise TextError("answers= is for the metrics by name: a function of your own reads what it needs.")
-        return metrics.choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
-    one_of("metric", metric, METRICS, StatisticError, more=metrics.OR_OWN)
+        return choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
+    one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
     kind = predicts(lm)
     if not kind:
         raise StatisticError(
@@ -358,7 +358,7 @@ def metric_of(
         )
 
     def answer_logits(outputs: Any, batch: Batch) -> Tensor:
-        logits = metrics.logits_of(outputs, metric, 3)
+        logits = logits_of(outputs, metric, 3)
         row = rows[list(batch.places)].to(logits.device)
         return exact(logits[torch.arange(len(row), device=logits.device), row])
 

@@ -7,11 +7,13 @@ from .edits import BLOCK_CELLS as BLOCK_CELLS
 from .edits import Editor as Editor
 from .edits import weights_of as weights_of
 from .metrics import METRICS as METRICS
+from .metrics import OR_OWN as OR_OWN
 from .metrics import TOKENS_OF_A_BATCH as TOKENS_OF_A_BATCH
 from .metrics import Batch as Batch
 from .metrics import Metric as Metric
 from .metrics import choose_metric as choose_metric
 from .metrics import exact as exact
+from .metrics import logits_of as logits_of
 from .metrics import require_loaded as require_loaded
 from .metrics import require_numbers as require_numbers
 from .metrics import token_losses as token_losses

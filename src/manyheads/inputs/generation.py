@@ -28,8 +28,7 @@ from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.inputs.batch import Batch, Side, named_texts
 from manyheads.inputs.pieces import Piece
 from manyheads.models import AttentionCall, LoadedModel, device_of
-from manyheads.models.taps import KnownLse
-from manyheads.models.taps import call as guard
+from manyheads.models.taps import KnownLse, check
 from manyheads.spec import CROSS
 
 REFUSED = {
@@ -178,7 +177,7 @@ class Joiner:
         """One call a layer: rows under each other, keys beside each other. Errors: GuardError where they do not fit."""
         layers = [_join(calls) for calls in self.calls.values()]
         for layer in layers:
-            guard.check(layer, model)  # once more: the joining itself may be wrong
+            check(layer, model)  # once more: the joining itself may be wrong
         return layers
 
 

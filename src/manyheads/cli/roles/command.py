@@ -49,7 +49,7 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.corpora import KINDS
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles import compare
-from manyheads.roles.words import ABSENT, NOT_EFFECT, UNLABELLED, figure, glossary, q_words, span
+from manyheads.roles.words import ABSENT, NOT_EFFECT, UNLABELLED, figure, q_words, span
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus
@@ -364,7 +364,9 @@ def page(
 def _by_role(labelled: Roles) -> list[Text]:
     """A line for each role: how many heads, what such a head does, and the strongest of them."""
     counts = Counter(head_role.name for head_role in labelled)
-    words = {name: glossary.words_of(name) for name in counts}
+    from manyheads.roles.words import words_of  # imports torch, for which --help is not to wait
+
+    words = {name: words_of(name) for name in counts}
     width = max(map(len, words.values()))
     lines = []
     for name in sorted(counts, key=lambda name: (name in GENERAL, name.startswith("sink"), -counts[name], name)):

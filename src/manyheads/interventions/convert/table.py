@@ -25,7 +25,7 @@ from torch import Tensor
 
 from manyheads import private_names
 from manyheads.base import Json, brief
-from manyheads.edits import metrics, read_under
+from manyheads.edits import Metric, choose_metric, read_under, require_numbers
 from manyheads.errors import ManyHeadsError
 from manyheads.inputs import Batch, InputsLike, Reading, read
 from manyheads.models import LoadedModel, size
@@ -85,13 +85,13 @@ class Quality:
     """The texts and the metric by which quality is measured, and why that metric."""
 
     reading: Reading
-    metric: metrics.Metric
+    metric: Metric
     because: str
 
 
 def choose_quality(lm: LoadedModel, given: InputsLike, metric: str | Callable[..., Any]) -> Quality:
     """Read the texts and choose the metric. Errors: TextError, StatisticError, ModelError."""
-    chosen, because = metrics.choose_metric(lm, metric)
+    chosen, because = choose_metric(lm, metric)
     return Quality(read(lm, given), chosen, because)
 
 
@@ -126,7 +126,7 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
     changes = torch.zeros(reading.num_texts, dtype=torch.float64, device="cpu")
     for batch, old_reading in zip(batches, old_readings, strict=True):
         changes[list(batch.places)] = metric.change(old_reading, read_under(after, batch, metric).reading).cpu()
-    metrics.require_numbers(changes, metric, "these texts")
+    require_numbers(changes, metric, "these texts")
     # One number back from the device per layer, at the end: sums stay there while the texts are read.
     errors = {layer: (float(gap) / (float(total) or 1.0)) ** 0.5 for layer, (gap, total) in sums.items()}
     change, level = float(changes.mean()), metric.level(old_readings) or 0.0

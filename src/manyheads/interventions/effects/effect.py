@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief, plural, whole
-from manyheads.edits import Runner, metrics, plan_edits
+from manyheads.edits import Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.inputs import Inputs, InputsLike, read
@@ -121,11 +121,11 @@ def effect(
     Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that this
     model or these texts cannot give, or that is NaN.
     """
-    metrics.require_loaded(lm)
+    require_loaded(lm)
     if not isinstance(plan, Plan):
         plan = Plan(plan)
     inputs = Inputs.of(given)
-    chosen, why = metrics.choose_metric(lm, metric, inputs.labels)
+    chosen, why = choose_metric(lm, metric, inputs.labels)
     reading = read(lm, inputs)
     batches = tuple(reading.batches())
     notes = {"metric": why, "model": lm.name}

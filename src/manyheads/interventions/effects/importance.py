@@ -42,7 +42,16 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, one_of, whole
-from manyheads.edits import Runner, metrics, plan_edits, read_under
+from manyheads.edits import (
+    TOKENS_OF_A_BATCH,
+    Metric,
+    Runner,
+    choose_metric,
+    plan_edits,
+    read_under,
+    require_loaded,
+    require_numbers,
+)
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, read
@@ -211,13 +220,13 @@ def importance(
     one ablation after another takes. For gradients, one forward and one backward pass (16 backward for a flat metric).
     Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
     """
-    metrics.require_loaded(lm)
+    require_loaded(lm)
     require_all_heads(lm.model, lm.name, "importance")
     one_of("estimator", estimator, ESTIMATORS, StatisticError)
     one_of("reduce", reduce, REDUCE, StatisticError, "is no way to sum a gradient")
-    whole("num_tokens", num_tokens, 1, StatisticError, metrics.TOKENS_OF_A_BATCH)
+    whole("num_tokens", num_tokens, 1, StatisticError, TOKENS_OF_A_BATCH)
     inputs = Inputs.of(given)
-    chosen, why = metrics.choose_metric(lm, metric, inputs.labels)
+    chosen, why = choose_metric(lm, metric, inputs.labels)
     notes = {"model": lm.name, "metric": why}
     # A sweep expands batches, so its plain ones are smaller; gradients hold activations of all layers at once.
     size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
@@ -255,7 +264,7 @@ def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> floa
 def gradients(
     lm: LoadedModel,
     batches: Sequence[Batch],
-    metric: metrics.Metric,
+    metric: Metric,
     *,
     reduce: Reduce = "example",
     directions: int = DIRECTIONS,
@@ -275,7 +284,7 @@ def gradients(
             values[list(batch.places)] = _squares(lm, batch, metric, directions, generator)
         else:
             values[list(batch.places)] = _slopes(lm, batch, metric, reduce)
-    metrics.require_numbers(values, metric, "its gradient")
+    require_numbers(values, metric, "its gradient")
     if not metric.flat:
         return values, f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
     return values, (
@@ -284,7 +293,7 @@ def gradients(
     )
 
 
-def _slopes(lm: LoadedModel, batch: Batch, metric: metrics.Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
+def _slopes(lm: LoadedModel, batch: Batch, metric: Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = read_under(lm, batch, metric, grad=True).reading
@@ -299,7 +308,7 @@ def _slopes(lm: LoadedModel, batch: Batch, metric: metrics.Metric, reduce: Reduc
 
 
 def _squares(
-    lm: LoadedModel, batch: Batch, metric: metrics.Metric, directions: int, generator: torch.Generator
+    lm: LoadedModel, batch: Batch, metric: Metric, directions: int, generator: torch.Generator
 ) -> Float64[Tensor, "b head"]:
     """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
@@ -324,7 +333,7 @@ def _squares(
     return total * width / count / 2
 
 
-def _require_slope(value: Tensor, metric: metrics.Metric) -> None:
+def _require_slope(value: Tensor, metric: Metric) -> None:
     if not value.requires_grad:
         raise StatisticError(
             f"metric {metric.name!r} does not depend on the heads by anything that has a derivative (a count, an "
@@ -421,7 +430,7 @@ def lowest_heads(
     """
     ways = ways_to_lose(lm.spec, count, empty_layers=empty_layers)
     inputs = Inputs.of(given)
-    chosen, _ = metrics.choose_metric(lm, metric, inputs.labels)
+    chosen, _ = choose_metric(lm, metric, inputs.labels)
     alone: dict[Head, float] = {}
     if EACH_GROUP in ways or not ways:
         worth = importance(lm, inputs, metric=chosen.name, progress=progress)

@@ -4,6 +4,7 @@ from .call import Aligner as Aligner
 from .call import Edit as Edit
 from .call import KnownLse as KnownLse
 from .call import Observer as Observer
+from .call import check as check
 from .call import rolled as rolled
 from .call import spread as spread
 from .mask_arguments import MaskReader as MaskReader
