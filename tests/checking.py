@@ -78,6 +78,11 @@ def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
     if inspect.isclass(fn):
         return fn
     unusual = inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    if type(fn) is PLAIN and inspect.isgeneratorfunction(fn):
+        strict = SHAPED(fn, typechecker=typechecker)
+        return functools.wraps(fn)(
+            lambda *args, **kwargs: (fn if jaxtyping.config.jaxtyping_disable else strict)(*args, **kwargs)
+        )
     if type(fn) is not PLAIN or unusual:
         return SHAPED(fn, typechecker=typechecker)
     if all(hint in (Any, "Any") for hint in fn.__annotations__.values()):

@@ -53,6 +53,7 @@ from manyheads.lab.reproductions import reproduction
 from manyheads.lab.reproductions.table import reproduction_of
 from manyheads.lab.training.presets.preset import Findings
 from manyheads.recording import media
+from manyheads.roles import compare, probes
 from manyheads.texts.tokens import Grid, ImageSpan
 
 FACES = (
@@ -325,7 +326,7 @@ class World:
             self.rec.heads_linking("cat", "mat"),
             texts.Words.of(self.rec.tokens),
         )
-        sizing, repeats = mh.size(llama), roles.probe_repeats(llama, length=20, repeats=2)
+        sizing, repeats = mh.size(llama), probes.probe_repeats(llama, length=20, repeats=2)
         attribution = mh.logit_attribution(llama, "a cat", "a")
         treebank = next(document.gold for document in corpora.gold_corpus().open())
         steps_read = watching.open_history(self.folder / "heads")
@@ -343,7 +344,7 @@ class World:
             compared.relabelled,
             compared.largest("L1H1"),
             families,
-            roles.head_diversity(llama, TEXTS),
+            compare.head_diversity(llama, TEXTS),
             mh.statistics_of(q, k),
             mh.measure(llama, TEXTS),
             found.of_head("L0H1"),
@@ -396,15 +397,15 @@ class World:
             statistics.STATISTICS["entropy"],
             statistics.class_mass("mine", lambda tokens: None, "m", source="me"),
             statistics.survey_syntax([treebank], 1),
-            roles.copying_scores(llama),
-            roles.copying_scores(llama).top(1),
+            probes.copying_scores(llama),
+            probes.copying_scores(llama).top(1),
             compared["L1H1"],
             repeats,
             repeats.after["L0H1"],
-            roles.ask_probes(llama),
+            probes.ask_probes(llama),
             self.page_labels,
-            roles.backup_heads(llama, TEXTS, "L0H1"),
-            roles.retrieval_scores(llama, TEXTS, "a dog", "the", lengths=(24,), depths=(0.5,), generate=2),
+            compare.backup_heads(llama, TEXTS, "L0H1"),
+            probes.retrieval_scores(llama, TEXTS, "a dog", "the", lengths=(24,), depths=(0.5,), generate=2),
             measurement.pooled_maps(llama, TEXTS),
             statistics.alignment(crossed.stacks["cross"][0]),
             links,

@@ -26,7 +26,7 @@ from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
 from manyheads.heads import Head
-from manyheads.inputs import read_texts
+from manyheads.inputs import read
 from manyheads.models import BUNDLED
 from manyheads.roles import label_page
 from manyheads.roles.words.label_words import column_figures
@@ -354,7 +354,7 @@ def test_a_text_is_read_once_whatever_is_asked_of_it(options, run, passes):
 
 def test_each_window_of_a_long_text_is_read_once_too(run, passes, minilm, long_text, tmp_path):
     (tmp_path / "long.txt").write_text(long_text)
-    windows = read_texts(minilm, long_text).pieces
+    windows = read(minilm, long_text).pieces
     assert len(windows) > 1
     ran = run("look", "--file", "long.txt", *FILES, "--open")
     assert ran.code == 0, ran.err

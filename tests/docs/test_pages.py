@@ -321,7 +321,11 @@ def code_of(path: Path) -> Iterator[str]:
 
 
 def is_face(module: str) -> bool:
-    return module.count(".") <= (2 if module.startswith("manyheads.lab.") else 1)
+    """Whether it is a module of the top, or a folder in a package, whose stub lists its names."""
+    return (
+        module.count(".") <= 1
+        or (Path(manyheads.__file__).parent.joinpath(*module.split(".")[1:], "__init__.pyi")).exists()
+    )
 
 
 def is_documented_program(module: str) -> bool:
@@ -374,7 +378,8 @@ def test_what_counts_as_deep_is_found_in_every_kind_of_code(tmp_path):
         {"".join(match) for code in code_of(path) for match in IMPORT.findall(code)} for path in (page, notebook)
     ]
     assert modules == [{"manyheads", "manyheads.a.b", "manyheads.d.e"}, {"manyheads.f.g"}]
-    assert is_face("manyheads") and is_face("manyheads.roles") and not is_face("manyheads.roles.probes")
+    assert is_face("manyheads") and is_face("manyheads.roles") and is_face("manyheads.roles.probes")
+    assert not is_face("manyheads.roles.find")
     assert PROGRAM.findall(
         "python -m manyheads.roles.words.glossary\ntorchrun --nproc-per-node 2 -m manyheads roles"
     ) == [

@@ -228,7 +228,7 @@ def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, d
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 def test_texts_of_unlike_length_are_read_in_batches_and_each_is_as_it_is_alone(loaded, fresh, name, monkeypatch):
-    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, _: groups_of(pieces, 40))
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, *_: groups_of(pieces, 40))
     lm = loaded(name)
     assert lm.spec.sites
     texts = [some_text(fresh, count) for count in (19, 4, 30, 7, 4, 11)]

@@ -17,8 +17,9 @@ from transformers import (
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError, RecordingError, TextError
-from manyheads.inputs import generation
+from manyheads.inputs import generation, read
 from manyheads.inputs.pieces import documents_of
+from manyheads.inputs.reading import CPU_PASS, most_padding
 from manyheads.measurement import measure_call
 from manyheads.texts import Words, text_seed
 from manyheads.texts.tokens import Stretch
@@ -509,11 +510,11 @@ def test_what_cannot_be_generated_is_refused_in_a_line(writer, fresh):
 def test_on_a_cpu_a_text_joins_a_batch_where_it_pads_less_than_a_pass_costs_and_elsewhere_wherever_it_fits(fresh):
     words = torch.randint(1, 60, (40,), generator=fresh).tolist()
     lm = tiny_lm("llama", fresh)
-    reading = read_texts(lm, [" ".join(["word"] * count) for count in words])
+    reading = read(lm, [" ".join(["word"] * count) for count in words])
     lengths = [len(piece.ids) for piece in reading.pieces]
     assert most_padding(lm) == CPU_PASS
     for anywhere in (False, True):
-        groups = batches(reading if anywhere else replace(reading, most_padding=CPU_PASS), 300)
+        groups = (reading if anywhere else replace(reading, most_padding=CPU_PASS)).groups(300)
         assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
         widths = [[lengths[index] for index in group] for group in groups]
         assert [width for group in widths for width in group] == sorted(lengths)

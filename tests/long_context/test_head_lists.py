@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
 from manyheads.long_context import FORMATS, SplitLayer, retrieval_scores
+from manyheads.models import LoadedModel
 from manyheads.spec import ModelSpec, Site
 from tests.long_context import head_list_readers as plain
 from tests.refusals import refuses
@@ -41,7 +43,9 @@ def model(shapes, name="a model", digest="d" * 16, stack=""):
     """What `read_heads` asks of a loaded model, for layers of (query heads, key/value heads, width, value width)."""
     sites = [Site(stack, number, f"l{number}", *shape, True) for number, shape in enumerate(shapes) if shape]
     spec = ModelSpec(name, "Any", tuple(sites), 48, 97, 80, 1234, "float32")
-    return SimpleNamespace(name=name, spec=spec, weights_hash=digest, model=SimpleNamespace())
+    lm = LoadedModel(nn.Module(), None, name, "")
+    vars(lm).update(spec=spec, weights_hash=digest)
+    return lm
 
 
 def made(shapes, kept, scores, query_scores=None, joined="group", **more):
@@ -361,7 +365,8 @@ def test_a_list_is_of_one_stack(rng, tmp_path):
     two = model(TWO, stack="encoder")
     assert mh.read_heads(path, two).stack == "encoder"
     sites = (*two.spec.sites, *model(TWO, stack="decoder").spec.sites)
-    both = SimpleNamespace(**{**vars(two), "spec": replace(two.spec, sites=sites)})
+    both = replace(two)
+    vars(both).update(vars(two), spec=replace(two.spec, sites=sites))
     message = r"does not say of which stack it is, and those of a model are 'encoder', 'decoder'"
     refuses(ModelError, message, mh.read_heads, path, both)
     replace(split_of(TWO, rng), stack="decoder").export("vllm-hook", tmp_path / "d.json")

@@ -6,8 +6,8 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError
-from manyheads.inputs import batches, read_texts
-from manyheads.measurement import MapPooling, SampleLink, loop, pooled_maps, study
+from manyheads.inputs import groups_of, read
+from manyheads.measurement import MapPooling, SampleLink, pooled_maps, study
 from manyheads.recording import telling_link
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
@@ -37,8 +37,7 @@ def subjects(fresh):
 @pytest.mark.parametrize("name", ["bert", "gpt2 in windows", "t5", "t5 with targets"])
 def test_table_and_recording_are_those_of_measure_and_record(name, most, fresh, monkeypatch):
     lm, texts = subjects(fresh)[name]
-    monkeypatch.setattr(loop, "batches", lambda reading: batches(reading, most))
-    monkeypatch.setattr("manyheads.inputs.recorder.batches", lambda reading: batches(reading, most))
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, *_: groups_of(pieces, most))
     table, recording = study(lm, texts, STATISTICS)
     want = mh.measure(lm, texts, STATISTICS)
     assert table.notes == want.notes and table.sinks == want.sinks
@@ -58,8 +57,8 @@ def test_table_and_recording_are_those_of_measure_and_record(name, most, fresh, 
 
 def test_what_watches_beside_sees_the_same_pass(fresh, monkeypatch):
     lm, texts = subjects(fresh)["gpt2 in windows"]
-    monkeypatch.setattr(loop, "batches", lambda reading: batches(reading, 110))
-    reading = read_texts(lm, texts)
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, *_: groups_of(pieces, 110))
+    reading = read(lm, texts)
     assert len(reading.pieces) > len(texts)
     pooling, sample = MapPooling(reading, 9), SampleLink(len(reading.pieces[0].text))
     table, recording = study(lm, reading, STATISTICS, keep=(), beside=[pooling, sample])

@@ -15,8 +15,9 @@ import torch
 from numpy import ndarray
 
 from manyheads.inputs import read
+from manyheads.measurement import by_model, sums_of
 from manyheads.statistics import Statistic
-from manyheads.texts import ROOT, Document, Gold, GoldWord
+from manyheads.texts import ROOT, Document, Gold, GoldWord, Sinks
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import value_norms_of
 

@@ -17,8 +17,10 @@ from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
 from manyheads.inputs import read
 from manyheads.inputs.reading import groups_of
-from manyheads.measurement import measure
-from manyheads.measurement.sinks import PROBE_TEXTS, find_sinks, judge
+from manyheads.measurement import loop, measure
+from manyheads.measurement import sinks as sinks_module
+from manyheads.measurement.loop import find_sinks
+from manyheads.measurement.sinks import PROBE_TEXTS, judge
 from manyheads.recording import Layer, prepare
 from manyheads.recording.exact_map import Maximum
 from manyheads.recording.exact_map.one_pass import key_weights
@@ -162,7 +164,7 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     assert_same_measurement(sum(one_by_one[1:], one_by_one[0]), whole.sums)
     groups = []
     monkeypatch.setattr(
-        "manyheads.inputs.reading.groups_of", lambda pieces, _: groups.extend(groups_of(pieces, 45)) or groups
+        "manyheads.inputs.reading.groups_of", lambda pieces, *_: groups.extend(groups_of(pieces, 45)) or groups
     )
     assert_same_measurement(measured(lm, texts).sums, whole.sums)
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
@@ -515,7 +517,7 @@ def models_with_sinks(fresh):
 @pytest.mark.parametrize("statistics", [OF_SINKS, "all"])
 def test_sinks_found_in_the_same_pass_give_the_same_numbers_to_the_last_bit(name, statistics, fresh, monkeypatch):
     """As those that are given, and as those found in a pass before."""
-    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, _: groups_of(pieces, 40))
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, *_: groups_of(pieces, 40))
     for limit, low in (("MASS", 0.01), ("EXCESS", 0.9)):  # so that every model has some
         monkeypatch.setattr(f"manyheads.measurement.sinks.SINK_{limit}", low)
     lm, texts = models_with_sinks(fresh)[name]
@@ -567,7 +569,7 @@ def test_nothing_as_large_as_a_map_is_kept_until_the_sinks_are_known(minilm, mon
     monkeypatch.setattr(
         sinks_module, "judge", lambda *given: alive.append([x() for x in passes if x() is not None]) or judged(*given)
     )
-    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, _: groups_of(pieces, 40))
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, *_: groups_of(pieces, 40))
     mh.measure(minilm, list(SENTENCES), "all")
     assert len(passes) > 3 and alive == [[]]
 

@@ -10,7 +10,8 @@ import torch
 import manyheads as mh
 from manyheads.corpora import page_texts
 from manyheads.errors import ModelError, PlanError, ShapeError
-from manyheads.lab import HeadDesign, design
+from manyheads.lab import design
+from manyheads.lab.design import HeadDesign
 from manyheads.lab.design.model import TOKEN_CODES, WIDTH, places, token_code
 from manyheads.plan import Ablate
 from tests import seeds
