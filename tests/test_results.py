@@ -54,6 +54,7 @@ from manyheads.lab.reproductions.table import reproduction_of
 from manyheads.lab.training.presets.preset import Findings
 from manyheads.recording import media
 from manyheads.roles import compare, probes
+from manyheads.statistics import defined
 from manyheads.texts.tokens import Grid, ImageSpan
 
 FACES = (
@@ -71,7 +72,8 @@ LIVE = {
     "Reduced": "of one batch", "Mixed": "of one call", "View": "of one call", "Rule": "of one call",
     "PerText": "of one batch",
     "Reading": "texts as one model reads them", "LargestScores": "of one call", "FeedForward": "a layer: `state_dict`",
-    "SwiGLU": "a layer: `state_dict`", "NotFused": "stands where there is no weight",
+    "SwiGLU": "a layer: `state_dict`", "OwnTexts": "texts to be read", "Tokenizer": "transformers' own",
+    "BatchSums": "of one batch", "NotFused": "stands where there is no weight",
 }  # fmt: skip
 """Classes that a function returns and that are no results, each with what it lives by."""
 
@@ -96,7 +98,8 @@ TAKEN = {
     "Architecture": "what `size` is asked about", "AlertRule": "what `alerts` is asked for", "Head": "a name",
     "Tokens": "what a model reads", "Table": "a part of a lesson's page", "Fact": "a part of a lesson's page",
     "Right": "a part of a lesson's page", "Parameter": "a part of a lesson's page", "Values": "inputs of a cell",
-    "RulNet": "a model", "Document": "a text to be read",
+    "RulNet": "a model", "Document": "a text to be read", "LayerRecord": "a part of a recording, with the form of its file",
+    "Region": "a part of a map that is drawn", "Weights": "a part of an `Architecture`",
 }  # fmt: skip
 """Classes that a function of the other packages returns and that are no results either, each with what it is."""
 
@@ -104,6 +107,13 @@ TEXTS = ["The cat sat on the mat, and it was warm.", "A dog ran. The dog was tir
 
 
 # ---------------------------------------------------------------------------------------------- which classes there are
+
+REFERENCE = " ".join(page.read_text(encoding="utf-8") for page in (Path(__file__).parents[1] / "docs").rglob("*.md"))
+
+
+def is_told(function):
+    """Whether the pages name a function: others of a face are there for our own packages."""
+    return bool(re.search(rf"\b{function.__name__}\b", REFERENCE))
 
 
 def classes_in(function):
@@ -134,7 +144,7 @@ def result_classes():
         module = importlib.import_module(f"manyheads.{face}".rstrip("."))
         for name in module.__all__:
             value = getattr(module, name)
-            if inspect.isfunction(value) and value.__module__.startswith("manyheads"):
+            if inspect.isfunction(value) and value.__module__.startswith("manyheads") and is_told(value):
                 new += classes_in(value)
             elif inspect.isclass(value) and not issubclass(value, builtins.Exception) and not face:
                 new.append(value)
@@ -158,7 +168,7 @@ def listed_results():
             found |= {
                 f"{kind.__module__.removeprefix('manyheads.')}.{kind.__qualname__}": kind
                 for function in functions
-                if function.__module__.startswith("manyheads")
+                if function.__module__.startswith("manyheads") and is_told(function)
                 for kind in classes_in(function)
                 if not issubclass(kind, tuple) and kind.__name__ not in LIVE | TAKEN
             }
@@ -395,8 +405,8 @@ class World:
             corpora.own_corpora("minilm"),
             mh.measure(llama, corpora.as_corpus([*TEXTS, ""]), "default").failures,
             statistics.STATISTICS["entropy"],
-            statistics.class_mass("mine", lambda tokens: None, "m", source="me"),
-            statistics.survey_syntax([treebank], 1),
+            defined.class_mass("mine", lambda tokens: None, "m", source="me"),
+            defined.survey_syntax([treebank], 1),
             probes.copying_scores(llama),
             probes.copying_scores(llama).top(1),
             compared["L1H1"],
@@ -679,7 +689,7 @@ def test_corpus_that_changed_or_can_be_read_once_only_is_refused(tmp_path):
 
 
 def test_statistic_of_the_table_measures_after_a_pickle_and_ones_own_says_that_it_does_not(minilm):
-    mine = statistics.class_mass(
+    mine = defined.class_mass(
         "mine", lambda tokens: torch.ones(tokens.num_texts, tokens.longest).bool(), "m", source="me"
     )
     table = mh.measure(minilm, TEXTS, ["entropy", "distant_mass_4_64", mine])

@@ -21,7 +21,7 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look.ask_word import BAR
-from manyheads.cli.look.command import LookResult, _finding
+from manyheads.cli.look.command import LookResult, _finding, beginning_of
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
@@ -184,7 +184,7 @@ def test_a_text_needs_no_quotes(run):
 @pytest.mark.parametrize(
     ("layers", "heads", "blocks", "most"), [(4, 8, 1, 17), (12, 12, 1, 18), (32, 32, 2, 28), (80, 64, 1, 28)]
 )
-def test_other_shapes_fit_or_what_has_no_room_is_said(labels, layers, heads, blocks, most):
+def test_other_shapes_fit_or_what_has_no_room_is_said(labels, unchecked_types, layers, heads, blocks, most):
     names = [Head("", layer, index) for layer in range(layers) for index in range(heads)]
     roles = tuple(replace(labels.roles[place % 72], head=head) for place, head in enumerate(names))
     everything = (replace(labels, roles=roles), SimpleNamespace(heads=names), (), (), {})

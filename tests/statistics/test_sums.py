@@ -16,7 +16,7 @@ import manyheads as mh
 from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
 from manyheads.inputs import read
-from manyheads.inputs.reading import groups_of
+from manyheads.inputs.reading import groups_of, most_padding
 from manyheads.measurement import loop, measure
 from manyheads.measurement import sinks as sinks_module
 from manyheads.measurement.loop import find_sinks
@@ -246,8 +246,10 @@ def test_the_largest_of_some_keys_is_found_chunk_by_chunk(kind, cells, fresh, mo
     members = torch.rand(B, N, generator=fresh) < 0.4
     members[1, :3] = False  # texts have different numbers of them
     want = (maps * members[:, None, None]).amax(-1)
-    torch.testing.assert_close(tops._largest(facts_of(layer), members).float(), want, atol=1e-6, rtol=1e-5)
-    none = tops._largest(facts_of(layer), torch.zeros_like(members))
+    torch.testing.assert_close(
+        tops._largest(facts_of(layer), "members", lambda: members).float(), want, atol=1e-6, rtol=1e-5
+    )
+    none = tops._largest(facts_of(layer), "none", lambda: torch.zeros_like(members))
     assert not none.any() and none.shape == (B, H, N)
 
 
@@ -552,7 +554,7 @@ def test_each_text_is_read_once_also_where_sinks_are_looked_for(statistics, fres
     lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
     texts = [written_text(fresh, 7 + n % 23) for n in range(110)]
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
-    reading = read(lm, texts)
+    reading = replace(read(lm, texts), most_padding=most_padding(lm))
     assert len(shapes) == len(reading.groups()) and sum(count for count, _ in shapes) == len(texts)
     monkeypatch.setattr(loop, "KEPT_NUMBERS", 1)  # too little: then once more, those that are probed
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import typer
 from rich.text import Text
@@ -61,6 +61,7 @@ FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of s
 PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
 
 
+@runtime_checkable
 class CanBeSaved(Protocol):
     """A result with a table that can be written."""
 

@@ -17,7 +17,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from rich.console import Console
 from rich.text import Text
@@ -101,14 +101,15 @@ def print_sections(sections: Iterable[list[Text]], console: Console) -> None:
 
 
 def stdout_console() -> Console:
-    return _console(sys.stdout)
+    return _console("stdout")
 
 
 def stderr_console() -> Console:
-    return _console(sys.stderr)
+    return _console("stderr")
 
 
-def _console(stream: TextIO | None) -> Console:
+def _console(name: Literal["stdout", "stderr"]) -> Console:
+    stream = getattr(sys, name)
     stream = io.StringIO() if stream is None else stream  # closed by the shell: `2>&-`
     terminal = stream.isatty()
     if isinstance(stream, io.TextIOWrapper):
