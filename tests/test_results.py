@@ -98,7 +98,7 @@ TAKEN = {
     "Architecture": "what `size` is asked about", "AlertRule": "what `alerts` is asked for", "Head": "a name",
     "Tokens": "what a model reads", "Table": "a part of a lesson's page", "Fact": "a part of a lesson's page",
     "Right": "a part of a lesson's page", "Parameter": "a part of a lesson's page", "Values": "inputs of a cell",
-    "RulNet": "a model", "Document": "a text to be read", "LayerRecord": "a part of a recording, with the form of its file",
+    "RulNet": "a model", "Document": "a text to be read", "LayerRecord": "a part of a recording: its file",
     "Region": "a part of a map that is drawn", "Weights": "a part of an `Architecture`",
 }  # fmt: skip
 """Classes that a function of the other packages returns and that are no results either, each with what it is."""
